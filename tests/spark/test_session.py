@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from importlib.metadata import version as found_version
 from pathlib import Path
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from windowing.cli.doctor import diagnose
 from windowing.errors import ConfigError, SessionError
-from windowing.spark import PartitionedSpout, check, configure, require_session, session
+from windowing.spark import FileSink, PartitionedSpout, check, configure, require_session, session
 from windowing.spark.session import REQUIRED, given_settings
 
 
@@ -275,6 +275,28 @@ def test_spark_connect_is_refused_before_anything_starts(monkeypatch: pytest.Mon
     monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
     with pytest.raises(SessionError, match=r"classic Spark session, got one of Spark Connect"):
         session()
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        require_session,
+        check,
+        lambda connected: FileSink("/nowhere/out").read(connected),
+        lambda connected: FileSink("/nowhere/out").committed(connected),
+        lambda connected: Numbers().stream(connected),
+    ],
+    ids=["require_session", "check", "read", "committed", "spout"],
+)
+def test_a_session_of_spark_connect_or_of_an_older_spark_is_refused_at_every_door(
+    door: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(SessionError, match=r"needs a classic Spark session, got one of Spark Connect; use windowing"):
+        door(connected)
+    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
+    with pytest.raises(SessionError, match=r"needs PySpark 4\.[12] or newer, this one is 4\.0\.1; install"):
+        door(connected)
 
 
 def test_check_says_all_at_once_what_is_wrong_here_and_in_a_worker(

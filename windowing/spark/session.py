@@ -46,6 +46,7 @@ __all__ = [
     "given_settings",
     "is_local",
     "other_python",
+    "require_classic",
     "require_readable_zone",
     "require_session",
     "require_spark",
@@ -62,7 +63,7 @@ _REACH_S = 10.0
 _REMOTE = "spark.remote"
 _TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback"
 _FILE = "--properties-file"
-_CONNECT = "windowed bolts need a classic Spark session, got one of Spark Connect; "
+_CONNECT = "windowing.spark needs a classic Spark session, got one of Spark Connect; "
 _UTC = re.compile(
     r"Z|(?:Etc/)?(?:UTC|UCT|GMT0?|Zulu|Universal|Greenwich)|(?:Etc/GMT|GMT|UTC|UT)?[+-]00?(?::?00){0,2}|UT",
     re.IGNORECASE,
@@ -227,7 +228,7 @@ def check(spark: SparkSession, *bolts: Any) -> None:
     There it looks at the library, the versions of the packages that take part, and whether it can load `bolts` (windowed bolts,
     topologies, functions) with the modules that they import. Cost: a Spark job of one task.
     """
-    _require_classic(spark)
+    require_classic(spark)
     wrong = [*_wrong_here(spark), *_wrong_there(spark, bolts)]
     if wrong:
         raise SessionError("windowed bolts cannot run in this session:" + "".join(f"\n  - {each}" for each in wrong))
@@ -244,7 +245,7 @@ def is_local(master: str) -> bool:
 
 def require_session(spark: SparkSession) -> None:
     """Raise SessionError, naming the setting and the way out, when windowed bolts could lose data in this session."""
-    _require_classic(spark)
+    require_classic(spark)
     _require_packages()
     wrong = _wrong_here(spark)
     if wrong:
@@ -288,7 +289,9 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
-def _require_classic(spark: SparkSession) -> None:
+def require_classic(spark: SparkSession) -> None:
+    """Raise SessionError where a session is one of Spark Connect, was stopped, or is of a PySpark before 4.1."""
+    require_spark("4.1", "windowing.spark")
     if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
         raise SessionError(_CONNECT + "use windowing.spark.session()")
     if getattr(spark.sparkContext, "_jsc", None) is None:

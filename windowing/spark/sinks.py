@@ -28,6 +28,7 @@ from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.spark.definition import last_batch, owner_field, query_id
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
+from windowing.spark.session import require_classic
 from windowing.spark.unreadable import python_values
 from windowing.topology.plan import Topology, output_name, stream_name
 
@@ -166,6 +167,7 @@ class FileSink:
         """Return the ids of the batches that are wholly written, ascending. Raises CorruptStateError for one that is not, though a
         later one is there: only the last can be in the making.
         """
+        require_classic(spark)
         folder = self._folder(spark)
         batches = sorted(batch_of(name) for name in folder.names() if batch_of(name) >= 0)
         whole = [batch for batch in batches if (folder / _name(batch)).exists(_WHOLE)]
@@ -183,6 +185,7 @@ class FileSink:
         Before the first row they are none, of the stream's schema. `schema` is needed only before a query was started with this
         folder: ConfigError without it.
         """
+        require_classic(spark)
         folder = self._folder(spark)
         if schema is None:
             schema = self._written_schema(folder)

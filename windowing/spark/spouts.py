@@ -23,7 +23,7 @@ from windowing.errors import CheckpointError, ConfigError, quote
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, limited
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
-from windowing.spark.session import require_spark
+from windowing.spark.session import require_classic, require_spark
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -64,6 +64,7 @@ def arrow_schema_in_spark(schema: StructType) -> pa.Schema:
 def spout_stream(spout: PartitionedSpout, spark: SparkSession, name: str | None = None) -> DataFrame:
     """Return the rows of a spout as a streaming DataFrame: `PartitionedSpout.stream`."""
     require_spark("4.2", f"{type(spout).__name__}, a source in Python,")
+    require_classic(spark)
     schema, called = Schema.parse(spout.fields), name or type(spout).__name__
     source = _source(spout, schema, called)
     spark.dataSource.register(source)
