@@ -66,7 +66,7 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
 )
 def counts(window):  # type: ignore[no-untyped-def]
     """Return the count of a window."""
-    return window.end_timestamp, window.key, window.n
+    return window.end_timestamp, window.key, window.aggregate["n"]
 
 
 def rows_of(rows: int) -> Iterator[dict[str, Any]]:
