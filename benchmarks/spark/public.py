@@ -1,4 +1,6 @@
-"""The suites `yahoo` and `nexmark`: public benchmarks as topologies, against Spark SQL; both are checked against plain Python."""
+"""The suites `yahoo` and `nexmark`: public benchmarks as topologies, against Spark SQL with the same manager of checkpoint files; both
+are checked against plain Python.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.events import START_MS
 from benchmarks.frame import Contender, Disagreement, Measured, Plan
-from benchmarks.spark import sql
+from benchmarks.spark import native, sql
 from benchmarks.spark.ours import Ended
 from benchmarks.spark.stage import checkpoint, figures, in_order, rows_of, scratch, spark
 from benchmarks.spark.topologies import ADS, QUERIES, Found, Query
@@ -156,7 +158,7 @@ def exact(query: Query, start: Callable[[Query, Tables, Any], Any], load: Tables
 def _native(query: Query, load: Tables, keep: Callable[[Any, int], None] | None) -> Any:
     writer = sql.NATIVE[query.name](load.frames(query)).writeStream
     writer = writer.format("noop") if keep is None else writer.foreachBatch(keep)
-    return writer.outputMode("append").option("checkpointLocation", checkpoint()).trigger(availableNow=True).start()
+    return native.started(writer, native.RENAMED)
 
 
 def _submitted(query: Query, load: Tables, keep: Callable[[Any, int], None] | None) -> Any:
