@@ -1,5 +1,5 @@
-"""The suites `yahoo` and `nexmark`: public benchmarks as topologies, against Spark SQL with the same manager of checkpoint files; both
-are checked against plain Python.
+"""The suites `yahoo` and `nexmark`: public benchmarks as topologies, against Spark SQL with the same manager of checkpoint files.
+Both are checked against plain Python.
 """
 
 from __future__ import annotations
