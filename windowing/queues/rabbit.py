@@ -13,6 +13,7 @@ The body is a JSON object. Cost: three round trips a page of 1,000 messages, one
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -32,6 +33,8 @@ __all__ = [
 
 T = TypeVar("T")
 _STREAM_QUIET_S = 0.3
+_STREAM_FIRST_S = 5.0
+"""So long the first message is waited for of a stream that has more by its count: a busy server takes its time."""
 _NOT_IMPLEMENTED = 540
 _REFUSED = (amqp.ProbableAuthenticationError, amqp.AuthenticationError, amqp.ProbableAccessDeniedError)
 _LOST = (amqp.AMQPConnectionError, amqp.ChannelWrongStateError, amqp.StreamLostError, amqp.ConnectionWrongStateError)
@@ -60,6 +63,7 @@ class RabbitQueue(MessageSource):
         self._connection: Any = None
         self._channel: Any = None
         self._last: int | None = None
+        self._silent_at: int | None = None
         is_stream = self._asked(self._is_stream)
         self.close()
         self._require_kind(is_stream)
@@ -93,8 +97,11 @@ class RabbitQueue(MessageSource):
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def _taken(self, limit: int, after: str | None) -> list[Message]:
-        if not self._stream and self._waiting() == 0:
+        waiting = self._waiting()
+        if not self._stream and waiting == 0:
             return []
+        has_more = self._stream and waiting > (0 if after is None else int(after) + 1) and waiting != self._silent_at
+        until = time.monotonic() + (_STREAM_FIRST_S if has_more else 0.0)
         found: list[Message] = []
         arguments = None if not self._stream else {"x-stream-offset": "first" if after is None else int(after) + 1}
         quiet_s = _STREAM_QUIET_S if self._stream else 1.0
@@ -103,12 +110,15 @@ class RabbitQueue(MessageSource):
             self.queue, arguments=arguments, inactivity_timeout=quiet_s
         ):
             if method is None:
-                break
+                if found or time.monotonic() >= until:
+                    break
+                continue
             offset = (properties.headers or {}).get("x-stream-offset") if self._stream else properties.message_id
             self._last = method.delivery_tag
             found.append(Message(body, None if offset is None else str(offset)))
             if len(found) == limit or (not self._stream and self._channel.get_waiting_message_count() == 0):
                 break
+        self._silent_at = None if found else waiting
         self._end_reading()
         return found
 
