@@ -44,7 +44,7 @@ _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
 )
 _MAX_DEPTH = 20
-_SECRET = re.compile(r"(//[^/\s:@]*):[^/\s@]+@|((?:sig|token|password|secret)=)[^&\s]+", re.IGNORECASE)
+_SECRET = re.compile(r"(//[^/\s:@]*):[^/\s@]+@|((?:sig|token|password|secret)[\w.]*=)[^&\s]+", re.IGNORECASE)
 _WAYS_OUT = (
     (
         re.compile(r"No FileSystem for scheme|ClassNotFoundException"),
@@ -201,6 +201,8 @@ def unreachable(path: str, problem: BaseException) -> str:
 
     >>> unreachable("s3a://me:key@b/x", OSError('No FileSystem for scheme "s3a"')).partition("; ")[0]
     's3a://me:***@b/x cannot be used: No FileSystem for scheme "s3a"'
+    >>> unreachable("s3a://b/x", OSError("refused fs.s3a.secret.key=abc")).partition("; ")[0]
+    's3a://b/x cannot be used: refused fs.s3a.secret.key=***'
     """
     causes = java_causes(problem)
     said = (causes[-1] if causes else str(problem)).partition("\n")[0] or type(problem).__name__
