@@ -219,6 +219,12 @@ def test_a_damaged_log_of_spark_s_is_named(
         keep(spark, str(tmp_path), define())
 
 
+def test_a_state_without_the_offsets_that_made_it_is_named(spark: SparkSession, tmp_path: Path, define: Define) -> None:
+    (tmp_path / "state/0").mkdir(parents=True)
+    with pytest.raises(CorruptStateError, match="offsets/0 is missing"):
+        keep(spark, str(tmp_path), define())
+
+
 class ObjectStore:
     """A file system as S3 is by s3a: a file is there when its stream is closed, and a rename is a copy."""
 

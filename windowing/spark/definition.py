@@ -122,6 +122,7 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
             f"checkpoint {checkpoint} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was "
             "lost; give this query a checkpoint of its own, or put the file back"
         )
+    _clear_begun(Folder(spark, checkpoint) / "offsets")
     if found != wanted:
         folder.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
 
@@ -222,11 +223,21 @@ def _check_logs(checkpoint: Folder) -> None:
         raise CorruptStateError(f"{checkpoint.of(missing)} is missing; put the file back from a copy")
 
 
+def _clear_begun(offsets: Folder) -> None:
+    """Delete what a query left that ended while it wrote its first offsets: Spark begins with batch 0 in an empty folder only."""
+    if not _batches(offsets):
+        for name in offsets.names():
+            if name.startswith("."):
+                offsets.delete(name)
+
+
 def _missing(checkpoint: Folder) -> Iterator[str]:
     """Yield what the logs need and do not have: batches come without gaps, each after the commit of the one before."""
     planned, done = _batches(checkpoint / "offsets"), _batches(checkpoint / "commits")
     last = max(planned | done, default=None)
     if last is None:
+        if (checkpoint / "state").names():
+            yield "offsets/0"
         return
     if last not in planned:
         yield f"offsets/{last}"
