@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +19,24 @@ from tests.execution.chains import Chain
 from tests.execution.test_chain import FIELDS, GROUPINGS, cases
 from windowing.columnar.bolts import arrow_type
 from windowing.columnar.hashing import hashed_columns, is_hashed
+from windowing.errors import WindowingError
 from windowing.execution.compatibility import MOST_TASKS
 from windowing.schema.hashing import key_hash
 from windowing.schema.types import FieldType, Schema
 from windowing.spark import stage_writer
 from windowing.spark.arguments import Shipped
 from windowing.spark.edges import partials_of
-from windowing.spark.exchange import CLOCK_BITS, POSITION, TASK_AND_CLOCK, ExchangeRow, clocked, spread_of
+from windowing.spark.exchange import (
+    CLOCK_BITS,
+    CLOCK_PROPERTY,
+    POSITION,
+    TASK_AND_CLOCK,
+    ExchangeRow,
+    clocked,
+    frames_of,
+    rows_of,
+    spread_of,
+)
 from windowing.spark.stages import SpoutStage, hashed_reader
 from windowing.spark.state import decode_table
 from windowing.spark.tuple_rows import TupleRows
@@ -316,3 +328,21 @@ def test_the_column_of_task_and_clock_holds_the_largest_number_of_tasks_and_a_cl
     tasks = pa.array([task << CLOCK_BITS | clock for task in (0, 32_768, MOST_TASKS)], pa.int64())
     columns, found, now = clocked(pa.record_batch({"c0": [1, 2, 3], TASK_AND_CLOCK: tasks}))
     assert (columns.schema.names, found.tolist(), now) == (["c0"], [0, 32_768, MOST_TASKS], clock)
+
+
+def test_rows_without_a_clock_have_the_one_that_the_driver_has_said_and_are_refused_where_it_has_said_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = {CLOCK_PROPERTY: "1700000000000"}
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(getLocalProperty=said.get))
+    column = pa.record_batch({"c0": [1, 2], TASK_AND_CLOCK: pa.array([task << CLOCK_BITS for task in (3, 5)])})
+    rows = [ExchangeRow(7, "tick", "", 0, 0, now, None, 0, None) for now in (0, 9)]
+    _, tasks, now = clocked(column)
+    assert (tasks.tolist(), now) == ([3, 5], 1_700_000_000_000)
+    assert [row.now for row in rows_of(frames_of(rows))] == [1_700_000_000_000, 9]
+    said.clear()
+    with pytest.raises(WindowingError, match="clock of the batch is not known"):
+        clocked(column)
+    with pytest.raises(WindowingError, match="clock of the batch is not known"):
+        rows_of(frames_of(rows))
+    assert [row.now for row in rows_of(frames_of(rows[1:]))] == [9], "a DataFrame of one's own carries its clock"

@@ -1,4 +1,5 @@
-"""Spark's limit of bytes per Arrow batch: lifted after a small batch, while a batch is evaluated, unless the user has set one."""
+"""What later batches are spared: Spark's limit of bytes per Arrow batch, which is lifted after a small batch while a batch is
+evaluated, unless the user has set one; and code that is compiled for one batch alone."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from windowing.spark import FunctionSink, MemorySink, submit
+from windowing.spark import FunctionSink, submit
 from windowing.spark.settings import LIMIT, SMALL_BYTES, ArrowBatchLimit
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -74,27 +75,33 @@ def telling(window: Any) -> tuple[int, str | None]:
     return window.end_timestamp, None if context is None else context.getLocalProperty(LIMIT)
 
 
-def seen(feed: Callable[..., Any], run: Callable[..., Any]) -> tuple[list[str | None], list[str]]:
-    """Return the limit that workers have at the second and the third batch, and the one that the sink's session has."""
-    told: list[str | None] = []
-    sinks: list[str] = []
+class Told:
+    """What a sink is told of the limit: by the workers, and by its session; and how many classes were compiled until then."""
 
-    def keep(rows: Any, _: int) -> None:
-        sinks.append(rows.sparkSession.conf.get(LIMIT))
-        told.extend(row.told for row in rows.collect())
+    def __init__(self) -> None:
+        self.workers: list[str | None] = []
+        self.sessions: list[str] = []
+        self.compiled: list[int] = []
 
-    source = feed().add(*([{"k": "a", "ts": ts, "v": 1.0}] for ts in (500, 1500, 2500)))
-    run(telling, source.read(), sinks={"default": FunctionSink(keep)})
-    return told, sinks
+    def __call__(self, rows: Any, _: int) -> None:
+        self.sessions.append(rows.sparkSession.conf.get(LIMIT))
+        self.workers.extend(row.told for row in rows.collect())
+        metrics = rows.sparkSession.sparkContext._jvm.org.apache.spark.metrics.source.CodegenMetrics
+        self.compiled.append(metrics.METRIC_COMPILATION_TIME().getCount())
 
 
-def test_workers_go_without_the_limit_from_the_second_batch_on_and_sinks_do_not(
+TIMES = (500, 1500, 2500, 3500, 4500)
+
+
+def test_workers_go_without_the_limit_from_the_second_batch_on_and_sinks_do_not_and_no_code_is_compiled_for_later_batches(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
-    told, sinks = seen(feed, run)
-    assert told == [NONE] * 2
-    assert len(sinks) == 2
-    assert NONE not in sinks
+    told, source = Told(), feed().add(*([{"k": "a", "ts": ts, "v": 1.0}] for ts in TIMES))
+    run(telling, source.read(), sinks={"default": FunctionSink(told)})
+    assert told.workers == [NONE] * 4
+    assert len(told.sessions) == 4
+    assert NONE not in told.sessions
+    assert told.compiled[-1] == told.compiled[1]
 
 
 def test_a_topology_goes_without_the_limit_too(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> None:
@@ -102,9 +109,14 @@ def test_a_topology_goes_without_the_limit_too(spark: SparkSession, feed: Callab
     made.configure({"topology.enable.message.timeouts": False})
     made.set_spout("rows", InputSpout("ts long"))
     made.set_bolt("telling", telling).global_grouping("rows")
-    source, sink = feed("ts long").add(*([{"ts": ts}] for ts in (500, 1500, 2500))), MemorySink()
+    told, source = Told(), feed("ts long").add(*([{"ts": ts}] for ts in TIMES))
     query = submit(
-        made.build(), spark, sources={"rows": source.read()}, sinks={"telling": sink}, checkpoint=str(tmp_path / "c")
+        made.build(),
+        spark,
+        sources={"rows": source.read()},
+        sinks={"telling": FunctionSink(told)},
+        checkpoint=str(tmp_path / "c"),
     )
     assert query.await_end(180)
-    assert [row.told for row in sink.rows] == [NONE] * 2
+    assert told.workers == [NONE] * 4
+    assert told.compiled[-1] == told.compiled[1]

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.errors import SinkError
-from windowing.spark import ParquetSink, writer
+from windowing.spark import ParquetSink
 from windowing.spark.writer import BatchWriter, SinkStreams
 
 
@@ -26,8 +26,8 @@ class Batches:
         streams = SimpleNamespace(rows=lambda output, stream: output, counted=lambda counts, stream: counts[stream])
         monkeypatch.setattr(ParquetSink, "write", lambda _, rows, batch: self._write(batch))
         monkeypatch.setattr(ParquetSink, "skip", lambda _, batch: self.happened.append(("skip", batch)))
-        monkeypatch.setattr(writer, "observed_last", lambda _: self._counted())
         self.writer = BatchWriter("bolt", cast(Any, streams), {"default": ParquetSink("out")}, log_late=False)
+        monkeypatch.setattr(self.writer, "_last", SimpleNamespace(observed=self._counted))
         monkeypatch.setattr(self.writer, "_counting", list)
         streams.largest = lambda: SimpleNamespace(alias=lambda _: None)
         self.writer.attach(2)

@@ -26,7 +26,7 @@ from windowing.queues.spout import PartitionedSpout
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
 from windowing.spark.control import task_labels
-from windowing.spark.exchange import EXCHANGE
+from windowing.spark.exchange import BATCH_CLOCK, CLOCK_APART, EXCHANGE
 from windowing.spark.hadoop import literal_path
 from windowing.spark.operator import TaskTurn, evaluated
 from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
@@ -48,9 +48,9 @@ __all__ = [
 class Assembly:
     """A plan, and how Spark runs it in shuffles of this many partitions. labels: see `labels_of`. windows: their configurations.
 
-    sources: returns the packed rows of each source. turn: returns what runs in a worker for a task of the stream, by its number.
-    schema: of what comes out of the last depth. channel: where to its workers say what they have done; a new one for each start if
-    left out. drawn: what the page of the query draws, the plan if left out.
+    sources: returns the packed rows of each source, given the expression of the clock. turn: returns what runs in a worker for a
+    task of the stream, by its number. schema: of what comes out of the last depth. channel: where to its workers say what they have
+    done; a new one for each start if left out. drawn: what the page of the query draws, the plan if left out.
     """
 
     spark: SparkSession
@@ -58,20 +58,22 @@ class Assembly:
     partitions: int
     labels: Mapping[int, tuple[int, ...]]
     windows: Collection[WindowConfig]
-    sources: Callable[[], Sequence[DataFrame]]
+    sources: Callable[[str], Sequence[DataFrame]]
     turn: Callable[[int], TaskTurn]
     schema: StructType = EXCHANGE
     channel: MetricsChannel | None = None
     drawn: Topology | None = None
 
-    def rows(self, control_folder: str | None) -> DataFrame:
-        """Return what comes out of the last depth of the stream; each call makes a chain of its own."""
-        parts = list(self.sources())
+    def rows(self, control_folder: str | None, clock: str = BATCH_CLOCK) -> DataFrame:
+        """Return what comes out of the last depth of the stream; each call makes a chain of its own. clock: CLOCK_APART where the
+        driver says it in each batch.
+        """
+        parts = list(self.sources(clock))
         tasks = [task.number for task in self.plan.tasks if task.stage.section is Section.STREAM]
         if control_folder is not None:
-            parts.append(control.control_rows(self.spark, literal_path(control_folder), tasks or (-1,)))
+            parts.append(control.control_rows(self.spark, literal_path(control_folder), tasks or (-1,), clock))
         if any(map(control.needs_ticks, self.windows)):
-            parts.append(control.tick_rows(self.spark, tasks))
+            parts.append(control.tick_rows(self.spark, tasks, clock))
         rows: DataFrame = reduce(DataFrame.unionByName, parts)
         depths = self.plan.depths(Section.STREAM)
         for depth in depths:
@@ -101,7 +103,7 @@ class Assembly:
             spark=self.spark,
             checkpoint=checkpoint,
             definition=definition.frame(self.spark) | stored,
-            output=lambda folder: metrics.observed(self.rows(folder), counted),
+            output=lambda folder: metrics.observed(self.rows(folder, CLOCK_APART), counted),
             writer=writer,
             partitions=self.partitions,
             trigger=trigger_options(trigger, drain),

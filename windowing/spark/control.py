@@ -118,16 +118,16 @@ def needs_ticks(config: WindowConfig) -> bool:
     return not config.event_time or config.idle_timeout_ms is not None
 
 
-def control_rows(spark: SparkSession, folder: str, tasks: Sequence[int]) -> DataFrame:
+def control_rows(spark: SparkSession, folder: str, tasks: Sequence[int], clock: str = BATCH_CLOCK) -> DataFrame:
     """Return one exchange row per task for each command in the files of `folder`; others are ignored."""
     commands = spark.readStream.schema("kind string").json(folder).where("kind = 'drain'")
-    return _to_every_task(commands, tasks)
+    return _to_every_task(commands, tasks, clock)
 
 
-def tick_rows(spark: SparkSession, tasks: Sequence[int]) -> DataFrame:
+def tick_rows(spark: SparkSession, tasks: Sequence[int], clock: str = BATCH_CLOCK) -> DataFrame:
     """Return one tick per task and batch."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1).load()
-    return _to_every_task(source.selectExpr("'tick' AS kind"), tasks)
+    return _to_every_task(source.selectExpr("'tick' AS kind"), tasks, clock)
 
 
 def write_drain(folder: Folder) -> None:
@@ -166,12 +166,12 @@ def _batch_of(offsets: Folder, source: int, entry: int) -> int:
     return batches[-1] + 1 if batches else 0
 
 
-def _to_every_task(commands: DataFrame, tasks: Sequence[int]) -> DataFrame:
+def _to_every_task(commands: DataFrame, tasks: Sequence[int], clock: str) -> DataFrame:
     every_task = ", ".join(f"{task}L" for task in tasks)
-    return control_row(commands.selectExpr(f"explode(array({every_task})) AS task", "kind"), "task", "kind")
+    return control_row(commands.selectExpr(f"explode(array({every_task})) AS task", "kind"), "task", "kind", clock)
 
 
-def control_row(commands: DataFrame, task: str, kind: str, clock: str = BATCH_CLOCK) -> DataFrame:
+def control_row(commands: DataFrame, task: str, kind: str, clock: str) -> DataFrame:
     """Return an exchange row without tuples for each row; the others are expressions of its columns."""
     return commands.selectExpr(
         f"{task} AS target",

@@ -39,7 +39,7 @@ from pyspark.sql.types import DataType, MapType, StructType
 
 from windowing.columnar.hashing import hashed_columns, is_hashed
 from windowing.columnar.rows import Numbers
-from windowing.errors import ConfigError
+from windowing.errors import ConfigError, WindowingError
 from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
@@ -56,7 +56,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCH_CLOCK",
+    "CLOCK_APART",
     "CLOCK_BITS",
+    "CLOCK_PROPERTY",
     "EXCHANGE",
     "FIRST_TASK",
     "PACKET_ROWS",
@@ -85,6 +87,7 @@ __all__ = [
     "parted",
     "record_batch",
     "rows_of",
+    "said_clock",
     "size_of",
     "spread_of",
     "task_column",
@@ -115,9 +118,14 @@ _SCHEMA = pa.schema(
 EXCHANGE: StructType = from_arrow_schema(_SCHEMA)
 BATCH_CLOCK = "unix_millis(current_timestamp())"
 """The batch's clock, an expression of Spark's. Those are texts wherever they can be: of a Column each part is calls of the JVM."""
+CLOCK_APART = "0L"
+"""What stands in its place where the driver says the clock beside the rows (CLOCK_PROPERTY). Spark writes the time into the code
+that it generates for that expression, which is compiled anew in each batch then."""
 PACKET_ROWS = 50_000
 _FRAME_BYTES = 64 << 20
 _BATCH_PROPERTY = "streaming.sql.batchId"
+CLOCK_PROPERTY = "windowing.clock"
+"""Of the jobs of a batch: its clock, said by the driver."""
 _MAX_FUTURE_MS = 86_400_000
 
 
@@ -228,7 +236,16 @@ def frames_of(rows: Sequence[ExchangeRow]) -> Iterator[pd.DataFrame]:
 
 def rows_of(frames: Iterable[Any]) -> list[ExchangeRow]:
     """Return the rows of the pandas frames that a stateful operator is handed."""
-    return [_row(found) for frame in frames for found in frame.itertuples(index=False)]
+    clock: int | None = None
+    rows = []
+    for frame in frames:
+        for found in frame.itertuples(index=False):
+            row = _row(found)
+            if not row.now:
+                clock = said_clock() if clock is None else clock
+                row = row._replace(now=clock)
+            rows.append(row)
+    return rows
 
 
 def _row(found: Any) -> ExchangeRow:
@@ -270,17 +287,34 @@ def batch_id() -> int:
     return int(number) if number is not None else -1
 
 
-def packed(rows: DataFrame, stage: ArrowStage, task: str | None = None) -> DataFrame:
-    """Return the exchange rows that a stage makes of a DataFrame; `task` is the expression of each row's task, if there is one."""
+def said_clock() -> int:
+    """Return the clock that the driver has said to this task; 0 outside of Spark. Raises WindowingError where it has said none."""
+    context = TaskContext.get()
+    if context is None:
+        return 0
+    clock = context.getLocalProperty(CLOCK_PROPERTY)
+    if clock is None:
+        raise WindowingError(
+            "the clock of the batch is not known here: its rows were asked for again outside of the thread that writes it; let a "
+            "sink read the rows that it is handed in `write`, not in a thread of its own"
+        )
+    return int(clock)
+
+
+def packed(rows: DataFrame, stage: ArrowStage, task: str | None = None, clock: str = BATCH_CLOCK) -> DataFrame:
+    """Return the exchange rows that a stage makes of a DataFrame; `task` is the expression of each row's task, if there is one.
+    clock: BATCH_CLOCK, or CLOCK_APART.
+    """
     columns = [f"{quoted(name)} AS c{number}" for number, name in enumerate(rows.columns)]
-    both = BATCH_CLOCK if task is None else f"shiftleft(bigint({task}), {CLOCK_BITS}) | {BATCH_CLOCK}"
+    both = clock if task is None else f"shiftleft(bigint({task}), {CLOCK_BITS}) | {clock}"
     return rows.selectExpr(*columns, f"{both} AS {TASK_AND_CLOCK}").mapInArrow(stage, EXCHANGE)
 
 
 def clocked(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Numbers, int]:
     """Return the columns of a batch that `packed` has handed over, the task of each row, and the batch's clock."""
     both = batch.column(TASK_AND_CLOCK).to_numpy()
-    return batch.drop_columns([TASK_AND_CLOCK]), both >> CLOCK_BITS, int(both[0]) & (1 << CLOCK_BITS) - 1
+    clock = int(both[0]) & (1 << CLOCK_BITS) - 1
+    return batch.drop_columns([TASK_AND_CLOCK]), both >> CLOCK_BITS, clock or said_clock()
 
 
 @dataclass(frozen=True)

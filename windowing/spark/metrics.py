@@ -27,12 +27,12 @@ from windowing.spark.output import metric_column
 
 __all__ = [
     "BatchMetrics",
+    "LastExecution",
     "MetricsListener",
     "exchange_metric_columns",
     "metric_columns",
     "metrics_of",
     "observed",
-    "observed_last",
 ]
 
 
@@ -111,15 +111,32 @@ def observed(output: DataFrame, columns: list[Column] | None = None) -> DataFram
     return output.observe(_OBSERVATION, *(columns or metric_columns()))
 
 
-def observed_last(spark: SparkSession) -> dict[str, Any]:
-    """Return what was observed in the batch that the query of this thread has just evaluated, in foreachBatch.
+class LastExecution:
+    """What Spark knows of the batch that the query of this thread evaluates, in foreachBatch; one for each run of a query.
 
-    It is what Spark has added up of its tasks' results when the job ends; nothing is waited for. Cost: some calls of the JVM.
+    Cost: three calls of the JVM, and some more the first time.
     """
-    running = spark.streams.get(str(spark.sparkContext.getLocalProperty(_QUERY)))
-    execution: Any = cast(Any, running)._jsq.streamingQuery().lastExecution()
-    found: dict[str, Any] = json.loads(execution.observedMetrics().apply(_OBSERVATION).json())
-    return found
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark, self._query = spark, cast(Any, None)
+
+    def clock(self) -> int:
+        """Return the clock of the batch, which Spark has logged with its offsets: the same when the batch is made again."""
+        return int(self._execution().offsetSeqMetadata().batchTimestampMs())
+
+    def observed(self) -> dict[str, Any]:
+        """Return what was observed in the batch, which has been evaluated just now.
+
+        It is what Spark has added up of its tasks' results when the job ends; nothing is waited for.
+        """
+        found: dict[str, Any] = json.loads(self._execution().observedMetrics().apply(_OBSERVATION).json())
+        return found
+
+    def _execution(self) -> Any:
+        if self._query is None:
+            running = self._spark.streams.get(str(self._spark.sparkContext.getLocalProperty(_QUERY)))
+            self._query = cast(Any, running)._jsq.streamingQuery()
+        return self._query.lastExecution()
 
 
 def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:

@@ -186,13 +186,13 @@ class WindowedStream:
                 partitions=tasks,
                 labels=labels_of(self._spark, plan, tasks),
                 windows=(self.bolt.config,),
-                sources=lambda: list(self._packed(tasks)),
+                sources=lambda clock: list(self._packed(tasks, clock)),
                 turn=partial(WindowTurn, shipped, Encoder(self.bolt.name, self._layout)),
                 schema=self._layout.schema,
             )
         return self._assemblies[tasks]
 
-    def _packed(self, tasks: int) -> Iterator[DataFrame]:
+    def _packed(self, tasks: int, clock: str) -> Iterator[DataFrame]:
         """Yield the rows of each input stream, packed for the tasks."""
         config = self.bolt.config
         for name, rows in self._inputs.items():
@@ -206,7 +206,7 @@ class WindowedStream:
                 exchange.max_future_ms(config),
                 config.on_invalid,
             )
-            yield exchange.packed(rows, packer, exchange.task_column(rows, self.grouping, tasks))
+            yield exchange.packed(rows, packer, exchange.task_column(rows, self.grouping, tasks), clock)
 
     def _stage(self, tasks: int) -> Shipped[TaskStage]:
         """Return the stage as it travels, which refuses tuples too far in front of the clock."""

@@ -88,7 +88,7 @@ class QuerySpec:
         """Start the query with its own settings; the session's are put back."""
         folder = control.control_folder(self.spark, self.checkpoint)
         rows = self.output(folder.path)
-        self.writer.spark = rows.sparkSession
+        self.writer.begin(rows.sparkSession)
         self.writer.before = lambda batch: self.gaps.count(Folder(self.spark, self.checkpoint) / "offsets", batch)
         stream: Any = rows.writeStream.foreachBatch(self.writer).outputMode("append")
         stream = stream.option("checkpointLocation", self.checkpoint).trigger(**self.trigger)

@@ -27,6 +27,7 @@ from windowing.spark.columnar_bolts import columns_as_declared
 from windowing.spark.context import ExecutionContext, Origins
 from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged, root_of
 from windowing.spark.exchange import (
+    BATCH_CLOCK,
     FIRST_TASK,
     ArrowStage,
     ExchangeRow,
@@ -120,13 +121,14 @@ def spout_packets(
     spout: str,
     stream: str,
     channel: MetricsChannel | None = None,
+    clock: str = BATCH_CLOCK,
 ) -> DataFrame:
     """Return what the first stage makes of the rows of a stream of a spout, whose columns are its fields, in order. The JVM hashes
     their tasks where there is a `hashed_reader`; else they are chosen in the worker, in numpy.
     """
     reader = hashed_reader(execution.value, spout, stream)
     stage = SpoutStage(execution, spout, stream, reader is not None, channel)
-    return packed(rows, stage, None if reader is None else task_column(rows, *reader))
+    return packed(rows, stage, None if reader is None else task_column(rows, *reader), clock)
 
 
 # -- Behind an exchange ----------------------------------------------------------------------------------------------------------

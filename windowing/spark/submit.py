@@ -98,7 +98,7 @@ def submit(
         partitions=width,
         labels=labels_of(spark, context.plan, width),
         windows=[bolt.config for bolt in context.windows.values()],
-        sources=lambda: [spout_packets(rows, shipped, *key, channel) for key, rows in inputs.items()],
+        sources=lambda clock: [spout_packets(rows, shipped, *key, channel, clock) for key, rows in inputs.items()],
         turn=partial(stage_turn, shipped),
         channel=channel,
         drawn=topology,

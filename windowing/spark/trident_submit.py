@@ -114,8 +114,9 @@ def submit_trident(
         partitions=width,
         labels=labels,
         windows=[window.config for window in _windows(plan)],
-        sources=lambda: [
-            packed(rows, TridentSpoutStage(shipped, spout, keep, channel)) for spout, rows in inputs.items()
+        sources=lambda clock: [
+            packed(rows, TridentSpoutStage(shipped, spout, keep, channel), clock=clock)
+            for spout, rows in inputs.items()
         ],
         turn=partial(TridentTaskTurn, shipped),
         channel=channel,

@@ -25,9 +25,10 @@ from pyspark.sql.types import StructType
 from windowing.errors import BoltError, SinkError, describe_error
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
+from windowing.spark.exchange import CLOCK_PROPERTY
 from windowing.spark.failures import Seal, WorkerError, is_sendable, marked
 from windowing.spark.hadoop import failed_in_task
-from windowing.spark.metrics import observed_last
+from windowing.spark.metrics import LastExecution
 from windowing.spark.settings import ArrowBatchLimit
 from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
 from windowing.spark.state import decode_table
@@ -174,7 +175,7 @@ class BatchWriter:
         """How many errors users' code has reported, by batch; of the stages that the commit section evaluates."""
         self._limit = ArrowBatchLimit()
         self.spark: SparkSession | None = None
-        """Whose query it writes for: set when that starts."""
+        self._last = cast(LastExecution, None)
         self.before: Callable[[int], None] = lambda batch_id: None
         """Called with the number of a batch before it is evaluated; set when the query starts."""
         self._partitions = 0
@@ -188,10 +189,16 @@ class BatchWriter:
         self._partitions = partitions
         return [] if self._counts_in_job else [*self._counting(), self._streams.largest().alias("_largest")]
 
+    def begin(self, spark: SparkSession) -> None:
+        """Take note of whose query a run writes for, before it starts."""
+        self.spark, self._last = spark, LastExecution(spark)
+
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
         try:
             self._describe(batch_id, f"evaluates {self.components or self.name}")
+            if self.spark is not None:
+                self.spark.sparkContext.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
             failpoints.hit("before_batch", batch_id)
             self.before(batch_id)
             if self.acks is not None:
@@ -275,7 +282,7 @@ class BatchWriter:
 
     def _counted(self) -> Any:
         """Return what was observed in the batch that was evaluated just now."""
-        counts = observed_last(cast(SparkSession, self.spark))
+        counts = self._last.observed()
         self._limit.took(counts["_largest"])
         return counts
 
