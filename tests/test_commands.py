@@ -21,7 +21,7 @@ from windowing import cli
 from windowing.acking.batches import BatchRecord, RootPartial
 from windowing.cli import commands
 from windowing.cli.doctor import Finding, diagnose
-from windowing.cli.stored import page_of
+from windowing.cli.stored import page_of, read_checkpoint
 from windowing.codec import dumps, frame
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.stores import MemoryStore, SqliteStore, map_state
@@ -258,6 +258,16 @@ def test_a_checkpoint_is_read_and_not_touched(tmp_path):
     assert "nothing" in done.output
     assert "\x1b" not in done.output
     assert contents(folder) == before
+
+
+def test_a_checkpoint_that_was_rescaled_or_is_half_made_says_so(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    (folder / "windowing" / "rescaled.json").write_text('{"format": 1, "to": "file:/new"}')
+    said = dict(read_checkpoint(folder))
+    assert said["rescaled"] == "into file:/new, which goes on in its place"
+    assert "half made" not in said
+    (folder / "windowing" / "rescaling.json").write_text('{"format": 1, "from": "file:/old", "tasks": 3}')
+    assert dict(read_checkpoint(folder))["half made"] == "a rescale of file:/old into it has not ended; call it again"
 
 
 def test_a_batch_that_was_begun_only_is_made_again_and_a_drained_checkpoint_is_closed(tmp_path):
@@ -497,7 +507,7 @@ def test_the_console_script_is_the_command_line(tmp_path):
     code = f"import sys; sys.argv[0] = 'windowing'; from {module} import {function}; {function}()"
     done = subprocess.run([sys.executable, "-c", code, "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert {"new", "check", "explain", "run", "doctor", "status", "states", "replay", "simulate"} <= set(
+    assert {"new", "check", "explain", "run", "doctor", "status", "states", "replay", "rescale", "simulate"} <= set(
         done.stdout.split()
     )
 

@@ -53,7 +53,7 @@ PUBLIC = {
     """),
     "windowing.spark": words("""
         BatchMetrics FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout
-        PostgresSink Root Sink SqliteQueue WindowedQuery WindowedStream check configure kafka require_session session submit
+        PostgresSink Root Sink SqliteQueue WindowedQuery WindowedStream check configure kafka require_session rescale session submit
         submit_trident windowed
     """),
     "windowing.stores": words("""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ class Tasks:
     def rescale(self, tasks: int) -> None:
         """Store the tasks as a checkpoint does, deal them out, read them back."""
         old = [loads(dumps(each.snapshot()), "a task") for each in self.executors]
-        new = rescaled(self.config, old, tasks, task_of(tasks))
+        new = rescaled(self.config.key, old, tasks, task_of(tasks))
         self.executors = [self._new() for _ in range(tasks)]
         for executor, data in zip(self.executors, new, strict=True):
             executor.restore(loads(dumps(data), "a task"))
@@ -187,30 +186,30 @@ def snapshots(config: WindowConfig = BY_KEY) -> list[dict[str, Any]]:
 
 def test_windows_without_a_key_belong_to_a_task() -> None:
     with pytest.raises(ConfigError, match=r"bolt 'words' has no key=.*keep its number of tasks"):
-        rescaled(replace(BY_KEY, key=None), snapshots(), 3, task_of(3), "words")
+        rescaled(None, snapshots(), 3, task_of(3), "words")
 
 
 def test_machines_whose_state_is_no_key_s_are_refused_by_name() -> None:
     old = [{**each, "manager": {**each["manager"], "machine": "PolicyWindowManager"}} for each in snapshots()]
     with pytest.raises(ConfigError, match="windows of a PolicyWindowManager"):
-        rescaled(BY_KEY, old, 3, task_of(3))
+        rescaled(BY_KEY.key, old, 3, task_of(3))
 
 
 def test_closed_windows_are_refused() -> None:
     with pytest.raises(DrainedCheckpointError, match="bolt 'bolt' were drained"):
-        rescaled(BY_KEY, [{**each, "closed": True} for each in snapshots()], 3, task_of(3))
+        rescaled(BY_KEY.key, [{**each, "closed": True} for each in snapshots()], 3, task_of(3))
 
 
 def test_tasks_of_two_batches_are_refused() -> None:
     later = Tasks(BY_KEY, 2, in_columns=False)
     later.feed(0, [(9, "b")], 0)
     with pytest.raises(CheckpointError, match="not those of one batch"):
-        rescaled(BY_KEY, [snapshots()[0], later.executors[1].snapshot()], 3, task_of(3))
+        rescaled(BY_KEY.key, [snapshots()[0], later.executors[1].snapshot()], 3, task_of(3))
 
 
 def test_a_key_that_two_tasks_hold_is_refused() -> None:
     with pytest.raises(CheckpointError, match="key 'a' of bolt 'bolt' is held by two tasks"):
-        rescaled(BY_KEY, [snapshots()[0]] * 2, 3, task_of(3))
+        rescaled(BY_KEY.key, [snapshots()[0]] * 2, 3, task_of(3))
 
 
 def test_clocks_that_differ_become_the_latest() -> None:
@@ -218,14 +217,14 @@ def test_clocks_that_differ_become_the_latest() -> None:
     for now, each in zip((5, 3), old, strict=True):
         mark = [*each["generator"]["marks"][0][:3], now]
         each |= {"now": now, "generator": {**each["generator"], "first_now_ms": now, "marks": [mark]}}
-    for new in rescaled(BY_KEY, old, 3, task_of(3)):
+    for new in rescaled(BY_KEY.key, old, 3, task_of(3)):
         generator = new["generator"]
         assert (new["now"], generator["first_now_ms"], generator["marks"]) == (5, 3, [["default", None, 2, 5]])
 
 
 def test_no_task_is_nothing_to_deal_out() -> None:
     with pytest.raises(CheckpointError, match="nothing to deal out"):
-        rescaled(BY_KEY, [], 3, task_of(3))
+        rescaled(BY_KEY.key, [], 3, task_of(3))
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(-5, 60), st.sampled_from("st"))), min_size=1, max_size=4))

@@ -8,6 +8,7 @@
     ui CHECKPOINT            a page of a query that another process runs      stored.py
     doctor                   is all there that Spark needs                    doctor.py
     status CHECKPOINT        what lies in a query's checkpoint                stored.py
+    rescale OLD NEW          a checkpoint with another number of tasks         spark/rescaling.py
     states STORE             partitions, fences and rows of Trident states    stored.py
     replay CASES             recorded cases, compared                         here
     simulate                 seeds of the simulator                           testing/simulator.py
@@ -352,6 +353,22 @@ def status_command(checkpoint: Path) -> None:
         letters = [f"{each.dead_letters} dead letters"] if each.dead_letters else []
         for text in (*letters, *each.errors):
             click.echo(safe(f"{name}: {text}"))
+
+
+@commands.command("rescale")
+@click.argument("old")
+@click.argument("new")
+@click.option("--tasks", required=True, type=click.IntRange(min=1), help="How many tasks the new checkpoint has.")
+def rescale_command(old: str, new: str, tasks: int) -> None:
+    """Make a checkpoint NEW with another number of tasks of the checkpoint OLD of a stopped query, and close OLD."""
+    try:
+        from windowing.spark import rescale, session
+    except ModuleNotFoundError as missing:
+        raise CommandRefused(f"{missing.name} is not installed; pip install 'windowing[spark]'") from None
+    rescale(old, new, tasks=tasks, spark=session("windowing rescale"))
+    click.echo(
+        safe(f"{new} has {tasks} tasks; start the query with it, and with output folders of its own. {old} is closed.")
+    )
 
 
 @commands.command("states")

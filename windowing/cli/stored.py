@@ -1,6 +1,7 @@
 """`windowing status` and `windowing states`: what lies in a checkpoint and in a store, read beside whoever writes there.
 
-    <checkpoint>/windowing/definition.json, drained.json, query.json     this library's, written whole, by renaming
+    <checkpoint>/windowing/definition.json, query.json                   this library's, written whole, by renaming
+    <checkpoint>/windowing/drained.json, rescaled.json, rescaling.json   how it was closed, or that it is half made
     <checkpoint>/windowing/metrics.json                                  the numbers of its last run, as of some seconds ago
     <checkpoint>/windowing/acks/                                         the ledger of roots (spark/acks.py)
     <checkpoint>/offsets/N, commits/N                                    Spark's logs: batch N was begun, was committed
@@ -35,6 +36,11 @@ __all__ = [
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_RESCALED = (
+    ("rescaled.json", "to", "rescaled", "into {}, which goes on in its place"),
+    ("rescaling.json", "from", "half made", "a rescale of {} into it has not ended; call it again"),
+)
+"""Files of `rescale` (spark/rescaling.py), and what is said of a checkpoint that has them."""
 
 
 def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
@@ -60,6 +66,10 @@ def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
     pending = max(begun) if begun and max(begun) not in done else None
     lines.append(("made again at the next start", "nothing" if pending is None else f"batch {pending}"))
     lines.append(("drained", "yes: closed for good" if (own / "drained.json").exists() else "no"))
+    for file, place, title, says in _RESCALED:
+        found = _json(own / file)
+        if found is not None:
+            lines.append((title, says.format(found.get(place, "unknown") if isinstance(found, dict) else "unknown")))
     lines += _acks(own / "acks", max(done, default=-1))
     return lines
 

@@ -244,6 +244,12 @@ def _value(says: str) -> Compared:
     return partial(_differ, says)
 
 
+def _tasks(old: Any, new: Any) -> Iterator[str]:
+    yield from (
+        f"{found} (`windowing rescale` makes a checkpoint with {new})" for found in _differ("tasks was", old, new)
+    )
+
+
 def _parts(of: str, old: Definition, new: Definition) -> Iterator[str]:
     for part in [*old, *(part for part in new if part not in old)]:
         yield from _differ(f"{part} of {of} was", old.get(part), new.get(part))
@@ -349,7 +355,7 @@ KINDS: Mapping[str, Kind] = {
         (
             FieldRule("bolt.fixed", _bolt),
             FieldRule("bolt.free"),
-            FieldRule("tasks", _value("tasks was")),
+            FieldRule("tasks", _tasks),
             FieldRule("grouping", _value("grouping was")),
             FieldRule("inputs", _columns),
             *_ORDER,  # the order of columns decides ties, and tasks

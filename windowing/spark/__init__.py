@@ -8,6 +8,7 @@ submit_trident(topology)       a Trident topology as one query, which commits it
 FileSink, ParquetSink, ...     where the streams of a query go
 PostgresSink, KafkaSink        a typed table, a topic: each batch once (extras `postgres`, `kafka`); loaded with their names
 kafka(spark, servers, topic)   a topic as a streaming DataFrame (extra `kafka`); loaded with its name
+rescale(old, new, tasks=64)    a new checkpoint with another number of tasks; loaded with its name
 PartitionedSpout, SqliteQueue  sources in Python, which may take acks; Root
 MetricsListener, BatchMetrics  what each batch did
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from windowing.queues.sqlite_queue import SqliteQueue
     from windowing.spark.kafka_rows import KafkaSink, kafka
     from windowing.spark.postgres_sink import PostgresSink
+    from windowing.spark.rescaling import rescale
     from windowing.spark.trident_submit import submit_trident
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "configure",
     "kafka",
     "require_session",
+    "rescale",
     "session",
     "submit",
     "submit_trident",
@@ -60,6 +63,7 @@ _BY_NAME = {
     "KafkaSink": "windowing.spark.kafka_rows",
     "kafka": "windowing.spark.kafka_rows",
     "PostgresSink": "windowing.spark.postgres_sink",
+    "rescale": "windowing.spark.rescaling",
     "SqliteQueue": "windowing.queues.sqlite_queue",
     "submit_trident": "windowing.spark.trident_submit",
 }

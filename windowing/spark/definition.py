@@ -40,6 +40,8 @@ __all__ = [
     "DRAINED_FILE",
     "FILE",
     "FORMAT",
+    "RESCALED_FILE",
+    "RESCALING_FILE",
     "damaged_file",
     "describe",
     "frame",
@@ -48,16 +50,18 @@ __all__ = [
     "owner_field",
     "pending_batch",
     "query_id",
-    "refuse_drained",
+    "refuse_closed",
     "shuffle_partitions",
     "stored",
     "stored_tasks",
+    "stored_whole",
 ]
 
 
 FORMAT = 2
 FILE = "definition.json"
 DRAINED_FILE = "drained.json"
+RESCALED_FILE, RESCALING_FILE = "rescaled.json", "rescaling.json"
 _QUERY_FILE = "query.json"
 _LOOKS = 5
 _BETWEEN_LOOKS_S = 0.2
@@ -127,9 +131,25 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
         folder.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
 
 
-def refuse_drained(spark: SparkSession, checkpoint: str) -> None:
-    """Raise DrainedCheckpointError for a checkpoint that is closed for good."""
-    if (Folder(spark, checkpoint) / "windowing").exists(DRAINED_FILE):
+def refuse_closed(spark: SparkSession, checkpoint: str, rescaled_into: str | None = None) -> None:
+    """Raise DrainedCheckpointError for a checkpoint that was drained, CheckpointError for one that was rescaled, but into
+    `rescaled_into`, and for one that a rescale has left half made.
+    """
+    home = Folder(spark, checkpoint) / "windowing"
+    if home.exists(RESCALING_FILE):
+        source = owner_field(home, RESCALING_FILE, "from")
+        raise CheckpointError(
+            f"checkpoint {checkpoint} is half made: a rescale of {source} into it did not come to its end; call rescale with "
+            "both again"
+        )
+    if home.exists(RESCALED_FILE):
+        into = owner_field(home, RESCALED_FILE, "to")
+        if rescaled_into is None or Folder(spark, rescaled_into).path != into:
+            raise CheckpointError(
+                f"checkpoint {checkpoint} was rescaled into {into}, which goes on in its place: start with that one; to give that "
+                f"one up, delete it and {home.of(RESCALED_FILE)}"
+            )
+    if home.exists(DRAINED_FILE):
         raise DrainedCheckpointError(
             f"checkpoint {checkpoint} was drained: its last windows have fired and it is closed; "
             "start with a new checkpoint and a new output folder"
@@ -139,9 +159,9 @@ def refuse_drained(spark: SparkSession, checkpoint: str) -> None:
 def stored(spark: SparkSession, checkpoint: str) -> Definition | None:
     """Return what the checkpoint was written with; None for a new one, and for one that `keep` refuses because it is damaged.
 
-    Raises DrainedCheckpointError, and DefinitionChangedError for one of another format.
+    Raises DrainedCheckpointError, DefinitionChangedError for one of another format, CheckpointError for one that was rescaled.
     """
-    refuse_drained(spark, checkpoint)
+    refuse_closed(spark, checkpoint)
     try:
         _check_logs(Folder(spark, checkpoint))
         return _stored(Folder(spark, checkpoint) / "windowing")
@@ -149,6 +169,18 @@ def stored(spark: SparkSession, checkpoint: str) -> Definition | None:
         raise
     except CheckpointError:
         return None
+
+
+def stored_whole(spark: SparkSession, checkpoint: str) -> Definition:
+    """Return what the checkpoint was written with. Raises CheckpointError, or what belongs to it, where it is damaged or none."""
+    _check_logs(Folder(spark, checkpoint))
+    home = Folder(spark, checkpoint) / "windowing"
+    found = _stored(home)
+    if found is None:
+        raise CheckpointError(
+            f"{checkpoint} is no checkpoint of this library: there is no {home.of(FILE)}; correct the path"
+        )
+    return found
 
 
 def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:

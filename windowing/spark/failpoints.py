@@ -29,6 +29,13 @@ Trident topologies have these, and of the first ones those about the batch, the 
     before_state_commit   the first partition of a state is about to be written (worker)
     after_state_commit    it is written, the others may be or not (worker)
     after_commits         all partitions are written, no sink is
+
+And `rescale`, with 0 for the batch:
+
+    before_rescale        all is read, nothing is written
+    after_rescaled_state  the new state is written, the logs are those of the query that wrote it
+    after_rescaled_logs   the new checkpoint is whole, the old one is open
+    after_rescale         the old one is closed, the new one not yet open
 """
 
 from __future__ import annotations
@@ -41,6 +48,7 @@ from windowing.errors import ConfigError, quote
 __all__ = [
     "ACK_NAMES",
     "NAMES",
+    "RESCALE_NAMES",
     "TRIDENT_NAMES",
     "hit",
 ]
@@ -56,6 +64,7 @@ TRIDENT_NAMES = (
     "after_state_commit",
     "after_commits",
 )
+RESCALE_NAMES = ("before_rescale", "after_rescaled_state", "after_rescaled_logs", "after_rescale")
 _VARIABLE = "WINDOWING_FAILPOINT"
 
 
@@ -66,7 +75,7 @@ def hit(name: str, batch: int) -> None:
         return
     for each in wanted.split(","):
         point, _, number = each.partition(":")
-        names = NAMES + ACK_NAMES + TRIDENT_NAMES
+        names = NAMES + ACK_NAMES + TRIDENT_NAMES + RESCALE_NAMES
         if point not in names or not number.isdigit():
             raise ConfigError(f"{_VARIABLE} is {quote(wanted)}, wanted name:batch with a name of {', '.join(names)}")
         if point == name and int(number) == batch and _first_time(f"-{each}" if each != wanted else ""):

@@ -35,6 +35,7 @@ __all__ = [
 # Classes by their whole names: each name of a package on the way there would be a call, and a search through all jars.
 _PATH = "org.apache.hadoop.fs.Path"
 _CONTEXT = "org.apache.hadoop.fs.FileContext"
+_FILES = "org.apache.hadoop.fs.FileUtil"
 _RENAME = "org.apache.hadoop.fs.Options$Rename"
 _ABORTABLE = "fs.capability.outputstream.abortable"
 """What a file system can do that shows nothing of a file before it is closed: S3, by s3a."""
@@ -177,6 +178,12 @@ class Folder:
             stream.abort()
             raise
         stream.close()
+
+    def copy(self, name: str, into: Folder) -> None:
+        """Copy the file or directory `name` with all it holds into another folder, where there is none of this name."""
+        into.make()
+        with into._reaching():
+            getattr(self._jvm, _FILES).copy(self._fs, self._file(name), into._fs, into._file(name), False, self._conf)
 
     def delete(self, name: str) -> None:
         """Remove the file or directory `name` with all it holds; a missing one is no error."""

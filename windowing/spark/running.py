@@ -360,7 +360,7 @@ def _open(spec: QuerySpec) -> bool:
     """Refuse what cannot go on; return whether the checkpoint is in the middle of a drain, which this run has to
     finish.
     """
-    definition.refuse_drained(spec.spark, spec.checkpoint)
+    definition.refuse_closed(spec.spark, spec.checkpoint)
     definition.keep(spec.spark, spec.checkpoint, spec.definition)
     folder = control.control_folder(spec.spark, spec.checkpoint)
     folder.make()

@@ -17,16 +17,16 @@ Laws
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, quote
-from windowing.windows.config import WindowConfig
 from windowing.windows.deduplicator import ProcessedIds
 from windowing.windows.key_state import key_of
 
 __all__ = [
     "known_by_all",
+    "require_key",
     "rescaled",
 ]
 
@@ -36,20 +36,26 @@ _COUNTED = ("accepted", "shown", "skipped", "expired", "fired")
 Data = dict[str, Any]
 
 
-def rescaled(
-    config: WindowConfig, old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str = "bolt"
-) -> list[Data]:
-    """Return the snapshots of `tasks` executors that hold what those of `old` hold, in the order of tasks.
-
-    old: `WindowedBoltExecutor.snapshot()` of each task that ever had a turn, with its tuples. task_of: the new task of a key.
-    Raises ConfigError for windows that belong to a task, DrainedCheckpointError for windows that are closed, CheckpointError for
-    tasks that are not those of one bolt after one batch. Cost: O(held).
-    """
-    if config.key is None:
+def require_key(key: Collection[str] | None, component: str) -> None:
+    """Raise ConfigError for windows that belong to a task."""
+    if not key:
         raise ConfigError(
             f"bolt {component!r} has no key=, so its windows belong to a task and cannot be dealt out to others; keep its number "
             "of tasks, or drain it and start with a new checkpoint"
         )
+
+
+def rescaled(
+    key: Collection[str] | None, old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str = "bolt"
+) -> list[Data]:
+    """Return the snapshots of `tasks` executors that hold what those of `old` hold, in the order of tasks.
+
+    key: of the bolt's config. old: `WindowedBoltExecutor.snapshot()` of each task that ever had a turn, with its tuples.
+    task_of: the new task of a key.
+    Raises ConfigError for windows that belong to a task, DrainedCheckpointError for windows that are closed, CheckpointError for
+    tasks that are not those of one bolt after one batch. Cost: O(held).
+    """
+    require_key(key, component)
     machines = [_machine(each["manager"], component) for each in old]
     head = _common(old, component)
     dealt = _panes if machines and machines[0]["machine"] == _TIME_PANES else _tracks

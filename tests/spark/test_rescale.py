@@ -1,0 +1,194 @@
+"""rescale: a checkpoint with another number of tasks goes on as the old one would; what was killed is never taken for whole."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from windowing.cli import commands
+from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError
+from windowing.spark import failpoints
+from windowing.spark.rescaling import rescale
+from windowing.topology.decorators import sliding, tumbling
+from windowing.windows import aggregate as agg
+from windowing.windows.measures import count, seconds
+
+SCHEMA = "id long, k string, n int, ts long, v double"
+KEYS = [("a", 1), ("b", 1), ("b", 2), (None, 3), ("d", None), ("e", -5)]
+
+
+@sliding(
+    seconds(4), seconds(2), timestamp="ts", lag=seconds(1), key=("k", "n"), message_id="id", late_stream="late",
+    output="k string, n int, ends long, held string, new string, expired string", name="times",
+)  # fmt: skip
+def times(window: Any) -> Any:
+    told = ["+".join(str(row.id) for row in part) for part in (window.get(), window.get_new(), window.get_expired())]
+    return *window.key, window.end_timestamp, *told
+
+
+@tumbling(
+    count(3),
+    key=("k", "n"),
+    aggregate={"n": agg.count(), "v": agg.sum("v")},
+    output="k string, n int, rows long, v double",
+    name="counts",
+)
+def counts(window: Any) -> Any:
+    return *window.key, window.aggregate["n"], window.aggregate["v"]
+
+
+@sliding(
+    seconds(4), seconds(2), timestamp="ts", key="k", lateness="window", aggregate={"v": agg.max("v")},
+    output="k string, ends long, v double", name="panes",
+)  # fmt: skip
+def panes(window: Any) -> Any:
+    return window.key, window.end_timestamp, window.aggregate["v"]
+
+
+def batch(number: int) -> list[dict[str, Any]]:
+    """Return twelve rows: two of each key; one that is late, one that came before."""
+    first = 12 * number
+    rows = [
+        dict(
+            zip(
+                ("id", "k", "n", "ts", "v"),
+                (first + at, *KEYS[at % 6], 1_000 * (first + at) // 6, float(at)),
+                strict=True,
+            )
+        )
+        for at in range(12)
+    ]
+    late = {**rows[0], "id": 10_000 + number, "ts": 1_000 * (number - 4)}
+    again = {**rows[1], "id": first - 5} if number else rows[4]  # of one key, as a tuple that comes again is
+    return [*rows, late, again]
+
+
+def by_key(rows: list[tuple[Any, ...]], width: int) -> dict[Any, list[Any]]:
+    found = defaultdict(list)
+    for row in rows:
+        found[row[:width]].append(row[width:])
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("bolt", "steps"),
+    [
+        (times, [(2, 3)]),
+        pytest.param(times, [(2, 5), (3, 1)], marks=pytest.mark.crash),
+        pytest.param(counts, [(3, 3)], marks=pytest.mark.crash),
+        pytest.param(panes, [(2, 4)], marks=pytest.mark.crash),
+    ],
+)
+def test_a_query_that_was_dealt_out_to_other_tasks_fires_for_each_key_what_the_one_without_does(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, bolt: Any, steps: Any
+) -> None:
+    batches = [batch(number) for number in range(steps[-1][0] + 3)]
+    plain = run(bolt, feed(SCHEMA).add(*batches).read(), str(tmp_path / "plain"), tasks=2, drain=True)
+    source, done, place = feed(SCHEMA, "dealt"), 0, str(tmp_path / "0")
+    found: dict[str, list[Any]] = {name: [] for name in plain.sinks}
+    for number, (upto, tasks) in enumerate(steps, 1):
+        part = run(bolt, source.add(*batches[done:upto]).read(), place, **({} if done else {"tasks": 2}))
+        for name, rows in found.items():
+            rows += part.rows(name)
+        done, old, place = upto, place, str(tmp_path / str(number))
+        called = CliRunner().invoke(commands, ["rescale", old, place, "--tasks", str(tasks)])
+        assert called.exit_code == 0, called.output
+        assert f"{old} is closed" in called.output
+        assert json.loads((Path(place) / "windowing/definition.json").read_text())["tasks"] == tasks
+    last, width = run(bolt, source.add(*batches[done:]).read(), place, drain=True), 1 if bolt is panes else 2
+    for name, rows in found.items():
+        rows += last.rows(name)
+        assert by_key(rows, width) == by_key(plain.rows(name), width)
+    assert len(found["default"]) > 6
+    assert bolt is not times or found["late"]
+    if bolt is times:
+        with pytest.raises(CheckpointError, match=f"was rescaled into file:{place}, which goes on in its place"):
+            run(bolt, source.read(), old)
+        with pytest.raises(DrainedCheckpointError):
+            rescale(place, str(tmp_path / "more"), tasks=2, spark=spark)
+
+
+# -- where it ends ---------------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+@pytest.mark.crash
+def test_what_ends_anywhere_is_refused_as_half_made_and_done_again(
+    spark: SparkSession,
+    feed: Callable[..., Any],
+    run: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    source = feed(SCHEMA).add(batch(0), batch(1))
+    first = run(panes, source.read(), old, tasks=2)
+    before = {path: path.read_bytes() for path in Path(old).rglob("*") if path.is_file()}
+
+    for point in failpoints.RESCALE_NAMES:
+
+        def die(name: str, number: int, point: str = point) -> None:
+            if name == point:
+                raise Killed
+
+        monkeypatch.setattr(failpoints, "hit", die)
+        with pytest.raises(Killed):
+            rescale(old, new, tasks=3, spark=spark)
+        monkeypatch.undo()
+        if point == "before_rescale":
+            assert not Path(new).exists()
+            continue
+        with pytest.raises(CheckpointError, match=f"{new} is half made: a rescale of file:{old} into it"):
+            run(panes, source.read(), new)
+        now = {path: path.read_bytes() for path in Path(old).rglob("*") if path.is_file()}
+        assert {path for path in now if path not in before and not path.name.startswith(".")} == (
+            {Path(old) / "windowing/rescaled.json"} if point == "after_rescale" else set()
+        )
+        assert {path: now[path] for path in before} == before
+    with pytest.raises(CheckpointError, match=f"was rescaled into file:{new}"):
+        rescale(old, str(tmp_path / "other"), tasks=3, spark=spark)
+    rescale(old, new, tasks=3, spark=spark)
+    left = {path.name for path in (Path(new) / "windowing").iterdir() if not path.name.startswith(".")}
+    assert left == {"control", "definition.json"}
+    with pytest.raises(CheckpointError, match="is not empty: it holds"):
+        rescale(old, new, tasks=3, spark=spark)
+    rest = run(panes, source.add(batch(2)).read(), new, drain=True)
+    whole = run(panes, source.read(), str(tmp_path / "plain"), tasks=2, drain=True)
+    assert by_key(first.rows() + rest.rows(), 1) == by_key(whole.rows(), 1)
+
+
+def test_what_cannot_be_dealt_out_is_refused_by_name_before_anything_is_written(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    @tumbling(seconds(2), timestamp="ts", output="n long", name="alone")
+    def alone(window: Any) -> Any:
+        return len(window)
+
+    new = str(tmp_path / "new")
+    run(alone, feed(SCHEMA).add(batch(0)).read(), tasks=1)
+    old = str(tmp_path / "checkpoint")
+    with pytest.raises(ConfigError, match=r"bolt 'alone' has no key=.* keep its number of tasks"):
+        rescale(old, new, tasks=2, spark=spark)
+    commits = tmp_path / "checkpoint/commits"
+    (commits / "0").rename(tmp_path / "commit")
+    with pytest.raises(CheckpointError, match=r"batch 0 of checkpoint .* is half done; start its query once"):
+        rescale(old, new, tasks=2, spark=spark)
+    with pytest.raises(CheckpointError, match=r"is no checkpoint of this library: there is no .*definition\.json"):
+        rescale(str(tmp_path / "none"), new, tasks=2, spark=spark)
+    with pytest.raises(ConfigError, match="old and new are one folder"):
+        rescale(old, f"{old}/", tasks=2, spark=spark)
+    with pytest.raises(ConfigError, match="tasks is a number of at least 1, got 0"):
+        rescale(old, new, tasks=0, spark=spark)
+    refused = CliRunner().invoke(commands, ["rescale", old, new, "--tasks", "2"])
+    assert (refused.exit_code, "is half done" in refused.output, "Traceback" in refused.output) == (1, True, False)
+    assert not Path(new).exists()
