@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.windows.histories import by_op, counts_of, run_steps
 from windowing import tumbling
 from windowing.columnar import ColumnarMachines, ColumnarWindowManager, ColumnBuffer, ColumnRows, viewed
+from windowing.columnar.rows import values_of
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
 from windowing.testing.models import ModelMix, run_model
@@ -326,3 +327,48 @@ def test_an_event_named_numbers_takes_at_most_40_bytes_in_all():
     held = python + pa.total_allocated_bytes() - before
     assert executor.counts()["pending"] == number
     assert held / number <= 40, f"{held / number:.1f} bytes an event"
+
+
+ZONES = (None, "UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Kiritimati", "+05:30", "-11:00")
+HELD = {  # by type: the first and the last value that Python can hold, before its zone is added
+    pa.int64(): (-(2**63), 2**63 - 1),
+    pa.date32(): (-719_162, 2_932_896),
+    **{
+        pa.timestamp(unit, zone): (-62_135_596_800 * scale, 253_402_300_800 * scale - 1)
+        for unit, scale in (("s", 1), ("ms", 10**3), ("us", 10**6))
+        for zone in ZONES
+    },
+}
+
+
+def same_as_arrow(column):
+    """Check that `values_of` gives what `to_pylist` does: the same class, zone and fold, or the same error."""
+    try:
+        wanted = column.to_pylist()
+    except (OverflowError, ValueError) as problem:
+        with pytest.raises(type(problem)):
+            values_of(column)
+        return
+    found = values_of(column)
+    assert found == wanted
+    assert list(map(repr, found)) == list(map(repr, wanted))
+
+
+def times(kind, numbers):
+    return pa.array(numbers, pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+
+
+@given(kind=st.sampled_from(list(HELD)), data=st.data())
+def test_the_values_of_a_column_are_those_that_arrow_makes_one_by_one(kind, data):
+    first, last = HELD[kind]
+    some = st.none() | st.integers(first, last) | st.integers(0, min(last, 2 * 10**15)) | st.sampled_from([first, last])
+    parts = [times(kind, part) for part in data.draw(st.lists(st.lists(some, max_size=5), max_size=3))]
+    for each in (pa.chunked_array(parts, kind), *parts, *(part[1:] for part in parts)):
+        same_as_arrow(each)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HELD if kind != pa.int64()], ids=str)
+def test_a_time_that_python_cannot_hold_is_refused_as_arrow_refuses_it(kind):
+    first, last = HELD[kind]
+    for numbers in ([first], [last], [first - 1], [last + 1], [0, None, last + 1]):
+        same_as_arrow(times(kind, numbers))

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from windowing.codec import NAN
 from windowing.columnar import ColumnRows, Keys
-from windowing.columnar.rows import MakeRows, codable
+from windowing.columnar.rows import MakeRows, codable, values_of
 from windowing.schema.rows import record_type
 from windowing.spark.exchange import ExchangeRow
 from windowing.spark.state import TIMESTAMP, decode_table
@@ -217,7 +217,7 @@ class NamedRows:
     def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the message ids, each unique on its input stream."""
         numbers = table.column(_STREAM).to_pylist() if self._identifies_streams else [0] * table.num_rows
-        return table.column(name).to_pylist(), [self._streams[number] for number in numbers]
+        return values_of(table.column(name)), [self._streams[number] for number in numbers]
 
     def is_row(self, value: Any) -> bool:
         """Return whether a value is such a Record."""
@@ -233,7 +233,7 @@ class NamedRows:
 
 
 def _keys_of(column: pa.ChunkedArray) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+    values = values_of(column)
     return list(map(one_nan, values)) if pa.types.is_floating(column.type) else values
 
 

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from windowing.columnar import ColumnRows
 from windowing.columnar.manager import ColumnContent
+from windowing.columnar.rows import values_of
 from windowing.errors import UnreadableValueError, printable, quote
 from windowing.schema.rows import record_type
 from windowing.schema.tuples import Tuple
@@ -156,9 +157,9 @@ def plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def python_values(column: Any, name: str, maps_as_pydicts: str | None = None) -> list[Any]:
-    """Return a column as Python's values, an Unreadable for each that is none. Cost: that of `to_pylist`."""
+    """Return a column as Python's values, an Unreadable for each that is none. Cost: that of `values_of`."""
     try:
-        found: list[Any] = column.to_pylist(maps_as_pydicts=maps_as_pydicts)
+        found = values_of(column, maps_as_pydicts)
     except _UNFIT:
         found = _Mixed(_value(scalar, name, maps_as_pydicts) for scalar in column)
     return found
