@@ -22,7 +22,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, repeat
+from itertools import groupby, repeat, starmap
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from windowing.errors import UnreadableValueError
 from windowing.execution.metrics import TaskMetrics
+from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.spark.columnar_bolts import ColumnarBoltBatch, StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
@@ -268,6 +269,32 @@ class StageWriter:
                     rows = self._by_row[key] = _Rows([], [], [], [])
                 self._add(rows, as_held, roots, 1)
 
+    def emit_all(self, component: str, task: int, sources: Sequence[Any], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Do what `emit` does for rows of the default stream, each of the phase and the roots of its source."""
+        count = len(rows)
+        if not count:
+            return
+        way, phase = self._way(component, task, DEFAULT_STREAM), self.phase
+        if way.width is None:
+            for source, values in zip(sources, rows, strict=True):
+                self.phase = source._phase
+                self.emit(component, task, EmittedRow(DEFAULT_STREAM, values), source._roots)
+            self.phase = phase
+            return
+        phases, roots = [each._phase for each in sources], [each._roots for each in sources]
+        if way.is_out:
+            self._out.setdefault((component, DEFAULT_STREAM), []).extend(rows)
+        if way.width:
+            last = self._position + way.width * count
+            way.rows.values.extend(rows)
+            way.rows.phases.extend(phases)
+            way.rows.positions.extend(range(self._position, last, way.width))
+            way.rows.roots.extend(roots)
+            self._position = last
+        else:
+            way.emitted += count
+        self._queue(way, way.fused, {}, rows, phases, roots)
+
     def _add(self, rows: _Rows, values: tuple[Any, ...], roots: Roots, width: int) -> None:
         rows.values.append(values)
         rows.phases.append(self.phase)
@@ -287,20 +314,37 @@ class StageWriter:
         self, way: _Way, fused: Sequence[_TaskRoute], given: Mapping[str, pa.Array], count: int, roots: Roots
     ) -> None:
         """Queue the rows of a batch for fused tasks that take tuples, chosen for all rows at once where the groupings can."""
-        rows = list(_rows_in(given))
+        self._queue(way, fused, given, list(_rows_in(given)), [self.phase] * count, [roots] * count)
+
+    def _queue(
+        self,
+        way: _Way,
+        fused: Sequence[_TaskRoute],
+        given: Mapping[str, pa.Array],
+        rows: Sequence[tuple[Any, ...]],
+        phases: Sequence[int],
+        roots: Sequence[Roots],
+    ) -> None:
+        """Queue rows, of these columns, for fused tasks that take tuples, chosen for all rows at once where the groupings can."""
+        if not fused:
+            return
         at_once = all(route.spread is not None for route in fused)
         if not at_once or len({route.reader for route in fused}) < len(fused):
-            for values in rows:
-                self._hand_over(way, fused, values, roots)
+            before = self.phase
+            for values, self.phase, of_row in zip(rows, phases, roots, strict=True):
+                self._hand_over(way, fused, values, of_row)
+            self.phase = before
             return
         assert way.origin is not None
-        same = repeat(way.origin), repeat(self.phase), repeat(roots)
         for route in fused:
             assert route.spread is not None
-            for chosen in route.spread(given, count, route.state):
+            for chosen in route.spread(given, len(rows), route.state):
                 for target, at in parted(chosen, len(route.ids)):
-                    mine = rows if at is None else [rows[number] for number in at.tolist()]
-                    self._queues[route.reader][target].extend(map(way.arrival, mine, *same))
+                    arrived: Iterable[Any] = zip(rows, repeat(way.origin), phases, roots)
+                    if at is not None:
+                        every = list(arrived)
+                        arrived = [every[number] for number in at.tolist()]
+                    self._queues[route.reader][target].extend(starmap(way.arrival, arrived))
 
     def _hand_over_columns(self, way: _Way, fields: Mapping[str, pa.Array], count: int, roots: Roots) -> None:
         """Queue rows for fused tasks that take batches, as they are."""
@@ -478,6 +522,7 @@ class StageWriter:
             context,
             execution.retry,
             partial(self.emit, name, task),
+            partial(self.emit_all, name, task),
             partial(self.choose, name, task),
             dead_letter,
             values,

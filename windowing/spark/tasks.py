@@ -61,8 +61,8 @@ _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 class BoltBatch:
     """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, each with the roots of what it is anchored to and the tasks that
-    `choose` has chosen for it (None: not yet), `dead_letter` the dead letters of tuples that failed for good, each with the roots
-    of its tuple.
+    `choose` has chosen for it (None: not yet), `emit_all` many rows of the default stream with the tuple of each, `dead_letter` the
+    dead letters of tuples that failed for good, each with the roots of its tuple.
 
     dead_letter None: such a tuple is an error. values: the task's state, if the bolt is stateful. order: what tuples pass through
     on their way to the bolt, each time (`StageWriter.in_phases`). Cost: a call of the user's code for each attempt, and one wait
@@ -75,13 +75,15 @@ class BoltBatch:
         context: TaskContext,
         retry: RetryPolicy,
         emit: Callable[[EmittedRow, Roots, Any], None],
+        emit_all: Callable[[Sequence[Any], Sequence[tuple[Any, ...]]], None],
         choose: Callable[[EmittedRow], Targets],
         dead_letter: Callable[[DeadLetter, Roots], None] | None,
         values: TaskValues | None = None,
         order: Order = iter,
     ) -> None:
         self._component, self._context, self._retry = component, context, retry
-        self._emit, self._dead_letter, self._values, self._order = emit, dead_letter, values, order
+        self._emit, self._emit_all, self._dead_letter = emit, emit_all, dead_letter
+        self._values, self._order = values, order
         self._caller = BoltCaller(component)
         self._by_itself = component.kind is ComponentKind.BOLT
         self._is_basic = not self._by_itself and values is None
@@ -105,10 +107,43 @@ class BoltBatch:
 
     def take(self, tuples: Iterable[Tuple]) -> None:
         """Hand each tuple to the bolt, once. Raises BoltError."""
-        attempt = self._attempt_basic if self._is_basic else self._attempt
+        by_return = self._caller.by_return() if self._is_basic else None
+        if by_return is not None:
+            self._take_all(tuples, *by_return)
+            return
         for tuple in self._order(tuples):
             self.taken += 1
-            attempt(tuple)
+            self._attempt(tuple)
+
+    def _take_all(
+        self, tuples: Iterable[Tuple], call: Callable[[Tuple], Any], rows_of: Callable[[Any], Sequence[Any]]
+    ) -> None:
+        """Do what `_attempt` does for each, for a bolt without a state that returns its rows: they are all that a call leaves."""
+        sources: list[Tuple] = []
+        rows: list[Any] = []
+        for tuple in self._order(tuples):
+            self.taken += 1
+            try:
+                found = rows_of(call(tuple))
+            except BaseException as problem:
+                self._emit_all(sources, rows)  # before a dead letter
+                sources, rows = [], []
+                self._refused(tuple, problem)
+                continue
+            if found:
+                rows += found
+                sources += (tuple,) if len(found) == 1 else (tuple,) * len(found)
+        self._emit_all(sources, rows)
+
+    def _refused(self, tuple: Tuple, problem: BaseException) -> None:
+        """Do with a tuple what the user's code said that raised this. Raises what is no fault of the tuple."""
+        if isinstance(problem, FailedException):
+            self._fail(tuple, self._described(problem))
+            return
+        told = self._caller.attributed(problem, tuple)
+        if not (isinstance(told, BoltError) and held(tuple) and asked_unreadable(problem)):
+            raise told from problem
+        self._leave_out(tuple, told.args[0])
 
     def close(self, txid: int = 0) -> None:
         """End the task's part of the batch: try again what failed, call the hooks of a stateful bolt, then `cleanup`.
@@ -135,23 +170,6 @@ class BoltBatch:
                 time.sleep(max(delays) / 1000)
             for tuple in self._order(again):
                 self._attempt(tuple)
-
-    def _attempt_basic(self, tuple: Tuple) -> None:
-        """Do what `_attempt` does for a bolt that neither acks by itself nor has a state: all that a call leaves are its rows."""
-        try:
-            rows = self._caller.execute(tuple)
-        except FailedException as problem:
-            self._fail(tuple, self._described(problem))
-            return
-        except BoltError as problem:
-            if not (held(tuple) and asked_unreadable(problem)):
-                raise
-            self._leave_out(tuple, problem.args[0])
-            return
-        if rows:
-            roots = _roots_of(tuple)
-            for row in rows:
-                self._emit(row, roots, None)
 
     def _described(self, problem: FailedException) -> str:
         """Return why a tuple has failed; what the bolt wants reported is logged and counted."""
