@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from tests.services.kafka import admin, new_topic, options, read, send, servers
 from windowing import seconds, tumbling
@@ -22,6 +24,7 @@ from windowing.local import run_local
 from windowing.spark import KafkaSink, MemorySink, WindowedQuery, kafka, windowed
 from windowing.spark.failures import FailedQuery, library_error
 from windowing.spark.kafka_rows import _of_spark
+from windowing.spark.offsets import brokers_of
 
 FIELDS = "k string, ms bigint"
 NO_SPARK = cast(SparkSession, None)
@@ -102,6 +105,9 @@ def test_offsets_that_the_retention_has_eaten_are_an_error_that_says_which(spark
     assert "10" in text.partition("has lost")[2].replace(topic, "")
     assert str(options()["sasl.password"]) not in text
     send(topic, 0, *(message("a", n) for n in range(20, 30)))
+    rows, elsewhere = (source(spark, topic, on_gap="skip") for _ in range(2))
+    both = rows.union(spark.readStream.format("rate").load().select(*(F.lit(None) for _ in rows.columns)))
+    assert brokers_of(both.union(elsewhere).union(rows)) == [servers(), "", servers(), None]
     query = run(source(spark, topic, per_batch=8, on_gap="skip"), sinks, tmp_path / "checkpoint", drain=True)
     assert query.metrics().skipped == {topic: {"0": 5}}
     assert query.metrics().lag == {topic: {"0": 0}}
@@ -158,11 +164,6 @@ def test_from_kafka_to_kafka_each_row_is_there_once(spark: SparkSession, tmp_pat
     [
         (lambda: kafka(NO_SPARK, "127.0.0.1:1", "t", FIELDS, patience_s=1), SourceError, "did not answer for 1 s"),
         (lambda: source(NO_SPARK, "not-there"), ConfigError, "topic 'not-there'"),
-        (
-            lambda: source(NO_SPARK, "t", options={**options(), "sasl.password": "s3cret-word"}),
-            ConfigError,
-            "refuses the user",
-        ),
         (lambda: kafka(NO_SPARK, "h:1", "t", "k strng"), ConfigError, "unknown type 'strng'"),
         (lambda: kafka(NO_SPARK, "h:1", "t", "kafka_offset long"), ConfigError, "which kafka() adds itself"),
         (lambda: kafka(NO_SPARK, "h:1", "t", FIELDS, starting="now"), ConfigError, "'earliest' or 'latest'"),
@@ -174,7 +175,14 @@ def test_what_cannot_be_read_is_refused_before_spark_is_asked(do: Callable[[], A
     with pytest.raises(kind) as found:
         do()
     assert sentence in str(found.value)
+
+
+def test_a_user_who_is_refused_hears_so_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="refuses the user") as found:
+        source(NO_SPARK, "t", options={**options(), "sasl.password": "s3cret-word"})
     assert "s3cret" not in str(found.value)
+    assert time.monotonic() - began < 5, "it was waited for the end of a call"
 
 
 @pytest.mark.parametrize(

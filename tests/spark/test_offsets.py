@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,8 +28,13 @@ def test_the_lag_is_what_each_partition_of_a_source_has_beyond_the_batch():
     assert lag_of(progress(topic, queue, *others)) == {"flights": {"0": 9, "1": 0}, "words": {"0": 5}}
 
 
+def test_sources_of_one_name_are_told_apart():
+    one, other = (json.dumps({"flights": {"0": at}}) for at in (9, 7))
+    assert lag_of(progress((one, one), (other, one))) == {"flights": {"0": 0}, "flights (2)": {"0": 2}}
+
+
 class Log:
-    """Spark's log of a query that reads a topic and files."""
+    """Spark's log of a query that reads files, and topics of one name: the first of them twice."""
 
     def __init__(self, *batches: dict[str, int]) -> None:
         self.batches = batches
@@ -40,8 +46,10 @@ class Log:
         lines = [
             "v1",
             '{"batchWatermarkMs": 0}',
-            json.dumps({"flights": self.batches[int(name)]}),
             '{"logOffset": 2}',
+            json.dumps({"flights": self.batches[int(name)]}),
+            json.dumps({"flights": self.batches[int(name)]}),
+            json.dumps({"flights": {"0": 10 * int(name)}}),
             "-",
         ]
         return "\n".join(lines).encode()
@@ -52,16 +60,55 @@ def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets, "_SKIPPING", {})
 
 
-def test_what_is_gone_before_a_batch_reads_it_counts_once_and_no_further_than_the_batch(caplog):
+class Plan:
+    """The part of a plan that says where a source is; what else is asked of it answers with itself."""
+
+    def __init__(self, kind: str, servers: str | None = None, sources: Sequence[Plan] = ()) -> None:
+        self.kind, self.servers, self.sources = kind, servers, sources
+
+    def __getattr__(self, name: str) -> Callable[[], Plan]:
+        return lambda: self
+
+    def getSimpleName(self) -> str:  # noqa: N802
+        return self.kind
+
+    def isStreaming(self) -> bool:  # noqa: N802
+        return self.kind != "LocalRelation"
+
+    def size(self) -> int:
+        return len(self.sources)
+
+    def apply(self, number: int) -> Plan:
+        return self.sources[number]
+
+    def get(self, option: str) -> str | None:
+        return self.servers
+
+
+@pytest.fixture
+def query() -> Any:
+    files, other = Plan("StreamingRelation"), Plan("StreamingRelationV2")
+    here, there = (Plan("StreamingRelationV2", f"{host}:9092") for host in ("h1", "h2"))
+    leaves = Plan("Leaves", sources=(Plan("LocalRelation"), files, here, here, there, other))
+    return SimpleNamespace(_jdf=leaves)
+
+
+def test_what_is_gone_before_a_batch_reads_it_counts_once_and_no_further_than_the_batch(
+    query: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     log = Log({"0": 10, "1": 10, "2": 10}, {"0": 20, "1": 20, "2": 20}, {"0": 30, "1": 20, "2": 30})
     gone = SkippedOffsets()
+    gone.read_by(query)
     gone.count(log, 1)
     assert gone.totals() == {}, "nobody asked for it"
-    skip_gaps_of("flights", lambda: {0: (15, 40), 1: (10, 20), 2: (25, 40), 3: (5, 6)})
+    skip_gaps_of("h1:9092", "flights", lambda: {0: (15, 40), 1: (10, 20), 2: (25, 40), 3: (5, 6)})
+    skip_gaps_of("h2:9092", "flights", lambda: {0: (4, 40)})
+    skip_gaps_of("h3:9092", "flights", lambda: {0: (1000, 2000)})
+    gone.read_by(query)
     for batch in (0, 1, 1, 2):  # a batch may be made again; the first one begins with what there is
         gone.count(log, batch)
-    assert gone.totals() == {"flights": {"0": 5, "2": 10 + 5}}
-    assert "batch 1 leaves out 5 offsets of partition 0 of topic 'flights', from 10 on" in caplog.text
+    assert gone.totals() == {"flights": {"0": 5, "2": 10 + 5}, "flights (2)": {"0": 4}}
+    assert "batch 1 leaves out 5 offsets of partition 0 of topic 'flights' at h1:9092, from 10 on" in caplog.text
 
 
 def test_both_are_samples_by_source_and_partition():

@@ -100,7 +100,7 @@ def kafka(
             "or give spark-submit --packages the same"
         ) from problem
     if on_gap == "skip":
-        skip_gaps_of(topic, lambda: _bounds_of(SourceTopic(servers, topic, given, patience_s)))
+        skip_gaps_of(servers, topic, lambda: _bounds_of(SourceTopic(servers, topic, given, patience_s)))
     text = F.col("value").cast("string")
     read = F.from_json(text, f"{schema.ddl}, {_MALFORMED} string", {"columnNameOfCorruptRecord": _MALFORMED})
     places = (

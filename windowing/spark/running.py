@@ -89,6 +89,7 @@ class QuerySpec:
         folder = control.control_folder(self.spark, self.checkpoint)
         rows = self.output(folder.path)
         self.writer.begin(rows.sparkSession)
+        self.gaps.read_by(rows)
         self.writer.before = lambda batch: self.gaps.count(Folder(self.spark, self.checkpoint) / "offsets", batch)
         stream: Any = rows.writeStream.foreachBatch(self.writer).outputMode("append")
         stream = stream.option("checkpointLocation", self.checkpoint).trigger(**self.trigger)

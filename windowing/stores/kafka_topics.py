@@ -48,10 +48,11 @@ _OURS = (
 )
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-_CALL_S = 10.0
+_FIRST_CALL_S, _CALL_S = 0.5, 10.0
 _POLL_EVERY = 1000
 _PAGE = 1000
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+_ALL_REFUSE = {KafkaError._AUTHENTICATION, KafkaError._ALL_BROKERS_DOWN}
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -206,7 +207,22 @@ class KafkaTopic:
         return max(0, int(found.offset)) - 1
 
     def _require_topic(self, consumer: Any) -> None:
-        found = consumer.list_topics(self.topic, timeout=min(_CALL_S, self._patience_s)).topics[self.topic]
+        """Ask for the topic, in short calls that grow: once every broker has closed the connection, and one said that it refuses
+        the user, nothing else is to be expected of the rest of the time.
+        """
+        until, call_s = time.monotonic() + min(_CALL_S, self._patience_s), _FIRST_CALL_S
+        while True:
+            left_s = until - time.monotonic()
+            try:
+                found = consumer.list_topics(self.topic, timeout=max(_FIRST_CALL_S, min(call_s, left_s))).topics[
+                    self.topic
+                ]
+                break
+            except KafkaException:
+                consumer.poll(0)  # only so the client says what it has heard
+                if left_s <= call_s or {each.code() for each in self._heard} >= _ALL_REFUSE:
+                    raise
+            call_s *= 2
         if found.error is not None:
             raise KafkaException(found.error)
 
