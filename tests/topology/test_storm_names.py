@@ -141,7 +141,7 @@ def test_a_bolt_that_anchors_names_its_anchors(run: Any) -> None:
 @RUNS
 def test_a_basic_bolt_needs_no_anchors(run: Any) -> None:
     text = told(run, basic(lambda tuple, out: out.emit(tuple, ("moon", 3))))
-    assert "; write emit(('moon', 3)) (it is anchored to the tuple that is being executed)" in text
+    assert "; write emit(('moon', 3)) (it is anchored by itself)" in text
 
 
 def test_a_spout_names_its_message_id() -> None:

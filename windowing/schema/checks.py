@@ -147,9 +147,7 @@ def emit_advice(given: tuple[Any, ...], streams: Collection[str], tracked: str =
             return f"{sentence}; name what is no value of the row: {method}({quote(rest[0])}, stream=...)"
     task = "task, " if method == "emit_direct" else ""
     if len(rest) == 1 and len(given) > 1:
-        anchored = (
-            "" if tracked or not _is_anchor(given[0]) else " (it is anchored to the tuple that is being executed)"
-        )
+        anchored = "" if tracked or not _is_anchor(given[0]) else " (it is anchored by itself)"
         return f"{sentence}; write {method}({task}{quote(rest[0])}{named}){anchored}"
     return f"{sentence}; give one tuple: {method}({task}{quote(tuple(rest))}{named})"
 
