@@ -8,6 +8,7 @@ import logging
 import re
 import socket
 import urllib.request
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from windowing.errors import ConfigError
 from windowing.execution.metrics import METRICS, RunMetrics, TaskMetrics, metrics_table, samples
 from windowing.monitoring import PrometheusCollector, export_to_opentelemetry, serve_prometheus
+from windowing.spark import BatchMetrics
 
 ROOT = Path(__file__).parents[1]
 EXPORTED = {metric.exported for metric in METRICS}
@@ -117,6 +119,9 @@ def test_the_page_has_the_table_and_its_alerts_name_what_there_is():
     page = (ROOT / "docs" / "operate" / "monitor.md").read_text(encoding="utf-8")
     assert metrics_table() in page
     assert set(NAME.findall(page)) - {"windowing_"} <= EXPORTED
+    listed = re.search(r"`MetricsListener` gives .*?:\n([a-z_,\s]+)\.", page)
+    assert listed is not None
+    assert set(re.findall(r"\w+", listed[1])) == {field.name for field in fields(BatchMetrics)}
 
 
 def test_each_package_has_one_logger_and_nothing_is_printed():

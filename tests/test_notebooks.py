@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from xml.etree import ElementTree
 
 import pytest
+from pyspark import cloudpickle
 
 from windowing import InputSpout, TopologyBuilder, bolt, execution_plan, millis, tumbling
 from windowing.execution.metrics import RunMetrics, TaskMetrics
@@ -59,6 +61,37 @@ def test_boxes_stand_right_of_what_they_read_and_below_each_other():
     assert a[0] < b[0] == c[0] < d[0]
     assert b[1] < c[1]
     assert len(set(places)) == 4
+
+
+def test_a_declared_function_or_class_shows_itself_and_stays_what_it_was():
+    assert texts(tens._repr_html_()) == [
+        "windowed bolt tens",
+        "windows",
+        "10 ms every 10 ms, by at",
+        "stream default",
+        "n bigint",
+    ]
+    assert tens([1, 2]) == 2
+    assert cloudpickle.loads(cloudpickle.dumps(split))._repr_html_() == split._repr_html_()
+
+    @bolt(output="word string")
+    class Parent:
+        def execute(self, tuple): ...
+
+    @bolt(output="word string")
+    class Child(Parent): ...
+
+    @bolt
+    class Drawn:
+        def execute(self, tuple): ...
+
+        def _repr_html_(self):
+            return "mine"
+
+    assert texts(Child._repr_html_())[0].endswith("Child")
+    assert texts(Parent._repr_html_())[0].endswith("Parent")
+    assert inspect.ismethod(Child._repr_html_)  # a class is shown by Jupyter only where it is one
+    assert Drawn()._repr_html_() == "mine"
 
 
 def test_every_text_is_escaped():

@@ -17,12 +17,15 @@ import pyarrow as pa
 import pyspark
 import pytest
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from windowing import count, tumbling
 from windowing.cli.doctor import diagnose
 from windowing.errors import ConfigError, SessionError
-from windowing.spark import FileSink, PartitionedSpout, check, configure, require_session, session
+from windowing.schema.types import Schema
+from windowing.spark import FileSink, PartitionedSpout, check, configure, require_session, session, windowed
 from windowing.spark.session import REQUIRED, given_settings
+from windowing.spark.spouts import selected
 
 
 def test_our_session_passes_its_own_check(spark: SparkSession) -> None:
@@ -294,9 +297,43 @@ def test_a_session_of_spark_connect_or_of_an_older_spark_is_refused_at_every_doo
     connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(SessionError, match=r"needs a classic Spark session, got one of Spark Connect; use windowing"):
         door(connected)
+    with pytest.raises(SessionError, match=r"needs a Spark session, got None; make one with"):
+        door(None)
     monkeypatch.setattr(pyspark, "__version__", "4.0.1")
     with pytest.raises(SessionError, match=r"needs PySpark 4\.[12] or newer, this one is 4\.0\.1; install"):
         door(connected)
+
+
+def test_a_dataframe_of_spark_connect_is_refused_before_its_server_is_asked() -> None:
+    @tumbling(count(2), output="n long")
+    def total(window: Any) -> int:
+        return len(window)
+
+    class Remote(DataFrame):
+        def __new__(cls) -> Any:
+            return object.__new__(cls)
+
+        def __init__(self) -> None: ...
+
+        def __repr__(self) -> str:
+            return "a DataFrame"
+
+        @property
+        def sparkSession(self) -> Any:  # noqa: N802 - Spark's name
+            return type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+
+        @property
+        def isStreaming(self) -> bool:  # noqa: N802
+            raise AssertionError("the server was asked")
+
+    for door in (
+        lambda rows: windowed(total, rows),
+        lambda rows: selected("spout 's'", Schema.parse("n long"), rows, None, "s"),
+    ):
+        with pytest.raises(
+            SessionError, match=r"needs a classic Spark session, got one of Spark Connect; use windowing"
+        ):
+            door(Remote())
 
 
 def test_check_says_all_at_once_what_is_wrong_here_and_in_a_worker(

@@ -33,7 +33,7 @@ from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns,
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Expired, Late
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.measures import Duration, seconds, shown_measure
+from windowing.windows.measures import Duration, seconds
 
 __all__ = [
     "InputEnded",
@@ -181,7 +181,7 @@ def explain(
             clock.advance(every)
             run.watch.events.append(InputEnded())
             run.drain()
-    return TimeLine(found.name, _about(found.config), tuple(run.watch.events))
+    return TimeLine(found.name, found.config.about, tuple(run.watch.events))
 
 
 def _batches(rows: Iterable[Any], streams: tuple[str, ...]) -> Iterator[LocalBatch]:
@@ -195,16 +195,6 @@ def _batches(rows: Iterable[Any], streams: tuple[str, ...]) -> Iterator[LocalBat
     if any(batches) and not all(batches):
         raise ConfigError("explain takes rows, or lists of rows, got some of both; write [[row, row], [row]]")
     yield from given if any(batches) else ([row] for row in given)
-
-
-def _about(config: WindowConfig) -> str:
-    by = config.timestamp if isinstance(config.timestamp, str) else "a function" if config.timestamp else "the clock"
-    parts = [f"{shown_measure(config.length)} every {shown_measure(config.slide)}", f"by {by}"]
-    if config.lag_ms:
-        parts.append(f"lag {shown_measure(Duration(config.lag_ms))}")
-    if config.key:
-        parts.append(f"key {', '.join(config.key)}")
-    return ", ".join(parts)
 
 
 class _WatchedRun(LocalRun):

@@ -32,7 +32,7 @@ from windowing.spark.control import checked_tasks
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.running import WindowedQuery
-from windowing.spark.session import require_readable_zone, require_session
+from windowing.spark.session import require_classic, require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, WindowTurn
@@ -254,6 +254,7 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
             raise ConfigError(f"an input stream is called by a text, got {quote(name)}")
         if not isinstance(rows, DataFrame):
             raise ConfigError(f"input stream {name!r} is a streaming DataFrame, got {quote(rows)}")
+        require_classic(rows.sparkSession)  # Connect would ask its server whether they are streaming
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
     first, *_ = names = sorted(given)

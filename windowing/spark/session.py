@@ -290,10 +290,19 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def require_classic(spark: SparkSession) -> None:
-    """Raise SessionError where a session is one of Spark Connect, was stopped, or is of a PySpark before 4.1."""
+    """Raise SessionError for what is no session, is one of Spark Connect, was stopped, or is of a PySpark before 4.1.
+
+    >>> require_classic(None)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    windowing.errors.SessionError: [SESSION] windowing.spark needs a Spark session, got None; make one with ...
+    """
     require_spark("4.1", "windowing.spark")
-    if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise SessionError(_CONNECT + "use windowing.spark.session()")
+    if not isinstance(spark, SparkSession):
+        raise SessionError(
+            f"windowing.spark needs a Spark session, got {quote(spark)}; make one with windowing.spark.session()"
+        )
     if getattr(spark.sparkContext, "_jsc", None) is None:
         raise SessionError("the Spark session was stopped; make another one with windowing.spark.session()")
 

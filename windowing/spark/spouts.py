@@ -204,6 +204,8 @@ def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession,
     Raises ConfigError for what is no streaming DataFrame, and for a column that is missing or of another type.
     """
     rows = source.stream(spark, name) if isinstance(source, PartitionedSpout) else source
+    if isinstance(rows, DataFrame):
+        require_classic(rows.sparkSession)  # Connect would ask its server whether they are streaming
     if not isinstance(rows, DataFrame) or not rows.isStreaming:
         raise ConfigError(
             f"the source of {what} is a streaming DataFrame or a PartitionedSpout, got {quote(rows)}; read it with spark.readStream"

@@ -43,6 +43,7 @@ from windowing.topology.bolts import (
 )
 from windowing.topology.components import Bolt, InputSpout, Spout, StatefulWindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTERS
+from windowing.topology.pictures import html_table
 from windowing.windows.aggregate import title_of
 from windowing.windows.config import OnError, WindowConfig, WindowOptions, config_of
 from windowing.windows.measures import Count, Duration
@@ -64,6 +65,9 @@ __all__ = [
 _MARK = "__windowing_component__"
 """The attribute in which a decorator leaves a Declaration, or a _WindowMark, on its target."""
 
+_SHOWN = "_repr_html_"
+"""Where Jupyter looks for what it shows of an object, also of a function."""
+
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _Length = Count | Duration | timedelta
 _Output = str | Schema | Mapping[str, str | Schema]
@@ -77,6 +81,9 @@ class _WindowMark:
     config: WindowConfig
     outputs: Mapping[str, Schema]
     style: CallStyle
+
+    def _repr_html_(self) -> str:
+        return _html(f"windowed bolt {self.title}", [("windows", self.config.about)], self.outputs)
 
 
 def windowed_bolt(
@@ -314,6 +321,9 @@ class Declaration:
     def is_spout(self) -> bool:
         """Whether it is a source of tuples."""
         return self.kind in (ComponentKind.SPOUT, ComponentKind.INPUT)
+
+    def _repr_html_(self) -> str:
+        return _html(f"{'spout' if self.is_spout else 'bolt'} {self.title}", [], self.outputs)
 
 
 def spout(
@@ -624,9 +634,22 @@ def _marker(declare: Callable[[Any, str], Declaration | _WindowMark]) -> Callabl
             raise ConfigError(
                 f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
             ) from None
+        _show(target, declared)
         return target
 
     return mark
+
+
+def _show(target: Any, mark: Declaration | _WindowMark) -> None:
+    """Let a notebook show the mark for its target, which stays what it was; one with a representation of its own keeps that."""
+    own = getattr(target, _SHOWN, None)
+    if own is None or isinstance(getattr(own, "__self__", None), Declaration | _WindowMark):
+        setattr(target, _SHOWN, mark._repr_html_)
+
+
+def _html(title: str, rows: Iterable[tuple[str, str]], outputs: Mapping[str, Schema]) -> str:
+    streams = [(f"stream {name}", schema.ddl) for name, schema in outputs.items()]
+    return html_table(title, ("", ""), [*rows, *streams])
 
 
 def _mark_of(target: Any) -> Declaration | _WindowMark | None:

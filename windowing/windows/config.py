@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Protocol, TypedDict, Unpack
 
 from windowing.windows import checks
-from windowing.windows.measures import Count, Duration, Measure
+from windowing.windows.measures import Count, Duration, Measure, shown_measure
 
 __all__ = [
     "Lateness",
@@ -146,6 +146,22 @@ class WindowConfig:
     def event_time(self) -> bool:
         """Whether windows run over the tuples' own timestamps (else over the clock at arrival)."""
         return self.timestamp is not None
+
+    @property
+    def about(self) -> str:
+        """Which windows these are, in a line for people.
+
+        >>> from windowing.windows.measures import minutes, hours
+        >>> WindowConfig.of(length=hours(1), slide=minutes(15), timestamp="departure", key="carrier").about
+        '1 h every 15 min, by departure, key carrier'
+        """
+        by = self.timestamp if isinstance(self.timestamp, str) else "a function" if self.timestamp else "the clock"
+        parts = [f"{shown_measure(self.length)} every {shown_measure(self.slide)}", f"by {by}"]
+        if self.lag_ms:
+            parts.append(f"lag {shown_measure(Duration(self.lag_ms))}")
+        if self.key:
+            parts.append(f"key {', '.join(self.key)}")
+        return ", ".join(parts)
 
     @classmethod
     def of(
