@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.codec import decode_value, dumps, encode_value, loads
+from windowing.codec import NAN, decode_value, dumps, encode_value, loads
 from windowing.errors import CorruptStateError
 
 SCALARS = (
@@ -67,6 +67,7 @@ def test_a_subclass_becomes_the_plain_type(value: Any, read: Any) -> None:
 def test_nan_is_one_key_and_one_and_true_are_two() -> None:
     found = decode_value(encode_value({float("nan"): 1}), "a value")
     assert [math.isnan(key) for key in found] == [True]
+    assert decode_value(encode_value([float("nan"), 1.5]), "a value")[0] is NAN
     assert len({encode_value(key) for key in (1, True, 1.0, "1", (1,), [1])}) == 6
 
 

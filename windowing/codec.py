@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import operator
 import struct
 import zlib
 from collections.abc import Callable
@@ -110,6 +111,8 @@ def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = 
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
 
 
+_FLAT = frozenset((int, str, bool, float, type(None)))
+"""The types of values that JSON writes and reads as they are: lists of them are not looked at one by one."""
 _LONG_BITS = 2_000  # below 640 digits, the least that sys.set_int_max_str_digits takes
 _UNREADABLE = (zlib.error, ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
 
@@ -142,7 +145,8 @@ def _plain(value: Any, reference: Reference | None) -> Any:
     if kind in (int, str, bool, float) or value is None:
         return value
     if kind is list:
-        return [_plain(each, reference) for each in value]
+        flat = _FLAT.issuperset(map(type, value))
+        return value if flat else [_plain(each, reference) for each in value]
     if kind is dict:
         if all(type(name) is str and name != "$" for name in value):
             return {name: _plain(each, reference) for name, each in value.items()}
@@ -190,7 +194,9 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 
 def _value(data: Any, resolve: Callable[[Any], Any] | None) -> Any:
     if type(data) is list:
-        return [_value(each, resolve) for each in data]
+        kinds = set(map(type, data))
+        flat = kinds <= _FLAT and (float not in kinds or not any(map(operator.ne, data, data)))
+        return data if flat else [_value(each, resolve) for each in data]
     if type(data) is not dict:
         return data if data == data else NAN
     if "$" not in data:

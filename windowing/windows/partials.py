@@ -59,6 +59,7 @@ Partial = list[Any]
 """How many tuples, and one accumulator for each aggregator that is not count()."""
 
 _SCALARS = (int, float, str, bool, type(None))
+_FLAT = frozenset(_SCALARS)
 _RESULT_IS_ACCUMULATOR = (Counted, Summed, Smallest, Largest)
 _OWN = (*_RESULT_IS_ACCUMULATOR, Averaged)
 
@@ -224,8 +225,10 @@ def _finisher(part: AggregateFunction) -> Callable[[Any], Any]:
     return lambda acc: part.result(part.merge(part.init(), acc))
 
 
-def plain(partial: Partial) -> Partial:
-    """Return a copy that shares nothing with `partial`, for a snapshot."""
+def plain(partial: Sequence[Any]) -> list[Any]:
+    """Return a copy that shares nothing with `partial`, or with a column of accumulators, for a snapshot."""
+    if _FLAT.issuperset(map(type, partial)):
+        return list(partial)
     return [acc if isinstance(acc, _SCALARS) else deepcopy(acc) for acc in partial]
 
 

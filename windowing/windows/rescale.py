@@ -23,6 +23,8 @@ from typing import Any
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, quote
 from windowing.windows.deduplicator import ProcessedIds
 from windowing.windows.key_state import key_of
+from windowing.windows.panes import restored_cells, saved_cells
+from windowing.windows.partials import Partial
 
 __all__ = [
     "known_by_all",
@@ -194,13 +196,13 @@ def _of_track(track: Data) -> tuple[int, int]:
 
 def _panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
     owners = _owners((key_of(key) for each in old for key in each["keys"]), tasks, task_of, component)
-    cells: dict[int, list[list[Any]]] = {}
+    cells: dict[int, list[dict[Any, Partial]]] = {}
     shown: dict[int, int] = {}
-    for end, seen, of_pane in (pane for each in old for pane in each["panes"]):
-        dealt = cells.setdefault(end, [[] for _ in range(tasks)])
+    for end, seen, *of_pane in (pane for each in old for pane in each["panes"]):
+        dealt = cells.setdefault(end, [{} for _ in range(tasks)])
         shown[end] = shown.get(end, 0) + seen
-        for cell in of_pane:
-            dealt[owners[key_of(cell[0])]].append(cell)
+        for key, partial in restored_cells(*of_pane).items():
+            dealt[owners[key]][key] = partial
     managers = []
     for task in range(tasks):
         panes, tallies = [], []
@@ -208,10 +210,10 @@ def _panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], compo
             if not (of_task := cells[end][task]):
                 continue
             # Which keys of a pane were shown is not known, nor does it matter: the next window shows what is left of all of them.
-            count = sum(partial[0] for _, partial in of_task)
+            count = sum(partial[0] for partial in of_task.values())
             seen = min(count, shown[end])
             shown[end] -= seen
-            panes.append([end, seen, of_task])
+            panes.append([end, seen, *saved_cells(of_task)])
             tallies.append((count, count - seen))
         keys = [key for key, owner in owners.items() if owner == task]
         managers.append({**old[0], "keys": keys, "panes": panes, "tally": _sum(tallies)})
