@@ -64,6 +64,8 @@ test-browser: setup  ## Run the tests of the live page in a real browser; as roo
 	$(call say,browser: the live page in headless chromium)
 	@$(PYTEST) -m browser tests/test_page.py
 
+PART ?= 1/1
+
 .PHONY: services
 services: setup  ## Start PostgreSQL, Redis, RabbitMQ and Kafka on loopback, with data of their own; as root, install what is missing.
 	@bash tools/services.sh start
@@ -87,13 +89,11 @@ cluster-stop:  ## Stop what `make cluster` started, and remove its data.
 	@bash tools/cluster.sh stop
 
 .PHONY: test-cluster
-test-cluster: setup  ## Run the tests that need `make cluster`, and PostgreSQL of `make services`.
+test-cluster: setup  ## Run the tests that need `make cluster`, and PostgreSQL of `make services`; PART=2/3: a part of them.
 	@bash tools/cluster.sh check
 	@bash tools/services.sh check
-	$(call say,cluster: the tests on a standalone cluster)
-	@$(PYTEST) -m cluster --durations 10 -rP tests/cluster
-
-PART ?= 1/1
+	$(call say,cluster: part $(PART) of the tests on a standalone cluster)
+	@$(PYTEST) --part $(PART) -m cluster --durations 10 -rP tests/cluster
 
 .PHONY: crash
 crash: setup  ## Run the long proofs: properties with 500 examples, then every kill and restart; PART=2/3: the second of three parts.

@@ -32,6 +32,12 @@ SMALL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.log.level": "ERROR",
+    # An executor that is silent is given up after seconds, not after two minutes.
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.network.timeout": "10s",
+    "spark.network.timeoutInterval": "1s",
+    "spark.rpc.askTimeout": "120s",
+    "spark.shuffle.io.maxRetries": "0",
 }
 SPECULATION = {
     "spark.speculation": "true",
@@ -123,12 +129,31 @@ def local_results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]
 # -- the cluster -------------------------------------------------------------------------------------------------------------
 
 
+def waited_for(find: Callable[[], Any], what: str, timeout_s: float = 90) -> Any:
+    """Return what is found, once it is there."""
+    until = time.monotonic() + timeout_s
+    while not (found := find()):
+        assert time.monotonic() < until, f"waited {timeout_s} s for {what}"
+        time.sleep(0.1)
+    return found
+
+
+def host_of(executor: psutil.Process) -> str:
+    command = executor.cmdline()
+    return command[command.index("--hostname") + 1]
+
+
 class Cluster:
     """The processes of `tools/cluster.sh`."""
 
     @property
     def master(self) -> str:
         return (HOME / "address").read_text().strip()
+
+    @property
+    def driver(self) -> psutil.Process:
+        """The JVM of this process."""
+        return next(each for each in psutil.Process().children() if each.name() == "java")
 
     @staticmethod
     def command(name: str) -> None:
@@ -148,12 +173,37 @@ class Cluster:
                         found.append(child)
         return found
 
+    @staticmethod
+    def worker_of(executor: psutil.Process) -> psutil.Process:
+        found = executor.parent()
+        assert found is not None
+        return found
+
+    def known_executors(self, spark: SparkSession) -> list[psutil.Process]:
+        """Return the executors that live, and that the driver knows."""
+        hosts = str(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" "))
+        return [each for each in self.executors(spark) if f"{host_of(each)}:" in hosts]
+
+    def frozen_executor(self, spark: SparkSession) -> psutil.Process:
+        """Return the executor of a session that was stopped by SIGSTOP; wait for it."""
+        return waited_for(
+            lambda: next((each for each in self.executors(spark) if each.status() == psutil.STATUS_STOPPED), None),
+            "a frozen executor",
+        )
+
+    def spread_executors(self, spark: SparkSession) -> None:
+        """Wait for an executor on each worker: where one was lost, the master may have put both on the other."""
+        self.wait_for_executors(spark, 2)
+        while len({host_of(each) for each in self.executors(spark)}) < 2:
+            lost, *_ = self.executors(spark)
+            lost.kill()
+            lost.wait(30)
+            waited_for(lambda: len(self.executors(spark)) == 2, "another executor")
+        self.wait_for_executors(spark, 2)
+
     def wait_for_executors(self, spark: SparkSession, count: int) -> None:
-        until = time.monotonic() + 90
-        status = spark.sparkContext._jsc.sc()
-        while status.getExecutorMemoryStatus().size() != count + 1:  # the driver counts too
-            assert time.monotonic() < until, f"there are {len(self.executors(spark))} executors, wanted {count}"
-            time.sleep(0.2)
+        status = spark.sparkContext._jsc.sc()  # the driver counts too
+        waited_for(lambda: status.getExecutorMemoryStatus().size() == count + 1, f"{count} executors")
 
 
 @pytest.fixture(scope="session")
@@ -165,7 +215,7 @@ def cluster() -> Cluster:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark(cluster: Cluster, local_results: Mapping[str, Any]) -> Iterator[SparkSession]:
     """One session on the cluster, with an executor on each worker, and speculation."""
     running = session("cluster", **SMALL, **SPECULATION, **{"spark.master": cluster.master})
@@ -204,11 +254,11 @@ class Deaths:
         assert living, f"no executor lives at {point}"
         living[len(self.killed) % len(living)].send_signal(signal.SIGKILL)
 
-    def in_workers(self, points: Sequence[str]) -> dict[str, str]:
-        """Return the variables with which the executor dies whose worker comes to a point."""
+    def in_workers(self, points: Sequence[str], group: str = "executor") -> dict[str, str]:
+        """Return the variables with which the executor dies, or is frozen, whose worker comes to a point."""
         return {
             "WINDOWING_FAILPOINT": ",".join((*points, "kill_worker:999")),  # of several points each has its marker
-            "WINDOWING_FAILPOINT_GROUP": "executor",
+            "WINDOWING_FAILPOINT_GROUP": group,
             "WINDOWING_FAILPOINT_ONCE": str(self.folder / "worker"),
         }
 

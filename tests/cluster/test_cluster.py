@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
+import psutil
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from tests.cluster.conftest import CASES, Cluster, Deaths, Windows, finish
+from tests.cluster.conftest import CASES, Cluster, Deaths, Windows, finish, waited_for
 from tests.crash.harness import DRAIN, worker_environment
 from tests.crash.job import DEFINITIONS, describe, start
 from tests.crash.topology_job import DRAIN as LAST_ACK
@@ -29,6 +31,14 @@ POINTS = {  # of the driver, and of the Python workers of executors
         ("before_state_write:3", "after_state_write:4"),
     ),
     "acks": (("before_ledger:0", "after_ledger:1", "before_ack:2", f"after_ack:{LAST_ACK}"), ()),
+    "trident": (
+        ("after_claim:0", "before_commits:1", f"after_commits:{DRAIN}"),
+        ("before_state_commit:2", "after_state_commit:3"),
+    ),
+}
+FROZEN = {  # at which point of a worker; the files that its late task writes, none where a store refuses it and it fails
+    "windows": ("before_state_write:1", "checkpoint/state/0/*/2_*.changelog"),
+    "trident": ("before_state_commit:1", None),
 }
 
 
@@ -82,6 +92,52 @@ def test_a_worker_killed_with_its_executors_and_started_again_changes_nothing(
     cluster.wait_for_executors(spark, 2)
 
 
+@pytest.mark.parametrize("name", FROZEN)
+def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
+    spark: SparkSession,
+    cluster: Cluster,
+    deaths: Deaths,
+    local_results: Mapping[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    """Its worker is frozen with it, so that nobody can kill it. When it goes on the driver is frozen: it hears of nothing."""
+    cluster.spread_executors(spark)
+    (point, files), job = FROZEN[name], CASES[name].prepared(tmp_path)
+    late = Event()
+
+    def written() -> set[Path]:
+        return set(Path(job.folder).glob(files or "none"))
+
+    def freeze_worker() -> None:
+        cluster.worker_of(cluster.frozen_executor(spark)).send_signal(signal.SIGSTOP)
+
+    def go_on(_: str) -> None:
+        executor = cluster.frozen_executor(spark)
+        worker, inside = cluster.worker_of(executor), executor.children(recursive=True)
+        (python,) = (each for each in inside if each.status() == psutil.STATUS_STOPPED)
+        try:
+            waited_for(lambda: executor not in cluster.known_executors(spark), "the driver to give it up")
+            before = written()
+            cluster.driver.send_signal(signal.SIGSTOP)
+            for process in (executor, python):
+                process.send_signal(signal.SIGCONT)
+            waited_for(lambda: written() > before if files else not python.is_running(), "what the late task does", 60)
+            late.set()
+        finally:
+            for process in (cluster.driver, worker):
+                process.send_signal(signal.SIGCONT)
+
+    deaths.of_driver(monkeypatch, ("before_batch:3",), go_on)
+    freezer = Thread(target=freeze_worker)
+    freezer.start()
+    with worker_environment(spark, **deaths.in_workers((point,), "frozen executor")):
+        assert finish(spark, CASES[name], job) == local_results[name]
+    freezer.join()
+    assert late.is_set()
+
+
 SLOW_BATCHES = 2
 
 
@@ -102,7 +158,7 @@ def slow_at_first(folder: str, window: Any) -> tuple[Any, ...]:
 def test_a_second_attempt_that_overtakes_the_first_changes_nothing(
     spark: SparkSession, cluster: Cluster, local_results: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    cluster.wait_for_executors(spark, 2)
+    cluster.spread_executors(spark)
     job, attempts = Windows.prepared(tmp_path), tmp_path / "attempts"
     attempts.mkdir()
     definition = replace(DEFINITIONS["sliding"], body=partial(slow_at_first, str(attempts)))

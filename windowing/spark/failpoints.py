@@ -3,7 +3,8 @@ is set.
 
 WINDOWING_FAILPOINT="in_sink:3" kills at that point of batch 3, with SIGKILL: the process group of
 WINDOWING_FAILPOINT_GROUP (the driver, its JVM and the Python workers), or for `kill_worker` the Python worker alone. In a
-worker of a cluster the group "executor" is the executor's JVM and the worker.
+worker of a cluster the group "executor" is the executor's JVM and the worker; "frozen executor" stops the same two by SIGSTOP, and
+whoever sends them SIGCONT lets them go on from there.
 WINDOWING_FAILPOINT_ONCE names a marker file: once it exists nothing is killed any more, so a restart in the same
 environment runs through. Of several points, separated by commas, each has a marker of its own, with the point behind the name.
 
@@ -66,6 +67,7 @@ TRIDENT_NAMES = (
 )
 RESCALE_NAMES = ("before_rescale", "after_rescaled_state", "after_rescaled_logs", "after_rescale")
 _VARIABLE = "WINDOWING_FAILPOINT"
+_OF_EXECUTOR = {"executor": signal.SIGKILL, "frozen executor": signal.SIGSTOP}
 
 
 def hit(name: str, batch: int) -> None:
@@ -97,13 +99,15 @@ def _kill(name: str) -> None:
     if name == "kill_worker":
         os.kill(os.getpid(), signal.SIGKILL)
     group = os.environ.get("WINDOWING_FAILPOINT_GROUP", "")
-    if group == "executor":  # its JVM has started the daemon that has forked this worker
+    if group in _OF_EXECUTOR:  # its JVM has started the daemon that has forked this worker
         with open(f"/proc/{os.getppid()}/stat") as daemon:
-            os.kill(int(daemon.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(int(daemon.read().rpartition(")")[2].split()[1]), _OF_EXECUTOR[group])
+        os.kill(os.getpid(), _OF_EXECUTOR[group])
+        return
     if not group.isdigit() or int(group) <= 1:
         raise ConfigError(
-            f"WINDOWING_FAILPOINT_GROUP is {quote(group)}, wanted the number of the process group to kill, or 'executor'"
+            f"WINDOWING_FAILPOINT_GROUP is {quote(group)}, wanted the number of the process group to kill, 'executor' or "
+            "'frozen executor'"
         )
     os.killpg(int(group), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)  # a worker is of another group; it may not go on for a moment longer

@@ -63,7 +63,10 @@ _DAMAGE = re.compile(
     r"CHECKSUM|[Cc]hecksum|FileNotFoundException|does not exist|MALFORMED_LOG_FILE|Incomplete log file"
     r"|ZipException|EOFException|RocksDBException: (?:Corruption|IO error)"
 )
-_UNREADABLE = re.compile(r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY")
+_UNREADABLE = re.compile(
+    r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
+    r"|STDS_FAILED_TO_READ_OPERATOR_METADATA"  # what Spark 4.1 says of a folder that is gone
+)
 _SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
