@@ -203,6 +203,8 @@ def in_storms_words(asked: Callable[[], Any]) -> str:
         ("getStringByField", 'tuple["word"]'),
         ("getLongByField", 'tuple["word"]'),
         ("getValueByField", 'tuple["word"]'),
+        ("get_value", "tuple[0]"),
+        ("get_string_by_field", 'tuple["word"]'),
         ("getValues", "get_values()"),
         ("getFields", "get_fields()"),
         ("getMessageId", "get_message_id()"),
@@ -233,6 +235,7 @@ def test_a_row_of_trident_says_how_its_values_are_read() -> None:
     row = record_type(("word", "n"))("cow", 1)
     assert in_storms_words(lambda: row.getString) == "'Row' has no 'getString'; write row[0]"
     assert in_storms_words(lambda: row.getLongByField) == "'Row' has no 'getLongByField'; write row[\"word\"]"
+    assert in_storms_words(lambda: row.get_long_by_field) == "'Row' has no 'get_long_by_field'; write row[\"word\"]"
     assert in_storms_words(lambda: row.getValues) == "'Row' has no 'getValues'; write tuple(row)"
     assert copy.deepcopy(row) == row
     assert not hasattr(row, "column_names")

@@ -71,13 +71,18 @@ _VALUES = (tuple, list, Mapping)
 
 
 def getters(tuple: str) -> dict[str, str]:
-    """Return what to write for each of the typed getters of Storm's `ITuple`.
+    """Return what to write for each of the typed getters of Storm's `ITuple`, in Java's spelling and in Python's.
 
-    >>> getters("row")["getInteger"], getters("row")["getStringByField"]
-    ('row[0]', 'row["word"]')
+    >>> getters("row")["getInteger"], getters("row")["getStringByField"], getters("row")["get_integer"]
+    ('row[0]', 'row["word"]', 'row[0]')
     """
     found = {f"get{kind}": f"{tuple}[0]" for kind in _GETTERS}
-    return found | {f"get{kind}ByField": f'{tuple}["word"]' for kind in _GETTERS} | {"size": f"len({tuple})"}
+    found |= {f"get{kind}ByField": f'{tuple}["word"]' for kind in _GETTERS}
+    return found | {_snake(name): written for name, written in found.items()} | {"size": f"len({tuple})"}
+
+
+def _snake(name: str) -> str:
+    return _HUMP.sub("_", name).lower()
 
 
 def missing(
@@ -99,7 +104,7 @@ def missing(
 def _nearest(owner: Any, name: str) -> str:
     """Return the end of the sentence; kept, since some code asks what an object has (`hasattr`) once for every row."""
     known = [each for each in dir(owner) if not each.startswith("_")]
-    snake = _HUMP.sub("_", name).lower()
+    snake = _snake(name)
     for same in (snake, f"{snake}_", re.sub("^(get|is)_", "", snake)):
         if same in known:
             return f"; write {same}{'()' if callable(getattr(owner, same)) else ''}"
