@@ -306,8 +306,11 @@ def test_the_checkpoint_of_a_topology_names_its_components_and_the_numbers_of_it
     tens = TaskMetrics(
         "tens", 0, {"default": 3}, executed=9, late={"late": 2}, pending=4, watermark_ms=12_345, dead_letters=6
     )
+    tens.watermark_lag_ms, more = 41_300, TaskMetrics("tens", 1, executed=700, watermark_ms=2**62, watermark_lag_ms=0)
     tens.errors = ("ValueError: \x1b[31mno",)
-    run_metrics = RunMetrics(name="words", at_ms=1_763_863_201_000, tasks=(tens,), batch=1)
+    run_metrics = RunMetrics(name="words", at_ms=1_763_863_201_000, tasks=(tens, more), batch=1)
+    run_metrics.phases.update(triggerExecution=962.0, addBatch=815.0, walCommit=13.0, getBatch=0.0)
+    run_metrics.lag["flights"] = {"0": 3, "1": 4}
     (folder / "windowing" / "metrics.json").write_text(json.dumps(run_metrics.plain()))
     before = contents(folder)
     output = run("status", folder).output
@@ -316,7 +319,14 @@ def test_the_checkpoint_of_a_topology_names_its_components_and_the_numbers_of_it
     assert 'tens x3, depth 2, reads upper:default; tens: length {"ms": 10}' in output
     assert "stateful" in output
     assert "up to batch 1, 2025-11-23 02:00:01 UTC" in output
-    assert "12345" in output
+    assert all(part in output for part in ("1970-01-01 00:00:12", "41.3 s"))
+    assert (
+        " ".join(output.split()).count("batch 1 took 962 ms: addBatch 815, walCommit 13; flights is 7 offsets behind")
+        == 1
+    )
+    assert ("709" in output, "tens[1]" in output) == (True, False)
+    by_task = run("status", folder, "--tasks").output
+    assert ("tens[1]" in by_task, "700" in by_task, str(2**62) in by_task) == (True, True, True)
     assert "tens: 6 dead letters" in output
     assert "\x1b[31m" not in output.replace("\\x1b", "")
     assert contents(folder) == before

@@ -97,7 +97,7 @@ def take_page(url: str, metrics: ClusterMetrics) -> None:
 
 
 def take_run(url: str, metrics: ClusterMetrics) -> None:
-    console = Console(record=True, width=112, file=io.StringIO())
+    console = Console(record=True, width=124, file=io.StringIO())
     console.print(screen(metrics))
     picture = console.export_svg(title="windowing run jobs.py:topology")
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # they are loaded from a network

@@ -51,7 +51,7 @@ from windowing.cli.loading import (
     safe,
     topology_of,
 )
-from windowing.cli.running import components_table, run_on_page, run_on_screen
+from windowing.cli.running import components_table, phases_line, run_on_page, run_on_screen
 from windowing.cli.stored import metrics_in, page_of, read_checkpoint, read_postgres_states, read_states
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, quote, represented
@@ -336,7 +336,8 @@ def _batches_of(file: Path) -> dict[str, list[list[Any]]]:
 
 @commands.command("status")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-def status_command(checkpoint: Path) -> None:
+@click.option("--tasks", "by_task", is_flag=True, help="The numbers of each task.")
+def status_command(checkpoint: Path, by_task: bool) -> None:
     """Show what the checkpoint of a query on Spark says of itself; reads files only, also beside the running query."""
     table = Table(show_header=False, box=None)
     for title, text in read_checkpoint(checkpoint):
@@ -348,7 +349,7 @@ def status_command(checkpoint: Path) -> None:
         return
     at = datetime.fromtimestamp(found.at_ms / 1000, UTC)
     title = f"the last run of {found.name}, up to batch {found.batch}, {at:%Y-%m-%d %H:%M:%S} UTC"
-    _console().print(components_table(found, title))
+    _console().print(components_table(found, title, phases_line(found), by_task))
     for name, each in found.components().items():
         letters = [f"{each.dead_letters} dead letters"] if each.dead_letters else []
         for text in (*letters, *each.errors):

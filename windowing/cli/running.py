@@ -6,6 +6,7 @@ The numbers are those of `ClusterMetrics` (local/metrics.py); the screen is draw
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windowing.cli.loading import safe
-from windowing.execution.metrics import RunMetrics
+from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.local.cluster import LocalCluster
 from windowing.local.metrics import ClusterMetrics
 from windowing.local.router import ClusterResult
@@ -27,13 +28,17 @@ from windowing.windows.measures import Duration
 
 __all__ = [
     "components_table",
+    "phases_line",
     "run_on_page",
     "run_on_screen",
     "screen",
 ]
 
 
-_HEADINGS = ("component", "tasks", "emitted", "executed", "acked", "failed", "late", "pending", "latency", "watermark")
+_HEADINGS = (
+    *("component", "tasks", "emitted", "executed", "acked", "failed", "late", "pending", "latency"),
+    *("watermark", "behind"),
+)
 
 
 def run_on_screen(
@@ -77,18 +82,19 @@ def screen(metrics: ClusterMetrics) -> Table:
     return components_table(run, f"topology {run.name}", _summary(metrics.cluster))
 
 
-def components_table(run: RunMetrics, title: str, caption: str = "") -> Table:
-    """Return the table of the components of a run."""
+def components_table(run: RunMetrics, title: str, caption: str = "", by_task: bool = False) -> Table:
+    """Return the table of the components of a run, or of their tasks."""
     table = Table(title=Text(safe(title)), caption=Text(safe(caption)))
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading == "component" else "right")
     tasks = [each.component for each in run.tasks]
-    for name, found in run.components().items():
+    shown = {f"{each.component}[{each.task}]": each for each in run.tasks} if by_task else run.components()
+    for name, found in shown.items():
         latency, spout = found.execute_latency_ms, not found.executed and bool(found.emitted)
         held = found.pending, found.queued
         cells = (
             name,
-            tasks.count(name),
+            1 if by_task else tasks.count(name),
             sum(found.emitted.values()),
             "" if spout else found.executed,
             found.acked,
@@ -96,10 +102,36 @@ def components_table(run: RunMetrics, title: str, caption: str = "") -> Table:
             sum(found.late.values()) or "",
             sum(count for count in held if count is not None),
             "" if latency is None else f"{latency:.3f} ms",
-            "" if found.watermark_ms is None else found.watermark_ms,
+            _watermark(found),
+            "" if found.watermark_lag_ms is None else f"{found.watermark_lag_ms / 1000:.1f} s",
         )
         table.add_row(*(Text(safe(str(cell))) for cell in cells))
     return table
+
+
+def _watermark(found: TaskMetrics) -> str:
+    if found.watermark_ms is None:
+        return ""
+    try:
+        return f"{datetime.fromtimestamp(found.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError):  # a timestamp of the user's that is no time of Python's
+        return str(found.watermark_ms)
+
+
+def phases_line(run: RunMetrics) -> str:
+    """Return how long the last batch took, and its longest phases; nothing of a run without batches.
+
+    >>> phases = {"triggerExecution": 950.0, "addBatch": 800.0, "walCommit": 9.0}
+    >>> phases_line(RunMetrics(name="words", at_ms=5, tasks=(), batch=7, phases=phases))
+    'batch 7 took 950 ms: addBatch 800, walCommit 9'
+    """
+    whole = run.phases.get("triggerExecution")
+    if whole is None:
+        return ""
+    parts = sorted((-took, name) for name, took in run.phases.items() if name != "triggerExecution" and took)
+    named = ", ".join(f"{name} {-took:.0f}" for took, name in parts[:4])
+    behind = [f"{name} is {sum(parts.values())} offsets behind" for name, parts in run.lag.items()]
+    return "; ".join([f"batch {run.batch} took {whole:.0f} ms: {named}", *behind])
 
 
 def _summary(cluster: Any) -> str:

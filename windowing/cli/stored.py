@@ -4,7 +4,7 @@
     <checkpoint>/windowing/drained.json, rescaled.json, rescaling.json   how it was closed, or that it is half made
     <checkpoint>/windowing/metrics.json                                  the numbers of its last run, as of some seconds ago
     <checkpoint>/windowing/acks/                                         the ledger of roots (spark/acks.py)
-    <checkpoint>/offsets/N, commits/N                                    Spark's logs: batch N was begun, was committed
+    <checkpoint>/metadata, offsets/N, commits/N                          Spark's: the query; batch N was begun, was committed
     a store in SQLite: tables <state> and <state>_fences                 rows and fences of Trident states
 
 Nothing is written or made, and locked no longer than a read takes: files are read as they are, SQLite's are opened read-only, and
@@ -57,7 +57,7 @@ def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
     begun, done = _batches(folder / "offsets"), _batches(folder / "commits")
     lines = [("checkpoint", str(folder))]
     lines += _definition(_json(own / "definition.json"))
-    query = _json(own / "query.json")
+    query = _json(own / "query.json") or _json(folder / "metadata")
     lines.append(("query", str(query.get("id", "unknown")) if isinstance(query, dict) else "none yet"))
     lines.append(
         ("last batch begun", "none" if not begun else f"{max(begun)}{_time_of(folder / 'offsets' / str(max(begun)))}")
