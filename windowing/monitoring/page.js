@@ -36,6 +36,7 @@ function refill(id, head, rows, kinds, nothing) {
 }
 
 const number = (value) => (value === null || value === undefined ? "" : value.toLocaleString("en"));
+const short = (value) => (value < 10000 ? number(value) : value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 }));
 const time = (ms) => {
   if (ms === null || ms === undefined) return "";
   const at = new Date(ms);
@@ -103,9 +104,9 @@ function drawTopology(run) {
       picture.appendChild(label);
     });
     if (!found) continue;
-    const said = [`ack ${number(found.acked)}`, `fail ${number(found.failed)}`];
-    if (box.shape !== "spout") said.unshift(`exec ${number(found.executed)}`);
-    const held = found.pending === null ? "" : `pending ${number(found.pending)}`;
+    const said = [`ack ${short(found.acked)}`, `fail ${short(found.failed)}`];
+    if (box.shape !== "spout") said.unshift(`exec ${short(found.executed)}`);
+    const held = found.pending === null ? "" : `pending ${short(found.pending)}`;
     picture.appendChild(node("text", { x: at.x + 10, y: at.y + 51, class: found.failed ? "soft bad" : "soft" }, cut(said.join(", "), 34)));
     picture.appendChild(node("text", { x: at.x + 10, y: at.y + 66, class: "soft" }, held));
   }
