@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -55,6 +60,53 @@ def test_a_second_start_is_refused_while_the_first_query_goes_on_and_works_right
     assert sum(n for (n,) in sink.rows) == 2
     with pytest.raises(DrainedCheckpointError):
         run(bolt(), source.read())
+
+
+HOLDING = (
+    "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(flush=True); input()"
+)
+
+
+def test_a_query_of_another_process_keeps_a_start_out_before_anything_is_written_and_a_killed_one_does_not(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, at_once: None
+) -> None:
+    """Spark alone tells it when both write one entry of a log: by then both may have written one batch to a sink."""
+    source, checkpoint, sink = feed().add(ROWS), tmp_path / "checkpoint", MemorySink()
+    checkpoint.mkdir()
+    other = subprocess.Popen([sys.executable, "-c", HOLDING, checkpoint], stdin=PIPE, stdout=PIPE)
+    with other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(CheckpointError, match=r"another query of another process writes to checkpoint"):
+            run(bolt(), source.read(), sinks={"default": sink})
+        assert list(checkpoint.iterdir()) == []
+        other.kill()
+    run(bolt(), source.read(), sinks={"default": sink}, drain=True)
+    assert sum(n for (n,) in sink.rows) == 2
+
+
+def test_a_query_that_goes_on_has_the_lock_which_a_process_that_it_starts_does_not_get(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "a checkpoint with 100% of its name"
+    taken = settings.take(spark, str(checkpoint))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=PIPE) as child:
+        assert not is_free(checkpoint)
+        taken.set()
+        taken.set()
+        assert is_free(checkpoint)
+        child.kill()
+
+
+def is_free(folder: Path) -> bool:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(opened)
+    return True
 
 
 def test_a_topology_is_refused_too(

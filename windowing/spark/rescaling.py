@@ -73,7 +73,7 @@ def rescale(old: str, new: str, *, tasks: int, spark: SparkSession | None = None
         raise ConfigError(f"old and new are one folder, {quote(old)}; give the new checkpoint a folder of its own")
     taken = []
     try:
-        taken += [take(session, old), take(session, new)]
+        taken += [take(session, old, make=False), take(session, new, make=False)]
         _rescale(session, old, new, tasks)
     finally:
         for each in taken:

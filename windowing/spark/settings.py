@@ -1,10 +1,11 @@
 """What is set while a query starts or a batch is evaluated, and is put back after: of the session, of the process.
 
-a start    `take`: one query at a time of this process has a checkpoint; one of another process is found out by Spark, when both
-           write one entry of its logs (failures.py). `settings_of`: shuffle partitions as many as tasks; the time zone by the
-           name UTC, since Arrow's timestamps carry the name; on a local disk the manager of checkpoint files that renames by a
-           system call: Spark's default starts a process for every look at a file, a third of a second a batch; Python workers that
-           other queries have left: Spark has them for each session apart, and a query's session is a copy that nobody else has
+a start    `take`: one query at a time has a checkpoint. On a local disk a lock tells one of another process; elsewhere Spark
+           finds it out when both write one entry of its logs (failures.py), by when both may have written a batch to a sink.
+           `settings_of`: shuffle partitions as many as tasks; the time zone by the name UTC, since Arrow's timestamps carry the
+           name; on a local disk the manager of checkpoint files that renames by a system call: Spark's default starts a process
+           for every look at a file, a third of a second a batch; Python workers that other queries have left: Spark has them for
+           each session apart, and a query's session is a copy that nobody else has
 a batch    `ArrowBatchLimit`: no limit of bytes on what Spark hands to Python at once, whose price it pays for each row and field
 a task     `freeze_modules`: a worker collects all cycles after each task, and does not look at what its modules hold any more
 a turn     `seldom_collected`: Python's cycle collector looks every 50,000 objects, since a turn makes one or more for each key
@@ -14,11 +15,12 @@ a turn     `seldom_collected`: Python's cycle collector looks every 50,000 objec
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
@@ -186,25 +188,76 @@ def _shared_workers(spark: SparkSession) -> dict[str, str]:
 
 _ENDING_S = 5.0
 
+_LOOK_EVERY_S = 0.1
+
 _lock = threading.Lock()
-_taken: dict[str, threading.Event] = {}  # by the whole path of the checkpoint; whoever has set its event has left
+_taken: dict[str, Taken] = {}  # by the whole path of the checkpoint; whoever has set its event has left
 
 
-def take(spark: SparkSession, checkpoint: str) -> threading.Event:
-    """Take a checkpoint for a query of this process; it is free again when the returned event is set.
+class Taken(threading.Event):
+    """A checkpoint that one query has, until this is set or its process is gone; `lock` is the descriptor that holds its lock."""
 
-    A query that is about to end is given some seconds. Raises CheckpointError where another one goes on. Cost: a look-up.
+    def __init__(self, lock: int | None) -> None:
+        super().__init__()
+        self._held = lock
+
+    def set(self) -> None:
+        """Leave the checkpoint to others."""
+        lock, self._held = self._held, None
+        if lock is not None:
+            os.close(lock)
+        super().set()
+
+
+def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
+    """Take a checkpoint for a query; it is free again when what is returned is set, or when this process is gone.
+
+    A query that is about to end is given some seconds. Raises CheckpointError where another one goes on. On a local disk the
+    directory is made, unless that is not wanted, and locked against other processes where it is there. Cost: a look-up.
     """
-    path = Folder(spark, checkpoint).path
+    folder = Folder(spark, checkpoint)
     until = time.monotonic() + _ENDING_S
     while True:
         with _lock:
-            holder = _taken.get(path)
+            holder = _taken.get(folder.path)
             if holder is None or holder.is_set():
-                _taken[path] = threading.Event()
-                return _taken[path]
-        if not holder.wait(until - time.monotonic()):
+                holder = None
+                with suppress(BlockingIOError):
+                    _taken[folder.path] = Taken(_locked(folder, make))
+                    return _taken[folder.path]
+        if time.monotonic() >= until:
+            whose = "of another process" if holder is None else "of this process"
             raise CheckpointError(
-                f"another query of this process writes to checkpoint {checkpoint}; one query at a time can have it: stop() that "
+                f"another query {whose} writes to checkpoint {checkpoint}; one query at a time can have it: stop() that "
                 "one first, or give this one a checkpoint of its own"
             )
+        if holder is None:
+            time.sleep(_LOOK_EVERY_S)
+        else:
+            holder.wait(until - time.monotonic())
+
+
+def _locked(folder: Folder, make: bool) -> int | None:
+    """Return the descriptor of a local directory that this process has locked, None where there are no locks.
+
+    The system takes the lock from a process that is gone, however it went. Raises BlockingIOError while somebody else has it.
+    """
+    if not folder.is_local or os.name != "posix":
+        return None
+    import fcntl  # Windows has none
+
+    if make:
+        folder.make()
+    try:
+        opened = os.open(folder.path.removeprefix("file:"), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(opened)
+        raise
+    except OSError:  # a network's file system may have none
+        os.close(opened)
+        return None
+    return opened
