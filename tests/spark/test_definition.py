@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, DrainedCheckpointError
-from windowing.spark.definition import DRAINED_FILE, describe, keep, pending_batch, stored
+from windowing.spark.definition import DRAINED_FILE, describe, keep, pending_batch, query_id, stored
 from windowing.spark.hadoop import Folder
 from windowing.topology.decorators import bolt_of, sliding
 from windowing.windows.measures import count, seconds
@@ -157,6 +157,20 @@ def test_offsets_without_a_definition_are_refused(spark: SparkSession, tmp_path:
     log(tmp_path, "offsets", 0)
     with pytest.raises(CheckpointError, match="another kind of query wrote it"):
         keep(spark, str(tmp_path), define())
+
+
+def test_whose_the_output_is_is_written_before_the_first_batch_and_never_made_up_again(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    keep(spark, str(tmp_path), define())
+    owner = query_id(spark, str(tmp_path))
+    log(tmp_path, "offsets", 0)
+    keep(spark, str(tmp_path), define())
+    assert query_id(spark, str(tmp_path)) == owner
+    (tmp_path / "windowing/query.json").unlink()
+    with pytest.raises(CorruptStateError, match=r"windowing/query\.json is missing.* put the file back from a copy"):
+        query_id(spark, str(tmp_path))
+    assert not (tmp_path / "windowing/query.json").exists()
 
 
 def test_a_batch_left_half_done_is_known(spark: SparkSession, tmp_path: Path) -> None:

@@ -306,7 +306,8 @@ def test_an_output_folder_from_before_owners_goes_on_with_its_checkpoint_only(
     sink.write(frame(spark, 2), 3)
     with pytest.raises(ConfigError, match=r"out holds batch 3, and stream 'default' of query \w+ has begun none"):
         claim(spark, str(tmp_path / "new"), {"default": sink})
-    (old / "offsets").mkdir(parents=True)
+    owner_of(spark, str(old), "default")
+    (old / "offsets").mkdir()
     (old / "offsets/2").write_text("v1\n{}")
     with pytest.raises(ConfigError, match="has come to batch 2"):
         claim(spark, str(old), {"default": sink})

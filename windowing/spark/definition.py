@@ -109,7 +109,7 @@ def _setting(spark: SparkSession, name: str) -> str | None:
 
 
 def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
-    """Compare `wanted` with what the checkpoint was written with, then store it there.
+    """Compare `wanted` with what the checkpoint was written with, then store it there; a new one is given its id.
 
     Raises DefinitionChangedError (what differs, or another format, and the way out), CheckpointError (offsets without a
     definition, a replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file
@@ -127,6 +127,8 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
             "lost; give this query a checkpoint of its own, or put the file back"
         )
     _clear_begun(Folder(spark, checkpoint) / "offsets")
+    if not _batches(Folder(spark, checkpoint) / "offsets"):
+        query_id(spark, checkpoint)
     if found != wanted:
         folder.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
 
@@ -205,9 +207,18 @@ def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, 
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:
-    """Return the id of the query that a checkpoint is, which owns its output; a new checkpoint is given one."""
+    """Return the id of the query that a checkpoint is, which owns its output; a checkpoint without a batch is given one.
+
+    Raises CorruptStateError where the file is damaged, or missing though there are batches: under another id a batch that is
+    made again would be taken for a new one, by tables and queues that remember whose batch they have.
+    """
     folder = Folder(spark, checkpoint) / "windowing"
     if not folder.exists(_QUERY_FILE):
+        if _batches(Folder(spark, checkpoint) / "offsets"):
+            raise CorruptStateError(
+                f"{folder.of(_QUERY_FILE)} is missing, which says whose the output of checkpoint {checkpoint} is; put the file "
+                "back from a copy, or start with a new checkpoint and a new output folder"
+            )
         folder.write(_QUERY_FILE, json.dumps({"format": 1, "id": uuid4().hex}).encode())
     return owner_field(folder, _QUERY_FILE, "id")
 

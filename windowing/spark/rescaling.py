@@ -89,6 +89,7 @@ def _rescale(spark: SparkSession, old: str, new: str, tasks: int) -> None:
     failpoints.hit("before_rescale", 0)
     marker = {"format": 1, "from": Folder(spark, old).path, "tasks": tasks}
     (Folder(spark, new) / "windowing").write(definition.RESCALING_FILE, json.dumps(marker).encode())
+    definition.query_id(spark, new)
     _write_state(spark, new, dealt)
     failpoints.hit("after_rescaled_state", 0)
     _write_logs(spark, old, new)
