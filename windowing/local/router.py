@@ -207,7 +207,18 @@ class StreamRoutes:
     of those. tree: for a row that begins one, its root and 0, which becomes the XOR of its first edges.
     """
 
-    __slots__ = ("_bits", "_debug", "_delivery", "_direct", "_output", "_routes", "_stream", "origin", "send")
+    __slots__ = (
+        "_acking",
+        "_bits",
+        "_debug",
+        "_delivery",
+        "_direct",
+        "_output",
+        "_routes",
+        "_stream",
+        "origin",
+        "send",
+    )
 
     def __init__(
         self, router: Router, topology: Topology, origin: Origin, stream: str, inboxes: Mapping[str, list[deque[Any]]]
@@ -215,7 +226,7 @@ class StreamRoutes:
         declared, task_ids = topology.component(origin.component).outputs[stream], topology.task_ids
         readers = topology.readers(origin.component, stream)
         self.origin, self._delivery = origin, tuple_type(Delivery, origin.fields.names)
-        self._bits = router.random.getrandbits
+        self._bits, self._acking = router.random.getrandbits, bool(router.ackers)
         self._debug = topology.setting(origin.component, "debug")
         self._stream = stream
         self._output = router.result.outputs.get(output_name(origin.component, stream))
@@ -236,7 +247,9 @@ class StreamRoutes:
         return bool(self._routes) or self._output is not None
 
     def _plain_send(self) -> Callable[..., list[int]]:
-        """Return `_send_to` for a stream that is not direct and not logged: what it looks up is bound here."""
+        """Return `_send_to` for a stream that is not direct and not logged: what it looks up is bound here. A stream that is an
+        output and nothing else has no loop, nor has one that a single task reads where nothing is anchored.
+        """
         origin, output, bits, edge, delivery = self.origin, self._output, self._bits, self._edge, self._delivery
         routes = [(route.fixed, route.chooser, route.state, route.inboxes, route.first_id) for route in self._routes]
 
@@ -262,6 +275,24 @@ class StreamRoutes:
                     ids.append(first_id + index)
             return ids
 
+        def send_out(
+            values: tuple[Any, ...], anchors: object = (), task: object = None, tree: object = None
+        ) -> list[int]:
+            to_output(values)
+            return []
+
+        def send_to_one(
+            values: tuple[Any, ...], anchors: object = (), task: object = None, tree: object = None
+        ) -> list[int]:
+            to_one(delivery(values, origin, None))
+            return [id]
+
+        if output is not None and not routes:
+            to_output = output.append
+            return send_out
+        if output is None and not self._acking and len(routes) == 1 and (fixed := self._routes[0].fixed) is not None:
+            to_one, id = self._routes[0].inboxes[fixed[0]].append, self._routes[0].first_id + fixed[0]
+            return send_to_one
         return send
 
     def _send_to(

@@ -267,6 +267,7 @@ class SpoutTask(ComponentTask):
         self._senders: dict[str, Callable[..., list[int]]] = {}
         self.emissions = 0
         self._at_once: list[tuple[Any, tuple[Any, ...]]] = []
+        """What was emitted with a message id where there is no acker: message id, values; acked as soon as `next_tuple` is back."""
         self._tracked: list[tuple[int, Any, _Message]] = []
         """What was emitted and neither `pending` nor an acker has heard of: root, message id, message."""
         self._inits: list[tuple[int, int]] = []
@@ -330,16 +331,16 @@ class SpoutTask(ComponentTask):
     def _ask(self, times: int) -> None:
         """Ask the source for tuples, so many times at most; `dry` says whether it had none."""
         source, room, tracked, where = self.source, self.pending.room, self._tracked, _ASKED
-        next_tuple = source.next_tuple
+        next_tuple, at_once = source.next_tuple, self._at_once
+        self.dry = False
         try:
             for _ in range(times):
-                self.dry = False
                 if len(tracked) >= room:
                     return
                 before = self.emissions
                 if not source.over:
                     next_tuple()
-                if self._at_once:
+                if at_once:
                     where = _ACKED
                     self._ack_at_once()
                     where = _ASKED
@@ -382,7 +383,11 @@ class SpoutTask(ComponentTask):
                 f"a message id is hashable, got {quote(message_id)}; use a number, a text, or a tuple of such"
             )
         self.emissions += 1
-        return self._send(checked, stream, message_id, task)
+        if message_id is not None and self._acking:
+            return self._send(checked, stream, message_id, task)
+        if message_id is not None:
+            self._at_once.append((message_id, checked))
+        return self._senders[stream](checked, (), task)
 
     def refuse(self, given: tuple[Any, ...], method: str) -> Exception:
         """Return the error of an emit whose arguments have no names."""
@@ -391,22 +396,18 @@ class SpoutTask(ComponentTask):
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 
     def _send(self, values: tuple[Any, ...], stream: str, message_id: Any, task: int | None) -> Sequence[int]:
-        send = self._senders[stream]
-        if message_id is None:
-            return send(values, (), task)
-        if not self._acking:
-            self._at_once.append((message_id, values))
-            return send(values, (), task)
+        """Send a row as a message that is in flight until its tree is acked."""
         root = self.router.edge()
         tree = [root, 0]
-        ids = send(values, (), task, tree)
+        ids = self._senders[stream](values, (), task, tree)
         self._tracked.append((root, message_id, (values, stream, task)))
         self._inits.append((root, tree[1]))
         return ids
 
     def _ack_at_once(self) -> None:
-        emitted, self._at_once = self._at_once, []
-        result, ack = self.router.result, self.source.ack
+        """Ack what was emitted until now; what the source emits in `ack` waits for the next tuple."""
+        result, ack, emitted = self.router.result, self.source.ack, self._at_once.copy()
+        self._at_once.clear()
         for message_id, values in emitted:
             result.acked += 1
             ack(message_id, values)
@@ -490,16 +491,16 @@ class SpoutTask(ComponentTask):
 class SpoutCollector(StormNames):
     """What a spout emits to. Source: Storm's `SpoutOutputCollector`."""
 
-    __slots__ = ("_task",)
+    __slots__ = ("_emit", "_task")
 
     def __init__(self, task: SpoutTask) -> None:
-        self._task = task
+        self._task, self._emit = task, task.emit
 
     def emit(self, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]:
         """Emit one row; with a message id it is tracked. Returns the ids of the tasks that it goes to."""
         if stray:
             raise self._task.refuse((values, *stray), "emit")
-        return self._task.emit(values, stream, message_id, None)
+        return self._emit(values, stream, message_id, None)
 
     def emit_direct(
         self, task: int, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM
