@@ -19,7 +19,7 @@ say = @printf '\n== %s\n' "$(1)"
 
 .PHONY: help
 help:  ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: setup
 setup:  ## Make .venv with everything, and see to a Java >= 17; done in no time when all is there.
@@ -34,9 +34,9 @@ demo: setup  ## Run both jobs on a year of real flights; make demo ARGS="--month
 test: setup  ## Set up, then lint, types, doctests and all tests but the long proofs.
 	@$(MAKE) -j 2 --output-sync=target types doctests lint
 	$(call say,tests: those without Spark)
-	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not browser"
+	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not object_stores and not browser"
 	$(call say,tests: those on Spark)
-	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services and not cluster" --durations 10 tests/spark
+	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services and not cluster and not object_stores" --durations 10 tests/spark
 
 .PHONY: test-wheel
 test-wheel: setup  ## Install the wheel with the lowest versions into a clean environment, run the README there, and ship code to a cluster.
@@ -54,7 +54,7 @@ test-versions: setup  ## Run the Spark tests with older versions of Spark; make 
 .PHONY: test-fast
 test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	$(call say,fast tests: no Spark and no long proofs)
-	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not browser"
+	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not object_stores and not browser"
 
 .PHONY: test-browser
 test-browser: setup  ## Run the tests of the live page in a real browser; as root, install chromium if there is none.
@@ -95,17 +95,31 @@ test-cluster: setup  ## Run the tests that need `make cluster`, and PostgreSQL o
 	$(call say,cluster: part $(PART) of the tests on a standalone cluster)
 	@$(PYTEST) --part $(PART) -m cluster --durations 10 -rP tests/cluster
 
+.PHONY: object-stores
+object-stores: setup  ## Start HDFS and a server of S3 on loopback, copied by Maven (750 MB), with data of their own.
+	@bash tools/object_stores.sh start
+
+.PHONY: object-stores-stop
+object-stores-stop:  ## Stop what `make object-stores` started, and remove its data.
+	@bash tools/object_stores.sh stop
+
+.PHONY: test-object-stores
+test-object-stores: setup  ## Run the tests that need `make object-stores`: checkpoints and outputs on HDFS and on S3.
+	@bash tools/object_stores.sh check
+	$(call say,object stores: the tests on HDFS and on S3)
+	@$(PYTEST) -m object_stores --durations 10 tests/object_stores
+
 .PHONY: crash
 crash: setup  ## Run the long proofs: properties with 500 examples, then every kill and restart; PART=2/3: the second of three parts.
 	$(call say,crash: part $(PART) of the property tests with the long profile and of the kills without Spark)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "(hypothesis or crash) and not spark and not services and not cluster and not browser" --timeout 1800
+	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "(hypothesis or crash) and not spark and not services and not cluster and not object_stores and not browser" --timeout 1800
 	$(call say,crash: part $(PART) of the tests that kill and restart Spark)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "crash and spark and not services and not cluster" --timeout 1800 --durations 10
+	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "crash and spark and not services and not cluster and not object_stores" --timeout 1800 --durations 10
 
 .PHONY: fuzz
 fuzz: setup  ## Run the property tests that need no Spark with 500 new random examples.
 	$(call say,fuzz: the property tests with new examples)
-	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(BESIDE) -m "hypothesis and not crash and not spark and not services and not cluster and not browser" --timeout 1800
+	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(BESIDE) -m "hypothesis and not crash and not spark and not services and not cluster and not object_stores and not browser" --timeout 1800
 
 SEEDS ?= 100000
 
@@ -157,6 +171,6 @@ doctests: setup  ## Run the examples in the docstrings of windowing/.
 	@$(PYTEST) --doctest-modules -p tests.conftest windowing
 
 .PHONY: clean
-clean: services-stop cluster-stop  ## Remove .venv and everything else that a command here has made.
+clean: services-stop cluster-stop object-stores-stop  ## Remove .venv and everything else that a command here has made.
 	rm -rf .venv .venv-spark-* build dist site demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,6 +19,7 @@ SPARK_FOLDERS = (
     "spark",
     "services",
     "cluster",
+    "object_stores",
 )  # what is in the others, and each long proof, has a command that looks everywhere
 
 # A JVM of the tests lives for seconds: without the optimizing compiler it does the same in half the time on two busy cores.

@@ -41,6 +41,10 @@ class TridentJob:
     module: ClassVar[str] = "tests.crash.trident_spark_job"
 
     @property
+    def checkpoint(self) -> Path:
+        return Path(self.folder, "checkpoint")
+
+    @property
     def out(self) -> Path:
         return Path(self.folder, "out")
 
@@ -91,7 +95,7 @@ def start(spark: SparkSession, job: TridentJob) -> WindowedQuery:
         spark,
         sources={"events": source},
         sinks=job.sinks(),
-        checkpoint=str(Path(job.folder, "checkpoint")),
+        checkpoint=str(job.checkpoint),
         drain=True,
     )
 
