@@ -35,13 +35,19 @@ class Chain:
     """
 
     def __init__(
-        self, topology: Topology, partitions: int = 1, seed: int = 0, letters: bool = True, acks: bool = False
+        self,
+        topology: Topology,
+        partitions: int = 1,
+        seed: int = 0,
+        letters: bool = True,
+        acks: bool = False,
+        batches_before: int = 0,
     ) -> None:
         self.topology = topology
         self.names = output_streams(topology)
         kept = [on_wire for name, (on_wire, _) in self.names.items() if letters or not name.endswith(".dead_letters")]
         roots = {(spout.id, "default"): number for number, spout in enumerate(topology.spouts)} if acks else {}
-        self.wiring = execution_context(topology, frozenset(kept), roots)
+        self.wiring = execution_context(topology, frozenset(kept), roots, batches_before)
         self.partials: tuple[RootPartial, ...] = ()
         self.invalid: dict[str, int] = {}
         self.partitions = partitions

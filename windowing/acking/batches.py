@@ -224,6 +224,11 @@ class BatchLedger:
             "news": [list(news) for news in self._news],
         }
 
+    def begun_anew(self) -> BatchLedger:
+        """Return the ledger of a run that goes on from here, whose batch 0 is all that was before: what is news is its news."""
+        news = [[0, *rest] for _, *rest in self.snapshot()["news"]]
+        return BatchLedger.restored({**self.snapshot(), "batch": 0, "told": -1, "news": news})
+
     @classmethod
     def restored(cls, data: Any) -> BatchLedger:
         """Return the ledger of a snapshot. Raises SnapshotError."""

@@ -359,17 +359,35 @@ def status_command(checkpoint: Path, by_task: bool) -> None:
 @commands.command("rescale")
 @click.argument("old")
 @click.argument("new")
-@click.option("--tasks", required=True, type=click.IntRange(min=1), help="How many tasks the new checkpoint has.")
-def rescale_command(old: str, new: str, tasks: int) -> None:
-    """Make a checkpoint NEW with another number of tasks of the checkpoint OLD of a stopped query, and close OLD."""
+@click.option(
+    "--tasks", "given", required=True, multiple=True, help="How many the new one has; of a topology BOLT=N, repeated."
+)
+@click.option(
+    "--partitions", type=click.IntRange(min=1), help="Shuffle partitions of a topology; its cores if left out."
+)
+def rescale_command(old: str, new: str, given: tuple[str, ...], partitions: int | None) -> None:
+    """Make a checkpoint NEW with other numbers of tasks of the checkpoint OLD of a stopped query, and close OLD."""
+    tasks = _tasks(given)
     try:
         from windowing.spark import rescale, session
     except ModuleNotFoundError as missing:
         raise CommandRefused(f"{missing.name} is not installed; pip install 'windowing[spark]'") from None
-    rescale(old, new, tasks=tasks, spark=session("windowing rescale"))
-    click.echo(
-        safe(f"{new} has {tasks} tasks; start the query with it, and with output folders of its own. {old} is closed.")
-    )
+    rescale(old, new, tasks=tasks, partitions=partitions, spark=session("windowing rescale"))
+    has = f"{tasks} tasks" if isinstance(tasks, int) else ", ".join(f"{n} tasks of {bolt}" for bolt, n in tasks.items())
+    click.echo(safe(f"{new} has {has}; start the query with it, and with output folders of its own. {old} is closed."))
+
+
+def _tasks(given: tuple[str, ...]) -> int | dict[str, int]:
+    parted = [each.rpartition("=") for each in given]
+    if not all(number.isdigit() and int(number) for _, _, number in parted):
+        raise click.BadParameter(
+            f"{' '.join(given)} is neither a number of at least 1 nor BOLT=NUMBER", param_hint="--tasks"
+        )
+    if len(given) == 1 and not parted[0][1]:
+        return int(given[0])
+    if not all(bolt for bolt, _, _ in parted):
+        raise click.BadParameter("several numbers are for several bolts: BOLT=NUMBER each", param_hint="--tasks")
+    return {bolt: int(number) for bolt, _, number in parted}
 
 
 @commands.command("states")

@@ -98,11 +98,15 @@ class AckLog:
         """Take note that all news of batches up to this one was given, where no record of a batch follows that says so."""
         self._folder.write(_TOLD, frame(_MAGIC, dumps(upto)))
 
+    def keep(self, ledger: BatchLedger) -> None:
+        """Put a snapshot of a ledger into the log."""
+        self._folder.write(_name(ledger.batch, "snapshot"), frame(_MAGIC, dumps(ledger.snapshot())))
+
     def compact(self, ledger: BatchLedger) -> None:
         """Every so many batches put a snapshot in place of the records; the ledger is that after a committed batch."""
         if ledger.batch < 0 or (ledger.batch + 1) % _EVERY:
             return
-        self._folder.write(_name(ledger.batch, "snapshot"), frame(_MAGIC, dumps(ledger.snapshot())))
+        self.keep(ledger)
         for kind, until in (("batch", ledger.batch), ("snapshot", ledger.batch - 1)):
             for batch in self._numbers(kind):
                 if batch <= until:
@@ -154,6 +158,7 @@ class Acks:
         self._home = Folder(spark, checkpoint)
         self._ledger = BatchLedger()
         self._lock = threading.RLock()
+        self._before = 0
 
     def open(self) -> None:
         """Read the ledger of the checkpoint, and give the news that a run before this one has left. Raises CheckpointError where a
@@ -164,12 +169,10 @@ class Acks:
             pending = definition.pending_batch(self._spark, self._checkpoint)
             committed = -1 if last is None else last if pending is None else pending - 1
             self._ledger = self._log.ledger(committed)
-            query, read = (
-                definition.query_id(self._spark, self._checkpoint),
-                {} if last is None else self._offsets(last),
-            )
+            reader, self._before = definition.continued(self._spark, self._checkpoint)
+            read = {} if last is None else self._offsets(last)
             for source, (_, spout) in self._spouts.items():
-                spout.begin(query, read[source][1] if source in read else None)
+                spout.begin(reader, read[source][1] if source in read else None)
             self._notify_now(committed)
 
     def column(self) -> Column:
@@ -208,7 +211,7 @@ class Acks:
         found = {}
         for source, offset in now.items():
             if offset != before.get(source) and offset[0] != offset[1]:
-                found[root_of(batch, source)] = [dict(offset[0]), dict(offset[1])]
+                found[root_of(self._before + batch, source)] = [dict(offset[0]), dict(offset[1])]
         return found
 
     def _offsets(self, batch: int) -> dict[int, tuple[Any, Any]]:

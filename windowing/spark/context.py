@@ -42,7 +42,8 @@ class ExecutionContext:
     """`schemas` and `sinks` go by `stream_name`: the fields of each stream, and the streams whose rows are kept.
 
     `windows` are the windowed bolts by component id, with what Spark adds to their configuration. `acks` are the streams of
-    spouts, as (component, stream), whose batches are roots (edges.py), with the number of each.
+    spouts, as (component, stream), whose batches are roots (edges.py), with the number of each. `batches_before`: how many batches
+    other checkpoints have made which this one goes on from; roots and edges count on.
     """
 
     topology: Topology
@@ -52,6 +53,7 @@ class ExecutionContext:
     retry: RetryPolicy
     windows: Mapping[str, WindowedBolt]
     acks: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    batches_before: int = 0
 
     def component(self, name: str) -> Component:
         """Return a component by its id."""
@@ -136,7 +138,10 @@ class Origins:
 
 
 def execution_context(
-    topology: Topology, sinks: frozenset[str] = frozenset(), acks: Mapping[tuple[str, str], int] | None = None
+    topology: Topology,
+    sinks: frozenset[str] = frozenset(),
+    acks: Mapping[tuple[str, str], int] | None = None,
+    batches_before: int = 0,
 ) -> ExecutionContext:
     """Return what workers know of a topology whose streams of these names have a sink, and whose streams `acks` have roots.
 
@@ -154,7 +159,8 @@ def execution_context(
             bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config
             windows[name] = replace(component.window, name=name, config=bounded)
             _require_channels(topology, component)
-    context = ExecutionContext(topology, plan_of_topology(topology), schemas, sinks, retry, windows, acks or {})
+    plan = plan_of_topology(topology)
+    context = ExecutionContext(topology, plan, schemas, sinks, retry, windows, acks or {}, batches_before)
     for name in sorted(context.rooted & windows.keys()):
         refuse_tables(windows[name].config, name)
     return context

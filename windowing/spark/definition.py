@@ -42,12 +42,15 @@ __all__ = [
     "FORMAT",
     "RESCALED_FILE",
     "RESCALING_FILE",
+    "continue_from",
+    "continued",
     "damaged_file",
     "describe",
     "frame",
     "keep",
     "last_batch",
     "owner_field",
+    "partitions_of_new",
     "pending_batch",
     "query_id",
     "refuse_closed",
@@ -62,6 +65,7 @@ FORMAT = 2
 FILE = "definition.json"
 DRAINED_FILE = "drained.json"
 RESCALED_FILE, RESCALING_FILE = "rescaled.json", "rescaling.json"
+_CONTINUES_FILE = "continues.json"
 _QUERY_FILE = "query.json"
 _LOOKS = 5
 _BETWEEN_LOOKS_S = 0.2
@@ -201,9 +205,15 @@ def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, 
     """Return how many partitions the levels of a topology have: as asked for, else the checkpoint's, and for a new one as many
     as the widest level has tasks, but no more than cores. Raises ConfigError for a number below 1, and as `stored`.
     """
+    before = stored_tasks(spark, checkpoint) if asked is None else None
+    return before or partitions_of_new(spark, asked, widest)
+
+
+def partitions_of_new(spark: SparkSession, asked: int | None, widest: int) -> int:
+    """Return how many partitions the levels of a topology have on a new checkpoint. Raises ConfigError for a number below 1."""
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise ConfigError(f"partitions is a number of at least 1, got {quote(asked)}; leave it out for the default")
-    return asked or stored_tasks(spark, checkpoint) or min(widest, int(spark.sparkContext.defaultParallelism))
+    return asked or min(widest, int(spark.sparkContext.defaultParallelism))
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:
@@ -221,6 +231,28 @@ def query_id(spark: SparkSession, checkpoint: str) -> str:
             )
         folder.write(_QUERY_FILE, json.dumps({"format": 1, "id": uuid4().hex}).encode())
     return owner_field(folder, _QUERY_FILE, "id")
+
+
+def continued(spark: SparkSession, checkpoint: str) -> tuple[str, int]:
+    """Return under which id the query reads its queues, and how many batches were made under it by the checkpoints before this one:
+    its own id and 0, but for a checkpoint that `rescale` has made. Raises CorruptStateError.
+    """
+    folder = Folder(spark, checkpoint) / "windowing"
+    if not folder.exists(_CONTINUES_FILE):
+        return query_id(spark, checkpoint), 0
+    batches = owner_field(folder, _CONTINUES_FILE, "batches")
+    if not batches.isdecimal():
+        raise CorruptStateError(
+            f"{folder.of(_CONTINUES_FILE)} has no number of batches, but {quote(batches)}; put the file back from a copy"
+        )
+    return owner_field(folder, _CONTINUES_FILE, "reader"), int(batches)
+
+
+def continue_from(spark: SparkSession, old: str, new: str) -> None:
+    """Note in a new checkpoint, whose batch 0 is all that an old one has done, as whom its query reads queues."""
+    reader, before = continued(spark, old)
+    facts = {"format": 1, "reader": reader, "batches": str(before + (last_batch(spark, old) or 0))}
+    (Folder(spark, new) / "windowing").write(_CONTINUES_FILE, json.dumps(facts).encode())
 
 
 def owner_field(folder: Folder, file: str, name: str) -> str:

@@ -178,7 +178,7 @@ class StageWriter:
     def __init__(self, execution: ExecutionContext, upstream: int, now: int, origins: Origins, batch: int = -1) -> None:
         self._execution, self._sent, self._origins = execution, RowNumbering(upstream, now), origins
         self.partials = Partials()
-        self._batch = batch
+        self._batch = execution.batches_before + batch
         self._seed = upstream if upstream < FIRST_TASK else 0
         self._stages = execution.plan.stages
         self._fused = [name for name in execution.topology.order if name not in self._stages]

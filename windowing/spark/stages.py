@@ -83,7 +83,7 @@ class SpoutStage(ArrowStage):
         execution = self._execution.value
         task = partition % execution.component(self._spout).parallelism
         source = execution.acks.get((self._spout, self._stream))
-        roots = NO_ROOTS if source is None else (root_of(number, source),)
+        roots = NO_ROOTS if source is None else (root_of(execution.batches_before + number, source),)
         writer: StageWriter | None = None
         now = 0
         for batch in batches:

@@ -82,7 +82,10 @@ def submit(
     given = _given(topology, sources)
     acking = {key: number for number, (key, source) in enumerate(given.items()) if takes_acks(source)}
     at_once = topology.config.acker_executors == 0
-    context = execution_context(topology, frozenset(names[name][0] for name in known), {} if at_once else acking)
+    before = definition.continued(spark, str(checkpoint))[1] if acking else 0
+    context = execution_context(
+        topology, frozenset(names[name][0] for name in known), {} if at_once else acking, before
+    )
     _require_runnable(context)
     announce(Runtime.SUBMIT, _log.warning, topology.name, topology.config, topology.components.values())
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}

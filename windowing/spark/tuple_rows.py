@@ -38,11 +38,13 @@ from windowing.topology.plan import Subscription, stream_name
 from windowing.windows.aggregate import aggregated_fields
 
 __all__ = [
+    "INPUT",
     "TupleRows",
 ]
 
 
-_INPUT = "__in"
+INPUT = "__in"
+"""The column of stored tuples that says which input they came by, from 0."""
 _UPSTREAM = "__upstream"
 _RANK = "__rank"
 _ORDER = (PHASE, _RANK, TASK, _UPSTREAM, POSITION)
@@ -84,7 +86,7 @@ class TupleRows:
     def kept(self, table: pa.Table) -> pa.Table:
         """Return the columns of all subscriptions, those without a row of this table too."""
         count = table.num_rows
-        columns = {name: table.column(name) for name in (_INPUT, TASK, *self._anchors)}
+        columns = {name: table.column(name) for name in (INPUT, TASK, *self._anchors)}
         for names, stream in zip(self._columns, self._names, strict=True):
             for name, field in zip(names, self._execution.schemas[stream], strict=True):
                 there = name in table.schema.names
@@ -99,7 +101,7 @@ class TupleRows:
         """Return a Tuple for each row; `columns_of` are the columns of the fields, by input."""
         made: list[Any] = [None] * table.num_rows
         known: dict[bytes, Roots] = {}
-        inputs = table.column(_INPUT)
+        inputs = table.column(INPUT)
         for number, found in enumerate(self._inputs):
             positions = np.flatnonzero(pc.equal(inputs, number).to_numpy(zero_copy_only=False))
             if not len(positions):
@@ -129,7 +131,7 @@ class TupleRows:
         known: dict[bytes, Roots] = {}
         count = table.num_rows
         ends = np.zeros(count, dtype=bool)
-        for name in (_INPUT, PHASE, *((ROOTS,) if self._anchors else ())):
+        for name in (INPUT, PHASE, *((ROOTS,) if self._anchors else ())):
             values = table.column(name).combine_chunks()
             if name == ROOTS:
                 values = pc.dictionary_encode(values, null_encoding="encode").indices
@@ -138,7 +140,7 @@ class TupleRows:
         starts = [0, *np.flatnonzero(ends).tolist()]
         for start, end in zip(starts, [*starts[1:], count], strict=True):
             mine = table.slice(start, end - start)
-            number = mine.column(_INPUT)[0].as_py()
+            number = mine.column(INPUT)[0].as_py()
             found = self._inputs[number]
             names = [name.partition(".")[2] for name in self._columns[number]]
             rows = pa.Table.from_arrays([mine.column(name) for name in self._columns[number]], names)
@@ -158,7 +160,7 @@ class TupleRows:
         acks, so that a tuple is more than its fields, and where a field of several inputs is nested, which Arrow cannot merge.
         """
         held = None if self._component in self._execution.rooted else self.declared
-        if held is None or {_INPUT, TASK, PHASE} & {*held.names} or not {*held.names} <= self._mergeable:
+        if held is None or {INPUT, TASK, PHASE} & {*held.names} or not {*held.names} <= self._mergeable:
             return None
         return self._of_fields
 
@@ -179,7 +181,7 @@ class TupleRows:
         """
         if self._holds_columns:
             assert self.declared is not None
-            kept = [name for name in (_INPUT, TASK, PHASE) if name in table.column_names]
+            kept = [name for name in (INPUT, TASK, PHASE) if name in table.column_names]
             fields = {name: self._merged(table, self._columns_of(name)) for name in self.declared.names}
             return ColumnRows(pa.table({**{name: table.column(name) for name in kept}, **fields}), self._of_fields)
         asked = {name for name in self._asked if name is not None}
@@ -242,7 +244,7 @@ class TupleRows:
         there = [(number, table.column(name)) for number, name in enumerate(columns) if name in table.column_names]
         (_, merged), *others = there
         for number, column in others:
-            merged = pc.if_else(pc.equal(table.column(_INPUT), number), column, merged)
+            merged = pc.if_else(pc.equal(table.column(INPUT), number), column, merged)
         return merged
 
     def _origins_of(self, found: Subscription, tasks: pa.ChunkedArray) -> Iterable[Origin]:
@@ -254,7 +256,7 @@ class TupleRows:
         """Return the message ids, each unique on its channel: a stream of an upstream task, as in LocalCluster."""
         columns = [table.column(f"{number}.{name}") for number in range(len(self._inputs))]
         ids = [column.to_pylist() for column in columns]
-        numbers, tasks = table.column(_INPUT).to_pylist(), table.column(TASK).to_pylist()
+        numbers, tasks = table.column(INPUT).to_pylist(), table.column(TASK).to_pylist()
         channels = [
             (self._inputs[number].component, self._inputs[number].stream, task)
             for number, task in zip(numbers, tasks, strict=True)
@@ -280,7 +282,7 @@ class TupleRows:
         table = decode_table(packet.data)
         rank = self._execution.topology.order.index(self._inputs[number].component)
         count = table.num_rows
-        columns = {_INPUT: pa.repeat(pa.scalar(number, pa.int32()), count), TASK: table.column(TASK)}
+        columns = {INPUT: pa.repeat(pa.scalar(number, pa.int32()), count), TASK: table.column(TASK)}
         columns |= {name: table.column(name) for name in self._anchors}
         for position, name in enumerate(self._columns[number]):
             columns[name] = table.column(field_column(position))

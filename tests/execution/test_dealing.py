@@ -1,0 +1,243 @@
+"""A topology cut anywhere, dealt out to other tasks and gone on with gives for each key, and acks, what the one without does."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.execution.chains import Chain
+from windowing.acking.batches import BatchLedger, BatchRecord
+from windowing.errors import ConfigError
+from windowing.execution.compatibility import of_topology
+from windowing.spark.dealing import StoredPlan, TaskState, dealt
+from windowing.spark.edges import root_of
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import bolt, sliding, tumbling
+from windowing.topology.plan import Topology
+from windowing.windows import aggregate as agg
+from windowing.windows.measures import count, millis
+
+WORDS = ["cow", "moon", "over", "the", "dish", "spoon", "ran"]
+TASKS = st.fixed_dictionaries({"times": st.integers(1, 4), "panes": st.integers(1, 4), "counts": st.integers(1, 3)})
+BATCHES = st.lists(
+    st.lists(st.tuples(st.sampled_from(WORDS), st.integers(0, 2), st.integers(0, 120)), max_size=12),
+    min_size=2,
+    max_size=6,
+)
+
+
+@bolt(output="word string, n int, at long")
+def spread(tuple: Any) -> Any:
+    return tuple.word, tuple.n, tuple.at
+
+
+@sliding(
+    millis(40), millis(20), timestamp="at", lag=millis(5), key=("n", "word"), late_stream="late",
+    output="word string, end long, held string, new string, expired string",
+)  # fmt: skip
+def times(window: Any) -> Any:
+    parts = (window.get(), window.get_new(), window.get_expired())
+    return window.key[1], window.end_timestamp, *("+".join(f"{row.n}@{row.at}" for row in part) for part in parts)
+
+
+@sliding(
+    millis(40),
+    millis(20),
+    timestamp="at",
+    key="word",
+    aggregate={"n": agg.sum("n")},
+    output="word string, end long, n long",
+)
+def panes(window: Any) -> Any:
+    return window.key, window.end_timestamp, window.aggregate["n"]
+
+
+@sliding(count(3), count(2), key="word", output="word string, ends string, tasks string")
+def counts(window: Any) -> Any:
+    ids = {row.source_task for row in window}
+    return window.key, "+".join(str(row.end) for row in window), ",".join(map(str, sorted(ids)))
+
+
+@tumbling(count(4), output="rows long")
+def total(window: Any) -> Any:
+    return len(window)
+
+
+@bolt(output="word string, n long")
+class Tally:
+    """How often each word was there, in a state of its own."""
+
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tuple: Any) -> Any:
+        found = self.state.get(tuple.word, 0) + 1
+        self.state.put(tuple.word, found)
+        return tuple.word, found
+
+
+def topology(tasks: dict[str, int], tally: int = 2, **config: Any) -> Topology:
+    builder = TopologyBuilder("words").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("words", InputSpout("word string, n int, at long"))
+    builder.set_bolt("spread", spread).shuffle_grouping("words")
+    for name, window in (("times", times), ("panes", panes)):
+        builder.set_bolt(name, window, tasks[name]).fields_grouping("spread", "word")
+    builder.set_bolt("tally", Tally, tally).fields_grouping("spread", "word")
+    builder.set_bolt("counts", counts, tasks["counts"]).fields_grouping("times", "word")
+    builder.set_bolt("total", total).global_grouping("times")
+    return builder.build()
+
+
+def stored(chain: Chain) -> StoredPlan:
+    wiring = chain.wiring
+    found = of_topology(chain.topology, wiring.plan, wiring.windows, 2)
+    return StoredPlan.of(json.loads(json.dumps(found)))
+
+
+def states(chain: Chain) -> dict[str, list[TaskState]]:
+    found = defaultdict(list)
+    for task in chain.wiring.plan.tasks:
+        number = task.number
+        found[task.component].append(
+            TaskState(chain.metadata.get(number), dict(chain.chunks[number]), dict(chain.values[number]))
+        )
+    return dict(found)
+
+
+class Life:
+    """A query, and the ledger of its acks, which may be dealt out to other tasks between two batches."""
+
+    def __init__(self, tasks: dict[str, int], acks: bool) -> None:
+        self.acks, self.before = acks, 0
+        self.chain = Chain(topology(tasks), partitions=2, seed=7, acks=acks)
+        self.ledger = BatchLedger()
+        self.rows: dict[str, list[Any]] = defaultdict(list)
+        self.open: list[tuple[int, ...]] = []
+        self.told: list[tuple[int, Any]] = []
+
+    def rescale(self, tasks: dict[str, int]) -> None:
+        old = stored(self.chain)
+        new = old.rescaled(tasks, lambda widest: widest)
+        after = dealt(old, new, states(self.chain))
+        self.before += self.chain.batch - 1
+        self.chain = Chain(topology(tasks), 2, seed=11, acks=self.acks, batches_before=self.before)
+        assert new.bolts == stored(self.chain).bolts, "so its definition is that of the topology with these tasks"
+        assert len(after) == len(self.chain.turns)
+        for number, state in enumerate(after):
+            if state.metadata is not None:
+                self.chain.metadata[number] = state.metadata
+            self.chain.chunks[number].update(state.chunks)
+            self.chain.values[number].update(state.values)
+        self.chain.batch = 1  # 0 is what was before
+        self.ledger = self.ledger.begun_anew()
+
+    def run(self, rows: list[Any], drain: bool = False) -> None:
+        batch = self.chain.batch
+        for name, found in self.chain.run({"words": rows}, drain).items():
+            self.rows[name] += found
+            if name == "counts":  # a tuple that has waited names a task that there is now
+                ids = self.chain.wiring.task_ids["times"]
+                assert all(int(id) in ids for *_, of_row in found for id in of_row.split(","))
+        begun = {root_of(self.before + batch, 0): None} if rows and self.acks else {}
+        self.ledger.take(BatchRecord(batch, begun, self.chain.partials))
+        self.ledger.check()
+        self.open.append(self.ledger.open)
+        self.told += [(len(self.open), each.root) for each in self.ledger.news(batch)]
+        self.ledger.notified(batch)
+
+
+def by_word(rows: list[tuple[Any, ...]], width: int) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row[0], []).append(row[1:width])
+    return found
+
+
+@settings(max_examples=10)
+@pytest.mark.parametrize("acks", [False, True])
+@given(batches=BATCHES, before=TASKS, after=st.lists(st.tuples(st.integers(0, 4), TASKS), min_size=1, max_size=2))
+def test_a_topology_cut_anywhere_and_dealt_out_gives_for_each_key_and_acks_what_the_one_without_does(
+    acks: bool, batches: Any, before: Any, after: Any
+) -> None:
+    plain, cut = Life(before, acks), Life(before, acks)
+    for number, rows in enumerate(batches):
+        plain.run(rows)
+        cut.run(rows)
+        for at, tasks in after:
+            if at == number:
+                cut.rescale(tasks)
+    plain.run([], drain=True)
+    cut.run([], drain=True)
+    # A word has two keys in `times`: which of them fires first at one end is no promise, nor which of them `counts` has first.
+    for name, width in (("panes", 3), ("tally", 2), ("times.late", 9)):
+        assert by_word(cut.rows[name], width) == by_word(plain.rows[name], width), name
+    assert sorted(cut.rows["times"]) == sorted(plain.rows["times"])
+    assert sorted(cut.rows["total"]) == sorted(plain.rows["total"])
+    # Every root is open as long, and told of once.
+    assert cut.open == plain.open
+    assert sorted(cut.told) == sorted(plain.told)
+    assert not cut.ledger.open
+
+
+def test_what_belongs_to_a_task_is_refused_by_name() -> None:
+    tasks = {"times": 2, "panes": 2, "counts": 2}
+    plan = stored(Chain(topology(tasks)))
+    for changed, refused in (
+        ({"tally": 3}, r"bolt 'tally' keeps a state of its own \(init_state\).* keep its number of tasks"),
+        ({"total": 3}, r"bolt 'total' has no key=.* keep its number of tasks"),
+        ({"time": 3}, r"tasks names 'time', which is no bolt behind an exchange; did you mean 'times'"),
+        ({"spread": 3}, r"tasks names 'spread', which is no bolt behind an exchange.* may have any number"),
+        ({"times": 0}, r"tasks is a number of at least 1, got 0"),
+        (4, r"tasks is 4, but the checkpoint is that of a topology: say whose, tasks=\{'times': 4\}"),
+    ):
+        with pytest.raises(ConfigError, match=refused):
+            plan.rescaled(changed, lambda widest: widest)
+    same = plan.rescaled({"tally": 2, "total": 1}, lambda widest: widest)
+    assert (same.bolts, same.partitions) == (plan.bolts, 6), "who keeps its number of tasks may keep anything"
+
+
+def test_windows_whose_key_does_not_tell_their_task_are_refused() -> None:
+    class Kept:
+        def init_state(self, state: Any) -> None:
+            pass
+
+        def execute(self, window: Any) -> Any:
+            return len(window)
+
+    def plan(*groupings: tuple[str, tuple[str, ...]], made: Any = None, **options: Any) -> StoredPlan:
+        window = tumbling(count(2), output="n long", name="windows", **options)(made or (lambda window: len(window)))
+        builder = TopologyBuilder("words")
+        builder.set_spout("words", InputSpout("word string, n int"))
+        builder.set_spout("others", InputSpout("word string, n int"))
+        held = tumbling(count(2), key="word", output="word string, n long", name="held")(lambda window: (window.key, 1))
+        builder.set_bolt("held", held, 2).fields_grouping("words", "word")
+        setter = builder.set_bolt("windows", window, 2)
+        for source, by in groupings:
+            setter.fields_grouping(source, *by) if by else setter.shuffle_grouping(source)
+        return stored(Chain(builder.build()))
+
+    both = (("words", ("n",)), ("others", ("word",)))
+    for found, refused in (
+        (
+            plan(("words", ("n",)), key="word"),
+            r"bolt 'windows' groups words:default by n, which is not what its key= \(word\)",
+        ),
+        (plan(("words", ()), key="word"), r'bolt \'windows\' has grouping="shuffle", which does not follow its key='),
+        (
+            plan(*both, key=("word", "n")),
+            r"bolt 'windows' groups others:default by word, which is not what its key= \(word, n\) tells the same",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=refused):
+            found.rescaled({"windows": 3}, lambda widest: widest)
+    identified = plan(("held", ("word",)), made=Kept, key="word", message_id="n")
+    with pytest.raises(
+        ConfigError, match=r"bolt 'windows' knows tuples again by message_id=.*, and 'held' above it would"
+    ):
+        identified.rescaled({"held": 3}, lambda widest: widest)

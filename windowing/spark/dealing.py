@@ -1,0 +1,398 @@
+"""What the tasks of stored bolts hold, dealt out to other numbers of tasks: a pure function of what a checkpoint has.
+
+    definition --> StoredPlan --rescaled--> StoredPlan
+                       |                        |
+    TaskState of each task --------dealt--------+--> TaskState of each new task
+
+    the number of tasks     what its tasks hold
+    stays                   stays as it is, whatever it is; only the tasks upstream that its tuples name may be others
+    changes                 keyed windows go, key by key, where the key now belongs (windows/rescale.py); all else is refused
+
+Laws
+- A key goes where its hash says, and the hash is tried first on the tasks that the keys have now.
+- A tuple keeps its roots and its edge: for who waits for acks nothing was sent, and nothing is done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.codec import CHUNK_MAGIC, META_MAGIC, dumps, frame, loads, unframe
+from windowing.errors import ConfigError, CorruptStateError, quote
+from windowing.execution.compatibility import Definition
+from windowing.schema.checks import did_you_mean
+from windowing.schema.hashing import key_hash
+from windowing.schema.types import Schema
+from windowing.spark.control import checked_tasks
+from windowing.spark.exchange import TASK
+from windowing.spark.rows import NamedRows
+from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, StoredTask, decode_table, encode_table
+from windowing.spark.tuple_rows import INPUT
+from windowing.windows.key_state import key_of
+from windowing.windows.rescale import known_by_all, require_key, rescaled
+
+__all__ = [
+    "KEEP",
+    "StoredBolt",
+    "StoredPlan",
+    "TaskState",
+    "by_level",
+    "dealt",
+]
+
+
+_CHUNK_ROWS = 1 << 18
+KEEP = "keep its number of tasks, or drain it and start with a new checkpoint"
+
+
+@dataclass(frozen=True)
+class StoredBolt:
+    """What a checkpoint says of a bolt behind an exchange. level: which depth it is at, from 0.
+
+    inputs: of each stream that it reads, in order: its name, the fields that its tuples are grouped by or how else they are, its
+    fields with their types. A bolt that keeps nothing has none. window: the fixed part of its windows' definition.
+    """
+
+    name: str
+    level: int
+    tasks: int
+    inputs: tuple[tuple[str, tuple[str, ...] | str, Mapping[str, str]], ...]
+    window: Mapping[str, Any] | None
+    stateful: bool
+    identifies: bool
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The fields of the key of its windows."""
+        return tuple((self.window or {}).get("key") or ())
+
+    def require_dealt(self) -> None:
+        """Raise ConfigError where what it keeps belongs to a task."""
+        if self.stateful:
+            raise ConfigError(
+                f"bolt {self.name!r} keeps a state of its own (init_state), whose keys do not tell their task; {KEEP}"
+            )
+        if self.window is None:
+            return
+        require_key(self.key, self.name)
+
+        for number, (stream, grouping, _) in enumerate(self.inputs):
+            if isinstance(grouping, str):
+                raise ConfigError(
+                    f'bolt {self.name!r} has grouping="{grouping}", which does not follow its key= (stream {stream}); {KEEP}'
+                )
+            if not {*grouping} <= {*self.key} or self._hashed(number) != self.hashed:
+                raise ConfigError(
+                    f"bolt {self.name!r} groups {stream} by {', '.join(grouping)}, which is not what its key= "
+                    f"({', '.join(self.key)}) tells the same of every stream; {KEEP}"
+                )
+
+    @property
+    def hashed(self) -> list[tuple[str, str | None]]:
+        """What tells the task of a tuple: fields with their types."""
+        return self._hashed(0)
+
+    def _hashed(self, number: int) -> list[tuple[str, str | None]]:
+        _, grouping, fields = self.inputs[number]
+        return [(name, fields.get(name)) for name in grouping]
+
+    def task_of(self, tasks: int) -> Callable[[Any], int]:
+        """Return what gives the task of a key, of so many."""
+        types = tuple(Schema.parse(f"field {kind}").types[0] for _, kind in self.hashed)
+        chosen = [self.key.index(column) for column, _ in self.hashed]
+
+        def task(key: Any) -> int:
+            values = key if len(self.key) > 1 else (key,)
+            return key_hash(types, tuple(values[at] for at in chosen)) % tasks
+
+        return task
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """The bolts of a checkpoint in the order of their tasks, its shuffle partitions, its definition."""
+
+    bolts: tuple[StoredBolt, ...]
+    partitions: int
+    definition: Definition
+
+    @classmethod
+    def of(cls, found: Definition) -> StoredPlan:
+        """Return what a definition of `windowed` or of a topology says."""
+        if "topology" in found:
+            return cls(tuple(_bolts_of(found["topology"])), found["topology"]["partitions"], found)
+        fixed, grouping = found["bolt"]["fixed"], found["grouping"]
+        by = grouping if isinstance(grouping, str) else tuple(grouping)
+        inputs = [(name, by, {column: kind for column, kind, _ in rows}) for name, rows in found["inputs"].items()]
+        bolt = StoredBolt(fixed["name"], 0, found["tasks"], tuple(inputs), fixed, bool(fixed.get("stateful")), False)
+        return cls((bolt,), found["tasks"], found)
+
+    @property
+    def takes_acks(self) -> bool:
+        """Whether some spout is told what is done."""
+        return any(len(spout) > 2 for spout in self.definition.get("topology", {}).get("spouts", ()))
+
+    def rescaled(self, tasks: int | Mapping[str, int], partitions_for: Callable[[int], int]) -> StoredPlan:
+        """Return this plan with other numbers of tasks. partitions_for: how many partitions a topology has, by the number of tasks
+        at its widest depth. Raises ConfigError.
+        """
+        wanted = self._wanted(tasks)
+        changed = [bolt for bolt in self.bolts if wanted.get(bolt.name, bolt.tasks) != bolt.tasks]
+        for bolt in changed:
+            bolt.require_dealt()
+        for bolt in self.bolts:
+            above = next((each.name for each in changed if each.level < bolt.level), None)
+            if bolt.identifies and above is not None:
+                raise ConfigError(
+                    f"bolt {bolt.name!r} knows tuples again by message_id=, unique in each task upstream, and {above!r} above it "
+                    "would have others; keep its number of tasks, or drain the checkpoint and start with a new one"
+                )
+        bolts = tuple(replace(bolt, tasks=wanted.get(bolt.name, bolt.tasks)) for bolt in self.bolts)
+        if "topology" not in self.definition:
+            return StoredPlan(bolts, bolts[0].tasks, {**self.definition, "tasks": bolts[0].tasks})
+        widest = max((sum(bolt.tasks for bolt in level) for level in by_level(bolts)), default=1)
+        width = partitions_for(widest)
+        of_topology = self.definition["topology"]
+        numbers = {bolt.name: bolt.tasks for bolt in bolts}
+        levels = [[[name, {**of, "tasks": numbers[name]}] for name, of in level] for level in of_topology["levels"]]
+        topology = {**of_topology, "levels": levels, "partitions": width}
+        return StoredPlan(bolts, width, {**self.definition, "topology": topology})
+
+    def _wanted(self, tasks: int | Mapping[str, int]) -> Mapping[str, int]:
+        names = [bolt.name for bolt in self.bolts]
+        if not isinstance(tasks, Mapping):
+            if "topology" not in self.definition:
+                return {names[0]: tasks}
+            raise ConfigError(
+                f"tasks is {tasks}, but the checkpoint is that of a topology: say whose, tasks={{{names[0] if names else 'id'!r}: "
+                f"{tasks}}}; bolts behind an exchange are {', '.join(names) or 'none'}"
+            )
+        for name, number in tasks.items():
+            if name not in names:
+                raise ConfigError(
+                    f"tasks names {quote(name)}, which is no bolt behind an exchange; {did_you_mean(str(name), names)}. A spout, "
+                    "or a bolt that keeps nothing and that no grouping sends to a certain task, may have any number at any start"
+                )
+            checked_tasks(number)
+        return tasks
+
+
+def _bolts_of(topology: Definition) -> Iterable[StoredBolt]:
+    for level, components in enumerate(topology["levels"]):
+        for name, each in components:
+            inputs = [
+                (
+                    stream,
+                    tuple(by["fields"]) if by["kind"] == "fields" else str(by["kind"]),
+                    {kind[0]: kind[1] for kind in of},
+                )
+                for stream, by, of in each["inputs"]
+            ]
+            identifies = bool((topology["free"].get(name) or {}).get("message_id"))
+            yield StoredBolt(name, level, each["tasks"], tuple(inputs), each["window"], each["stateful"], identifies)
+
+
+def by_level(bolts: Iterable[StoredBolt]) -> list[list[StoredBolt]]:
+    """Return the bolts of each depth, which are one stateful operator of Spark's."""
+    found: dict[int, list[StoredBolt]] = {}
+    for bolt in bolts:
+        found.setdefault(bolt.level, []).append(bolt)
+    return [found[level] for level in sorted(found)]
+
+
+def _ends(read: tuple[str, Any, Any]) -> tuple[str, str]:
+    """Return component and stream of an input."""
+    component, _, stream = read[0].rpartition(":")
+    return component, stream
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """What Spark has of a task: see operator.py."""
+
+    metadata: bytes | None
+    chunks: Mapping[bytes, bytes]
+    values: Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One task of the old checkpoint: its executor as it was stored, and its tuples."""
+
+    number: int
+    stored: StoredTask
+    executor: dict[str, Any]
+    tuples: pa.Table | None
+
+
+def _tasks_of(bolt: StoredBolt, states: Iterable[TaskState]) -> list[_Task]:
+    found = []
+    for task, state in enumerate(states):
+        if state.metadata is None:
+            continue
+        what = _what(bolt, task)
+        stored = StoredTask.of(unframe(META_MAGIC, state.metadata, what), what)
+        tuples = ChunkStore(stored.chunks, state.chunks.get, what).read(None)
+        found.append(_Task(task, stored, loads(stored.executor or b"", what, _no_row(what)), tuples))
+    return found
+
+
+def _what(bolt: StoredBolt, task: int) -> str:
+    return f"state of bolt {bolt.name!r}, task {task}"
+
+
+def _no_row(what: str) -> Callable[[int], Any]:
+    def refuse(number: int) -> Any:
+        raise CorruptStateError(f"{what} names row {number}, as only windows with policies of a user's do")
+
+    return refuse
+
+
+# -- Dealing out -----------------------------------------------------------------------------------------------------------------
+
+
+def dealt(old: StoredPlan, new: StoredPlan, states: Mapping[str, list[TaskState]]) -> list[TaskState]:
+    """Return the states of all new tasks, by number."""
+    numbers = {bolt.name: bolt.tasks for bolt in new.bolts}
+    changed = {bolt.name: numbers[bolt.name] for bolt in old.bolts if bolt.tasks != numbers[bolt.name]}
+    found: list[TaskState] = []
+    for bolt in old.bolts:
+        of_bolt = states[bolt.name]
+        if bolt.name in changed:
+            found += _dealt_out(bolt, of_bolt, changed)
+        else:
+            found += [_moved(bolt, task, state, changed) for task, state in enumerate(of_bolt)]
+    return found
+
+
+def _moved(bolt: StoredBolt, task: int, state: TaskState, changed: Mapping[str, int]) -> TaskState:
+    """Return the state of a task that stays what it is, whose tuples come from tasks that there are now."""
+    if state.metadata is None or not any(component in changed for component, _ in map(_ends, bolt.inputs)):
+        return state
+    what = _what(bolt, task)
+    chunks = {}
+    for key, data in state.chunks.items():
+        table = decode_table(unframe(CHUNK_MAGIC, data, what))
+        chunks[key] = frame(CHUNK_MAGIC, encode_table(_from_tasks(table, bolt, changed)))
+    return replace(state, chunks=chunks)
+
+
+def _from_tasks(tuples: pa.Table, bolt: StoredBolt, changed: Mapping[str, int]) -> pa.Table:
+    """Return stored tuples, each from a task that its component has now: which of them it is does not matter to a window."""
+    for number, (component, _) in enumerate(map(_ends, bolt.inputs)):
+        if component in changed and INPUT in tuples.column_names:
+            tasks = tuples.column(TASK).to_numpy()
+            mine = tuples.column(INPUT).to_numpy() == number
+            place = tuples.schema.get_field_index(TASK)
+            now = pa.array(np.where(mine, tasks % changed[component], tasks), tuples.schema.field(place).type)
+            tuples = tuples.set_column(place, tuples.schema.field(place), now)
+    return tuples
+
+
+def _dealt_out(bolt: StoredBolt, states: Sequence[TaskState], changed: Mapping[str, int]) -> list[TaskState]:
+    """Return the states of a bolt's new tasks, in order."""
+    tasks = changed[bolt.name]
+    old = _tasks_of(bolt, states)
+    if not old:
+        return [TaskState(None, {}, {})] * tasks
+    for each in old:
+        _put_in(each, bolt)
+    _try_hash(bolt, old)
+    executors = rescaled(bolt.key, [each.executor for each in old], tasks, bolt.task_of(tasks), bolt.name)
+    tables: list[list[pa.Table]] = [[] for _ in range(tasks)]
+    owners: dict[int, list[tuple[int, int, int]]] = {
+        each.number: [] for each in old
+    }  # (number, new task, new number) of tuples
+    for task, executor in enumerate(executors):
+        for track in executor["manager"].get("tracks", ()):
+            for (source, number), sequence in zip(track.pop("payloads", ()), track.pop("sequences", ()), strict=True):
+                owners[source].append((number, task, sequence))
+            track.pop("timestamps", None)
+    for each in old:
+        for task, table in _parted(each.tuples, owners[each.number]):
+            tables[task].append(_from_tasks(table, bolt, changed))
+    seen = known_by_all(each.stored.seen for each in old)
+    number = sum(each.stored.next_number for each in old)
+    return [_stored(executor, found, seen, number) for executor, found in zip(executors, tables, strict=True)]
+
+
+def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:
+    """Return the key of each tuple."""
+    rows = NamedRows(bolt.key, ("default",))
+    if INPUT not in tuples.column_names:
+        return rows.keys(tuples, (), bolt.key)
+    found: list[Any] = [None] * tuples.num_rows
+    inputs = tuples.column(INPUT).to_numpy()
+    for number in np.unique(inputs):
+        at = np.flatnonzero(inputs == number)
+        own = tuples.select([f"{number}.{name}" for name in bolt.key]).rename_columns(list(bolt.key)).take(pa.array(at))
+        for position, key in zip(at.tolist(), rows.keys(own, (), bolt.key), strict=True):
+            found[position] = key
+    return found
+
+
+def _put_in(task: _Task, bolt: StoredBolt) -> None:
+    """Put into a snapshot, which was stored without its tuples, where each of them lies: (task, arrival number)."""
+    held: dict[Any, list[tuple[int, int]]] = {}
+    if task.tuples is not None:
+        stamps, numbers = (task.tuples.column(name).to_pylist() for name in (TIMESTAMP, SEQUENCE))
+        for each, at, sequence in zip(_keys(task.tuples, bolt), stamps, numbers, strict=True):
+            held.setdefault(key_of(each), []).append((at, sequence))
+    for track in task.executor["manager"].get("tracks", ()):
+        if "panes" in track:
+            continue
+        ordered = sorted(held.pop(key_of(track["key"]), ()))
+        track["timestamps"] = [at for at, _ in ordered]
+        track["sequences"] = [sequence for _, sequence in ordered]
+        track["payloads"] = [(task.number, sequence) for _, sequence in ordered]
+    if held:
+        raise CorruptStateError(
+            f"a chunk holds tuples of key {quote(next(iter(held)))}, of which its task knows nothing"
+        )
+
+
+def _try_hash(bolt: StoredBolt, old: Sequence[_Task]) -> None:
+    """Refuse keys whose hash here is not Spark's: each has to be found where it is."""
+    task_of = bolt.task_of(bolt.tasks)
+    for each in old:
+        manager = each.executor["manager"]
+        for key in manager.get("keys") or [track["key"] for track in manager.get("tracks", ())]:
+            if task_of(key_of(key)) != each.number:
+                raise ConfigError(
+                    f"key {quote(key)} of bolt {bolt.name!r} is in task {each.number}, where its hash is not: keys of "
+                    f"{', '.join(str(kind) for _, kind in bolt.hashed)} cannot be dealt out; keep the number of tasks"
+                )
+
+
+def _parted(tuples: pa.Table | None, dealt: list[tuple[int, int, int]]) -> Iterable[tuple[int, pa.Table]]:
+    """Yield the tuples of an old task by new task, under their new numbers."""
+    if tuples is None or not dealt:
+        return
+    numbers, owners, sequences = np.array(sorted(dealt), dtype=np.int64).T
+    at = np.searchsorted(numbers, tuples.column(SEQUENCE).to_numpy())
+    place = tuples.schema.get_field_index(SEQUENCE)
+    tuples = tuples.set_column(place, tuples.schema.field(place), pa.array(sequences[at]))
+    for task in np.unique(owners):
+        yield int(task), tuples.filter(pa.array(owners[at] == task))
+
+
+def _stored(executor: dict[str, Any], tables: list[pa.Table], seen: list[Any], number: int) -> TaskState:
+    chunks: list[Chunk] = []
+    blobs, nonce = {}, os.urandom(8)
+    if tables:
+        table = pa.concat_tables(tables, promote_options="default").sort_by(
+            [(TIMESTAMP, "ascending"), (SEQUENCE, "ascending")]
+        )
+        for start in range(0, table.num_rows, _CHUNK_ROWS):
+            part = table.slice(start, _CHUNK_ROWS).combine_chunks()
+            chunk = Chunk(len(chunks), nonce, part.num_rows, [[0, part.num_rows]])
+            chunks.append(chunk)
+            blobs[chunk.key] = frame(CHUNK_MAGIC, encode_table(part))
+    stored = StoredTask(dumps(executor), chunks, len(chunks), number, seen)
+    return TaskState(frame(META_MAGIC, stored.body()), blobs, {})
