@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +18,8 @@ from tests.crash import harness, job, topology_job, trident_spark_job
 from tests.crash.test_topology_killed import assert_nothing_acked_early, told
 from tests.crash.test_trident_killed import sorted_outputs
 from tests.object_stores.jobs import Acks, Trident, Windows
+from windowing.errors import CheckpointError, SinkError
+from windowing.spark import FileSink, failpoints
 from windowing.spark.hadoop import Folder
 
 for module in (harness, job, topology_job, trident_spark_job):
@@ -86,3 +90,78 @@ def test_a_job_killed_on_a_store_and_started_again_gives_the_rows_of_a_local_run
             assert_nothing_acked_early(on_disk, done)
     assert START[kind](spark, of).await_end(240), "the query does not end"
     assert result(spark, kind, of) == wanted
+
+
+@pytest.mark.parametrize("point", ["before_batch:1", "in_sink:1"])
+def test_a_driver_that_another_one_overtakes_ends_and_the_rows_are_those_of_one(
+    spark: SparkSession,
+    local: Callable[[str], tuple[Any, ...]],
+    there: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+) -> None:
+    of = prepared("windows", tmp_path, there)
+    ended: list[int] = []
+    monkeypatch.setattr(failpoints, "_kill", lambda name: ended.append(harness.run_process(of)))
+    monkeypatch.setenv("WINDOWING_FAILPOINT", point)
+    monkeypatch.setenv("WINDOWING_FAILPOINT_ONCE", str(tmp_path / "once"))
+    with pytest.raises(CheckpointError, match="another query writes to checkpoint"):
+        job.start(spark, of).await_end(240)
+    assert ended == [0]
+    assert result(spark, "windows", of) == local("windows")[0]
+
+
+def test_a_file_of_ours_is_whole_or_the_one_before(spark: SparkSession, there: str) -> None:
+    folder = Folder(spark, there)
+    folder.write("query.json", b"before")
+    with pytest.raises(CheckpointError):
+        folder.write("query.json", None)  # type: ignore[arg-type]  # ends between create and close
+    assert folder.read("query.json") == b"before"
+    folder.write("query.json", b"after")
+    assert folder.read("query.json") == b"after"
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+REFUSED = {
+    "no bucket": ("s3a://nowhere", {}, "see that the bucket or folder above it is there"),
+    "wrong key": ("s3a://foreign", {"secret.key": "hunter2hunter2"}, "give the user of the session the right"),
+    "no user": ("s3a://strange", {"access.key": "stranger"}, "give the user of the session the right"),
+    "S3 is down": ("s3a://down", {"endpoint": "http://127.0.0.1:{port}"}, "see that its server is named rightly"),
+    "HDFS is down": ("hdfs://127.0.0.1:{port}", {}, "see that its server is named rightly and answers"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_store_that_cannot_be_used_is_one_line_with_the_way_out_in_time(
+    spark: SparkSession, tmp_path: Path, why: str
+) -> None:
+    root, given, way_out = REFUSED[why]
+    port = closed_port()
+    for name, value in given.items():
+        conf: Any = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+        conf.set(f"fs.s3a.bucket.{root.partition('//')[2]}.{name}", value.format(port=port))
+    of = prepared("windows", tmp_path, root.format(port=port) + "/job")
+    began = time.monotonic()
+    with pytest.raises(CheckpointError) as found:
+        job.start(spark, of)
+    took, said = time.monotonic() - began, str(found.value)
+    print(f"{why}, after {took:.1f} s: {said}")
+    assert took < 30
+    assert said.count("\n") == 0
+    assert of.checkpoint in said
+    assert way_out in said
+    assert "hunter2" not in said
+
+
+def test_a_sink_whose_bucket_is_not_there_is_an_error_that_names_it(
+    spark: SparkSession, there: str, tmp_path: Path
+) -> None:
+    of = prepared("windows", tmp_path, there)
+    sinks = {**of.sinks(), "late": FileSink("s3a://nowhere/late")}
+    with pytest.raises(SinkError, match=r"s3a://nowhere/late cannot be used: .*; see that the bucket"):
+        job.start(spark, of, sinks=sinks).await_end(240)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from typing import Any, cast
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
@@ -40,6 +41,17 @@ _RENAME = "org.apache.hadoop.fs.Options$Rename"
 _ABORTABLE = "fs.capability.outputstream.abortable"
 """What a file system can do that shows nothing of a file before it is closed: S3, by s3a."""
 _BYTES = "org.apache.commons.io.IOUtils"
+_FILE_SYSTEM = "org.apache.hadoop.fs.FileSystem"
+_SETTINGS = "org.apache.hadoop.conf.Configuration"
+_IMPATIENT = {
+    "fs.s3a.attempts.maximum": "1",
+    "fs.s3a.retry.limit": "2",
+    "fs.s3a.connection.establish.timeout": "5s",
+    "ipc.client.connect.max.retries": "2",
+    "ipc.client.connect.timeout": "5000",
+    "ipc.client.connect.max.retries.on.timeouts": "1",
+}
+"""How a file system is asked for the first time: by default each call tries again and again, with growing pauses."""
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
@@ -64,6 +76,9 @@ _WAYS_OUT = (
 )
 _OTHER_WAY_OUT = "see that the bucket or folder above it is there, and that the user of the session may write to it"
 
+_answered: set[str] = set()
+"""The file systems, by scheme and server or bucket, that this process has reached."""
+
 
 def checked_folder(option: str, path: Any) -> str:
     """Return the path of a folder that was given as an option. Raises ConfigError for what is none: None, a number, empty text."""
@@ -87,6 +102,7 @@ class Folder:
         with self._reaching(path):
             self._path_class: Any = getattr(self._jvm, _PATH)
             given: Any = self._path_class(path)
+            self._ask(path, given)
             self._fs: Any = given.getFileSystem(self._conf)
             self._path: Any = self._fs.makeQualified(given)
 
@@ -189,6 +205,22 @@ class Folder:
         """Remove the file or directory `name` with all it holds; a missing one is no error."""
         with self._reaching():
             self._fs.delete(self._file(name), True)
+
+    def _ask(self, path: str, given: Any) -> None:
+        """Reach the file system for the first time, with little patience; whoever uses it after that has its own."""
+        at = urlsplit(path)
+        root = f"{at.scheme}://{at.netloc}"
+        if at.scheme in ("", "file") or root in _answered:
+            return
+        settings = getattr(self._jvm, _SETTINGS)(self._conf)
+        for name, value in _IMPATIENT.items():
+            settings.set(name, value)
+        asked = getattr(self._jvm, _FILE_SYSTEM).newInstance(given.toUri(), settings)
+        try:
+            asked.exists(given)
+        finally:
+            asked.close()
+        _answered.add(root)
 
     def _file(self, name: str) -> Any:
         return self._path_class(self._path, name)
