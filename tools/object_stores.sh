@@ -84,7 +84,8 @@ start_s3() {
     port="$(free_port)" key="$(.venv/bin/python -c 'import secrets; print(secrets.token_hex(16))')"
     printf '%s\n' "s3proxy.endpoint=http://127.0.0.1:$port" "s3proxy.authorization=aws-v2-or-v4" "s3proxy.identity=windowing" \
         "s3proxy.credential=$key" "jclouds.provider=transient" "jclouds.identity=none" "jclouds.credential=none" >"$HOME_DIR/s3.conf"
-    launch s3 "$HOME_DIR/jars/s3/*" org.gaul.s3proxy.Main --properties "$HOME_DIR/s3.conf"
+    echo '<configuration><root level="OFF"/></configuration>' >"$HOME_DIR/logback.xml"  # by default it logs each byte: gigabytes
+    launch s3 "$HOME_DIR/jars/s3/*" "-Dlogback.configurationFile=$HOME_DIR/logback.xml" org.gaul.s3proxy.Main --properties "$HOME_DIR/s3.conf"
     await s3 "$port"
     AWS_ACCESS_KEY_ID=windowing AWS_SECRET_ACCESS_KEY="$key" .venv/bin/python - "127.0.0.1:$port" "$BUCKET" <<'PYTHON' ||
 import sys
