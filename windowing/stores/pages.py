@@ -40,7 +40,7 @@ from windowing.errors import CheckpointError, CorruptStateError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import Record, record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
-from windowing.stores.sqlite_files import checked_path, make_durable
+from windowing.stores.sqlite_files import OwnedConnection, checked_path, make_durable
 from windowing.topology.state import NEVER
 from windowing.windows.config import WindowConfig
 from windowing.windows.pages import CheckpointedPages, PageRows
@@ -221,7 +221,9 @@ class SqlitePages:
         """The ids of the tasks that tuples of a topology come from: not stored, for they are those of the topology now."""
         self._uncommitted = 0
         with self._raising("it cannot be opened"):
-            self._db = sqlite3.connect("" if path is None else path, isolation_level=None, timeout=1.0)
+            self._db = sqlite3.connect(
+                "" if path is None else path, isolation_level=None, timeout=1.0, factory=OwnedConnection
+            )
         try:
             with self._raising("it cannot be opened"):
                 # One process a file: the lock is taken by the first transaction and kept until the file is closed.

@@ -23,6 +23,7 @@ from windowing.errors import ConfigError, WindowingError, quote
 __all__ = [
     "BUSY",
     "DAMAGED",
+    "OwnedConnection",
     "SqliteFile",
     "checked_path",
     "code_of",
@@ -34,6 +35,16 @@ __all__ = [
 DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
 """The first is an error in the SQL: ours is constant, so the tables are not what they were."""
 BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+class OwnedConnection(sqlite3.Connection):
+    """A connection that is closed with the object that has it, at the latest: a cluster that is let go of closes its files, and
+    Python 3.13 warns of a connection that nobody closed.
+    """
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.Error):  # it is another thread's
+            self.close()
 
 
 def code_of(problem: sqlite3.Error) -> int:
@@ -97,7 +108,9 @@ class SqliteFile:
         self.path = path
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(
+                path, timeout=timeout_s, isolation_level=None, check_same_thread=False, factory=OwnedConnection
+            )
         try:
             with self._translated():
                 make_durable(self._db, timeout_s)

@@ -37,7 +37,15 @@ from typing import Any, Protocol
 from windowing.codec import decode_value, encode_value
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, quote
 from windowing.stores.pages import SqlitePages
-from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
+from windowing.stores.sqlite_files import (
+    BUSY,
+    DAMAGED,
+    OwnedConnection,
+    checked_path,
+    code_of,
+    make_durable,
+    make_whole,
+)
 from windowing.topology.state import NEVER, BufferedState, Changes, StateProvider, StateStore
 
 __all__ = [
@@ -308,7 +316,7 @@ class StateFile:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def _connect(self, path: Path) -> sqlite3.Connection:
-        db = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None)
+        db = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None, factory=OwnedConnection)
         db.text_factory = lambda text: text.decode(errors="surrogateescape")  # a damaged name is seen by its checksum
         return db
 
