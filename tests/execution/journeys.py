@@ -6,7 +6,7 @@
 What is counted: functions of this library (`def`, of a module or a class), and their files, that are called while a batch is
 worked on in a query, or a cluster, that has started; the second batch, so that there is a state, without any error. Lambdas,
 comprehensions and functions inside functions are part of the function that they stand in; class bodies and imports, the packing of
-what Spark sends to its workers, generated methods, the tests' and the user's own functions are not counted.
+what Spark sends to its workers, generated methods, `__del__`, the tests' and the user's own functions are not counted.
 
     windowed    from the rows in the first Python worker to the state and the output of the stateful operator
     trident     from a source's tuples in the first Python worker to states that are committed and what goes to sinks
@@ -131,8 +131,8 @@ class Journey:
 
 def _step(code: CodeType) -> Step | None:
     path = Path(code.co_filename)
-    # A class body has no optimized locals.
-    if not path.is_relative_to(_ROOT) or not code.co_flags & 0x1:
+    # A class body has no optimized locals; `__del__` is called by the collector of garbage, in whatever it interrupts.
+    if not path.is_relative_to(_ROOT) or not code.co_flags & 0x1 or code.co_name == "__del__":
         return None
     return path.relative_to(_ROOT).as_posix(), code.co_qualname.split(".<locals>")[0]
 
