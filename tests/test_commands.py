@@ -526,3 +526,15 @@ def test_the_page_has_every_command():
     page = (ROOT / "docs" / "reference" / "command_line.md").read_text()
     for name in cli.commands.commands:
         assert f"`windowing {name}" in page, name
+
+
+@pytest.mark.parametrize("given", [["x"], ["0"], ["count="], ["count=-1"], ["4", "count=2"], ["4", "5"]])
+def test_numbers_of_tasks_that_are_none_are_refused_before_spark_starts(given):
+    found = CliRunner().invoke(
+        commands, ["rescale", "old", "new", *(part for each in given for part in ("--tasks", each))]
+    )
+    assert (found.exit_code, "Invalid value for --tasks" in found.output, "BOLT=NUMBER" in found.output) == (
+        2,
+        True,
+        True,
+    )

@@ -241,3 +241,15 @@ def test_windows_whose_key_does_not_tell_their_task_are_refused() -> None:
         ConfigError, match=r"bolt 'windows' knows tuples again by message_id=.*, and 'held' above it would"
     ):
         identified.rescaled({"held": 3}, lambda widest: widest)
+
+
+def test_edges_of_a_dealt_out_query_are_not_those_that_the_one_before_has_made() -> None:
+    tasks = {"times": 1, "panes": 1, "counts": 1}
+    life = Life(tasks, acks=True)
+    for number in range(
+        6
+    ):  # each batch is the first one of a query: without what was before, each would make the same edges
+        life.run([("cow", 1, 20 * number + 1)])
+        life.rescale(tasks)
+    life.run([], drain=True)
+    assert [root for _, root in life.told] == [root_of(number, 0) for number in range(6)]
