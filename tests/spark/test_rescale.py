@@ -159,7 +159,7 @@ def test_what_ends_anywhere_is_refused_as_half_made_and_done_again(
         rescale(old, str(tmp_path / "other"), tasks=3, spark=spark)
     rescale(old, new, tasks=3, spark=spark)
     left = {path.name for path in (Path(new) / "windowing").iterdir() if not path.name.startswith(".")}
-    assert left == {"control", "definition.json"}
+    assert left == {"control", "definition.json", "query.json"}
     with pytest.raises(CheckpointError, match="is not empty: it holds"):
         rescale(old, new, tasks=3, spark=spark)
     rest = run(panes, source.add(batch(2)).read(), new, drain=True)
