@@ -19,11 +19,10 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing import count, tumbling
 from windowing.cli.doctor import diagnose
 from windowing.errors import ConfigError, SessionError
 from windowing.schema.types import Schema
-from windowing.spark import FileSink, PartitionedSpout, check, configure, require_session, session, windowed
+from windowing.spark import FileSink, PartitionedSpout, check, configure, require_session, session
 from windowing.spark.session import REQUIRED, given_settings
 from windowing.spark.spouts import selected
 
@@ -284,12 +283,11 @@ def test_spark_connect_is_refused_before_anything_starts(monkeypatch: pytest.Mon
     "door",
     [
         require_session,
-        check,
         lambda connected: FileSink("/nowhere/out").read(connected),
         lambda connected: FileSink("/nowhere/out").committed(connected),
         lambda connected: Numbers().stream(connected),
     ],
-    ids=["require_session", "check", "read", "committed", "spout"],
+    ids=["require_session", "read", "committed", "spout"],
 )
 def test_a_session_of_spark_connect_or_of_an_older_spark_is_refused_at_every_door(
     door: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
@@ -305,10 +303,6 @@ def test_a_session_of_spark_connect_or_of_an_older_spark_is_refused_at_every_doo
 
 
 def test_a_dataframe_of_spark_connect_is_refused_before_its_server_is_asked() -> None:
-    @tumbling(count(2), output="n long")
-    def total(window: Any) -> int:
-        return len(window)
-
     class Remote(DataFrame):
         def __new__(cls) -> Any:
             return object.__new__(cls)
@@ -326,14 +320,8 @@ def test_a_dataframe_of_spark_connect_is_refused_before_its_server_is_asked() ->
         def isStreaming(self) -> bool:  # noqa: N802
             raise AssertionError("the server was asked")
 
-    for door in (
-        lambda rows: windowed(total, rows),
-        lambda rows: selected("spout 's'", Schema.parse("n long"), rows, None, "s"),
-    ):
-        with pytest.raises(
-            SessionError, match=r"needs a classic Spark session, got one of Spark Connect; use windowing"
-        ):
-            door(Remote())
+    with pytest.raises(SessionError, match=r"needs a classic Spark session, got one of Spark Connect; use windowing"):
+        selected("spout 's'", Schema.parse("n long"), Remote(), None, "s")
 
 
 def test_check_says_all_at_once_what_is_wrong_here_and_in_a_worker(

@@ -21,7 +21,7 @@ from pyspark.sql.types import DataType, StructType
 from windowing.errors import ConfigError, describe_error, quote
 from windowing.spark.failures import FailedQuery, Seal, library_error
 from windowing.spark.hadoop import checked_folder
-from windowing.spark.session import is_local
+from windowing.spark.session import in_worker, is_connect, is_local
 from windowing.spark.spouts import arrow_type_in_spark
 
 __all__ = [
@@ -101,6 +101,7 @@ T = TypeVar("T")
 _spark_s: Any = cast(Any, CloudPickleSerializer)()  # what Spark itself sends functions with
 _SMALL_BYTES = 256 << 10
 _MB = 1 << 20
+_PLAN_BYTES = 16 << 20
 _SHARE = 0.5
 """How much of the memory of the driver's JVM a broadcast may take. Measured."""
 
@@ -119,10 +120,13 @@ class Shipped(Generic[T]):
         data = _pickled(value, what, parts)
         self._load: tuple[Any, ...] = (_loaded, data)
         self._broadcast: Any = None
-        if len(data) > _SMALL_BYTES:
+        connect = is_connect(spark)
+        if connect:
+            _require_sendable(data, what, parts)
+        elif len(data) > _SMALL_BYTES:
             self._broadcast = _broadcast(spark, data, what, parts)
             self._load = ()
-        if not is_local(str(getattr(spark.sparkContext, "master", "local"))):
+        if connect or not is_local(str(getattr(spark.sparkContext, "master", "local"))):
             _require_loadable(spark, self, what)
 
     @classmethod
@@ -169,7 +173,7 @@ def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
 def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> None:
     """Load a value on an executor, before the first batch. Raises SessionError for a library or a module that is missing there."""
     try:
-        spark.sparkContext.parallelize([0], 1).foreach(lambda _: shipped.load())
+        in_worker(spark, shipped.load)
     except Exception as problem:  # py4j has no types
         found = library_error(problem, FailedQuery(what, "", spark=None))
         if found is problem:
@@ -198,6 +202,21 @@ def _pickled(value: Any, what: str, parts: Mapping[str, Any]) -> bytes:
         ) from problem
 
 
+def _require_sendable(data: bytes, what: str, parts: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what is too much for a plan: Spark Connect has no broadcasts, and its server takes 128 MiB at once."""
+    if len(data) > _PLAN_BYTES:
+        who, size = _largest(parts, what), len(data) / _MB
+        raise ConfigError(
+            f"{who} closes over too much to be sent through Spark Connect: {what} takes {size:.0f} MiB, and a plan carries at most "
+            f"{_PLAN_BYTES / _MB:.0f}. Read it from a file in `prepare` of a class"
+        )
+
+
+def _largest(parts: Mapping[str, Any], what: str) -> str:
+    sizes = {name: _size(part) or 0 for name, part in parts.items()}
+    return max(sizes, key=lambda name: sizes[name], default=what)
+
+
 def _broadcast(spark: SparkSession, data: bytes, what: str, parts: Mapping[str, Any]) -> Any:
     context: Any = spark.sparkContext
     heap = int(getattr(context._jvm, "java.lang.Runtime").getRuntime().maxMemory())
@@ -212,12 +231,11 @@ def _broadcast(spark: SparkSession, data: bytes, what: str, parts: Mapping[str, 
 
 
 def _too_large(data: bytes, heap: int, what: str, parts: Mapping[str, Any]) -> ConfigError:
-    sizes = {name: _size(part) or 0 for name, part in parts.items()}
-    who = max(sizes, key=lambda name: sizes[name], default=what)
     return ConfigError(
-        f"{who} closes over too much to be sent to Spark's workers: {what} takes {len(data) / _MB:.0f} MiB, and the driver's "
-        f"memory of {heap / _MB:.0f} MiB takes at most {heap * _SHARE / _MB:.0f}, with what other queries have sent. Start the "
-        "session with a larger spark.driver.memory (and spark.executor.memory), or read it from a file in `prepare` of a class"
+        f"{_largest(parts, what)} closes over too much to be sent to Spark's workers: {what} takes {len(data) / _MB:.0f} MiB, "
+        f"and the driver's memory of {heap / _MB:.0f} MiB takes at most {heap * _SHARE / _MB:.0f}, with what other queries have "
+        "sent. Start the session with a larger spark.driver.memory (and spark.executor.memory), or read it from a file in "
+        "`prepare` of a class"
     )
 
 

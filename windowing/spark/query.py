@@ -14,13 +14,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DateType, NumericType, StringType, StructType, TimestampNTZType, TimestampType
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, SessionError, quote
 from windowing.execution.compatibility import Definition
 from windowing.execution.compiler import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
@@ -32,7 +32,7 @@ from windowing.spark.control import checked_tasks
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.running import WindowedQuery
-from windowing.spark.session import require_classic, require_readable_zone, require_session
+from windowing.spark.session import is_connect, parallelism, require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, WindowTurn
@@ -54,6 +54,11 @@ __all__ = [
 _log = logging.getLogger("windowing.spark")
 REASON = "reason"
 InputFrames = DataFrame | Mapping[str, DataFrame]
+_NO_START = (
+    "start() reads and writes its checkpoint through the driver's JVM, which a session of Spark Connect hides; use "
+    "windowing.spark.session() where the driver is, or write the DataFrames of .streams with Spark's own sinks: "
+    "stream['default'].writeStream"
+)
 _TIMES = (NumericType, DateType, TimestampType, TimestampNTZType)  # what pack.timestamps_of reads
 
 
@@ -77,12 +82,13 @@ def windowed(
         replay with another number of cores does not repeat.
     control: the folder of control files for the DataFrames of `streams`; `start` has its own.
 
-    Raises ConfigError, or SessionError, before any data moves.
+    On a session of Spark Connect its `streams` are to be had, and `start` is not. Raises ConfigError, or SessionError, before any
+    data moves.
     """
     declared = bolt_of(bolt)
     inputs = _inputs(source)
     spark = next(iter(inputs.values())).sparkSession
-    require_session(spark)
+    require_session(spark, connect=True)
     config = declared.config
     chosen = _grouping(config, grouping)
     columns = next(iter(inputs.values())).columns
@@ -117,10 +123,10 @@ class WindowedStream:
         self._layout = Layout(self.schemas)
         self._assemblies: dict[int, Assembly] = {}
 
-    @property
+    @cached_property
     def tasks(self) -> int:
         """The number of tasks; `start` on an old checkpoint takes the checkpoint's, if none was given."""
-        return int(self._spark.sparkContext.defaultParallelism) if self._asked_tasks is None else self._asked_tasks
+        return parallelism(self._spark) if self._asked_tasks is None else self._asked_tasks
 
     @property
     def streams(self) -> dict[str, DataFrame]:
@@ -163,6 +169,8 @@ class WindowedStream:
         first batch.
         """
         require_start(checkpoint, query_name)
+        if is_connect(self._spark):
+            raise SessionError(_NO_START)
         require_session(self._spark)
         left_out = names_of("discard", discard, "streams")
         known, late = self._sinks(sinks, left_out), self.bolt.config.late_stream
@@ -254,7 +262,6 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
             raise ConfigError(f"an input stream is called by a text, got {quote(name)}")
         if not isinstance(rows, DataFrame):
             raise ConfigError(f"input stream {name!r} is a streaming DataFrame, got {quote(rows)}")
-        require_classic(rows.sparkSession)  # Connect would ask its server whether they are streaming
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
     first, *_ = names = sorted(given)

@@ -6,12 +6,15 @@
     require_session       REQUIRED, the packages and the workers' Python, on the driver; every start calls it
     check(spark, bolt)    all that, and what a Python worker has: versions of packages, whether it can load the bolts
 
+A session of Spark Connect hides the driver's JVM; what needs none of it (`WindowedStream.streams`, `check`) works there too.
+
 The settings and why each is needed are in one table, `REQUIRED`; facts behind them: docs/operate/deploy.md.
 """
 
 from __future__ import annotations
 
 import builtins
+import json
 import os
 import re
 import shlex
@@ -36,6 +39,7 @@ from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError, SessionError, describe_error, printable, quote
 
@@ -44,8 +48,11 @@ __all__ = [
     "check",
     "configure",
     "given_settings",
+    "in_worker",
+    "is_connect",
     "is_local",
     "other_python",
+    "parallelism",
     "require_classic",
     "require_readable_zone",
     "require_session",
@@ -228,7 +235,7 @@ def check(spark: SparkSession, *bolts: Any) -> None:
     There it looks at the library, the versions of the packages that take part, and whether it can load `bolts` (windowed bolts,
     topologies, functions) with the modules that they import. Cost: a Spark job of one task.
     """
-    require_classic(spark)
+    _require_open(spark)
     wrong = [*_wrong_here(spark), *_wrong_there(spark, bolts)]
     if wrong:
         raise SessionError("windowed bolts cannot run in this session:" + "".join(f"\n  - {each}" for each in wrong))
@@ -243,9 +250,37 @@ def is_local(master: str) -> bool:
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
-def require_session(spark: SparkSession) -> None:
-    """Raise SessionError, naming the setting and the way out, when windowed bolts could lose data in this session."""
-    require_classic(spark)
+def is_connect(spark: Any) -> bool:
+    """Return whether a session is one of Spark Connect: a client, whose driver runs on a server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks the cluster runs at once, by its own count; the server of Spark Connect is asked by a small job."""
+    if not is_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    return spark.range(1 << 20).select(F.spark_partition_id()).distinct().count()
+
+
+def in_worker(spark: SparkSession, function: Callable[[], Any]) -> Any:
+    """Return what a function returns in a Python worker of an executor, as JSON carries it. Cost: a job of one task."""
+    if not is_connect(spark):
+        return spark.sparkContext.parallelize([0], 1).map(lambda _: function()).collect()[0]
+
+    def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"found": [json.dumps(function())]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(once, "found string").collect()
+    return json.loads(row["found"])
+
+
+def require_session(spark: SparkSession, connect: bool = False) -> None:
+    """Raise SessionError, naming the setting and the way out, when windowed bolts could lose data in this session.
+
+    connect: whether one of Spark Connect will do.
+    """
+    (_require_open if connect else require_classic)(spark)
     _require_packages()
     wrong = _wrong_here(spark)
     if wrong:
@@ -254,7 +289,8 @@ def require_session(spark: SparkSession) -> None:
         raise SessionError(
             f"the session has {count} with which data could be lost; windowing.spark.session() has none:{lines}"
         )
-    _share_modules(spark)
+    if not is_connect(spark):
+        _share_modules(spark)
 
 
 def require_readable_zone(spark: SparkSession) -> None:
@@ -297,7 +333,7 @@ def require_classic(spark: SparkSession) -> None:
     windowing.errors.SessionError: [SESSION] windowing.spark needs a Spark session, got None; make one with ...
     """
     require_spark("4.1", "windowing.spark")
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         raise SessionError(_CONNECT + "use windowing.spark.session()")
     if not isinstance(spark, SparkSession):
         raise SessionError(
@@ -307,11 +343,20 @@ def require_classic(spark: SparkSession) -> None:
         raise SessionError("the Spark session was stopped; make another one with windowing.spark.session()")
 
 
+def _require_open(spark: SparkSession) -> None:
+    """Raise SessionError for what is no session, classic or of Spark Connect, was stopped, or is of a PySpark before 4.1."""
+    if not is_connect(spark):
+        require_classic(spark)
+        return
+    require_spark("4.1", "windowing.spark")
+    if getattr(spark, "is_stopped", False):
+        raise SessionError("the session of Spark Connect was stopped; connect again")
+
+
 def _wrong_here(spark: SparkSession) -> list[str]:
-    """Return what is wrong on the driver, by the table."""
-    return [
-        problem for problem in (*map(partial(_wrong, spark), REQUIRED), _wrong_python(spark)) if problem is not None
-    ]
+    """Return what is wrong on the driver, by the table; whose Python a server of Spark Connect starts, only a worker can tell."""
+    python = None if is_connect(spark) else _wrong_python(spark)
+    return [problem for problem in (*map(partial(_wrong, spark), REQUIRED), python) if problem is not None]
 
 
 def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
@@ -505,7 +550,8 @@ def _probe(packages: Sequence[str], bolts: Sequence[tuple[str, bytes]]) -> tuple
 
 def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
     """Return what is wrong in a worker of an executor, compared with this process."""
-    _share_modules(spark)
+    if not is_connect(spark):
+        _share_modules(spark)
     probe = FunctionType(_probe.__code__, {"__builtins__": builtins}, "probe")
     probe.__module__ = "__main__"  # so that it travels by value
     serializer: Any = cast(Any, CloudPickleSerializer)()
@@ -513,7 +559,7 @@ def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
         (str(getattr(bolt, "name", None) or getattr(bolt, "__name__", bolt)), serializer.dumps(bolt)) for bolt in bolts
     ]
     try:
-        ((found, lost),) = spark.sparkContext.parallelize([0], 1).map(lambda _: probe(_PACKAGES, sent)).collect()
+        found, lost = in_worker(spark, lambda: probe(_PACKAGES, sent))
     except Exception as problem:  # py4j has no types
         lost = re.search(r"No module named '[\w.]+'", str(problem))
         why = other_python(str(problem)) or (lost[0] if lost else describe_error(problem))
