@@ -11,6 +11,7 @@ import time
 import tomllib
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
@@ -471,9 +472,8 @@ def test_states_are_read_beside_a_writer_and_not_touched(tmp_path):
 def test_a_damaged_fence_is_said_and_a_file_that_is_none_refused(tmp_path):
     file = tmp_path / "states.db"
     written_states(file)
-    with sqlite3.connect(file) as db:
+    with closing(sqlite3.connect(file)) as db, db:
         db.execute("UPDATE counts_fences SET record = x'00'")
-    db.close()
     assert "damaged" in run("states", file).output
     file.write_bytes(b"no database" * 100)
     done = run("states", file)

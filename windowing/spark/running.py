@@ -90,7 +90,8 @@ class QuerySpec:
         rows = self.output(folder.path)
         self.writer.begin(rows.sparkSession)
         self.gaps.read_by(rows)
-        self.writer.before = lambda batch: self.gaps.count(Folder(self.spark, self.checkpoint) / "offsets", batch)
+        offsets = Folder(self.spark, self.checkpoint) / "offsets"
+        self.writer.before = lambda batch: self.gaps.count(offsets, batch)
         stream: Any = rows.writeStream.foreachBatch(self.writer).outputMode("append")
         stream = stream.option("checkpointLocation", self.checkpoint).trigger(**self.trigger)
         if self.query_name is not None:
