@@ -359,21 +359,34 @@ def status_command(checkpoint: Path, by_task: bool) -> None:
 @commands.command("rescale")
 @click.argument("old")
 @click.argument("new")
+@click.option("--tasks", "given", multiple=True, help="How many the new one has; of a topology BOLT=N, repeated.")
+@click.option("--before", metavar="FILE:NAME", help="Of Trident, not --tasks: the topology as it was started on OLD.")
 @click.option(
-    "--tasks", "given", required=True, multiple=True, help="How many the new one has; of a topology BOLT=N, repeated."
+    "--after", metavar="FILE:NAME", help="And as it will be on NEW, with another name or store for each state."
 )
 @click.option(
     "--partitions", type=click.IntRange(min=1), help="Shuffle partitions of a topology; its cores if left out."
 )
-def rescale_command(old: str, new: str, given: tuple[str, ...], partitions: int | None) -> None:
+def rescale_command(
+    old: str, new: str, given: tuple[str, ...], before: str | None, after: str | None, partitions: int | None
+) -> None:
     """Make a checkpoint NEW with other numbers of tasks of the checkpoint OLD of a stopped query, and close OLD."""
-    tasks = _tasks(given)
+    if bool(given) == bool(before and after) or bool(before) != bool(after):
+        raise click.UsageError("give --tasks, or for a Trident topology --before and --after")
+    tasks = _tasks(given) if given else None
+    made: dict[str, Any] = {
+        option: topology_of(target) for option, target in (("before", before), ("after", after)) if target
+    }
     try:
         from windowing.spark import rescale, session
     except ModuleNotFoundError as missing:
         raise CommandRefused(f"{missing.name} is not installed; pip install 'windowing[spark]'") from None
-    rescale(old, new, tasks=tasks, partitions=partitions, spark=session("windowing rescale"))
-    has = f"{tasks} tasks" if isinstance(tasks, int) else ", ".join(f"{n} tasks of {bolt}" for bolt, n in tasks.items())
+    rescale(old, new, tasks=tasks, **made, partitions=partitions, spark=session("windowing rescale"))
+    if tasks is None:
+        has = f"what {before} had, with the tasks of {after}"
+    else:
+        numbers = [(f" of {bolt}", n) for bolt, n in tasks.items()] if isinstance(tasks, dict) else [("", tasks)]
+        has = ", ".join(f"{n} tasks{of}" for of, n in numbers)
     click.echo(safe(f"{new} has {has}; start the query with it, and with output folders of its own. {old} is closed."))
 
 

@@ -39,6 +39,7 @@ from windowing.windows.rescale import known_by_all, require_key, rescaled
 
 __all__ = [
     "KEEP",
+    "BoltDealing",
     "StoredBolt",
     "StoredPlan",
     "TaskState",
@@ -255,6 +256,25 @@ def _no_row(what: str) -> Callable[[int], Any]:
 
 
 # -- Dealing out -----------------------------------------------------------------------------------------------------------------
+
+
+class BoltDealing:
+    """The bolts of a checkpoint, with these new numbers of tasks; partitions_for: see `StoredPlan.rescaled`."""
+
+    owner = ""  # what bolts keep lies in the checkpoint
+
+    def __init__(
+        self, before: StoredPlan, tasks: int | Mapping[str, int], partitions_for: Callable[[int], int]
+    ) -> None:
+        self.before, self.after = before, before.rescaled(tasks, partitions_for)
+        self.takes_acks = before.takes_acks
+
+    def dealt(self, states: Mapping[str, list[TaskState]]) -> list[TaskState]:
+        """Return the states of all new tasks, by number."""
+        return dealt(self.before, self.after, states)
+
+    def move_states(self) -> None:
+        """Do nothing: nothing lies outside of the checkpoint."""
 
 
 def dealt(old: StoredPlan, new: StoredPlan, states: Mapping[str, list[TaskState]]) -> list[TaskState]:

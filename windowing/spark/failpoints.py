@@ -34,6 +34,7 @@ Trident topologies have these, and of the first ones those about the batch, the 
 And `rescale`, with 0 for the batch:
 
     before_rescale        all is read, nothing is written
+    after_moved_states    the states of a Trident topology are where its new one wants them
     after_rescaled_state  the new state is written, the logs are those of the query that wrote it
     after_rescaled_logs   the new checkpoint is whole, the old one is open
     after_rescale         the old one is closed, the new one not yet open
@@ -65,7 +66,13 @@ TRIDENT_NAMES = (
     "after_state_commit",
     "after_commits",
 )
-RESCALE_NAMES = ("before_rescale", "after_rescaled_state", "after_rescaled_logs", "after_rescale")
+RESCALE_NAMES = (
+    "before_rescale",
+    "after_moved_states",
+    "after_rescaled_state",
+    "after_rescaled_logs",
+    "after_rescale",
+)
 _VARIABLE = "WINDOWING_FAILPOINT"
 _OF_EXECUTOR = {"executor": signal.SIGKILL, "frozen executor": signal.SIGSTOP}
 

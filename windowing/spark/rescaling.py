@@ -2,10 +2,11 @@
 
     OLD/state    --Spark's state reader--> driver: dealing.py --rows--> one batch of the operators --> NEW/state
     OLD/offsets, OLD/sources ----------------------------------------------------------------------------> NEW/offsets, NEW/sources
+    of Trident, states in stores --trident_dealing.py, trident/rescale.py--> states under other names, or in other stores
 
 A checkpoint of `windowed` has one bolt; one of a topology has all bolts behind exchanges, depth by depth: a bolt whose number of
-tasks stays is copied as it is, whatever it keeps. NEW is a query of its own: batch 0 is what OLD had done, batch 1 is the first
-one that it makes.
+tasks stays is copied as it is, whatever it keeps; one of Trident has the stages with windows. NEW is a query of its own: batch 0 is
+what OLD had done, batch 1 is the first one that it makes.
 
 Laws
 - What Spark has of a state is written by Spark: a query with one batch, whose operators are those of the query to come.
@@ -16,8 +17,9 @@ Laws
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -26,12 +28,16 @@ from windowing.errors import CheckpointError, ConfigError, CorruptStateError, Wi
 from windowing.spark import definition, failpoints
 from windowing.spark.acks import AckLog
 from windowing.spark.control import checked_tasks, control_folder, task_labels
-from windowing.spark.dealing import KEEP, StoredPlan, TaskState, by_level, dealt
+from windowing.spark.dealing import BoltDealing, StoredPlan, TaskState, by_level
 from windowing.spark.exchange import EXCHANGE, ExchangeRow, RowNumbering, record_batch
 from windowing.spark.hadoop import Folder, checked_folder, literal_path
 from windowing.spark.operator import Stored, TaskResult, evaluated
 from windowing.spark.session import require_session
 from windowing.spark.settings import settings_of, take
+
+if TYPE_CHECKING:
+    from windowing.trident.plan import TridentPlan
+    from windowing.trident.streams import TridentTopology
 
 __all__ = [
     "rescale",
@@ -46,27 +52,32 @@ def rescale(
     old: str,
     new: str,
     *,
-    tasks: int | Mapping[str, int],
+    tasks: int | Mapping[str, int] | None = None,
+    before: TridentTopology | TridentPlan | None = None,
+    after: TridentTopology | TridentPlan | None = None,
     partitions: int | None = None,
     spark: SparkSession | None = None,
 ) -> None:
-    """Make a checkpoint `new` with these numbers of tasks of the checkpoint `old` of a stopped query, and close `old`.
+    """Make a checkpoint `new` with other numbers of tasks of the checkpoint `old` of a stopped query, and close `old`.
 
-    tasks: of the bolt of `windowed`; of a topology by the ids of bolts, where all others keep theirs. partitions: of a topology,
-    how many shuffle partitions it has; left out: as many as `submit` gives a new checkpoint in this session. spark: the session,
-    the active one if left out.
+    tasks: of the bolt of `windowed`; of a topology by the ids of bolts, where all others keep theirs. before, after: of Trident, in
+    place of tasks, the topology as it was started on `old`, and as it will be on `new`: with other parallelism hints or numbers of
+    partitions, and with another name or store for each state, into which its rows are copied. partitions: of a topology, how many
+    shuffle partitions it has; left out: as many as a new checkpoint has in this session. spark: the session, the active one if left
+    out.
 
     Start the same bolts on the same sources with checkpoint `new` afterwards: it goes on where `old` ended, and for each key its
-    windows are those that `old` would have fired. It is a query of its own: give it output folders of its own, and let readers
-    read both. Queues are read, and acked, as the old one would. Killed at any point, `rescale` is called again with the same
-    folders.
+    windows and values are those that `old` would have had. It is a query of its own: give it output folders of its own, and let
+    readers read both. Queues are read, and acked, as the old one would. Killed at any point, `rescale` is called again with the
+    same arguments; until it has ended, all of `old` is as it was.
 
     Raises ConfigError for a bolt with another number of tasks whose windows or state belong to a task (no `key=`, `init_state`, a
-    grouping that does not follow the key), and for Trident; CheckpointError for an old checkpoint whose query runs, that has a
-    batch half done, or was rescaled, and for a new one that is not new; DrainedCheckpointError. Cost: all that tasks hold passes
-    through the driver's memory.
+    grouping that does not follow the key), or a state whose keys do not tell their partition (`partition_persist`);
+    DefinitionChangedError for a topology that is not that of `old`; CheckpointError for an old checkpoint whose query runs, that
+    has a batch half done, or was rescaled, and for a new one that is not new; DrainedCheckpointError. Cost: all that tasks hold
+    passes through the driver's memory; states in stores row by row.
     """
-    if not isinstance(tasks, Mapping):
+    if isinstance(tasks, int):
         checked_tasks(tasks)
     old, new = checked_folder("old", old), checked_folder("new", new)
     session = SparkSession.getActiveSession() if spark is None else spark
@@ -78,33 +89,35 @@ def rescale(
     taken = []
     try:
         taken += [take(session, old, make=False), take(session, new, make=False)]
-        _rescale(session, old, new, tasks, partitions)
+        _rescale(session, old, new, partial(_change_of, session, old, tasks, before, after, partitions))
     finally:
         for each in taken:
             each.set()
 
 
-def _rescale(spark: SparkSession, old: str, new: str, tasks: int | Mapping[str, int], partitions: int | None) -> None:
+def _rescale(spark: SparkSession, old: str, new: str, change_of: Callable[[], _Change]) -> None:
     definition.refuse_closed(spark, old, rescaled_into=new)
-    before = _plan_of(spark, old)
-    if partitions is not None and "topology" not in before.definition:
-        raise ConfigError("partitions= is for topologies: a bolt of windowed() has as many as tasks; leave it out")
-    after = before.rescaled(tasks, partial(definition.partitions_of_new, spark, partitions))
+    change = change_of()
     last = definition.last_batch(spark, old) or 0
+    home = Folder(spark, new) / "windowing"
     _require_new(spark, old, new)
-    states = dealt(before, after, _read_states(spark, old, before))
+    if home.exists(definition.RESCALING_FILE):
+        change.owner = definition.owner_field(home, definition.RESCALING_FILE, "owner")
+    after = change.after
+    states = change.dealt(_read_states(spark, old, change.before))
     failpoints.hit("before_rescale", 0)
-    marker = {"format": 1, "from": Folder(spark, old).path, "tasks": {bolt.name: bolt.tasks for bolt in after.bolts}}
-    (Folder(spark, new) / "windowing").write(definition.RESCALING_FILE, json.dumps(marker).encode())
+    marker = {"format": 1, "from": Folder(spark, old).path, "owner": change.owner}
+    home.write(definition.RESCALING_FILE, json.dumps(marker).encode())
     definition.query_id(spark, new)
+    change.move_states()
+    failpoints.hit("after_moved_states", 0)
     _write_state(spark, new, after, states)
     failpoints.hit("after_rescaled_state", 0)
     _write_logs(spark, old, new)
-    if before.takes_acks:
+    if change.takes_acks:
         definition.continue_from(spark, old, new)
         AckLog(spark, new).keep(AckLog(spark, old).ledger(last).begun_anew())
     control_folder(spark, new).make()
-    home = Folder(spark, new) / "windowing"
     home.write(definition.FILE, json.dumps(after.definition, indent=1, sort_keys=True).encode())
     failpoints.hit("after_rescaled_logs", 0)
     closing = {"format": 1, "to": Folder(spark, new).path}
@@ -141,13 +154,40 @@ def _require_new(spark: SparkSession, old: str, new: str) -> None:
 # -- The old checkpoint ----------------------------------------------------------------------------------------------------------
 
 
-def _plan_of(spark: SparkSession, checkpoint: str) -> StoredPlan:
-    """Return what a checkpoint says of itself. Raises ConfigError for one that cannot be dealt out, CheckpointError."""
+class _Change(Protocol):
+    """What is dealt out: TridentDealing of Trident, BoltDealing of all else. owner: who writes states in stores."""
+
+    owner: str
+    takes_acks: bool
+    before: StoredPlan
+
+    @property
+    def after(self) -> StoredPlan: ...
+
+    def dealt(self, states: Mapping[str, list[TaskState]]) -> list[TaskState]: ...
+
+    def move_states(self) -> None: ...
+
+
+def _change_of(
+    spark: SparkSession,
+    checkpoint: str,
+    tasks: int | Mapping[str, int] | None,
+    before: Any,
+    after: Any,
+    partitions: int | None,
+) -> _Change:
+    """Return what becomes of a checkpoint. Raises ConfigError for one that cannot be dealt out so, CheckpointError."""
     found = definition.stored_whole(spark, checkpoint)
-    if "trident" in found:
+    is_trident = "trident" in found
+    if is_trident and (tasks is not None or before is None or after is None):
         raise ConfigError(
-            f"checkpoint {checkpoint} is that of a Trident topology, whose partitions cannot be dealt out anew: only tasks of "
-            f"windowed() and of topologies can; {KEEP}"
+            f"checkpoint {checkpoint} is that of a Trident topology, whose numbers of tasks are in the topology: give before=, as "
+            "it was started, and after=, with the new numbers and with another name or store for each state; leave out tasks="
+        )
+    if not is_trident and (tasks is None or before is not None or after is not None):
+        raise ConfigError(
+            f"checkpoint {checkpoint} is none of a Trident topology: give tasks=, the new numbers, and leave out before= and after="
         )
     pending = definition.pending_batch(spark, checkpoint)
     if pending is not None:
@@ -158,7 +198,15 @@ def _plan_of(spark: SparkSession, checkpoint: str) -> StoredPlan:
         raise CheckpointError(
             f"checkpoint {checkpoint} has no batch: there is nothing to deal out; start with other tasks on a new checkpoint"
         )
-    return StoredPlan.of(found)
+    partitions_for = partial(definition.partitions_of_new, spark, partitions)
+    if is_trident:
+        from windowing.spark.trident_dealing import TridentDealing  # `windowed` and `submit` load nothing of Trident
+
+        return TridentDealing(spark, checkpoint, found, before, after, partitions_for)
+    if partitions is not None and "topology" not in found:
+        raise ConfigError("partitions= is for topologies: a bolt of windowed() has as many as tasks; leave it out")
+    assert tasks is not None
+    return BoltDealing(StoredPlan.of(found), tasks, partitions_for)
 
 
 def _read_states(spark: SparkSession, checkpoint: str, old: StoredPlan) -> dict[str, list[TaskState]]:

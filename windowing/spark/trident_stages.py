@@ -77,7 +77,9 @@ __all__ = [
     "TridentBatchStage",
     "TridentSpoutStage",
     "TridentTaskTurn",
+    "kept_windows",
     "packed_rows",
+    "stored_windows",
     "text_of",
 ]
 
@@ -294,7 +296,7 @@ def _feed(plan: TridentPlan, batch: GroupBatch, packets: list[ExchangeRow], larg
 def _restore(subtopology: Subtopology, stored: bytes | None, what: str) -> None:
     if stored is None:
         return
-    kept = loads(unframe(_MAGIC, stored, what), what)
+    kept = kept_windows(stored, what)
     for number, window in subtopology.windows().items():
         if str(number) not in kept:
             raise CorruptStateError(f"the {what} lack those of step {number}; put the checkpoint back from a copy")
@@ -307,6 +309,16 @@ def _snapshot(subtopology: Subtopology) -> bytes:
     for number, window in subtopology.windows().items():
         found = window.snapshot()
         kept[str(number)] = {"txid": found["txid"], "windows": found["now"]}
+    return stored_windows(kept)
+
+
+def kept_windows(stored: bytes, what: str) -> Any:
+    """Return the windows that a task has stored, by the number of their step: `txid`, and the snapshot of their executor."""
+    return loads(unframe(_MAGIC, stored, what), what)
+
+
+def stored_windows(kept: Any) -> bytes:
+    """Return such windows as they are stored."""
     return frame(_MAGIC, dumps(kept))
 
 

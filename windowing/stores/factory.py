@@ -91,7 +91,7 @@ class MapStateFactory:
             raise ConfigError(
                 f"the state {self.name} has no partition {partition} of {partitions}; they are numbered from 0"
             )
-        backing = self.store.open(PartitionId(self.name, partition, partitions))
+        backing = self.rows(partition, partitions)
         return map_of(self.kind, CachedMap(backing, self.cache) if self.cache else backing, self.codec, self.owner)
 
     @property
@@ -104,13 +104,16 @@ class MapStateFactory:
         """Return the same state, as this owner writes it."""
         return replace(self, owner=owner)
 
+    def rows(self, partition: int, partitions: int) -> BackingMap:
+        """Return the rows of a partition, or of the ledger, over a connection of their own; close it."""
+        return self.store.open(PartitionId(self.name, partition, partitions))
+
     def stored(self, partitions: int) -> list[tuple[PartitionId, Fence | None, int]]:
         """Return the fence and the number of rows of the ledger and of each partition. Cost: a connection and a count for each."""
         found = []
         for partition in (LEDGER, *range(partitions)):
-            place = PartitionId(self.name, partition, partitions)
-            with closing(self.store.open(place)) as rows:
-                found.append((place, *counted(rows)))
+            with closing(self.rows(partition, partitions)) as rows:
+                found.append((rows.place, *counted(rows)))
         return found
 
     def mark(self, partitions: int) -> None:
@@ -120,8 +123,7 @@ class MapStateFactory:
 
     def ledger(self, partitions: int) -> AttemptLedger:
         """Return where attempts are claimed, over a connection of its own; close it."""
-        backing = self.store.open(PartitionId(self.name, LEDGER, partitions))
-        return AttemptLedger(backing, self.kind, self.codec.name, self.owner)
+        return AttemptLedger(self.rows(LEDGER, partitions), self.kind, self.codec.name, self.owner)
 
     def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
         """Claim the next attempt at a batch, of this number at least, durably; for drivers without a coordinator, before the

@@ -1,0 +1,292 @@
+"""States of a Trident topology with another number of partitions: each value where its key belongs now, whatever is interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.errors import ConfigError, CorruptStateError
+from windowing.schema.types import Schema
+from windowing.stores.factory import map_state
+from windowing.stores.memory import MemoryStore
+from windowing.topology.components import InputSpout
+from windowing.topology.groupings import FieldsGrouping
+from windowing.trident import builtins as b
+from windowing.trident.fence import BackingMap, Claim, Fence, PartitionId, Progress, Reading, StateRow, owned
+from windowing.trident.fields import PartitionRouter, stored_key
+from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
+from windowing.trident.plan import TridentPlan
+from windowing.trident.rescale import StateMove, begun, moves
+from windowing.trident.state_operations import StateSpec
+from windowing.trident.states import ReplaceUpdater, TypedJson
+from windowing.trident.streams import TridentTopology
+
+FIELDS = "shop string, size double, n long"
+KEYS = st.tuples(
+    st.one_of(st.none(), st.sampled_from(["", "mall", "port", "zoo"]), st.text(max_size=3)),
+    st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1e300]), st.floats(allow_nan=False, width=32)),
+)
+BATCHES = st.lists(st.dictionaries(KEYS, st.one_of(st.none(), st.integers(0, 9)), max_size=6), min_size=1, max_size=4)
+NUMBERS = st.integers(1, 5)
+
+
+def spec(factory: Any, partitions: int | None, kind: StateType) -> StateSpec:
+    once = kind is not StateType.NON_TRANSACTIONAL
+    return StateSpec(factory, partitions, Guarantee.EXACTLY_ONCE if once else Guarantee.AT_LEAST_ONCE)
+
+
+def plan_of(
+    store: Any, partitions: int, kind: StateType = StateType.OPAQUE, name: str = "sums", **options: Any
+) -> TridentPlan:
+    topology = TridentTopology("sales")
+    stream = topology.new_stream("sales", InputSpout(FIELDS))
+    state = spec(map_state(store, name, kind, **options), partitions, kind)
+    stream.group_by("shop", "size").persistent_aggregate(state, "n", b.Sum(), "total long")
+    return topology.build().by_section()
+
+
+def committed(plan: TridentPlan, life: str, first: int, batches: Sequence[Mapping[Any, Any]]) -> None:
+    """Commit batches from this txid on, as a driver with a ledger does, each value where its key is sent."""
+    (state,) = plan.written
+    factory = state.factory.owned_by(begun(life, plan)[1][state.id])
+    router = PartitionRouter(FieldsGrouping(("shop", "size")), Schema.parse(FIELDS), 0, state.partitions)
+    for txid, batch in enumerate(batches, first):
+        attempt = factory.claim_attempt(txid, state.partitions)
+        assert attempt == TransactionAttempt(txid, 0)
+        routed = router.route([(*key, value) for key, value in batch.items()], txid)
+        for number in range(state.partitions):
+            with closing(factory.make_state(number, state.partitions)) as rows:
+                rows.begin_commit(attempt)
+                of = {stored_key(row[:2]): row[2] for row in routed.get(number, ())}
+                rows.multi_update([*of], [ReplaceUpdater(value) for value in of.values()])
+                rows.commit(attempt)
+
+
+def left(batches: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
+    """Return what is stored behind batches."""
+    held = {stored_key(key): value for batch in batches for key, value in batch.items()}
+    return {key: value for key, value in held.items() if value is not None}
+
+
+def stored(plan: TridentPlan) -> list[dict[Any, Any]]:
+    """Return what each partition holds."""
+    (state,) = plan.written
+    found = []
+    for number in range(state.partitions):
+        with closing(state.factory.make_state(number, state.partitions)) as rows:
+            found.append(dict(rows.items()))
+    return found
+
+
+def check(plan: TridentPlan, life: str, committed: int) -> None:
+    """Look at the states as a start does whose records are those of this life."""
+    kept, _ = begun(life, plan)
+    found, _ = owned(kept, plan.written, Progress.unnumbered("test", committed, False), claims=True)
+    assert found == kept
+
+
+def whole(plan: TridentPlan) -> dict[Any, Any]:
+    return {key: value for part in stored(plan) for key, value in part.items()}
+
+
+def perform(move: StateMove, plan: TridentPlan, life: str = "new") -> None:
+    move.perform(begun(life, plan)[1][move.new.id])
+
+
+@given(st.sampled_from(list(StateType)), BATCHES, NUMBERS, NUMBERS, BATCHES)
+def test_each_value_goes_where_its_key_is_sent_now_and_the_next_batches_find_it_there(
+    kind: StateType, batches: Any, old: int, new: int, rest: Any
+) -> None:
+    store = MemoryStore()
+    before, after = plan_of(store, old, kind), plan_of(store, new, kind, "sums_again")
+    committed(before, "old", 1, batches)
+    was = stored(before)
+    (move,) = moves(before, after)
+    perform(move, after)
+    assert stored(before) == was
+    assert whole(after) == left(batches)
+    router = PartitionRouter(FieldsGrouping(("shop", "size")), Schema.parse(FIELDS), 0, new)
+    for number, part in enumerate(stored(after)):
+        assert all(router.route([(*key, 0)], 1).keys() == {number} for key in part)
+    check(after, "new", 1)
+    committed(after, "new", 2, rest)  # what was done until now is txid 1 of the life that goes on
+    assert whole(after) == left([*batches, *rest])
+    check(after, "new", 1 + len(rest))
+
+
+# -- interrupted -----------------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+class Dying:
+    """A store whose writer dies before, or behind, one of its writes."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store, self.left, self.behind = store, -1, False
+
+    def open(self, place: PartitionId) -> BackingMap:
+        return DyingMap(self, self.store.open(place))
+
+    def identity(self, state: str) -> tuple[Any, ...]:
+        return self.store.identity(state)
+
+
+class DyingMap:
+    def __init__(self, of: Dying, rows: Any) -> None:
+        self.of, self.rows, self.place = of, rows, rows.place
+
+    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
+        return self.rows.multi_get(keys, undo)  # type: ignore[no-any-return]
+
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
+        self.of.left -= 1
+        if self.of.left == 0 and not self.of.behind:
+            raise Killed
+        found: Fence | None = self.rows.multi_put(rows, claim)
+        if self.of.left == 0:
+            raise Killed
+        return found
+
+    def items(self) -> Iterator[tuple[bytes, StateRow]]:
+        return self.rows.items()  # type: ignore[no-any-return]
+
+    def count(self) -> int:
+        return int(self.rows.count())
+
+    def close(self) -> None:
+        self.rows.close()
+
+
+@given(st.sampled_from(list(StateType)), BATCHES, NUMBERS, NUMBERS, st.integers(1, 12), st.booleans(), BATCHES)
+def test_what_is_killed_at_any_write_leaves_the_old_state_as_it_was_and_is_done_again(
+    kind: StateType, batches: Any, old: int, new: int, dies_at: int, behind: bool, more: Any
+) -> None:
+    dying = Dying(MemoryStore())
+    before, after = plan_of(dying, old, kind), plan_of(dying, new, kind, "sums_again")
+    committed(before, "old", 1, batches)
+    was = stored(before)
+    (move,) = moves(before, after)
+    dying.left, dying.behind = dies_at, behind
+    with suppress(Killed):
+        perform(move, after)
+    writes, dying.left = dies_at - dying.left, -1
+    assert stored(before) == was
+    if writes > 1 or behind:
+        with pytest.raises(ConfigError, match="is not empty; rescale copies the states"):
+            perform(move, after, "another")
+    committed(before, "old", 1 + len(batches), more)  # the old one goes on; then it is tried again
+    perform(move, after)
+    assert whole(after) == left([*batches, *more])
+    check(after, "new", 1)
+
+
+def test_a_state_that_is_not_whole_is_refused_by_the_query_that_would_go_on() -> None:
+    dying = Dying(MemoryStore())
+    before, after = plan_of(dying, 2), plan_of(dying, 3, name="sums_again")
+    committed(before, "old", 1, [{("mall", 1.0): 3, ("port", 2.0): 4}])
+    (move,) = moves(before, after)
+    for dies_at in range(1, 20):
+        dying.left, dying.behind = dies_at, True
+        try:
+            perform(move, after)
+        except Killed:
+            dying.left = -1
+            (state,) = after.written
+            if state.factory.stored(3)[0][1].attempt.txid == 1:
+                break
+            with pytest.raises(CorruptStateError, match="what was committed there is lost"):
+                check(after, "new", 1)
+    else:
+        raise AssertionError("the last write was not reached")
+    check(after, "new", 1)
+
+
+# -- refused ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_moved_is_refused_by_name() -> None:
+    store = MemoryStore()
+    before = plan_of(store, 2)
+    with pytest.raises(ConfigError, match=r"is the state of the old one, sums in .*; rescale copies the states"):
+        moves(before, plan_of(store, 3))
+    with pytest.raises(ConfigError, match="the kind of state1 was 'opaque', and is 'transactional'; keep it"):
+        moves(before, plan_of(store, 3, StateType.TRANSACTIONAL, "other"))
+    with pytest.raises(ConfigError, match="the old topology writes state1, the new one none; rescale changes numbers"):
+        moves(before, TridentTopologies.without_states())
+
+    class Other(TypedJson):
+        name = "other"  # type: ignore[assignment]
+
+    with pytest.raises(ConfigError, match="the codec of state1 was 'json', and is 'other'; keep it"):
+        moves(before, plan_of(store, 3, name="other", codec=Other()))
+
+    class Own:
+        kind = StateType.OPAQUE
+
+        def make_state(self, partition: int, partitions: int) -> Any:
+            raise AssertionError
+
+    with pytest.raises(ConfigError, match=r"state1 has a factory of its own, .*Own.*, whose rows cannot be read"):
+        moves(TridentTopologies.persisting(Own(), 2), TridentTopologies.persisting(Own(), 3))
+
+
+def test_a_state_whose_keys_do_not_tell_their_partition_keeps_its_number_and_is_copied() -> None:
+    store = MemoryStore()
+    before, after, more = (
+        TridentTopologies.persisting(map_state(store, name), partitions)
+        for name, partitions in (("kept", 2), ("kept_again", 2), ("more", 3))
+    )
+    with pytest.raises(
+        ConfigError, match="has 2 partitions, and 3 in the new topology, but does not keep its state by"
+    ):
+        moves(before, more)
+    committed(before, "old", 1, [{("mall", 1.0): 3, ("port", 2.0): 4, ("zoo", 2.0): 5}])
+    (move,) = moves(before, after)
+    perform(move, after)
+    assert stored(after) == stored(before)
+    check(after, "new", 1)
+
+
+def test_a_key_that_is_not_where_its_fields_say_is_refused() -> None:
+    store = MemoryStore()
+    before, after = plan_of(store, 2), plan_of(store, 3, name="sums_again")
+    committed(before, "old", 1, [{("mall", 1.0): 3, ("port", 2.0): 4, ("zoo", 2.0): 5}])
+    store._partitions["sums", 0], store._partitions["sums", 1] = (
+        store._partitions["sums", 1],
+        store._partitions["sums", 0],
+    )
+    (move,) = moves(before, after)
+    with pytest.raises(ConfigError, match=r"state1 has .* in partition \d, where tuples with this key are not sent"):
+        perform(move, after)
+
+
+class TridentTopologies:
+    """Other topologies over the same tuples."""
+
+    @staticmethod
+    def without_states() -> TridentPlan:
+        topology = TridentTopology("sales")
+        topology.new_stream("sales", InputSpout(FIELDS)).sink("all")
+        return topology.build().by_section()
+
+    @staticmethod
+    def persisting(factory: Any, partitions: int) -> TridentPlan:
+        topology = TridentTopology("sales")
+        stream = topology.new_stream("sales", InputSpout(FIELDS)).partition_by("shop")
+        stream.partition_persist(StateSpec(factory, partitions), None, Last())
+        return topology.build().by_section()
+
+
+class Last:
+    """Keeps the last number of each shop and size."""
+
+    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+        state.multi_put([(row.shop, row.size) for row in tuples], [row.n for row in tuples])

@@ -1,0 +1,306 @@
+"""A Trident topology with other numbers of tasks: states move to the partitions that their keys now have, and so do keyed windows.
+
+    state counts of `before`, 2 partitions                 state of the same step of `after`, 3 partitions, another name or store
+      0: JFK 41:7, LGA 40:2   --partition of the key-->      0: LGA 1:2
+      1: EWR 41:1             --------------------->         1: JFK 1:7
+      ledger 41:0                                            2: EWR 1:1
+                                                             ledger 1:0
+
+All that was done until now is txid 1 of the life that goes on. The rows are copied: the old life stays as it was, and can go on.
+
+Laws
+- A key goes to the partition where the next batch will look for it, tried on the old partitions first: a key that is not where its
+  fields say is refused. What is kept under other keys than those by which tuples are sent (`partition_persist`) keeps its number.
+- The ledger of the new state is claimed for the new life before its first row is written, and says that it is whole behind the last
+  one. A state that somebody else has begun is refused; what this life has left half done is taken out, and done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from windowing.errors import ConfigError, CorruptStateError, quote
+from windowing.schema.types import Schema
+from windowing.topology.groupings import FieldsGrouping
+from windowing.trident.fence import (
+    LEDGER,
+    NO_TXID,
+    BackingMap,
+    Claim,
+    Fence,
+    Life,
+    Owner,
+    Progress,
+    StateRow,
+    WrittenState,
+    owned,
+)
+from windowing.trident.fields import chosen
+from windowing.trident.graph import PartitionNode
+from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
+from windowing.trident.operations import Aggregate
+from windowing.trident.plan import TridentPlan
+from windowing.trident.state_operations import Persist
+from windowing.windows.key_state import key_of
+from windowing.windows.rescale import rescaled
+
+__all__ = [
+    "StateMove",
+    "begun",
+    "moves",
+    "windows_of_tasks",
+]
+
+
+KEEP = "keep its number of tasks, or begin anew: a new checkpoint, and another name or store for each state"
+_AT_ONCE = 1000
+_DONE = TransactionAttempt(FIRST_TXID, 0)
+_BEGUN = TransactionAttempt(NO_TXID, 0)
+
+PartitionOf = Callable[[Any, int], int]
+"""Of a key, and a number of partitions."""
+
+
+@dataclass(frozen=True)
+class StateMove:
+    """A state, where it is and where it goes. partition_of: None where each partition stays what it is."""
+
+    old: WrittenState
+    new: WrittenState
+    partition_of: PartitionOf | None
+
+    def perform(self, owner: Owner) -> None:
+        """Copy the state, as txid 1 of this owner. Raises ConfigError for one that was begun by others, and for a key that is not
+        where its fields say; CorruptStateError. Cost: O(rows), a thousand for each new partition in memory.
+        """
+        with ExitStack() as stack:
+            ledger = stack.enter_context(closing(self.new.factory.rows(LEDGER, self.new.partitions)))
+            into = [
+                stack.enter_context(closing(self.new.factory.rows(number, self.new.partitions)))
+                for number in range(self.new.partitions)
+            ]
+            begun_by = self._begin(ledger, into, owner)
+            counts = self._copy(into)
+            if self.new.factory.kind is not StateType.NON_TRANSACTIONAL:
+                for each, count in zip(into, counts, strict=True):
+                    self._claim(each, each.multi_get([]).fence, self._fence(each, _DONE, owner, count))
+            self._claim(ledger, begun_by, self._fence(ledger, _DONE, owner))
+
+    def _begin(self, ledger: BackingMap, into: Sequence[BackingMap], owner: Owner) -> Fence:
+        """Make sure that the new state has nothing but what this life has left there, and take that out."""
+        found, mine = ledger.multi_get([]).fence, self._fence(ledger, _BEGUN, owner, 0)
+        if found is None or found.owner != owner.id:
+            held = [each.place for each in into if each.multi_get([]).fence is not None or each.count()]
+            if found is not None or held:
+                raise ConfigError(
+                    f"{self.new.id} of the new topology, {mine.place.state} in {quote(_store(self.new))}, is not empty; rescale "
+                    "copies the states, and leaves the old ones as they are: give the new one another name or store"
+                )
+            self._claim(ledger, None, mine)
+            return mine
+        for each in into:
+            rows = each.items()
+            while keys := [key for key, _ in islice(rows, _AT_ONCE)]:
+                each.multi_put(dict.fromkeys(keys))
+        return found
+
+    def _copy(self, into: Sequence[BackingMap]) -> list[int]:
+        """Copy all rows that have a value; return how many each new partition has."""
+        held: list[dict[bytes, StateRow | None]] = [{} for _ in into]
+        counts = [0] * len(into)
+        txid = NO_TXID if self.new.factory.kind is StateType.NON_TRANSACTIONAL else FIRST_TXID
+        for number in range(self.old.partitions):
+            with closing(self.old.factory.rows(number, self.old.partitions)) as rows:
+                for key, row in rows.items():
+                    if row.value is None:  # taken out: only the undoing of its txid needs it
+                        continue
+                    to = number if self.partition_of is None else self._partition(key, number)
+                    held[to][key] = StateRow(txid, row.value)
+                    counts[to] += 1
+                    if len(held[to]) == _AT_ONCE:
+                        into[to].multi_put(held[to])
+                        held[to] = {}
+        for each, left in zip(into, held, strict=True):
+            if left:
+                each.multi_put(left)
+        return counts
+
+    def _partition(self, key: bytes, number: int) -> int:
+        assert self.partition_of is not None
+        fields = self.old.factory.codec.decode(key, f"a key of the state {self.old.id}")
+        if self.partition_of(fields, self.old.partitions) != number:
+            raise ConfigError(
+                f"{self.old.id} has {quote(fields)} in partition {number}, where tuples with this key are not sent: it cannot be "
+                f"told where the key belongs; {KEEP}"
+            )
+        return self.partition_of(fields, self.new.partitions)
+
+    def _fence(self, rows: BackingMap, attempt: TransactionAttempt, owner: Owner, count: int | None = None) -> Fence:
+        factory = self.new.factory
+        return Fence(attempt, factory.kind, factory.codec.name, rows.place, owner.id, count)
+
+    def _claim(self, rows: BackingMap, found: Fence | None, mine: Fence) -> None:
+        other = rows.multi_put({}, Claim(found, mine))
+        if other not in (None, mine):
+            raise CorruptStateError(
+                f"the state {rows.place} was written by {quote(getattr(other, 'owner', other))} while it was filled; give the new "
+                "topology a state of its own, and call rescale again"
+            )
+
+
+def begun(id: str, plan: TridentPlan) -> tuple[Life, dict[str, Owner]]:
+    """Return the life of this id in which a plan writes its states from txid 1 on, and who writes each, by its id."""
+    unread = [state._replace(factory=_Named(str(getattr(state.factory, "name", state.id)))) for state in plan.written]
+    return owned(Life(id), unread, Progress.unnumbered("", 0, False), claims=True)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """What `owned` asks of a state that there is nothing to compare with."""
+
+    name: str
+
+
+# -- Which state goes where ------------------------------------------------------------------------------------------------------
+
+
+def moves(before: TridentPlan, after: TridentPlan) -> list[StateMove]:
+    """Return how the states that `before` writes become those of `after`. Raises ConfigError for what cannot be moved, by name."""
+    old, new = ({state.id: state for state in plan.written} for plan in (before, after))
+    if [*old] != [*new]:
+        raise ConfigError(
+            f"the old topology writes {', '.join(old) or 'no state'}, the new one {', '.join(new) or 'none'}; rescale "
+            "changes numbers of tasks only: give it the same steps"
+        )
+    return [_move(before, old[id], new[id]) for id in old]
+
+
+def _move(before: TridentPlan, old: WrittenState, new: WrittenState) -> StateMove:
+    for state in (old, new):
+        if not callable(getattr(state.factory, "rows", None)):
+            raise ConfigError(
+                f"{state.id} has a factory of its own, {quote(state.factory)}, whose rows cannot be read: only states of "
+                f"map_state, snapshot_state and state_table can be moved; {KEEP}"
+            )
+    if _identity(old) == _identity(new):
+        raise ConfigError(
+            f"{new.id} of the new topology is the state of the old one, {new.factory.name} in {quote(_store(new))}; rescale copies "
+            "the states, and leaves the old ones as they are: give the new one another name or store"
+        )
+    for what, was, now in (
+        ("kind", old.factory.kind.value, new.factory.kind.value),
+        ("codec", old.factory.codec.name, new.factory.codec.name),
+    ):
+        if was != now:
+            raise ConfigError(f"the {what} of {old.id} was {quote(was)}, and is {quote(now)}; keep it as it was")
+    return StateMove(
+        old, new, None if old.partitions == new.partitions else _by_key(before, old.id, old.partitions, new.partitions)
+    )
+
+
+def _identity(state: WrittenState) -> Any:
+    return getattr(state.factory, "identity", state.id)
+
+
+def _store(state: WrittenState) -> Any:
+    return getattr(getattr(state.factory, "factory", state.factory), "store", state.factory)
+
+
+def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> PartitionOf:
+    """Return what says in which partition a key lies, from the steps that write a state."""
+    for number, node in plan.graph.nodes.items():
+        step = getattr(node, "operation", None)
+        if not isinstance(step, Persist) or step.state != id:
+            continue
+        found = _sent_by(plan, number, step.group)
+        if found is None:
+            raise ConfigError(
+                f"{node.called} has {partitions} partitions, and {now} in the new topology, but does not keep its state by the "
+                f"fields that its tuples are sent by, as group_by(...).persistent_aggregate(...) does; {KEEP}"
+            )
+        return found
+    raise AssertionError(f"nobody writes {id}")
+
+
+def _sent_by(plan: TridentPlan, number: int, key: Sequence[str] | None) -> PartitionOf | None:
+    """Return what says to which task a key of these fields is sent, None where they do not tell."""
+    source = plan.graph.nodes[plan.graph.in_edges[number][0].source]
+    while isinstance(
+        getattr(source, "operation", None), Aggregate
+    ):  # of the same groups, it leaves their fields as they are
+        source = plan.graph.nodes[plan.graph.in_edges[source.number][0].source]
+    if not key or not isinstance(source, PartitionNode) or type(source.grouping) is not FieldsGrouping:
+        return None
+    fields = source.grouping.fields
+    if not {*fields} <= {*key}:
+        return None
+    return _router(fields, chosen(source.schema, tuple(key)))
+
+
+def _router(fields: tuple[str, ...], key: Schema) -> PartitionOf:
+    choosers: dict[int, Any] = {}
+
+    def partition(values: Any, partitions: int) -> int:
+        chooser = choosers.get(partitions)
+        if chooser is None:
+            chooser = choosers[partitions] = FieldsGrouping(fields).targets(partitions, key)
+        (found,) = chooser(values, chooser.start(0))
+        return int(found)
+
+    return partition
+
+
+# -- Windows -----------------------------------------------------------------------------------------------------------------------
+
+
+Kept = Mapping[str, Mapping[str, Any]]
+"""The windows of a task, as spark/trident_stages.py stores them: by step, `txid` and `windows`."""
+
+
+def windows_of_tasks(plan: TridentPlan, kept: Sequence[Kept | None], tasks: int) -> list[Kept | None]:
+    """Return the windows of `tasks` tasks of a stage that hold what those of its old tasks do, as of txid 1.
+
+    Raises ConfigError where their number changes and a window belongs to a task.
+    """
+    if tasks == len(kept):
+        return [each and {number: {**window, "txid": FIRST_TXID} for number, window in each.items()} for each in kept]
+    held = [each for each in kept if each is not None]
+    dealt: list[dict[str, dict[str, Any]]] = [{} for _ in range(tasks)]
+    for number in held[0] if held else ():
+        found = _dealt(plan, int(number), [each and each[number]["windows"] for each in kept], tasks)
+        for task, windows in enumerate(found):
+            dealt[task][number] = {"txid": FIRST_TXID, "windows": windows}
+    return [each or None for each in dealt]
+
+
+def _dealt(plan: TridentPlan, number: int, kept: Sequence[Mapping[str, Any] | None], tasks: int) -> list[Any]:
+    node = plan.processor(number)
+    key = node.operation.bolt(node.inputs[0], node.schema).config.key  # type: ignore[attr-defined]
+    sent = _sent_by(plan, number, key)
+    if sent is None:
+        raise ConfigError(
+            f"the windows of {node.called} belong to a task: its tuples are not sent by the fields of a key, as those of "
+            f"group_by(...).window(...) are; {KEEP}"
+        )
+
+    def values(found: Any) -> Any:
+        return (found,) if key and len(key) == 1 else found
+
+    for task, each in enumerate(kept):
+        for found in _keys(each or {}):
+            if sent(values(found), len(kept)) != task:
+                raise ConfigError(
+                    f"{node.called} has {quote(found)} in task {task}, where tuples with this key are not sent: it cannot be told "
+                    f"where the key belongs; {KEEP}"
+                )
+    held = [dict(each) for each in kept if each is not None]
+    return rescaled(key, held, tasks, lambda found: sent(values(found), tasks), node.called)
+
+
+def _keys(executor: Mapping[str, Any]) -> Iterator[Any]:
+    manager = executor.get("manager", {})
+    yield from map(key_of, manager.get("keys") or [track["key"] for track in manager.get("tracks", ())])
