@@ -21,10 +21,11 @@ from windowing.trident.fence import BackingMap, Claim, Fence, PartitionId, Progr
 from windowing.trident.fields import PartitionRouter, stored_key
 from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
 from windowing.trident.plan import TridentPlan
-from windowing.trident.rescale import StateMove, begun, moves
+from windowing.trident.rescale import StateMove, begun, moves, windows_of_tasks
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.states import ReplaceUpdater, TypedJson
 from windowing.trident.streams import TridentTopology
+from windowing.windows.measures import count
 
 FIELDS = "shop string, size double, n long"
 KEYS = st.tuples(
@@ -110,6 +111,10 @@ def test_each_value_goes_where_its_key_is_sent_now_and_the_next_batches_find_it_
     perform(move, after)
     assert stored(before) == was
     assert whole(after) == left(batches)
+    (state,) = after.written
+    assert sum(rows for _, _, rows in state.factory.stored(new)) == len(left(batches)), (
+        "what was taken out is not copied"
+    )
     router = PartitionRouter(FieldsGrouping(("shop", "size")), Schema.parse(FIELDS), 0, new)
     for number, part in enumerate(stored(after)):
         assert all(router.route([(*key, 0)], 1).keys() == {number} for key in part)
@@ -222,6 +227,14 @@ def test_what_cannot_be_moved_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="the old topology writes state1, the new one none; rescale changes numbers"):
         moves(before, TridentTopologies.without_states())
 
+    driven = plan_of(store, 3, name="driven")
+    with closing(driven.written[0].factory.make_state(2, 3)) as rows:
+        rows.begin_commit(TransactionAttempt(1, 0))
+        rows.multi_put([("mall", 1.0)], [3])
+        rows.commit(TransactionAttempt(1, 0))
+    with pytest.raises(ConfigError, match=r"driven in .* is not empty"):
+        perform(moves(before, driven)[0], driven)
+
     class Other(TypedJson):
         name = "other"  # type: ignore[assignment]
 
@@ -266,6 +279,24 @@ def test_a_key_that_is_not_where_its_fields_say_is_refused() -> None:
     (move,) = moves(before, after)
     with pytest.raises(ConfigError, match=r"state1 has .* in partition \d, where tuples with this key are not sent"):
         perform(move, after)
+
+
+@pytest.mark.parametrize("by", ["each partition", "key elsewhere"])
+def test_windows_that_belong_to_a_task_keep_their_number_of_tasks(by: str) -> None:
+    topology = TridentTopology("sales")
+    stream = topology.new_stream("sales", InputSpout(FIELDS)).partition_by("size")
+    if by == "each partition":
+        stream.window(count(2), count(2), "n", b.Sum(), "n long").sink("windows")
+    else:
+        stream.window(count(2), count(2), None, lambda window: [(len(window),)], "n long", key="shop").sink("windows")
+    plan = topology.build().by_section()
+    (number,) = (
+        number for number, node in plan.graph.nodes.items() if hasattr(getattr(node, "operation", None), "bolt")
+    )
+    kept = {str(number): {"txid": 7, "windows": {"some": "data"}}}
+    assert windows_of_tasks(plan, [kept, None], 2) == [{str(number): {"txid": 1, "windows": {"some": "data"}}}, None]
+    with pytest.raises(ConfigError, match=r"the windows of step \d+, window 2 tuples .* belong to a task"):
+        windows_of_tasks(plan, [kept, None], 3)
 
 
 class TridentTopologies:

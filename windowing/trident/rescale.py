@@ -34,6 +34,7 @@ from windowing.trident.fence import (
     Fence,
     Life,
     Owner,
+    PartitionId,
     Progress,
     StateRow,
     WrittenState,
@@ -78,37 +79,37 @@ class StateMove:
         where its fields say; CorruptStateError. Cost: O(rows), a thousand for each new partition in memory.
         """
         with ExitStack() as stack:
-            ledger = stack.enter_context(closing(self.new.factory.rows(LEDGER, self.new.partitions)))
-            into = [
-                stack.enter_context(closing(self.new.factory.rows(number, self.new.partitions)))
-                for number in range(self.new.partitions)
-            ]
-            begun_by = self._begin(ledger, into, owner)
+
+            def opened(number: int) -> _Filling:
+                rows = stack.enter_context(closing(self.new.factory.rows(number, self.new.partitions)))
+                return _Filling(rows, self._fence(rows.place, _BEGUN, owner), rows.multi_get([]).fence)
+
+            ledger, into = opened(LEDGER), [opened(number) for number in range(self.new.partitions)]
+            self._require_own(ledger, into)
+            ledger.claim(ledger.begun)
+            has_fences = self.new.factory.kind is not StateType.NON_TRANSACTIONAL
+            for each in into:
+                if has_fences:
+                    each.claim(each.begun)
+                each.clear()
             counts = self._copy(into)
-            if self.new.factory.kind is not StateType.NON_TRANSACTIONAL:
-                for each, count in zip(into, counts, strict=True):
-                    self._claim(each, each.multi_get([]).fence, self._fence(each, _DONE, owner, count))
-            self._claim(ledger, begun_by, self._fence(ledger, _DONE, owner))
+            for each, count in zip(into, counts, strict=True):
+                if has_fences:
+                    each.claim(self._fence(each.rows.place, _DONE, owner, count))
+            ledger.claim(self._fence(ledger.rows.place, _DONE, owner))
 
-    def _begin(self, ledger: BackingMap, into: Sequence[BackingMap], owner: Owner) -> Fence:
-        """Make sure that the new state has nothing but what this life has left there, and take that out."""
-        found, mine = ledger.multi_get([]).fence, self._fence(ledger, _BEGUN, owner, 0)
-        if found is None or found.owner != owner.id:
-            held = [each.place for each in into if each.multi_get([]).fence is not None or each.count()]
-            if found is not None or held:
-                raise ConfigError(
-                    f"{self.new.id} of the new topology, {mine.place.state} in {quote(_store(self.new))}, is not empty; rescale "
-                    "copies the states, and leaves the old ones as they are: give the new one another name or store"
-                )
-            self._claim(ledger, None, mine)
-            return mine
-        for each in into:
-            rows = each.items()
-            while keys := [key for key, _ in islice(rows, _AT_ONCE)]:
-                each.multi_put(dict.fromkeys(keys))
-        return found
+    def _require_own(self, ledger: _Filling, into: Sequence[_Filling]) -> None:
+        """Refuse a new state that has anything but what this life has left there."""
+        found = ledger.fence
+        if found is not None and found.owner == ledger.begun.owner:
+            return
+        if found is not None or any(each.fence is not None or each.rows.count() for each in into):
+            raise ConfigError(
+                f"{self.new.id} of the new topology, {ledger.rows.place.state} in {quote(_store(self.new))}, is not empty; rescale "
+                "copies the states, and leaves the old ones as they are: give the new one another name or store"
+            )
 
-    def _copy(self, into: Sequence[BackingMap]) -> list[int]:
+    def _copy(self, into: Sequence[_Filling]) -> list[int]:
         """Copy all rows that have a value; return how many each new partition has."""
         held: list[dict[bytes, StateRow | None]] = [{} for _ in into]
         counts = [0] * len(into)
@@ -122,11 +123,10 @@ class StateMove:
                     held[to][key] = StateRow(txid, row.value)
                     counts[to] += 1
                     if len(held[to]) == _AT_ONCE:
-                        into[to].multi_put(held[to])
+                        into[to].put(held[to])
                         held[to] = {}
         for each, left in zip(into, held, strict=True):
-            if left:
-                each.multi_put(left)
+            each.put(left)
         return counts
 
     def _partition(self, key: bytes, number: int) -> int:
@@ -139,17 +139,40 @@ class StateMove:
             )
         return self.partition_of(fields, self.new.partitions)
 
-    def _fence(self, rows: BackingMap, attempt: TransactionAttempt, owner: Owner, count: int | None = None) -> Fence:
-        factory = self.new.factory
-        return Fence(attempt, factory.kind, factory.codec.name, rows.place, owner.id, count)
+    def _fence(self, place: PartitionId, attempt: TransactionAttempt, owner: Owner, count: int | None = None) -> Fence:
+        return Fence(attempt, self.new.factory.kind, self.new.factory.codec.name, place, owner.id, count)
 
-    def _claim(self, rows: BackingMap, found: Fence | None, mine: Fence) -> None:
-        other = rows.multi_put({}, Claim(found, mine))
-        if other not in (None, mine):
+
+@dataclass
+class _Filling:
+    """A new partition while it is filled: its rows, the fence that says so, and the one that it has."""
+
+    rows: BackingMap
+    begun: Fence
+    fence: Fence | None
+
+    def claim(self, fence: Fence) -> None:
+        """Leave this fence. Raises CorruptStateError where somebody else has left one."""
+        self._write({}, fence)
+
+    def put(self, rows: Mapping[bytes, StateRow | None]) -> None:
+        """Write rows, under the fence that is there: some stores know by it how many there are."""
+        self._write(rows, self.fence)
+
+    def clear(self) -> None:
+        """Take all rows out."""
+        rows = self.rows.items()
+        while keys := [key for key, _ in islice(rows, _AT_ONCE)]:
+            self.put(dict.fromkeys(keys))
+
+    def _write(self, rows: Mapping[bytes, StateRow | None], fence: Fence | None) -> None:
+        other = self.rows.multi_put(rows, None if fence is None else Claim(self.fence, fence))
+        if other not in (None, fence):
             raise CorruptStateError(
-                f"the state {rows.place} was written by {quote(getattr(other, 'owner', other))} while it was filled; give the new "
-                "topology a state of its own, and call rescale again"
+                f"the state {self.rows.place} was written by {quote(getattr(other, 'owner', other))} while it was filled; give the "
+                "new topology a state of its own, and call rescale again"
             )
+        self.fence = fence
 
 
 def begun(id: str, plan: TridentPlan) -> tuple[Life, dict[str, Owner]]:
