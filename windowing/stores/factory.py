@@ -91,7 +91,7 @@ class MapStateFactory:
             raise ConfigError(
                 f"the state {self.name} has no partition {partition} of {partitions}; they are numbered from 0"
             )
-        backing = self.rows(partition, partitions)
+        backing = self.store.open(PartitionId(self.name, partition, partitions))
         return map_of(self.kind, CachedMap(backing, self.cache) if self.cache else backing, self.codec, self.owner)
 
     @property
@@ -123,7 +123,8 @@ class MapStateFactory:
 
     def ledger(self, partitions: int) -> AttemptLedger:
         """Return where attempts are claimed, over a connection of its own; close it."""
-        return AttemptLedger(self.rows(LEDGER, partitions), self.kind, self.codec.name, self.owner)
+        backing = self.store.open(PartitionId(self.name, LEDGER, partitions))
+        return AttemptLedger(backing, self.kind, self.codec.name, self.owner)
 
     def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
         """Claim the next attempt at a batch, of this number at least, durably; for drivers without a coordinator, before the
