@@ -142,13 +142,13 @@ def test_free_parts_new_fields_and_fused_bolts_may_change(changed: dict[str, Any
     ("changed", "sentence"),
     [
         ({"count": counting(length=20)}, 'length of bolt \'count\' was {"ms": 10000}, now {"ms": 20000}'),
-        ({"tasks": 3}, "tasks of bolt 'count' was 2, now 3"),
+        ({"tasks": 3}, "tasks of bolt 'count' was 2, now 3 (`windowing rescale` makes a checkpoint with 3)"),
         ({"by": "at"}, "the grouping of split:default into bolt 'count' was"),
         ({"name": "cut"}, "bolt 'count' read split:default, now cut:default"),
         ({"split": split_other}, "field 'at' of split:default into bolt 'count' was bigint, now int"),
         ({"split": split_less, "count": counting(timestamp=None)}, "timestamp of bolt 'count' was"),
         ({"total": "sum"}, "the bolts behind exchanges were, level by level,"),
-        ({"partitions": 4}, "partitions were 2, now 4"),
+        ({"partitions": 4}, "partitions were 2, now 4 (`windowing rescale` makes a checkpoint with 4)"),
         ({"spouts": ("words", "lines")}, "the spouts with their streams were"),
         (
             {"more": lambda builder: builder.set_bolt("also", Total).shuffle_grouping("lines")},
@@ -289,7 +289,11 @@ def test_a_definition_of_another_kind_is_refused_by_its_writer(kind: str) -> Non
     [
         ("trident", {"length": 5}, 'what keeps or feeds windows of the Trident topology was [["b'),
         ("trident", {"tasks": 3}, 'what keeps or feeds windows of the Trident topology was [["b'),
-        ("trident", {"partitions": 3}, "the number of partitions of the Trident topology was 2, now 3"),
+        (
+            "trident",
+            {"partitions": 3},
+            "the number of partitions of the Trident topology was 2, now 3 (`windowing rescale`",
+        ),
         ("trident", {"lag": 3, "late": True}, ""),
         ("windows", {"length": 5}, "b_0, step 3, window 4 tuples / 4 tuples with Sum was {'tasks': 1"),
         (

@@ -244,10 +244,9 @@ def _value(says: str) -> Compared:
     return partial(_differ, says)
 
 
-def _tasks(old: Any, new: Any) -> Iterator[str]:
-    yield from (
-        f"{found} (`windowing rescale` makes a checkpoint with {new})" for found in _differ("tasks was", old, new)
-    )
+def _number(says: str, old: Any, new: Any) -> Iterator[str]:
+    """Yield the difference of two numbers of tasks or partitions of a checkpoint on Spark, with the way to the wanted one."""
+    yield from (f"{found} (`windowing rescale` makes a checkpoint with {new})" for found in _differ(says, old, new))
 
 
 def _parts(of: str, old: Definition, new: Definition) -> Iterator[str]:
@@ -287,21 +286,22 @@ def _levels(old: Any, new: Any) -> Iterator[str]:
         return
     for before, after in zip(old, new, strict=True):
         for (name, was), (_, is_now) in zip(before, after, strict=True):
-            yield from _stored_tasks(name, was, is_now)
+            yield from _number(f"tasks of bolt {name!r} was", was["tasks"], is_now["tasks"])
+            yield from _stored_bolt(name, was, is_now)
 
 
 def _bolts(old: Any, new: Any) -> Iterator[str]:
     for name, was in old.items():
         if name in new:
-            yield from _stored_tasks(name, was, new[name])
+            yield from _differ(f"tasks of bolt {name!r} was", was["tasks"], new[name]["tasks"])
+            yield from _stored_bolt(name, was, new[name])
         else:
             yield f"bolt {name!r} has stored states, and now there is none of that name that keeps any"
 
 
-def _stored_tasks(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
-    """Yield what keeps the tasks of a bolt from going on with what they stored."""
-    for part in ("tasks", "stateful"):
-        yield from _differ(f"{part} of bolt {name!r} was", stored[part], wanted[part])
+def _stored_bolt(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
+    """Yield what keeps the tasks of a bolt, as many as they are, from going on with what they stored."""
+    yield from _differ(f"stateful of bolt {name!r} was", stored["stateful"], wanted["stateful"])
     yield from _parts(f"bolt {name!r}", stored["window"] or {}, wanted["window"] or {})
     old = {stream: (grouping, fields) for stream, grouping, fields in stored["inputs"]}
     new = {stream: (grouping, fields) for stream, grouping, fields in wanted["inputs"]}
@@ -355,7 +355,7 @@ KINDS: Mapping[str, Kind] = {
         (
             FieldRule("bolt.fixed", _bolt),
             FieldRule("bolt.free"),
-            FieldRule("tasks", _tasks),
+            FieldRule("tasks", partial(_number, "tasks was")),
             FieldRule("grouping", _value("grouping was")),
             FieldRule("inputs", _columns),
             *_ORDER,  # the order of columns decides ties, and tasks
@@ -367,7 +367,7 @@ KINDS: Mapping[str, Kind] = {
         (
             FieldRule("topology.name"),
             FieldRule("topology.spouts", _value("the spouts with their streams were")),  # known by position
-            FieldRule("topology.partitions", _value("partitions were")),
+            FieldRule("topology.partitions", partial(_number, "partitions were")),
             FieldRule("topology.levels", _levels),
             FieldRule("topology.free"),
             *_ORDER,
@@ -378,7 +378,7 @@ KINDS: Mapping[str, Kind] = {
         (
             FieldRule("trident.name"),
             FieldRule("trident.streams", _value("the streams of the Trident topology was")),
-            FieldRule("trident.partitions", _value("the number of partitions of the Trident topology was")),
+            FieldRule("trident.partitions", partial(_number, "the number of partitions of the Trident topology was")),
             FieldRule("trident.stream", _value("what keeps or feeds windows of the Trident topology was")),
             FieldRule("trident.states"),  # trident/fence.py compares who writes them
             *_ORDER,
