@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -253,3 +254,20 @@ def test_edges_of_a_dealt_out_query_are_not_those_that_the_one_before_has_made()
         life.rescale(tasks)
     life.run([], drain=True)
     assert [root for _, root in life.told] == [root_of(number, 0) for number in range(6)]
+
+
+@pytest.mark.parametrize("kind", ["string collate UTF8_LCASE", "struct<a:int>", "interval day to second"])
+def test_a_key_whose_hash_only_spark_knows_is_refused_by_name_from_one_task_too(kind: str) -> None:
+    """With one task every hash finds every key where it is."""
+    definition = {"bolt": {"fixed": {"name": "sums", "key": ["k"]}}, "tasks": 1, "grouping": ["k"]}
+    plan = StoredPlan.of({**definition, "inputs": {"default": [["k", kind, True]]}})
+    with pytest.raises(ConfigError, match=rf"bolt 'sums' has .* column 'k' \({kind}\).* keep its number of tasks"):
+        plan.rescaled(2, lambda widest: widest)
+
+
+def test_a_timestamp_without_a_zone_has_the_hash_that_spark_gives_it() -> None:
+    definition = {"bolt": {"fixed": {"name": "sums", "key": ["k"]}}, "tasks": 1, "grouping": ["k"]}
+    (sums,) = StoredPlan.of({**definition, "inputs": {"default": [["k", "timestamp_ntz", True]]}}).bolts
+    sums.require_dealt()
+    keys = [datetime(1969, 12, 31, 23, 59, 59, 999_999), datetime(2024, 3, 31, 2, 30), None]
+    assert [sums.task_of(1_000)(key) for key in keys] == [10, 827, 42]  # pmod(xxhash64(key), 1000)

@@ -27,7 +27,7 @@ from windowing.codec import CHUNK_MAGIC, META_MAGIC, dumps, frame, loads, unfram
 from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.execution.compatibility import Definition
 from windowing.schema.checks import did_you_mean
-from windowing.schema.hashing import key_hash
+from windowing.schema.hashing import hashable, key_hash
 from windowing.schema.types import Schema
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
@@ -93,6 +93,12 @@ class StoredBolt:
                     f"bolt {self.name!r} groups {stream} by {', '.join(grouping)}, which is not what its key= "
                     f"({', '.join(self.key)}) tells the same of every stream; {KEEP}"
                 )
+        for column, kind in self.hashed:
+            if _hashed_as(kind) is None:
+                raise ConfigError(
+                    f"bolt {self.name!r} has its tasks by the hash of column {column!r} ({kind}), which only Spark knows of that "
+                    f"type; {KEEP}"
+                )
 
     @property
     def hashed(self) -> list[tuple[str, str | None]]:
@@ -105,7 +111,7 @@ class StoredBolt:
 
     def task_of(self, tasks: int) -> Callable[[Any], int]:
         """Return what gives the task of a key, of so many."""
-        types = tuple(Schema.parse(f"field {kind}").types[0] for _, kind in self.hashed)
+        types = tuple(str(_hashed_as(kind)) for _, kind in self.hashed)
         chosen = [self.key.index(column) for column, _ in self.hashed]
 
         def task(key: Any) -> int:
@@ -113,6 +119,17 @@ class StoredBolt:
             return key_hash(types, tuple(values[at] for at in chosen)) % tasks
 
         return task
+
+
+def _hashed_as(kind: str | None) -> str | None:
+    """Return the type of this library whose values have the hash that those of a type of Spark's have, None where there is none."""
+    if kind == "timestamp_ntz":
+        return "timestamp"
+    try:
+        (known,) = Schema.parse(f"field {kind}").types
+    except ConfigError:
+        return None
+    return known if hashable(known) is None else None
 
 
 @dataclass(frozen=True)
