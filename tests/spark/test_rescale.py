@@ -157,6 +157,18 @@ def test_what_ends_anywhere_is_refused_as_half_made_and_done_again(
         assert {path: now[path] for path in before} == before
     with pytest.raises(CheckpointError, match=f"was rescaled into file:{new}"):
         rescale(old, str(tmp_path / "other"), tasks=3, spark=spark)
+    (Path(old) / "windowing/rescaled.json").unlink()
+
+    def go_on(name: str, number: int) -> None:  # as a query in another process, on files without locks
+        if name == "after_rescaled_state":
+            (Path(old) / "offsets/2").write_bytes((Path(old) / "offsets/1").read_bytes())
+
+    monkeypatch.setattr(failpoints, "hit", go_on)
+    with pytest.raises(CheckpointError, match="has a batch that it had not when rescale began: its query runs"):
+        rescale(old, new, tasks=3, spark=spark)
+    monkeypatch.undo()
+    assert not (Path(old) / "windowing/rescaled.json").exists()
+    (Path(old) / "offsets/2").unlink()
     rescale(old, new, tasks=3, spark=spark)
     left = {path.name for path in (Path(new) / "windowing").iterdir() if not path.name.startswith(".")}
     assert left == {"control", "definition.json", "query.json"}

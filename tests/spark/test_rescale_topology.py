@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from pyspark.sql import SparkSession
 from windowing.cli import commands
 from windowing.errors import ConfigError, DefinitionChangedError
 from windowing.queues import Root
-from windowing.spark import MemorySink, SqliteQueue, submit
+from windowing.spark import MemorySink, SqliteQueue, failpoints, submit
 from windowing.spark.rescaling import rescale
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -174,10 +176,19 @@ def sums(window: Any) -> Any:
     return window.key, window.end_timestamp, sum(row.n for row in window)
 
 
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+def die_at(point: str, name: str, number: int) -> None:
+    if name == point:
+        raise Killed
+
+
 @pytest.mark.crash
 @pytest.mark.python_source
-def test_what_waits_for_its_acks_is_acked_by_the_rescaled_query_when_it_is_done_and_not_before(
-    spark: SparkSession, tmp_path: Path
+def test_what_waits_for_its_acks_is_acked_by_the_query_of_a_rescale_killed_anywhere_when_it_is_done_and_not_before(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(*tasks: int) -> Topology:
         builder = TopologyBuilder("acked").configure({"topology.enable.message.timeouts": False})
@@ -211,7 +222,12 @@ def test_what_waits_for_its_acks_is_acked_by_the_rescaled_query_when_it_is_done_
         assert before < 4, "some of the first batches wait in windows"
         if name == "dealt":
             old, place, tasks = place, str(tmp_path / "new"), (2, 3)
-            rescale(old, place, tasks={"sizes": 2, "sums": 3}, partitions=1, spark=spark)
+            for point in [*failpoints.RESCALE_NAMES, ""]:
+                monkeypatch.setattr(failpoints, "hit", partial(die_at, point))
+                with pytest.raises(Killed) if point else nullcontext():
+                    rescale(old, place, tasks={"sizes": 2, "sums": 3}, partitions=1, spark=spark)
+            monkeypatch.undo()
+            assert len(noted) == before, "a rescale tells nobody anything"
         queue.put(rows[24:])
         found[name] += run(made(*tasks), queue, place)
         assert before < len(noted) < 6

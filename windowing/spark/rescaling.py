@@ -98,7 +98,8 @@ def rescale(
 def _rescale(spark: SparkSession, old: str, new: str, change_of: Callable[[], _Change]) -> None:
     definition.refuse_closed(spark, old, rescaled_into=new)
     change = change_of()
-    last = definition.last_batch(spark, old) or 0
+    last = definition.last_batch(spark, old)
+    assert last is not None, "the change of a checkpoint without a batch is refused"
     home = Folder(spark, new) / "windowing"
     _require_new(spark, old, new)
     if home.exists(definition.RESCALING_FILE):
@@ -120,6 +121,10 @@ def _rescale(spark: SparkSession, old: str, new: str, change_of: Callable[[], _C
     control_folder(spark, new).make()
     home.write(definition.FILE, json.dumps(after.definition, indent=1, sort_keys=True).encode())
     failpoints.hit("after_rescaled_logs", 0)
+    if definition.last_batch(spark, old) != last:
+        raise CheckpointError(
+            f"checkpoint {old} has a batch that it had not when rescale began: its query runs; stop that one and call rescale again"
+        )
     closing = {"format": 1, "to": Folder(spark, new).path}
     (Folder(spark, old) / "windowing").write(definition.RESCALED_FILE, json.dumps(closing).encode())
     failpoints.hit("after_rescale", 0)
