@@ -98,6 +98,29 @@ def test_a_query_that_goes_on_has_the_lock_which_a_process_that_it_starts_does_n
         child.kill()
 
 
+FORKED = """
+import fcntl, os, sys, time
+from windowing.spark import settings
+lock = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(lock, fcntl.LOCK_EX)
+settings._taken[sys.argv[1]] = settings.Taken(lock)
+if os.fork():
+    time.sleep(60)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_was_forked_off_does_not_keep_the_checkpoint_of_one_that_was_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", FORKED, tmp_path], stdin=PIPE, stdout=PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        assert not is_free(tmp_path)
+        parent.kill()
+        parent.wait()
+        assert is_free(tmp_path), "the child waits for the end of its input"
+
+
 def is_free(folder: Path) -> bool:
     opened = os.open(folder, os.O_RDONLY)
     try:

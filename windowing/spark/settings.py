@@ -203,10 +203,24 @@ class Taken(threading.Event):
 
     def set(self) -> None:
         """Leave the checkpoint to others."""
+        self.close()
+        super().set()
+
+    def close(self) -> None:
+        """Close the descriptor; the lock is free when no process has one of it."""
         lock, self._held = self._held, None
         if lock is not None:
             os.close(lock)
-        super().set()
+
+
+def _leave_to_parent() -> None:
+    """Close, in a process that was forked off, what it has of the locks: it may go on when its parent has left a checkpoint."""
+    for each in _taken.values():
+        each.close()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has none
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
