@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.errors import BoltError, ConfigError, CorruptStateError
-from windowing.spark import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink
+from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
+from windowing.spark import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop
 from windowing.spark.hadoop import Folder, failed_in_task
 from windowing.spark.sinks import OutputOwner, claim, owner_of
 from windowing.topology.decorators import tumbling
@@ -278,6 +278,19 @@ def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(spark: SparkSessi
     folder.delete("f.json")
     folder.delete("f.json")
     assert not folder.exists("f.json")
+
+
+def test_a_file_is_read_whose_replacement_was_killed_before_its_checksum_had_the_new_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(spark, str(tmp_path))
+    folder.write("f.json", b"one")
+    monkeypatch.setattr(hadoop, "_CONTEXT", "no.such.Context")  # which renames first the file, then its checksum
+    with pytest.raises(CheckpointError):
+        folder.write("f.json", b"two")
+    assert folder.read("f.json") == b"one"
+    (tmp_path / "f.json").write_bytes(b"two")
+    assert folder.read("f.json") == b"two"
 
 
 def test_a_folder_belongs_to_one_stream_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:

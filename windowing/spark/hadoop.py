@@ -179,6 +179,10 @@ class Folder:
                 stream.write(bytearray(content))
             finally:
                 stream.close()
+            if (
+                self.is_local
+            ):  # its checksum is renamed after the file: a kill between the two would leave that of the old one
+                self._fs.delete(self._file(f".{name}.crc"), False)
             rename: Any = getattr(self._jvm, _RENAME)
             how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, 1)
             how[0] = rename.OVERWRITE
