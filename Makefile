@@ -51,6 +51,11 @@ test-versions: setup  ## Run the Spark tests with older versions of Spark; make 
 	$(call say,versions: the tests on Spark with PySpark $(SPARKS))
 	@bash tools/versions.sh "$(SPARKS)" $(TESTS)
 
+.PHONY: test-delta
+test-delta: setup  ## Run the tests of DeltaSink, on Spark 4.1 with Delta, which Maven copies.
+	$(call say,delta: tables of Delta on Spark 4.1)
+	@bash tools/delta.sh
+
 .PHONY: test-fast
 test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	$(call say,fast tests: no Spark and no long proofs)
@@ -172,5 +177,5 @@ doctests: setup  ## Run the examples in the docstrings of windowing/.
 
 .PHONY: clean
 clean: services-stop cluster-stop object-stores-stop  ## Remove .venv and everything else that a command here has made.
-	rm -rf .venv .venv-spark-* build dist site demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-spark-* .delta build dist site demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -52,7 +52,7 @@ PUBLIC = {
         Spooled SqliteQueue
     """),
     "windowing.spark": words("""
-        BatchMetrics FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout
+        BatchMetrics DeltaSink FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout
         PostgresSink Root Sink SqliteQueue WindowedQuery WindowedStream check configure kafka require_session rescale session submit
         submit_trident windowed
     """),

@@ -124,6 +124,7 @@ def test_every_method_that_declares_a_trident_topology_has_a_row() -> None:
 
 def sinks_of_spark() -> dict[str, Any]:
     made = {
+        "DeltaSink": spark.DeltaSink("out"),
         "FileSink": spark.FileSink("out"),
         "FunctionSink": spark.FunctionSink(print),
         "KafkaSink": spark.KafkaSink("host:9092", "windows"),

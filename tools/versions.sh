@@ -2,6 +2,7 @@
 # Runs tests on Spark with other versions of PySpark than the newest, each in an environment of its own, .venv-spark-<version>.
 #   bash tools/versions.sh                                    all of VERSIONS, the whole Spark suite
 #   bash tools/versions.sh "4.1" tests/spark/test_query.py    one of them, some files
+#   CHOSEN="" BESIDE="" bash tools/versions.sh 4.1 tests/delta_tables.py   whatever its marks, in one process
 #   PYTHON=python3.13 PACKAGES="pandas<3" bash tools/versions.sh     with another Python; with other versions of packages
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -30,11 +31,12 @@ made() {
 
 for version in $VERSIONS; do
     python="$(made "$version")"
-    chosen="spark and not crash and not services and not cluster"
-    [[ "$version" != 4.1 ]] || chosen+=" and not python_source"  # it has none, which test_session.py has refused by name
+    chosen="${CHOSEN-spark and not crash and not services and not cluster}"
+    [[ "$version" != 4.1 || -z "$chosen" ]] || chosen+=" and not python_source"  # it has none, which test_session.py has refused by name
     printf '\n== versions: %s\n' "$("$python" -c 'import pyspark, pandas, pyarrow, sys
 print("Python", sys.version.split()[0], "PySpark", pyspark.__version__, "pandas", pandas.__version__, "pyarrow", pyarrow.__version__)')"
     # An older PySpark leaves sockets to the garbage collector; pandas 3 is warned of by PySpark.
-    "$python" -m pytest -n 2 --dist worksteal -m "$chosen" -p no:cacheprovider -W ignore::ResourceWarning \
+    # shellcheck disable=SC2086  # BESIDE are words
+    "$python" -m pytest ${BESIDE--n 2 --dist worksteal} -m "$chosen" -p no:cacheprovider -W ignore::ResourceWarning \
         -W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::UserWarning:pyspark "${TESTS[@]}"
 done

@@ -299,7 +299,16 @@ _FUNCTIONS = Refused("give a function of (txid, rows)")
 
 SINKS: Mapping[str, Mapping[Runtime, Cell]] = {
     name: {Runtime.TRIDENT: _FUNCTIONS, **dict.fromkeys(_SPARK, WORKS)}
-    for name in ("FileSink", "FunctionSink", "KafkaSink", "MemorySink", "NoopSink", "ParquetSink", "PostgresSink")
+    for name in (
+        "DeltaSink",
+        "FileSink",
+        "FunctionSink",
+        "KafkaSink",
+        "MemorySink",
+        "NoopSink",
+        "ParquetSink",
+        "PostgresSink",
+    )
 }
 """What `windowing.spark` has for `sinks=`."""
 

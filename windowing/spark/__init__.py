@@ -7,6 +7,7 @@ submit(topology)               a topology as one query -> WindowedQuery
 submit_trident(topology)       a Trident topology as one query, which commits its states exactly once; loaded with its name
 FileSink, ParquetSink, ...     where the streams of a query go
 PostgresSink, KafkaSink        a typed table, a topic: each batch once (extras `postgres`, `kafka`); loaded with their names
+DeltaSink                      a Delta table: each batch once; loaded with its name
 kafka(spark, servers, topic)   a topic as a streaming DataFrame (extra `kafka`); loaded with its name
 rescale(old, new, tasks=64)    a new checkpoint with another number of tasks; loaded with its name
 PartitionedSpout, SqliteQueue  sources in Python, which may take acks; Root
@@ -26,6 +27,7 @@ from windowing.spark.submit import submit
 
 if TYPE_CHECKING:
     from windowing.queues.sqlite_queue import SqliteQueue
+    from windowing.spark.delta_sink import DeltaSink
     from windowing.spark.kafka_rows import KafkaSink, kafka
     from windowing.spark.postgres_sink import PostgresSink
     from windowing.spark.rescaling import rescale
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchMetrics",
+    "DeltaSink",
     "FileSink",
     "FunctionSink",
     "KafkaSink",
@@ -60,6 +63,7 @@ __all__ = [
 
 
 _BY_NAME = {
+    "DeltaSink": "windowing.spark.delta_sink",
     "KafkaSink": "windowing.spark.kafka_rows",
     "kafka": "windowing.spark.kafka_rows",
     "PostgresSink": "windowing.spark.postgres_sink",

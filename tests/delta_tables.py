@@ -1,0 +1,164 @@
+"""Tables of Delta: each batch once, whoever is killed; a table that does not fit, or is ahead, is refused before the first batch.
+
+Not collected with the other tests (its name has no test_): `make test-delta` runs it, on the newest Spark that has Delta and CI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from windowing.errors import ConfigError, SinkError
+from windowing.spark import DeltaSink, MemorySink, session, windowed
+from windowing.spark.sinks import OutputOwner
+from windowing.topology.decorators import sliding
+from windowing.windows.measures import seconds
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = "k string, ts long"
+SETTINGS = {
+    "spark.jars": ",".join(str(jar) for jar in sorted((ROOT / ".delta").glob("*.jar"))),
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+
+@sliding(
+    seconds(4), seconds(2), timestamp="ts", key="k", late_stream="late", output="k string, ends long, held array<long>"
+)
+def held(window: Any) -> Any:
+    return window.key, window.end_timestamp, [row.ts for row in window]
+
+
+def put(folder: Path, number: int) -> None:
+    """Put a file of rows where the query reads; one row is late."""
+    folder.mkdir(exist_ok=True)
+    rows = [{"k": "ab"[at % 2], "ts": 1000 * (4 * number + at)} for at in range(4)]
+    rows += [{"k": "a", "ts": 0}] if number > 1 else []
+    (folder / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
+    os.utime(folder / f"{number}.json", (1_700_000_000 + number,) * 2)  # Spark reads the oldest first
+
+
+def run(spark: SparkSession, folder: Path, sinks: Any, drain: bool = False) -> None:
+    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").json(str(folder / "in"))
+    query = windowed(held, rows, tasks=2).start(sinks, str(folder / "checkpoint"), drain=drain)
+    assert query.await_end(200)
+
+
+def tables(folder: Path) -> dict[str, Any]:
+    return {
+        "default": DeltaSink(str(folder / "held"), partition_by="k"),
+        "late": DeltaSink(str(folder / "late")),
+    }
+
+
+def stored(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, spark.read.format("delta").load(str(path)).collect()))
+
+
+@pytest.fixture(scope="session")
+def delta() -> Iterator[SparkSession]:
+    running = session("delta", cores=2, **SETTINGS)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def wanted(delta: SparkSession, tmp_path: Path) -> Callable[[int], dict[str, list[tuple[Any, ...]]]]:
+    """What a run of so many files gives that nobody disturbs."""
+
+    def found(files: int) -> dict[str, list[tuple[Any, ...]]]:
+        folder = tmp_path / "plain"
+        folder.mkdir()
+        for number in range(files):
+            put(folder / "in", number)
+        sinks = {"default": MemorySink(), "late": MemorySink()}
+        run(delta, folder, sinks, drain=True)
+        return {name: sorted(map(tuple, sink.rows)) for name, sink in sinks.items()}
+
+    return found
+
+
+@pytest.mark.parametrize("point", ["in_sink:1", "before_commit:2"])
+def test_a_batch_is_in_the_table_once_whoever_was_killed(
+    delta: SparkSession, wanted: Callable[[int], Any], tmp_path: Path, point: str
+) -> None:
+    for number in range(4):
+        put(tmp_path / "in", number)
+    for given, code in (({"WINDOWING_FAILPOINT": point}, -signal.SIGKILL), ({}, 0)):
+        command = [sys.executable, "-m", "tests.delta_tables", str(tmp_path)]
+        job = subprocess.run(command, env=os.environ | given, cwd=ROOT, start_new_session=True)
+        assert job.returncode == code
+    found = {"default": stored(delta, tmp_path / "held"), "late": stored(delta, tmp_path / "late")}
+    assert found == wanted(4)
+    assert found["late"]
+    assert (tmp_path / "held/k=a").is_dir()
+
+
+def test_two_queries_write_into_one_table_of_the_catalog(delta: SparkSession, tmp_path: Path) -> None:
+    delta.sql("CREATE DATABASE IF NOT EXISTS air")
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        put(tmp_path / name / "in", 0)
+        run(delta, tmp_path / name, {"default": DeltaSink(table="air.held"), "late": MemorySink()}, drain=True)
+    rows = sorted(map(tuple, delta.table("air.held").collect()))
+    assert len(rows) > 4
+    assert rows[::2] == rows[1::2]
+    delta.sql("DROP TABLE air.held")
+
+
+def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(delta: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "in", 0)
+    run(delta, tmp_path, tables(tmp_path))
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    for number in (1, 2):
+        put(tmp_path / "in", number)
+    run(delta, tmp_path, tables(tmp_path))
+    before = stored(delta, tmp_path / "held")
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "copy", tmp_path / "checkpoint")
+    with pytest.raises(ConfigError, match=r"holds batch \d of stream 'default' of query .*, which has come to batch 0"):
+        run(delta, tmp_path, tables(tmp_path))
+    assert stored(delta, tmp_path / "held") == before
+
+
+def test_a_table_that_does_not_fit_is_refused_before_the_first_batch(delta: SparkSession, tmp_path: Path) -> None:
+    given = delta.createDataFrame([], "k string, ends long, held array<long>").schema
+    owner = OutputOwner("q", "default", None, given)
+    (tmp_path / "file").write_text("no folder")
+    for name, schema in (("fewer", "k string, ends long"), ("narrow", "k string, ends int, held array<long>")):
+        delta.createDataFrame([], schema).write.format("delta").save(str(tmp_path / name))
+    for name, by, error, sentence in (
+        ("fewer", (), ConfigError, r"has no column 'held'; ALTER TABLE ... ADD COLUMN held array<bigint>"),
+        ("narrow", (), ConfigError, r"column 'ends' of .* is int, that of the stream is bigint; declare the output so"),
+        ("new", "day", ConfigError, r"partition_by= of .* names 'day'; there are ends, held, k"),
+        ("file/held", (), SinkError, r"file/held cannot be used: .*Not a directory|file/held.* cannot be used"),
+    ):
+        with pytest.raises(error, match=sentence):
+            DeltaSink(str(tmp_path / name), partition_by=by).claim(delta, owner)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_batch_that_the_table_does_not_take_is_a_sink_error(delta: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "held"))
+    sink.claim(delta, OutputOwner("q", "default", None, delta.createDataFrame([], "k string").schema))
+    with pytest.raises(SinkError, match=r"does not take batch 0: .*; mend the table and start again"):
+        sink.write(delta.createDataFrame([(1,)], "k long"), 0)
+    assert stored(delta, tmp_path / "held") == []
+
+
+if __name__ == "__main__":
+    os.environ["WINDOWING_FAILPOINT_GROUP"] = str(os.getpgrp())
+    own = session("job", cores=2, **SETTINGS)
+    run(own, Path(sys.argv[1]), tables(Path(sys.argv[1])), drain=True)

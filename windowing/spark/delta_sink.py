@@ -1,0 +1,191 @@
+"""DeltaSink: a stream in a Delta table, each batch once. Loaded with its name; Delta is what the session has of it.
+
+    rows of batch 7 --append, txnAppId "windowing <query> <stream>", txnVersion 7--> one commit of the table's log
+
+The log keeps the last version of each application, and leaves out what it has: so a batch that is made again is in the table once,
+by whomever it was written before, and several queries may write into one table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql.types import StructType
+
+from windowing.errors import ConfigError, SinkError, describe_error, quote
+from windowing.schema.checks import did_you_mean
+from windowing.spark.hadoop import Folder, checked_folder, java_causes, literal_path, refused_by_files, unreachable
+from windowing.spark.sinks import OutputOwner
+
+__all__ = [
+    "DeltaSink",
+]
+
+
+_SETTINGS = (
+    "spark.jars.packages=io.delta:delta-spark_<4.1 or 4.2>_2.13:4.4.0, "
+    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+)
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}\Z", re.ASCII)
+_UNCONFIGURED = ("DELTA_CONFIGURE_SPARK_SESSION", "DELTA_SPARK_SESSION_NOT_SET")
+_OVERTAKEN = "ConcurrentTransactionException"
+
+
+class DeltaSink:
+    """A Delta table that takes the rows of one stream of one query, each batch exactly once; rows are appended.
+
+    path: the folder of the table; or table: its name in the catalog, `flights` or `main.air.flights`. It is made with the columns
+    of the stream where it is not there, in folders by partition_by, else compared before the first batch: it has to have the
+    stream's columns, with their types. Cost: a job for each batch with rows, and a commit of the table.
+
+    The session has to have Delta. Do not set `delta.setTransactionRetentionDuration` below the longest pause of the query: a batch
+    that is made again after Delta has forgotten the one before would be there twice.
+
+    >>> DeltaSink("/data/flights", partition_by="day")
+    DeltaSink('/data/flights', partition_by=('day',))
+    >>> DeltaSink(table="main.air.flights")
+    DeltaSink(table='main.air.flights')
+    """
+
+    def __init__(
+        self, path: str | None = None, *, table: str | None = None, partition_by: str | Sequence[str] = ()
+    ) -> None:
+        if (path is None) == (table is None):
+            raise ConfigError(
+                "a DeltaSink writes to a folder or to a table of the catalog; give DeltaSink(path), or DeltaSink(table=name)"
+            )
+        if table is not None and not (isinstance(table, str) and _NAME.match(table)):
+            raise ConfigError(
+                f"table= is the name of a table, of letters, digits and _, got {quote(table)}; give main.air.flights, for one"
+            )
+        self._path = None if path is None else checked_folder("path", path)
+        self._table = table
+        self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        self._owner: OutputOwner | None = None
+
+    def __repr__(self) -> str:
+        where = f"table={self._table!r}" if self._path is None else repr(self._path)
+        by = f", partition_by={self.partition_by}" if self.partition_by else ""
+        return f"{type(self).__name__}({where}{by})"
+
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
+        """Make the table, or see whether it fits. Raises ConfigError for a session without Delta, a table that lacks columns, and
+        one that is ahead of the checkpoint; SinkError where it cannot be reached.
+        """
+        if owner.schema is None:
+            raise ConfigError(f"{self!r} was not told the columns of {owner.name}")
+        unknown = [name for name in self.partition_by if name not in owner.schema.names]
+        if unknown:
+            raise ConfigError(
+                f"partition_by= of {self!r} names {quote(unknown[0])}; {did_you_mean(str(unknown[0]), owner.schema.names)}"
+            )
+        jvm: Any = spark._jvm
+        if not _is_class(jvm.io.delta.tables.DeltaTable):
+            raise ConfigError(f"{self!r}: the session has no Delta; start it with {_SETTINGS}")
+        try:
+            if self._is_there(spark):
+                self._require_fitting(spark, owner.schema)
+                self._require_not_ahead(spark, owner)
+            else:
+                self._save(spark.createDataFrame([], owner.schema).write)
+        except ConfigError:
+            raise
+        except Exception as problem:  # Spark's, py4j's
+            if any(name in str(problem) for name in _UNCONFIGURED):
+                raise ConfigError(
+                    f"{self!r}: the session is not set up for Delta; start it with {_SETTINGS}"
+                ) from problem
+            raise self._refused(problem, "cannot be used") from problem
+        self._owner = owner
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Append the batch, unless it is in the table."""
+        if self._owner is None:
+            raise ConfigError(f"{self!r} writes for a query that was started with it; give it in sinks=")
+        once = {"txnAppId": _application(self._owner), "txnVersion": str(batch_id)}
+        try:
+            self._save(rows.write.options(**once))
+        except Exception as problem:
+            ours = isinstance(problem, AnalysisException) or refused_by_files(problem) or _OVERTAKEN in str(problem)
+            if not ours:
+                raise
+            raise self._refused(problem, f"does not take batch {batch_id}") from problem
+
+    def _save(self, writer: DataFrameWriter) -> None:
+        appending = writer.format("delta").mode("append")
+        if self.partition_by:
+            appending = appending.partitionBy(*self.partition_by)
+        if self._path is None:
+            appending.saveAsTable(str(self._table))
+        else:
+            appending.save(self._path)
+
+    def _is_there(self, spark: SparkSession) -> bool:
+        if self._path is None:
+            return spark.catalog.tableExists(str(self._table))
+        jvm: Any = spark._jvm
+        return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, Folder(spark, self._path).path))
+
+    def _rows(self, spark: SparkSession) -> DataFrame:
+        if self._path is None:
+            return spark.table(str(self._table))
+        return spark.read.format("delta").load(literal_path(self._path))
+
+    def _require_fitting(self, spark: SparkSession, schema: StructType) -> None:
+        there = {field.name.lower(): field.dataType for field in self._rows(spark).schema.fields}
+        for field in schema.fields:
+            kind = there.get(field.name.lower())
+            if kind is None:
+                raise ConfigError(
+                    f"{self!r} has no column {quote(field.name)}; ALTER TABLE ... ADD COLUMN {field.name} "
+                    f"{field.dataType.simpleString()}, or write to another table"
+                )
+            if kind != field.dataType:
+                raise ConfigError(
+                    f"column {quote(field.name)} of {self!r} is {kind.simpleString()}, that of the stream is "
+                    f"{field.dataType.simpleString()}; declare the output so, or write to another table"
+                )
+
+    def _require_not_ahead(self, spark: SparkSession, owner: OutputOwner) -> None:
+        jvm: Any = spark._jvm
+        logs = jvm.org.apache.spark.sql.delta.DeltaLog
+        if not _is_class(logs):  # a platform's own Delta does not show this
+            return
+        path = self._path
+        if path is None:
+            path = str(spark.sql(f"DESCRIBE DETAIL {self._table}").collect()[0]["location"])
+        snapshot = logs.forTableWithSnapshot(spark._jsparkSession, path)._2()
+        version = snapshot.transactions().get(_application(owner))
+        written, begun = int(version.get()) if version.isDefined() else -1, owner.last_batch
+        if written > (-1 if begun is None else begun):
+            has = "has begun none" if begun is None else f"has come to batch {begun}"
+            raise ConfigError(
+                f"{self!r} holds batch {written} of {owner.name}, which {has}: what it makes next would be taken for written; put "
+                "table and checkpoint back from one copy, or start with a new checkpoint"
+            )
+
+    def _refused(self, problem: BaseException, what: str) -> SinkError:
+        if _OVERTAKEN in str(problem):
+            return SinkError(
+                f"{self!r} {what}: another process writes for the same query; one at a time can have a checkpoint"
+            )
+        if refused_by_files(problem):
+            return SinkError(unreachable(self._path or f"the table {self._table}", problem))
+        said = next(iter(java_causes(problem)), describe_error(problem)).partition("\n")[0]
+        return SinkError(
+            f"{self!r} {what}: {quote(said[:500])}; mend the table and start again: nothing of the batch is in it"
+        )
+
+
+def _is_class(found: Any) -> bool:
+    """Return whether the JVM has a class of a name; py4j takes all others for packages."""
+    return type(found).__name__ == "JavaClass"
+
+
+def _application(owner: OutputOwner) -> str:
+    return f"windowing {owner.query} {owner.stream}"
