@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from windowing.errors import ConfigError
+from windowing.errors import CheckpointError, ConfigError
 from windowing.spark.arguments import Shipped
-from windowing.spark.failures import WorkerError
-from windowing.spark.operator import TaskProcessor, as_sent
+from windowing.spark.failures import WorkerError, raised_in_worker
+from windowing.spark.operator import TaskProcessor, TaskResult, as_sent
 
 MB = 1 << 20
 held: dict[int, Any] = {}
@@ -145,3 +145,23 @@ def turn_of(task: int) -> Any:
         raise ConfigError(f"the turn of task {task}, with {stored.metadata}")
 
     return SimpleNamespace(run=run)
+
+
+def test_a_state_store_that_is_gone_when_a_task_writes_its_state_is_told_as_that() -> None:
+    class Gone:
+        """What Spark's variables do when their server has ended: of a full disk, say."""
+
+        def get(self) -> None:
+            return None
+
+        def update(self, value: Any) -> None:
+            raise EOFError
+
+    turn: Any = SimpleNamespace(run=lambda rows, stored, batch: TaskResult(metadata=b"state"))
+    processor = TaskProcessor(lambda task: turn, [0])
+    processor.take([Gone(), None, None])
+    with pytest.raises(WorkerError) as raised:
+        processor.handleInputRows((0,), iter([]), None)
+    found = raised_in_worker(raised.value)
+    assert isinstance(found, CheckpointError)
+    assert "the state of task 0 could not be written" in str(found)

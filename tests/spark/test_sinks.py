@@ -246,6 +246,13 @@ def test_an_error_of_a_bolt_is_told_as_one_whichever_job_evaluates_it_and_shows_
         (["org.apache.spark.SparkException: Job aborted due to stage failure", "java.io.IOException: /in/1"], True),
         (["org.apache.spark.SparkException: Job aborted due to stage failure", "java.io.IOException: /out/b/1"], False),
         (["org.apache.spark.SparkException: refused", "java.io.IOException: Mkdirs failed"], False),
+        (
+            [
+                "org.apache.spark.SparkException: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state store files",
+                "java.io.IOException: No space left on device",
+            ],
+            True,
+        ),
     ],
 )
 def test_a_job_that_evaluates_and_writes_is_not_blamed_on_the_folder_for_what_failed_before(

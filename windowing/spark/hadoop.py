@@ -56,6 +56,7 @@ _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
 )
+_IN_TASK = re.compile(r"stage failure|\[CANNOT_WRITE_STATE_STORE")
 _MAX_DEPTH = 20
 _SECRET = re.compile(r"(//[^/\s:@]*):[^/\s@]+@|((?:sig|token|password|secret)[\w.]*=)[^&\s]+", re.IGNORECASE)
 _WAYS_OUT = (
@@ -179,9 +180,8 @@ class Folder:
                 stream.write(bytearray(content))
             finally:
                 stream.close()
-            if (
-                self.is_local
-            ):  # its checksum is renamed after the file: a kill between the two would leave that of the old one
+            # Hadoop renames the checksum after the file: a kill between the two would leave that of the old one.
+            if self.is_local:
                 self._fs.delete(self._file(f".{name}.crc"), False)
             rename: Any = getattr(self._jvm, _RENAME)
             how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, 1)
@@ -268,7 +268,7 @@ def failed_in_task(problem: BaseException, folder: str) -> bool:
     """Return whether a task is why a job that evaluates and writes has ended, and files of `folder` are not why the task has."""
     causes = java_causes(problem)
     own = folder.rpartition(":")[2].rstrip("/")
-    return any("stage failure" in said for said in causes) and own not in causes[-1]
+    return any(_IN_TASK.search(said) for said in causes) and own not in causes[-1]
 
 
 def java_causes(problem: BaseException) -> list[str]:

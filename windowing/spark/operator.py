@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
+from windowing.errors import CheckpointError
 from windowing.execution.metrics import TaskMetrics
 from windowing.spark import failpoints
 from windowing.spark.control import label_of_row
@@ -133,7 +134,7 @@ class TaskProcessor(StatefulProcessor):
                 self._turns[task] = self._turn_of(task)
             result = self._turns[task].run([row for row in taken if row.target == task], self._stored(), batch)
             failpoints.hit("before_state_write", batch)
-            self._write(result)
+            self._write(result, task)
             if self._channel is not None and result.done:
                 self._channel.send(batch, FIRST_TASK + task, clock_of(taken), result.done)
             failpoints.hit("after_state_write", batch)
@@ -154,11 +155,18 @@ class TaskProcessor(StatefulProcessor):
             lambda: ((bytes(key[0]), bytes(data[0])) for key, data in self._values.iterator()),
         )
 
-    def _write(self, result: TaskResult) -> None:
-        _change(self._chunks, result.puts, result.drops)
-        _change(self._values, result.value_puts, result.value_drops)
-        if result.metadata is not None:
-            self._metadata.update((result.metadata,))
+    def _write(self, result: TaskResult, task: int) -> None:
+        try:
+            _change(self._chunks, result.puts, result.drops)
+            _change(self._values, result.value_puts, result.value_drops)
+            if result.metadata is not None:
+                self._metadata.update((result.metadata,))
+        except (EOFError, OSError) as problem:  # Spark answers through a socket, and ends it where a store has failed
+            raise CheckpointError(
+                f"the state of task {task} could not be written: Spark has ended the connection to its state store; the log of the "
+                "executor says why, a full disk perhaps. Nothing of the batch was committed: mend that and start again from the "
+                "checkpoint"
+            ) from problem
 
 
 _spark_s: Any = cast(Any, CloudPickleSerializer)()  # what Spark itself sends functions with
