@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
-from windowing.spark import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop
+from windowing.spark import DeltaSink, FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop
 from windowing.spark.hadoop import Folder, failed_in_task
 from windowing.spark.sinks import OutputOwner, claim, owner_of
 from windowing.topology.decorators import tumbling
@@ -23,6 +23,15 @@ def frame(spark: SparkSession, *values: int, text: str | None = "x") -> DataFram
 
 def found(sink: FileSink, spark: SparkSession) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in sink.read(spark).collect())
+
+
+def test_a_delta_sink_in_a_session_without_delta_says_what_such_a_session_has(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    owner = OutputOwner("q", "default", None, frame(spark).schema)
+    with pytest.raises(ConfigError, match=r"the session has no Delta; start it with spark\.jars\.packages=io\.delta"):
+        DeltaSink(str(tmp_path / "held")).claim(spark, owner)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
