@@ -9,12 +9,14 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 # The Java that set-up found goes first: JAVA_HOME may point to an older one, and Spark would start that.
-PYTHON := JAVA_HOME="$$(cat .venv/java-home)" .venv/bin/python
-PYTEST := $(PYTHON) -m pytest
-MKDOCS := NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs
+# PYTHON is the user's, and goes to tools/ as it is: the Python that .venv, or an environment of test-versions, is made with.
+RUN := JAVA_HOME="$$(cat .venv/java-home)" .venv/bin/python
+PYTEST := $(RUN) -m pytest
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs
 # Two processes, where tests wait or need one core; those on Spark share one session each.
 BESIDE := -n 2 --dist worksteal
 
+comma := ,
 say = @printf '\n== %s\n' "$(1)"
 
 .PHONY: help
@@ -28,7 +30,7 @@ setup:  ## Make .venv with everything, and see to a Java >= 17; done in no time 
 .PHONY: demo
 demo: setup  ## Run both jobs on a year of real flights; make demo ARGS="--month 1" is a short run.
 	$(call say,demo: examples/demo.py $(ARGS))
-	@$(PYTHON) examples/demo.py $(ARGS)
+	@$(RUN) examples/demo.py $(ARGS)
 
 .PHONY: test
 test: setup  ## Set up, then lint, types, doctests and all tests but the long proofs.
@@ -44,11 +46,11 @@ test-wheel: setup  ## Install the wheel with the lowest versions into a clean en
 	@$(PYTEST) -n 2 --dist loadfile tests/wheel.py tests/shipped_code.py
 
 SPARKS ?= 4.1 4.2
-TESTS ?= tests/spark
+TESTS ?=
 
 .PHONY: test-versions
-test-versions: setup  ## Run the Spark tests with older versions of Spark; make test-versions SPARKS=4.1 TESTS=tests/spark/test_query.py
-	$(call say,versions: the tests on Spark with PySpark $(SPARKS))
+test-versions: setup  ## Run the tests with other versions; make test-versions SPARKS=4.3 PYTHON=python3.13 PACKAGES="pandas>=3" TESTS=tests/columnar
+	$(call say,versions: the tests with PySpark $(SPARKS)$(and $(PYTHON),$(comma) $(PYTHON))$(and $(PACKAGES),$(comma) $(PACKAGES)))
 	@bash tools/versions.sh "$(SPARKS)" $(TESTS)
 
 .PHONY: test-delta
@@ -131,23 +133,23 @@ SEEDS ?= 100000
 .PHONY: simulate
 simulate: setup  ## Simulate Trident under seeded faults, on all cores; make simulate SEEDS=2000 is a short run.
 	$(call say,simulate: $(SEEDS) seeds)
-	@$(PYTHON) -m windowing.testing.simulator --seeds $(SEEDS) --processes "$$(nproc)"
+	@$(RUN) -m windowing.testing.simulator --seeds $(SEEDS) --processes "$$(nproc)"
 
 ONLY ?=
 
 .PHONY: bench
 bench: setup  ## Measure; make bench ONLY=core,growth for some of the suites; the method is in benchmarks/README.md.
 	$(call say,bench: $(or $(ONLY),all suites))
-	@$(PYTHON) -m benchmarks $(ONLY)
+	@$(RUN) -m benchmarks $(ONLY)
 
 .PHONY: bench-storm
 bench-storm: setup  ## Measure Storm's own Java windows too: from Maven Central, where there is Maven and a JDK.
 	$(call say,bench: storm)
-	@$(PYTHON) -m benchmarks storm
+	@$(RUN) -m benchmarks storm
 
 .PHONY: bench-page
 bench-page: setup  ## Write docs/benchmarks.md and its pictures from the results of `make bench`.
-	@$(PYTHON) -m benchmarks --page
+	@$(RUN) -m benchmarks --page
 
 .PHONY: docs
 docs: setup  ## Build the manual into site/, which opens from the folder and loads nothing from a network.
@@ -161,14 +163,14 @@ docs-serve: setup  ## Show the manual on http://127.0.0.1:8000, anew after each 
 .PHONY: lint
 lint: setup  ## Check style and format with ruff.
 	$(call say,lint: ruff check)
-	@$(PYTHON) -m ruff check .
+	@$(RUN) -m ruff check .
 	$(call say,lint: ruff format --check)
-	@$(PYTHON) -m ruff format --check .
+	@$(RUN) -m ruff format --check .
 
 .PHONY: types
 types: setup  ## Check the types of windowing/ and examples/ with mypy --strict.
 	$(call say,types: mypy --strict windowing examples)
-	@$(PYTHON) -m mypy --strict windowing examples
+	@$(RUN) -m mypy --strict windowing examples
 
 .PHONY: doctests
 doctests: setup  ## Run the examples in the docstrings of windowing/.

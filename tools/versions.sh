@@ -1,42 +1,64 @@
 #!/usr/bin/env bash
-# Runs tests on Spark with other versions of PySpark than the newest, each in an environment of its own, .venv-spark-<version>.
+# Runs tests with other versions than those of .venv, of PySpark, Python or a package, each in an environment of its own,
+# .venv-spark-<version>-python<version>, with the packages in its name where some are asked for.
 #   bash tools/versions.sh                                    all of VERSIONS, the whole Spark suite
 #   bash tools/versions.sh "4.1" tests/spark/test_query.py    one of them, some files
+#   PYTHON=python3.13 bash tools/versions.sh 4.3              with another Python: the tests without Spark too, where no files are named
+#   PACKAGES="pandas>=3" bash tools/versions.sh 4.3           with other versions of packages, the same way
 #   CHOSEN="" BESIDE="" bash tools/versions.sh 4.1 tests/delta_tables.py   whatever its marks, in one process
-#   PYTHON=python3.13 PACKAGES="pandas<3" bash tools/versions.sh     with another Python; with other versions of packages
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly VERSIONS="${1:-4.1 4.2}"  # beside the one of .venv
 shift || true
-readonly TESTS=("${@:-tests/spark}")
+readonly TESTS=("$@")
 readonly PACKAGES="${PACKAGES:-}"
-PYTHON="${PYTHON:-.venv/bin/python}"
+readonly LEFT_OUT="not crash and not services and not cluster and not object_stores and not browser"
+readonly PYTHON="${PYTHON:-.venv/bin/python}"
 export JAVA_HOME="${JAVA_HOME:-$(cat .venv/java-home)}"
 
-# The environment of a version; made where it is missing or pyproject.toml has changed.
+stop() { printf 'versions: %s\n' "$*" >&2; exit 1; }
+
+command -v "$PYTHON" >/dev/null || stop "there is no $PYTHON: install it, or name another one, PYTHON=python3.12"
+number="$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" || stop "$PYTHON does not run"
+
+# The environment of a version; made where it is missing, or not whole, or pyproject.toml has changed.
 made() {
-    local home=".venv-spark-$1" wanted
+    local home=".venv-spark-$1-python$number" wanted
+    [[ -z "$PACKAGES" ]] || home+="-$(tr -cs 'a-zA-Z0-9.\n' - <<<"$PACKAGES")"
     wanted="$(pwd; cksum <pyproject.toml; "$PYTHON" -V; echo "$PACKAGES")"
     if [[ "$(cat "$home/.made" 2>/dev/null)" != "$wanted" ]]; then
-        printf 'versions: making %s with PySpark %s\n' "$home" "$1" >&2
+        printf 'versions: making %s\n' "$home" >&2
         "$PYTHON" -m venv --clear "$home"
-        # shellcheck disable=SC2086  # PACKAGES are words
         "$home/bin/python" -m pip install --quiet --disable-pip-version-check --use-pep517 \
-            --editable ".[spark,examples,dev]" "pyspark==$1.*" $PACKAGES >&2
+            --editable ".[spark,examples,dev]" "pyspark==$1.*" >&2
+        # After the others: the extra dev has bounds that users do not have.
+        # shellcheck disable=SC2086  # PACKAGES are words
+        [[ -z "$PACKAGES" ]] || "$home/bin/python" -m pip install --quiet --disable-pip-version-check $PACKAGES >&2
         echo "$wanted" >"$home/.made"
     fi
     echo "$home/bin/python"
 }
 
+# Warnings that are no error here: an older PySpark leaves sockets to the garbage collector; PySpark warns of pandas 3.
+warnings_of() {
+    [[ "$1" != 4.[12] ]] || printf '%s\n' -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+    [[ "$PACKAGES" != *pandas* ]] || printf '%s\n' -W ignore::UserWarning:pyspark
+}
+
 for version in $VERSIONS; do
     python="$(made "$version")"
-    chosen="${CHOSEN-spark and not crash and not services and not cluster}"
-    [[ "$version" != 4.1 || -z "$chosen" ]] || chosen+=" and not python_source"  # it has none, which test_session.py has refused by name
+    mapfile -t warnings < <(warnings_of "$version")
     printf '\n== versions: %s\n' "$("$python" -c 'import pyspark, pandas, pyarrow, sys
 print("Python", sys.version.split()[0], "PySpark", pyspark.__version__, "pandas", pandas.__version__, "pyarrow", pyarrow.__version__)')"
-    # An older PySpark leaves sockets to the garbage collector; pandas 3 is warned of by PySpark.
-    # shellcheck disable=SC2086  # BESIDE are words
-    "$python" -m pytest ${BESIDE--n 2 --dist worksteal} -m "$chosen" -p no:cacheprovider -W ignore::ResourceWarning \
-        -W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::UserWarning:pyspark "${TESTS[@]}"
+    # shellcheck disable=SC2206  # BESIDE are words
+    run=("$python" -m pytest ${BESIDE--n 2 --dist worksteal} -p no:cacheprovider "${warnings[@]}")
+    if ((${#TESTS[@]} == 0)) && [[ "$PYTHON" != .venv/bin/python || -n "$PACKAGES" ]]; then
+        "${run[@]}" -m "not spark and $LEFT_OUT"
+    fi
+    chosen="$LEFT_OUT"
+    ((${#TESTS[@]} > 0)) || chosen="spark and $LEFT_OUT"
+    chosen="${CHOSEN-$chosen}"
+    [[ "$version" != 4.1 || -z "$chosen" ]] || chosen+=" and not python_source"  # it has none, which test_session.py has refused by name
+    "${run[@]}" -m "$chosen" --durations 5 "${TESTS[@]:-tests/spark}"
 done
