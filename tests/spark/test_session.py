@@ -179,7 +179,9 @@ class Numbers(PartitionedSpout):
 def test_a_source_in_python_is_refused_by_name_on_a_spark_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.1.1")
     with pytest.raises(
-        SessionError, match=r"Numbers, a source in Python, needs PySpark 4\.2 or newer, this one is 4\.1\.1"
+        SessionError,
+        match=r"Numbers, a source in Python, needs PySpark 4\.2 or newer, this one is 4\.1\.1; "
+        r"install 4\.2 or newer here and on the cluster, or read the rows as a streaming DataFrame$",
     ):
         Numbers().stream(None)  # type: ignore[arg-type]
 
@@ -298,8 +300,12 @@ def test_a_session_of_spark_connect_or_of_an_older_spark_is_refused_at_every_doo
     with pytest.raises(SessionError, match=r"needs a Spark session, got None; make one with"):
         door(None)
     monkeypatch.setattr(pyspark, "__version__", "4.0.1")
-    with pytest.raises(SessionError, match=r"needs PySpark 4\.[12] or newer, this one is 4\.0\.1; install"):
+    with pytest.raises(
+        SessionError, match=r"needs PySpark 4\.[12] or newer, this one is 4\.0\.1; install 4\.[12] or newer here"
+    ):
         door(connected)
+    with pytest.raises(SessionError, match=r"windowing\.spark needs PySpark 4\.1 or newer.* here and on the cluster$"):
+        require_session(connected)
 
 
 def test_a_dataframe_of_spark_connect_is_refused_before_its_server_is_asked() -> None:

@@ -305,8 +305,8 @@ def require_readable_zone(spark: SparkSession) -> None:
         ) from problem
 
 
-def require_spark(since: str, what: str) -> None:
-    """Raise SessionError where this PySpark is older than the version from which on `what` works.
+def require_spark(since: str, what: str, instead: str = "") -> None:
+    """Raise SessionError where this PySpark is older than the version from which on `what` works; `instead` is the other way out.
 
     >>> require_spark("4.1", "this library")
     >>> require_spark("99.0", "spout 'numbers'")  # doctest: +ELLIPSIS
@@ -315,8 +315,8 @@ def require_spark(since: str, what: str) -> None:
     """
     if _version(pyspark.__version__) < _version(since):
         raise SessionError(
-            f"{what} needs PySpark {since} or newer, this one is {pyspark.__version__}; install that one here and on the cluster, "
-            "or read the rows as a streaming DataFrame"
+            f"{what} needs PySpark {since} or newer, this one is {pyspark.__version__}; install {since} or newer here and on the "
+            f"cluster{instead and f', or {instead}'}"
         )
 
 

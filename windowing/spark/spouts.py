@@ -63,7 +63,7 @@ def arrow_schema_in_spark(schema: StructType) -> pa.Schema:
 
 def spout_stream(spout: PartitionedSpout, spark: SparkSession, name: str | None = None) -> DataFrame:
     """Return the rows of a spout as a streaming DataFrame: `PartitionedSpout.stream`."""
-    require_spark("4.2", f"{type(spout).__name__}, a source in Python,")
+    require_spark("4.2", f"{type(spout).__name__}, a source in Python,", "read the rows as a streaming DataFrame")
     schema, called = Schema.parse(spout.fields), name or type(spout).__name__
     source = _source(spout, schema, called)
     require_classic(spark)

@@ -61,7 +61,7 @@ _log = logging.getLogger("windowing.spark")
 
 def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> DataFrame:
     """Return the batches of a spout as a streaming DataFrame. `records` travels to the process that emits."""
-    require_spark("4.2", f"{node.called}, a spout in Python,")
+    require_spark("4.2", f"{node.called}, a spout in Python,", "read the rows as a streaming DataFrame")
     format_name, seal = f"windowing_trident_{uuid4().hex}", Seal()
 
     class TridentSource(DataSource):
