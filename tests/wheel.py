@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -79,6 +79,13 @@ def lowest(requirements: Sequence[str]) -> Iterator[str]:
         yield f"{requirement.name}=={bounds[0]}"
 
 
+def lowest_of(names: Iterable[str]) -> list[str]:
+    """Return the lowest versions of what the wheel and these extras need."""
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *(each for name in names for each in extras[name])]
+    return sorted(set(lowest(wanted)))
+
+
 def ran(*command: object, cwd: Path | None = None) -> str:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
@@ -109,10 +116,8 @@ def install(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     folder = tmp_path_factory.mktemp("wheel")
     ran(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
     (wheel,) = folder.glob("*.whl")
-    extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *(each for name in FOR_USERS for each in extras[name])]
     constraints = folder / "lowest.txt"
-    constraints.write_text("\n".join(sorted(set(lowest(wanted)))))
+    constraints.write_text("\n".join(lowest_of(FOR_USERS)))
 
     def add(names: str) -> None:
         pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")

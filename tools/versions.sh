@@ -5,8 +5,10 @@
 #   bash tools/versions.sh "4.1" tests/spark/test_query.py    one of them, some files
 #   PYTHON=python3.13 bash tools/versions.sh 4.3              with another Python: the tests without Spark too, where no files are named
 #   PACKAGES="pandas>=3" bash tools/versions.sh 4.3           with other versions of packages, the same way
+#   PACKAGES=lowest bash tools/versions.sh 4.1.0              with the lowest versions that pyproject.toml allows
 #   CHOSEN="" BESIDE="" bash tools/versions.sh 4.1 tests/delta_tables.py   whatever its marks, in one process
 set -euo pipefail
+shopt -s inherit_errexit  # a failed installation leaves no mark
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly VERSIONS="${1:-4.1 4.2}"  # beside the one of .venv
@@ -22,6 +24,13 @@ stop() { printf 'versions: %s\n' "$*" >&2; exit 1; }
 command -v "$PYTHON" >/dev/null || stop "there is no $PYTHON: install it, or name another one, PYTHON=python3.12"
 number="$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" || stop "$PYTHON does not run"
 
+# The words of PACKAGES; for `lowest` the lower bound of each but PySpark, whose version is given, and stubs, whose versions end in a date.
+packages() {
+    if [[ "$PACKAGES" != lowest ]]; then echo "$PACKAGES"; return; fi
+    "$1/bin/python" -c 'from tests.wheel import FOR_USERS, lowest_of
+print(*lowest_of([*FOR_USERS, "connect", "examples", "docs", "dev"]), sep="\n")' | grep -vE '^pyspark=|^types-|-stubs='
+}
+
 # The environment of a version; made where it is missing, or not whole, or pyproject.toml has changed.
 made() {
     local home=".venv-spark-$1-python$number" wanted
@@ -33,8 +42,8 @@ made() {
         "$home/bin/python" -m pip install --quiet --disable-pip-version-check --use-pep517 \
             --editable ".[spark,examples,dev]" "pyspark==$1.*" >&2
         # After the others: the extra dev has bounds that users do not have.
-        # shellcheck disable=SC2086  # PACKAGES are words
-        [[ -z "$PACKAGES" ]] || "$home/bin/python" -m pip install --quiet --disable-pip-version-check $PACKAGES >&2
+        # shellcheck disable=SC2046  # words
+        [[ -z "$PACKAGES" ]] || "$home/bin/python" -m pip install --quiet --disable-pip-version-check $(packages "$home") >&2
         echo "$wanted" >"$home/.made"
     fi
     echo "$home/bin/python"
@@ -42,10 +51,11 @@ made() {
 
 # Warnings that are no error here: an older PySpark leaves sockets to the garbage collector; PySpark warns of pandas 3.
 warnings_of() {
-    [[ "$1" != 4.[12] ]] || printf '%s\n' -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+    [[ "$1" != 4.[12]* ]] || printf '%s\n' -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
     [[ "$PACKAGES" != *pandas* ]] || printf '%s\n' -W ignore::UserWarning:pyspark
 }
 
+code=0
 for version in $VERSIONS; do
     python="$(made "$version")"
     mapfile -t warnings < <(warnings_of "$version")
@@ -54,11 +64,12 @@ print("Python", sys.version.split()[0], "PySpark", pyspark.__version__, "pandas"
     # shellcheck disable=SC2206  # BESIDE are words
     run=("$python" -m pytest ${BESIDE--n 2 --dist worksteal} -p no:cacheprovider "${warnings[@]}")
     if ((${#TESTS[@]} == 0)) && [[ "$PYTHON" != .venv/bin/python || -n "$PACKAGES" ]]; then
-        "${run[@]}" -m "not spark and $LEFT_OUT"
+        "${run[@]}" -m "not spark and $LEFT_OUT" || code=1
     fi
     chosen="$LEFT_OUT"
     ((${#TESTS[@]} > 0)) || chosen="spark and $LEFT_OUT"
     chosen="${CHOSEN-$chosen}"
-    [[ "$version" != 4.1 || -z "$chosen" ]] || chosen+=" and not python_source"  # it has none, which test_session.py has refused by name
-    "${run[@]}" -m "$chosen" --durations 5 "${TESTS[@]:-tests/spark}"
+    [[ "$version" != 4.1* || -z "$chosen" ]] || chosen+=" and not python_source"  # it has none, which test_session.py has refused by name
+    "${run[@]}" -m "$chosen" --durations 5 "${TESTS[@]:-tests/spark}" || code=1
 done
+exit "$code"
