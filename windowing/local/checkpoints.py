@@ -1,34 +1,34 @@
-"""Checkpoints of LocalCluster: snapshots of all states and windows, and the tasks of bolts that outlive their process.
+"""Checkpoints of LocalCluster: snapshots of all states and windows, and the tasks of bolts whose state outlives the process.
 
-One process, one loop: if each bolt, in topological order, takes what lies in its inbox before its states are prepared, the states
-of all tasks are one cut through the topology: of what a bolt has emitted, in `pre_prepare` too, nothing is on its way behind it.
-So a checkpoint is one call, and what it holds is the same for every task.
+The loop is single-threaded. Each bolt, in topological order, empties its inbox before its states are prepared. So the states of
+all tasks form one consistent cut through the topology: no tuple that a bolt emitted before the cut, not even one emitted in
+`pre_prepare`, is in flight behind it. A checkpoint is therefore one call.
 
-    prepare n    each task: its inbox, pre_prepare, its states prepared     refused --> roll back
-    record       COMMITTING n: a start goes on from n from here on
-    commit n     each task: pre_commit, its states committed, acks          refused --> once more, where it is not done
+    prepare n    each task: empty the inbox, pre_prepare, prepare its states     refused --> roll back
+    record       COMMITTING n: from here on a restart continues from n
+    commit n     each task: pre_commit, commit its states, send acks             refused --> again, for tasks that are not done
     record       COMMITTED n
-    roll back    each task: its inbox, pre_rollback, its states as of the last commit, fails; then each: init_state
-                                                                            refused --> all once more, later
-    start        COMMITTING n: what is prepared is committed; COMMITTED n: it is gone; then bolts get their states, and those of a
-                 checkpoint that was COMMITTING pre_commit, as if they had refused it
+    roll back    each task: empty the inbox, pre_rollback, states of the last commit, fail tuples; then each: init_state
+                                                                                 refused --> all again, later
+    start        COMMITTING n: commit what is prepared; COMMITTED n: discard it; then every bolt gets its state, and the bolts of a
+                 checkpoint that was COMMITTING get pre_commit again
 
 Laws
-- An ack goes out when the state that the tuple has changed is committed: whatever is acked is in the committed states.
-- The record is durable before the first state is committed. A state's txid is that of the record, or nothing runs.
-- Whoever takes part in a checkpoint hears its pre_commit, once or more: the record says COMMITTED when all have.
-- The definition of what is stored is saved before the record of the first checkpoint of it: a bolt that it lacks is new, and no
-  checkpoint has anything of it.
-- After a rollback a bolt gets its state anew (in Storm it goes on with what it had in memory), and the tuples since the last commit
-  fail. A tuple is settled once; one that the bolt itself fails is failed at once, and what it changed by then stays.
+- A tuple is acked after the state that it changed is committed: the effect of every acked tuple is in the committed states.
+- The record is durable before the first state is committed. A state whose txid differs from the record's is refused at the start.
+- Every task that takes part in a checkpoint gets `pre_commit` at least once; the record becomes COMMITTED only after all of them.
+- The definition of the stored states is saved before the record of their first checkpoint. So a bolt that the definition lacks is
+  new, and no checkpoint has data of it.
+- After a rollback a bolt gets its state again by `init_state` (in Storm it keeps what it has in memory), and the tuples since the
+  last commit fail. A tuple is acked or failed once; a tuple that the bolt fails is failed at once, and its changes stay.
 
 Tasks with states
-    StatefulBoltTask       init_state               a tuple is acked with the checkpoint that holds what it changed
-    RecoveredWindowTask    init_state, message_id=  a checkpoint has the windows without their tuples; a tuple is acked with the
-                                                    checkpoint that knows that it expired; emits are anchored
-    PagedWindowTask        max_events_in_memory=    a checkpoint has the tuples too, in pages; a tuple is acked with the checkpoint
-                                                    that holds it, so that an ack does not depend on the window: emits are not
-                                                    anchored
+    StatefulBoltTask       init_state               a tuple is acked with the checkpoint that holds its changes
+    RecoveredWindowTask    init_state, message_id=  a checkpoint holds the windows without their tuples; a tuple is acked with the
+                                                    first checkpoint after it expired; emitted rows are anchored
+    PagedWindowTask        max_events_in_memory=    a checkpoint also holds the tuples, in pages; a tuple is acked with the first
+                                                    checkpoint that holds it, so its ack does not wait for the window; emitted rows
+                                                    are not anchored
 
 Source: Storm's `CheckpointSpout`, `StatefulBoltExecutor`, `StatefulWindowedBoltExecutor` and `PersistentWindowedBoltExecutor`.
 """
@@ -83,14 +83,14 @@ RECORD = "checkpoint"
 """The name of the durable record."""
 
 DEFINITION = "definition"
-"""The name of the record of what the states are of (execution/compatibility.py)."""
+"""The name of the record with the definition of the states (execution/compatibility.py)."""
 
 _FORMAT = 1
 _MOST_REFUSALS = 1_000
 
 
 class TxState(Enum):
-    """How far the last checkpoint is, as the durable record has it; PREPARING is in records of earlier versions."""
+    """The phase of the last checkpoint in the durable record. PREPARING occurs only in records of earlier versions."""
 
     COMMITTED = "committed"
     PREPARING = "preparing"
@@ -99,7 +99,7 @@ class TxState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckPointState:
-    """The durable record: how far the checkpoint `txid` is. -1 is before the first."""
+    """The durable record: the last checkpoint and its phase. A txid of -1 is before the first checkpoint."""
 
     txid: int = NEVER
     state: TxState = TxState.COMMITTED
@@ -110,7 +110,9 @@ class CheckPointState:
 
     @classmethod
     def of(cls, data: Any) -> CheckPointState:
-        """Return the record of plain data, the first one for None. Raises CorruptStateError: nothing starts from -1 again."""
+        """Return the record of plain data; None gives the initial record. Raises CorruptStateError for damaged data, and never
+        starts from -1 again instead.
+        """
         if data is None:
             return cls()
         states = [state.value for state in TxState]
@@ -129,7 +131,7 @@ class CheckPointState:
 
     @property
     def committed(self) -> int:
-        """The txid that a start goes on from."""
+        """The txid from which a restart continues."""
         return self.txid - 1 if self.state is TxState.PREPARING else self.txid
 
 
@@ -137,7 +139,7 @@ class CheckPointState:
 
 
 class _Checkpointed(Protocol):
-    """What is prepared, committed and rolled back: a key-value state, the windows of a task."""
+    """A state that takes part in checkpoints: a key-value state, or the windows of a task."""
 
     def prepare_commit(self, txid: int) -> None: ...
     def commit(self, txid: int) -> None: ...
@@ -145,23 +147,23 @@ class _Checkpointed(Protocol):
 
 
 class _StatefulTask(Protocol):
-    """What a task does by itself."""
+    """What a StatefulBoltExecutor needs of its task."""
 
     router: Router
     context: TaskContext
 
     def hook(self, method: str, *arguments: int) -> None:
-        """Call a method that the bolt may have."""
+        """Call an optional method of the bolt."""
 
     def init(self, txid: int) -> None:
-        """Begin once more with the states of checkpoint `txid`."""
+        """Start again from the states of checkpoint `txid`."""
 
 
 class StatefulBoltExecutor:
-    """One task's states, in the order in which they are prepared and committed, and its tuples whose acks wait for that.
+    """The states of one task, in the order in which they are prepared and committed, and the tuples whose acks wait for a commit.
 
-    `txid` is that of the committed states. What a hook refuses by a FailedException is not done: the entry returns False.
-    Cost: O(1) a tuple; between two commits all executed tuples are kept.
+    `txid` is that of the committed states. A hook refuses a step by raising FailedException; the step is then not done and its
+    method returns False. Cost: O(1) per tuple; all tuples since the last commit are kept.
     """
 
     def __init__(self, task: _StatefulTask) -> None:
@@ -175,25 +177,25 @@ class StatefulBoltExecutor:
     # -- tuples --------------------------------------------------------------------------------------------------------
 
     def executed(self, tuples: Iterable[Delivery]) -> None:
-        """Take note that tuples are handed to the bolt, or to its windows."""
+        """Record tuples that are passed to the bolt or to its windows."""
         self._open.update(dict.fromkeys(tuples))
 
     def ack(self, message: Delivery) -> None:
-        """Take note of an ack; it goes out when the next checkpoint commits. Raises AckError for a tuple that is not open."""
+        """Record an ack; it is sent when the next checkpoint commits. Raises AckError for a tuple that is not open."""
         self._settle(message)
         self._acked[message] = None
 
     def fail(self, message: Delivery) -> None:
-        """Let a fail go out now. Raises AckError for a tuple that is not open."""
+        """Fail a tuple at once. Raises AckError for a tuple that is not open."""
         self._settle(message)
         self._task.router.fail(message._anchors, self._task.context.component)
 
     def is_open(self, message: Delivery) -> bool:
-        """Whether the tuple was executed and neither acked nor failed, nor taken back by a rollback."""
+        """Whether the tuple was executed and has not been acked, failed or rolled back since."""
         return message in self._open
 
     def held(self) -> list[Delivery]:
-        """Return the tuples that wait: for the bolt's ack, or for a commit."""
+        """Return the tuples that wait for the bolt's ack or for a commit."""
         return [*self._open, *self._acked, *(self._prepared or ())]
 
     def _settle(self, message: Delivery) -> None:
@@ -207,7 +209,7 @@ class StatefulBoltExecutor:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def recover(self, record: CheckPointState, new: bool) -> None:
-        """Make the stored states those that the record says, before the task opens; a `new` one has no part in it."""
+        """Bring the stored states to the checkpoint of the record, before the task opens. A `new` bolt has no data in it."""
         takes_part = record.state is TxState.COMMITTING and not new
         for state in self.states:
             if takes_part:
@@ -218,7 +220,7 @@ class StatefulBoltExecutor:
         self._prepared = () if takes_part else None
 
     def prepare(self, txid: int) -> bool:
-        """Make the states as they are durable under `txid`."""
+        """Make the current states durable under `txid`; return False if the bolt refuses."""
         if not self._agrees("pre_prepare", txid):
             return False
         for state in self.states:
@@ -227,7 +229,7 @@ class StatefulBoltExecutor:
         return True
 
     def commit(self, txid: int) -> bool:
-        """Make what is prepared current, and let the acks out; nothing happens where that is done."""
+        """Commit the prepared states and send the acks; do nothing if this is already done. Return False if the bolt refuses."""
         if self._prepared is None:
             return True
         if not self._agrees("pre_commit", txid):
@@ -240,7 +242,7 @@ class StatefulBoltExecutor:
         return True
 
     def roll_back(self) -> bool:
-        """Become what was committed last, and fail the tuples since; `begin_again` comes next."""
+        """Restore the states of the last commit and fail the tuples since then; `begin_again` must follow."""
         if not self._agrees("pre_rollback"):
             return False
         for state in self.states:
@@ -252,11 +254,11 @@ class StatefulBoltExecutor:
         return True
 
     def begin_again(self) -> None:
-        """Hand the bolt its states once more, when those of all tasks are as they were."""
+        """Call the bolt's `init_state` again, after the states of all tasks have been rolled back."""
         self._task.init(self.txid)
 
     def _agrees(self, method: str, *arguments: int) -> bool:
-        """Call a hook; a FailedException refuses, and is in the result for whoever looks there."""
+        """Call a hook; return False if it refuses by a FailedException, which is added to the errors of the result."""
         try:
             self._task.hook(method, *arguments)
         except BoltError as problem:
@@ -267,7 +269,7 @@ class StatefulBoltExecutor:
         return True
 
     def check(self) -> None:
-        """Assert what "correct" means: no tuple is both open and acked, and none waits twice."""
+        """Assert the invariant: each tuple is in exactly one of open, acked and prepared."""
         held = self.held()
         assert len(set(held)) == len(held)
 
@@ -276,11 +278,11 @@ class StatefulBoltExecutor:
 
 
 class CheckpointTask(Task):
-    """Takes the checkpoints of a cluster, one interval apart. `bolts` are the tasks of all bolts, in topological order.
+    """Takes the checkpoints of a cluster at an interval. `bolts` are the tasks of all bolts, in topological order.
 
-    `recovering` says whether a commit or a rollback was refused and is to be tried again; `rollbacks` counts those that are done.
-    There may be as many refusals without a commit as a message has attempts, and no more than 1,000: who asks for no limit of
-    attempts does not ask for a run that never ends. definition: what the states are of.
+    `recovering`: whether a commit or a rollback was refused and will be tried again. `rollbacks`: the number of finished rollbacks.
+    The number of consecutive refusals is limited to the number of attempts of a message, or to 1,000 if attempts have no limit, so
+    that a run always ends. `definition`: the definition of the states.
     """
 
     def __init__(
@@ -330,11 +332,13 @@ class CheckpointTask(Task):
         return self._due_ms
 
     def take(self) -> None:
-        """Take a checkpoint now, or do once more what was refused."""
+        """Take a checkpoint now, or retry the step that was refused."""
         (self._refused or self._prepare)()
 
     def _emptied(self) -> Iterator[StatefulBoltExecutor]:
-        """Yield what has states, bolt by bolt, each when its inbox is empty: of what those before it emitted meanwhile, too."""
+        """Yield the executors of stateful bolts in topological order, each after its inbox, with all that the bolts before it
+        emitted, has been emptied.
+        """
         for bolt, executor in self._bolts:
             bolt.step(None)
             if executor is not None:
@@ -355,7 +359,7 @@ class CheckpointTask(Task):
 
     def _commit(self) -> None:
         txid = self.record.txid
-        # A refused commit is tried again in a later round, and what lies in the inboxes then is of the next checkpoint.
+        # A refused commit is retried in a later round; messages that are in the inboxes then belong to the next checkpoint.
         if [executor for executor in self._executors if not executor.commit(txid)]:
             self._count_refusal(txid, "COMMIT")
             self._again(self._commit, at_once=self._refused is None)
@@ -378,7 +382,7 @@ class CheckpointTask(Task):
         self._done()
 
     def _again(self, step: Callable[[], None], at_once: bool = False) -> None:
-        """Do a step that was refused once more, but not in a hot loop."""
+        """Schedule a refused step to be retried, at once or after an interval."""
         self._refused = step
         self._due_ms = self.router.now_ms + (0 if at_once else self._interval_ms)
 
@@ -390,7 +394,7 @@ class CheckpointTask(Task):
         self._provider.save_record(RECORD, self.record.plain())
 
     def _count_refusal(self, txid: int, action: str) -> None:
-        """Raises CheckpointError when there were as many in a row as a message has attempts, or 1,000."""
+        """Count a refusal. Raises CheckpointError at the limit of consecutive refusals."""
         self._refusals += 1
         limit = self.context.config.max_attempts
         if self._refusals >= (limit or _MOST_REFUSALS):
@@ -411,7 +415,7 @@ class CheckpointTask(Task):
 
 
 class StatefulBoltTask(BoltTask):
-    """One task of a bolt with `init_state`, whether it acks by itself or not."""
+    """One task of a bolt with `init_state`, whether or not the bolt acks its tuples itself."""
 
     def __init__(self, parts: TaskParts, tick_ms: int | None, state: KeyValueState) -> None:
         super().__init__(parts, tick_ms)
@@ -429,12 +433,12 @@ class StatefulBoltTask(BoltTask):
         return BoltCollector(self) if self._by_itself else None
 
     def init(self, txid: int) -> None:
-        """Hand the bolt its state as of `txid`."""
+        """Call the bolt's `init_state` with its state as of `txid`."""
         self.state.require(txid)
         self.hook("init_state", self.state)
 
     def hook(self, method: str, *arguments: Any) -> None:
-        """Call a method that the bolt may have."""
+        """Call an optional method of the bolt."""
         self.caller.hook(method, *arguments)
 
     def handle(self, message: Delivery) -> None:
@@ -446,12 +450,12 @@ class StatefulBoltTask(BoltTask):
             super().handle(message)
 
     def ack(self, message: Delivery) -> None:
-        """Take note of the bolt's ack; it goes out when the checkpoint commits."""
+        """Record the bolt's ack; it is sent when the checkpoint commits."""
         if message._origin.component != SYSTEM:
             self.stateful.ack(message)
 
     def fail(self, message: Delivery) -> None:
-        """Let the bolt's fail go out now."""
+        """Fail the tuple at once."""
         if message._origin.component != SYSTEM:
             self.stateful.fail(message)
 
@@ -460,7 +464,7 @@ class StatefulBoltTask(BoltTask):
 
 
 class CheckpointedWindowTask(WindowedBoltTask):
-    """What both kinds of windows that outlive the process share; `state` is that of a bolt that has one."""
+    """The common base of windowed bolts whose windows outlive the process. `state`: that of a stateful bolt, else None."""
 
     def __init__(
         self,
@@ -483,7 +487,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
         self.windows.timer.start(self.router.now_ms)
 
     def init(self, txid: int) -> None:
-        """Go back to the windows and the state of checkpoint `txid`."""
+        """Restore the windows and the state of checkpoint `txid`."""
         self._begin(txid)
         if self.state is not None:
             self.hook("init_state", self.state)
@@ -505,7 +509,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
             )
 
     def resume(self, txid: int) -> bool:
-        """Make the windows those of checkpoint `txid`; return whether they had been drained."""
+        """Restore the windows of checkpoint `txid`; return whether they had been drained."""
         raise NotImplementedError
 
     def arrive(self, arrived: list[Delivery]) -> None:
@@ -524,9 +528,10 @@ class CheckpointedWindowTask(WindowedBoltTask):
 
 
 class RecoveredWindowTask(CheckpointedWindowTask):
-    """One task of a stateful windowed bolt in memory; `rows` is where a checkpoint has its windows.
+    """One task of a stateful windowed bolt in memory. `rows`: the state in which a checkpoint stores the windows.
 
-    Raises ConfigError for a bolt without message_id. What does not come again in time is reported as an error of the bolt.
+    Raises ConfigError for a bolt without message_id. After a restart, tuples of stored windows that do not arrive again in time are
+    reported as an error of the bolt.
     """
 
     def __init__(
@@ -540,7 +545,7 @@ class RecoveredWindowTask(CheckpointedWindowTask):
     # -- the windows as a state of the task ----------------------------------------------------------------------------
 
     def prepare_commit(self, txid: int) -> None:
-        """Store what changed; tuples that came again and are gone meanwhile are acked with it."""
+        """Store the changes of the windows; tuples that arrived again and have already expired are acked with this checkpoint."""
         put, delete, absorbed = self.recovery.changes()
         for row, value in put.items():
             self.rows.put(row, value)
@@ -550,11 +555,11 @@ class RecoveredWindowTask(CheckpointedWindowTask):
         self.rows.prepare_commit(txid)
 
     def commit(self, txid: int) -> None:
-        """Make what was stored current."""
+        """Commit the stored windows."""
         self.rows.commit(txid)
 
     def rollback(self) -> None:
-        """Forget what was stored; `init` comes next."""
+        """Discard the prepared windows; `init` must follow."""
         self.rows.rollback()
 
     def resume(self, txid: int) -> bool:
@@ -587,7 +592,7 @@ class RecoveredWindowTask(CheckpointedWindowTask):
             super().perform_one(effect)
 
     def expired(self, effect: Expired) -> None:
-        # What was acked before the restart came out of the store, and is no delivery.
+        # Tuples that were acked before the restart come from the store and are no deliveries.
         self.ack(row for row in effect.get() or () if isinstance(row, Delivery))
 
     def _missed(self, effect: Missed) -> str:
@@ -600,7 +605,7 @@ class RecoveredWindowTask(CheckpointedWindowTask):
 
 
 class PagedWindowTask(CheckpointedWindowTask):
-    """One task of a windowed bolt whose tuples lie in pages."""
+    """One task of a windowed bolt whose tuples are stored in pages."""
 
     fail_target = FailTarget.RUN
 
@@ -620,7 +625,7 @@ class PagedWindowTask(CheckpointedWindowTask):
         self.ack(arrived)
 
     def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[MessageChannel] | None]:
-        # What is stored has no anchors: they mean nothing after a restart, and would be in memory with the page.
+        # Stored tuples have no anchors: anchors are meaningless after a restart, and would be kept in memory with the page.
         self._brought = {Tuple(message._values, message._origin): message for message in arrived}
         return list(self._brought), list(map(_channel, arrived))
 
@@ -628,13 +633,13 @@ class PagedWindowTask(CheckpointedWindowTask):
         return row if isinstance(row, Delivery) else self._brought[row]
 
     def expired(self, effect: Expired) -> None:
-        """Nothing is left to do: the tuples were acked when a checkpoint held them."""
+        """Do nothing: the tuples were acked with the checkpoint that stored them."""
 
     def anchors_of(self, window: TupleWindow) -> Sequence[Any]:
         return ()
 
     def fail_window(self, failed: WindowFailed) -> None:
-        """Stop: the window's tuples may have been acked, so that no source would send them again."""
+        """Raise: the window's tuples may have been acked already, so no source would emit them again."""
         raise failed.error
 
 

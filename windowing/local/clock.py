@@ -1,13 +1,13 @@
-"""Clocks: where a driver in one process gets the time from. Machines never ask; the driver hands them what a clock says.
+"""Clocks: the time source of a driver in one process. Machines never read a clock; the driver passes the time in.
 
-    SystemClock     the machine's own clock when it is read first; from then on the monotonic clock carries it on
+    SystemClock     the system's clock at the first reading, continued by the monotonic clock
     VirtualClock    stands still until a test, or a person at the prompt, moves it
 
 Laws
-- What a driver waits for (deadlines, delays, timeouts, ticks, ends of windows) it waits for by one of these, and sleeps by the
-  monotonic clock: setting the system's clock back or forward while it runs holds nothing up and lets nothing expire.
-- A clock says whole milliseconds since 1970-01-01 00:00 UTC. There is no time zone in it: a day has 86,400,000 of
-  them, also the one on which the local clock is put forward, so the ends of windows never move.
+- A driver measures deadlines, delays, timeouts, ticks and ends of windows with one of these clocks, and sleeps by the monotonic
+  clock. Setting the system's clock back or forward while the driver runs neither delays nor expires anything.
+- A clock returns whole milliseconds since 1970-01-01 00:00 UTC, without a time zone. A day has 86,400,000 ms, also one on which
+  local time is put forward, so the ends of windows never shift.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = [
 
 
 class Clock(Protocol):
-    """What a driver asks for the time."""
+    """The time source that a driver needs."""
 
     def now_ms(self) -> int:
-        """Return milliseconds since 1970, UTC. Where a clock of one's own falls, time stands still until it has caught up."""
+        """Return milliseconds since 1970, UTC. If a custom clock goes back, the driver's time stands still until it catches up."""
 
 
 class SystemClock:
-    """The machine's clock as it stood at the first reading, plus what has passed since by the monotonic clock.
+    """The system's clock at the first reading, plus the time since then by the monotonic clock.
 
-    So it never falls, and nobody who sets the machine's clock moves it. Cost: a reading of the monotonic clock.
+    It never goes back, and setting the system's clock does not change it. Cost: one reading of the monotonic clock.
 
     >>> SystemClock().now_ms() > 1_700_000_000_000
     True
@@ -45,7 +45,7 @@ class SystemClock:
     __slots__ = ("_last_ns", "_offset_ns")
 
     def __init__(self) -> None:
-        self._offset_ns: int | None = None  # the machine's clock less the monotonic one
+        self._offset_ns: int | None = None  # the system's clock minus the monotonic one
         self._last_ns = -(1 << 63)
 
     def now_ms(self) -> int:
@@ -82,7 +82,7 @@ class VirtualClock:
         return f"VirtualClock({self._now_ms})"
 
     def now_ms(self) -> int:
-        """Return where the clock stands."""
+        """Return the time to which the clock is set."""
         return self._now_ms
 
     def advance(self, span: Duration | timedelta) -> int:
@@ -91,7 +91,7 @@ class VirtualClock:
         return self._now_ms
 
     def set(self, now_ms: int) -> int:
-        """Stand at `now_ms` from now on, later or earlier than before, and return it."""
+        """Set the clock to `now_ms`, later or earlier than before, and return it."""
         self._now_ms = _whole(now_ms)
         return self._now_ms
 

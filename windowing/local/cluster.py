@@ -1,20 +1,19 @@
-"""LocalCluster: runs a topology in one process, in one loop, the same way every time. Its tasks, and the states that it uses.
+"""LocalCluster: runs a topology in one process, in one deterministic loop. This file also makes its tasks and opens its states.
 
-    round   read the clock; each task once, in topological order: spouts emit, bolts take what lies in their inboxes, ackers last
-    batch   the rows of the inputs; rounds until nothing moves; then each windowed bolt makes its turn, in topological order
-    run     the batches, or rounds until nothing moves; then the windows are drained, in topological order; then whatever was
-            emitted is acked, or has failed for the last time
+    round   read the clock; each task once, in topological order: spouts emit, bolts empty their inboxes, ackers last
+    batch   the rows of the inputs; rounds until no task has messages; then each windowed bolt makes its turn, in topological order
+    run     the batches, or rounds until no task has messages; then the windows are drained, in topological order; then rounds until
+            every message is acked or has failed for the last time
 
-Before a cluster opens stored states it compares the record of their definition, which lies beside them, with its topology
-(execution/compatibility.py). Before the first checkpoint everything may differ; from then on states without a definition are
-refused, since nobody can say what they are of.
+Before a cluster opens stored states, it compares their stored definition with its topology (execution/compatibility.py). Until the
+first checkpoint everything may differ. After it, states without a definition are refused, because they cannot be checked.
 
 Laws
-- The same topology, input, seed and clock give the same run, whatever the machine does.
-- With a VirtualClock nothing waits: when nothing moves, the clock is set to the next deadline.
-- An error of a component ends the cluster; nothing goes on with half of it.
+- The same topology, input, seed and clock give the same run.
+- With a VirtualClock nothing sleeps: when no task has messages, the clock is set to the next deadline.
+- An error of a component ends the whole cluster.
 - States are refused before anything is written, and the definition of a checkpoint is durable before the checkpoint is. A store
-  that cannot be used is let go of at once, so that the next start finds it free.
+  that is refused is released at once, so that the next start can open it.
 
 Source: Storm's `LocalCluster`; the loop is ours.
 """
@@ -72,11 +71,11 @@ __all__ = [
 
 
 class StatesInUse:
-    """The states of a topology while one cluster uses them; `provider` is None for a topology that keeps nothing.
+    """The states of a topology while one cluster uses them. `provider` is None for a topology without states.
 
-    What is given stays open at the end, for whoever gave it; what is made here, as path and settings say, is closed.
-    Raises ConfigError for a provider or a path that nothing would be kept in, or for both; DefinitionChangedError for states
-    of another definition; what the store raises for a file that it cannot use.
+    A provider that was passed in stays open at the end; one that was made here, from the path or the settings, is closed.
+    Raises ConfigError for a provider or a path that the topology does not need, or for both; DefinitionChangedError for states
+    of another definition; and the store's error for a file that it cannot use.
     """
 
     def __init__(self, topology: Topology, given: StateProvider | None, path: str | Path | None) -> None:
@@ -96,7 +95,7 @@ class StatesInUse:
             raise
 
     def begin(self) -> None:
-        """Let the states forget what no checkpoint has, of a cluster that used them before."""
+        """Discard uncommitted changes that an earlier cluster left in the states."""
         if self.provider is not None:
             self.provider.forget()
 
@@ -119,7 +118,7 @@ class StatesInUse:
         compare(read(stored, place), of_states(self._topology), place)
 
     def release(self) -> None:
-        """Let go of the states; what is not prepared is gone."""
+        """Release the states; changes that are not prepared are lost."""
         if self.provider is None:
             return
         if self._made:
@@ -150,7 +149,7 @@ _ACKER, _CHECKPOINTS = "__acker", "__checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class ClusterTasks:
-    """All tasks in the order in which a round goes through them, and some of them by kind."""
+    """All tasks in the order of a round, and some of them by kind."""
 
     tasks: list[Task]
     spouts: list[SpoutTask]
@@ -166,10 +165,10 @@ def tasks_of(
     states: StateProvider | None = None,
     roots: Mapping[str, list[Any]] | None = None,
 ) -> ClusterTasks:
-    """Return the tasks of a topology; `by_hand`: windows over event time make no turns of their own.
+    """Return the tasks of a topology. `by_hand`: windows on event time make turns only when the cluster calls for them.
 
-    states: where the states are, for a topology with checkpoints. roots: what InputSpouts read, by name. Raises ConfigError for a
-    bolt that cannot be kept there, and for a setting of a spout that its batches leave without effect.
+    states: the store of the states, for a topology with checkpoints. roots: the sources of InputSpouts, by name. Raises ConfigError
+    for a bolt whose state cannot be stored there, and for a setting of a spout that has no effect on its batches.
     """
     factory = _TaskFactory(topology, router, by_hand, states, roots or {})
     tasks = [
@@ -191,7 +190,7 @@ def tasks_of(
 
 
 class _TaskFactory:
-    """Makes the tasks, and before them their inboxes."""
+    """Makes the inboxes and then the tasks."""
 
     def __init__(
         self,
@@ -222,12 +221,12 @@ class _TaskFactory:
                     f"InputSpout {component.id!r} says max_spout_pending={component.config.max_spout_pending}, but its rows are "
                     "handed over in batches, and a batch comes whole; leave it out, or give rows by run_batch without batches="
                 )
-            # A batch comes whole: tuples that wait in windows for its turn would keep the rest of it out.
+            # A batch is emitted whole: tuples that wait in windows for the batch's turn must not block the rest of it.
             limit = None if fed else topology.setting(component.id, "max_spout_pending")
             pending = SpoutPending(limit, RetryPolicy.of(topology.config))
             if component.id not in self._roots:
                 return SpoutTask(parts, pending)
-            from windowing.local.roots import RootSource  # it needs Arrow
+            from windowing.local.roots import RootSource  # needs Arrow
 
             return SpoutTask(parts, pending, partial(RootSource, self._roots[component.id], index))
         tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
@@ -238,13 +237,13 @@ class _TaskFactory:
         if component.declaration.columnar is not None:
             from windowing.local.columnar_bolts import (
                 ColumnarBoltTask,
-            )  # Arrow is loaded only for a bolt that asks for columns
+            )  # Arrow is loaded only for a bolt with columnar=
 
             return ColumnarBoltTask(parts, topology.schemas_read_by(component))
         return (RichBoltTask if component.kind is ComponentKind.BOLT else BasicBoltTask)(parts, tick_ms)
 
     def connect_dead_letters(self) -> None:
-        """Let spouts send dead letters of other components: of each, where somebody reads them."""
+        """Give spouts the outboxes for dead letters of other components, where a bolt reads them."""
         for name in self._topology.components:
             outbox = Outbox(self._router, self._topology, name, 0, self._inboxes)
             if outbox.is_read(DEAD_LETTERS):
@@ -253,7 +252,7 @@ class _TaskFactory:
     def _checkpointed(
         self, component: Component, index: int, parts: TaskParts, tick_ms: int | None, states: StateProvider
     ) -> Task:
-        """Return a task that outlives its process."""
+        """Return a task whose state outlives the process."""
         window = component.window
         state = states.state(component.id, index) if component.stateful else None
         if window is None:
@@ -288,18 +287,20 @@ _LONGEST_POLL_MS = 1000
 
 
 class LocalCluster(LoopedCluster):
-    """A topology at work. A context manager: leaving it closes spouts and bolts.
+    """Runs a topology in one process. A context manager: leaving it closes spouts and bolts.
 
-    batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
-    sources: in their place a PartitionedSpout for each InputSpout (windowing.queues), read as rows come; for one with several
-    streams a mapping of streams to them. One that takes acks hears of each of its batches when all of it is done, and in a topology
-    with states when the checkpoint that holds it is committed.
-    clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
-    the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
-    that nobody reads if left out. states: where states and windows are that outlive the process, as `topology.state.provider`
-    says if left out; with a `state_path`, in that SQLite file. What is given as `states` is left open. A topology that is started
-    again with the same states goes on from the last checkpoint; in batches there is one after each. Raises ConfigError for a
-    stateful windowed bolt without `message_id` that keeps its windows in memory, DefinitionChangedError for states of another plan.
+    batches: the rows of every InputSpout, batch by batch; windows on event time then make their turns at the ends of batches.
+    sources: instead of batches, a PartitionedSpout (windowing.queues) for each InputSpout; for a spout with several streams, a
+    mapping of streams to PartitionedSpouts. A source that takes acks gets the ack of a batch when all its rows are done; in a
+    topology with states, when the checkpoint that holds them is committed.
+    clock: default is the system's clock. seed: None keeps the fixed order of steps; a number shuffles the steps, always in the same
+    way for the same number, to find bolts that depend on the order. outputs: the streams whose rows are kept, as "count" or
+    "count.late"; default is all streams that no bolt reads.
+    states: the store of states and windows that outlive the process; default is the one that `topology.state.provider` names.
+    state_path: store them in this SQLite file instead. A store passed as `states` stays open. A topology that is started again with
+    the same states continues from the last checkpoint; with batches there is a checkpoint after each.
+    Raises ConfigError for a stateful windowed bolt without `message_id` that keeps its windows in memory, and
+    DefinitionChangedError for states of another plan.
 
     >>> from windowing.topology.builder import TopologyBuilder
     >>> from windowing.topology.components import InputSpout
@@ -352,16 +353,16 @@ class LocalCluster(LoopedCluster):
 
     @property
     def result(self) -> ClusterResult:
-        """What came of the run so far."""
+        """The results of the run so far."""
         return self._router.result
 
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, drain: bool = True) -> ClusterResult:
-        """Run until the input is over and everything that was emitted is acked or given up; drain the windows meanwhile.
+        """Run until the input has ended, the windows are drained, and every message is acked or given up.
 
-        Without `drain` it ends with a checkpoint: windows stay open, for a cluster that is started again with the same states. A
-        spout of `next_tuple` is taken to be over when it emits nothing; for one that waits use `run_for`. Raises BoltError.
+        With `drain=False` the run ends with a checkpoint instead, and windows stay open for a later cluster with the same states. A
+        spout with `next_tuple` counts as ended when it emits nothing; for a spout that waits use `run_for`. Raises BoltError.
         """
         for batch in range(max(map(len, self._batches.values()), default=0)):
             self.run_batch({spout: rows[batch] for spout, rows in self._batches.items() if batch < len(rows)})
@@ -372,7 +373,7 @@ class LocalCluster(LoopedCluster):
         return self.result
 
     def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
-        """Let rows arrive, run until nothing moves and nothing that failed waits, then let every window make its turn."""
+        """Emit rows, run until no task has messages and no failed message waits for its retry, then make a turn of every window."""
         self._begin()
         for spout, some in rows.items():
             self._feed(spout, some)
@@ -381,7 +382,10 @@ class LocalCluster(LoopedCluster):
         self._undisturbed(self._turns)
 
     def checkpoint(self) -> bool:
-        """Commit the states now; False if a hook refused, and they were rolled back. Nothing happens in a topology without."""
+        """Commit the states now; return False if a hook refused and the states were rolled back.
+
+        Do nothing in a topology without states.
+        """
         self._begin()
         coordinator = self.task_set.coordinator
         if coordinator is None:
@@ -393,10 +397,10 @@ class LocalCluster(LoopedCluster):
         return self.result.checkpoints > before
 
     def run_for(self, span: Duration | timedelta) -> ClusterResult:
-        """Run for this long by the clock, and leave everything as it is then.
+        """Run for `span` of the clock's time, then stop without a drain or a checkpoint.
 
-        With a VirtualClock a round in which spouts emit takes a millisecond, or one that always emits would hold the time; what
-        they have emitted is worked off at the end.
+        With a VirtualClock each round in which spouts emit takes one millisecond; otherwise an endless spout would stop time. At
+        the end all emitted tuples are handled.
         """
         self._run_for(span)
         if isinstance(self.clock, VirtualClock):
@@ -404,31 +408,32 @@ class LocalCluster(LoopedCluster):
         return self.result
 
     def step(self) -> bool:
-        """Make one round; return whether anything moved."""
+        """Make one round; return whether any task handled a message."""
         moved = super().step()
         if moved:
             self._quiet_rounds = 0
         return moved
 
     def drain(self) -> None:
-        """End the input, in topological order: the last windows fire, bolts with ticks get one more. A recovery that is under way,
-        and whatever waits to be tried again, comes first; after a rollback meanwhile what was drained is drained again.
+        """End the input, in topological order: the last windows fire, and bolts with ticks get one more tick.
+
+        Recoveries and retries that are under way finish first. If states are rolled back meanwhile, the drain is repeated.
         """
         self._undisturbed(self._drain)
 
     @property
     def pending(self) -> int:
-        """How many messages of spouts are in flight, or wait to be emitted again."""
+        """The number of messages that are in flight or wait to be emitted again."""
         return sum(len(task.pending) for task in self.task_set.spouts)
 
     def activate(self) -> None:
-        """Let the spouts go on."""
+        """Resume the spouts."""
         self._begin()
         for task in self.task_set.spouts:
             self._guarded(task.activate)
 
     def deactivate(self) -> None:
-        """Ask the spouts for no more tuples; what is in flight goes on."""
+        """Pause the spouts; messages in flight continue."""
         self._begin()
         for task in self.task_set.spouts:
             self._guarded(task.deactivate)
@@ -452,18 +457,18 @@ class LocalCluster(LoopedCluster):
         return (self._states.release, *(roots.close for roots in self._read))
 
     def _settle(self) -> None:
-        """Make rounds until nothing moves and no failed message waits to be emitted again."""
+        """Make rounds until no task has messages and no failed message waits for its retry."""
         self._busy()
         while self._retrying() and self._pass_time():
             self._busy()
 
     def _work_off(self) -> None:
-        """Make rounds until nothing moves, without asking the spouts."""
-        asked = [task for task in self.task_set.spouts if task.active]
-        for task in asked:
+        """Make rounds with paused spouts until no task has messages."""
+        paused = [task for task in self.task_set.spouts if task.active]
+        for task in paused:
             task.active = False
         self._busy()
-        for task in asked:
+        for task in paused:
             task.active = True
 
     def _emissions(self) -> int:
@@ -487,7 +492,7 @@ class LocalCluster(LoopedCluster):
         return 0 if self.task_set.coordinator is None else self.task_set.coordinator.rollbacks
 
     def _undisturbed(self, work: Callable[[], object]) -> None:
-        """Do the work; do it again as long as a checkpoint is rolled back meanwhile, for what that held comes again."""
+        """Do the work; repeat it as long as a checkpoint is rolled back meanwhile, because the rolled back tuples come again."""
         rollbacks = -1
         while rollbacks != self._rollbacks:
             rollbacks = self._rollbacks
@@ -496,7 +501,7 @@ class LocalCluster(LoopedCluster):
             self._recovered()
 
     def _recovered(self) -> None:
-        """Make rounds until nothing moves and no checkpoint waits to be tried again."""
+        """Make rounds until no task has messages and no checkpoint waits for its retry."""
         coordinator = self.task_set.coordinator
         self._busy()
         while coordinator is not None and coordinator.recovering and self._pass_time():
@@ -528,8 +533,10 @@ class LocalCluster(LoopedCluster):
         return self._loop.wait(self.task_set.tasks, poll_ms, end_ms)
 
     def _poll_ms(self, until_end: bool) -> int:
-        """Return when spouts that had nothing are asked again. At the end of the input, where only what failed may come again, they
-        are asked more and more rarely while nothing moves: virtual time would cost a round a millisecond.
+        """Return after how long spouts that had no tuple are called again.
+
+        At the end of the input, when only failed messages can follow, the interval doubles while no task has messages; with virtual
+        time each millisecond would otherwise cost a round.
         """
         wait_ms = max(1, self.topology.config.sleep_spout_wait_ms)
         if not until_end or not isinstance(self.clock, VirtualClock):
@@ -561,7 +568,7 @@ def run_topology(
     state_path: str | Path | None = None,
     drain: bool = True,
 ) -> ClusterResult:
-    """Run a topology from its first tuple to its last ack, and return everything that came of it. See LocalCluster.run."""
+    """Run a topology from its first tuple to its last ack, and return all results. See LocalCluster.run."""
     with LocalCluster(
         topology,
         batches=batches,
@@ -578,7 +585,7 @@ def run_topology(
 def _roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any) -> dict[str, list[Any]]:
     if sources is None:
         return {}
-    from windowing.local.roots import roots_of  # it needs Arrow
+    from windowing.local.roots import roots_of  # needs Arrow
 
     return dict(roots_of(topology, sources, batches))
 

@@ -1,9 +1,9 @@
-"""A task of a bolt with `columnar=` in LocalCluster: what lies in its inbox, as batches.
+"""ColumnarBoltTask: a task of a bolt with `columnar=` in LocalCluster. It hands the tuples of its inbox to the bolt as batches.
 
-    inbox  a b c | d | e f        rows of one stream that nobody tracks: one batch        a tracked tuple: a batch of its own
+    inbox  a b c | d | e f        untracked rows of one stream: one batch        a tracked tuple: a batch of its own
 
-What is emitted on a batch is anchored to all its rows: so a tracked tuple, whose tree is its own, comes alone. With
-`acker_executors=0` nothing is tracked, and a batch is all that has come of a stream.
+Rows that the bolt emits for a batch are anchored to all tuples of the batch. A tracked tuple has its own tree, so it is a batch of
+its own. With `acker_executors=0` no tuple is tracked, and a batch is a run of tuples of one stream.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = [
 
 
 class ColumnarBoltTask(BoltTask):
-    """A bolt that is handed batches; it gets no ticks. `schemas` are the fields of its inputs, by component and stream.
+    """A task whose bolt takes batches. It gets no ticks. `schemas` are the fields of its inputs, by component and stream.
 
-    Cost: a call of the bolt a batch, and a conversion of each row both ways.
+    Cost: one call of the bolt per batch, and the conversion of each row to Arrow and back.
     """
 
     def __init__(self, parts: TaskParts, schemas: Mapping[tuple[str, str], Schema]) -> None:
@@ -65,7 +65,7 @@ def _batches(messages: Iterable[Delivery]) -> Iterator[list[Delivery]]:
 
 
 def _tree(message: Delivery) -> tuple[str, str, int]:
-    """Return what the tuples of one batch have in common."""
+    """Return the key by which consecutive tuples form one batch."""
     origin = message._origin
     return origin.component, origin.stream, 0 if message._anchors is None else id(message)
 

@@ -1,13 +1,13 @@
-"""Loop: the rounds of a cluster in one process, and the time between them. LoopedCluster: the life of such a cluster.
+"""Loop: runs the tasks of a cluster in one process, round by round. LoopedCluster: the life cycle of such a cluster.
 
-    round    hear the clock; each task: tick if something is due, then a step      in order, or in one drawn by chance
-    wait     until the nearest deadline: a VirtualClock is set to it, with another clock the thread sleeps
-    life     made --first call--> begun: every task opened --an error, close()--> over: everything closed, nothing goes on
+    round    read the clock; each task: tick if something is due, then one step      in a fixed order, or in a random one
+    wait     until the nearest deadline: a VirtualClock is set to it, with any other clock the thread sleeps
+    life     made --first call--> begun: every task opened --an error, close()--> over: everything closed, no more rounds
 
 Laws
 - The same tasks, messages, seed and clock give the same rounds.
-- What comes out of a task ends the cluster; then every task that was opened, and whatever else is held, is closed, once, whatever
-  raises meanwhile; what came first is what is raised.
+- An exception that leaves a task ends the cluster. Then every opened task and every other held resource is closed exactly once,
+  even if closing raises; the first exception is the one that is raised.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Loop:
-    """shuffled: whether the router's chance says which task steps next, and how many messages it takes."""
+    """shuffled: whether the router's random generator picks which task steps next and how many messages it takes."""
 
     def __init__(self, clock: Clock, router: Router, shuffled: bool) -> None:
         self.clock = clock
@@ -41,7 +41,7 @@ class Loop:
         router.now_ms = clock.now_ms()
 
     def round(self, tasks: Sequence[Task]) -> bool:
-        """Let each task do what is due and what lies in its inbox; return whether anything moved."""
+        """Tick each task that has something due, then let each task step; return whether any task handled a message."""
         router = self._router
         router.now_ms = max(router.now_ms, self.clock.now_ms())
         for task in tasks:
@@ -54,7 +54,7 @@ class Loop:
         return sum(task.step(router.random.randint(1, 4)) for task in order) > 0
 
     def wait(self, tasks: Iterable[Task], *more: int | None) -> bool:
-        """Let the clock go on to the nearest deadline, of tasks or of `more`; False if there is none."""
+        """Wait until the nearest deadline of the tasks and of `more`; return False if there is no deadline."""
         deadlines = (*(task.next_deadline_ms() for task in tasks), *more)
         nearest_ms = min((ms for ms in deadlines if ms is not None), default=None)
         if nearest_ms is None:
@@ -73,7 +73,10 @@ _END = "close(), or leave the with block"
 
 
 class LoopedCluster(StormNames, ABC):
-    """A cluster on a Loop; a context manager. clock: the system's if left out. seed: None does every step in its order."""
+    """A cluster that runs on a Loop; a context manager.
+
+    clock: default is the system's clock. seed: seeds the random order of steps; None keeps the fixed order.
+    """
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
@@ -96,23 +99,23 @@ class LoopedCluster(StormNames, ABC):
     @property
     @abstractmethod
     def tasks(self) -> Sequence[Task]:
-        """All tasks, in the order in which a round goes through them."""
+        """All tasks, in the order of a round."""
 
     @abstractmethod
     def _take_hold(self) -> None:
-        """Open what is to be there before any task is."""
+        """Open the resources that must exist before any task is opened."""
 
     @abstractmethod
     def _held(self) -> Iterable[Callable[[], object]]:
-        """Return what closes all that is held beside the tasks."""
+        """Return the close functions of all resources other than tasks."""
 
     @abstractmethod
     def _emissions(self) -> int:
-        """Return how often whatever begins work has done so, which a spout without an end does in each round."""
+        """Return how many tuples or batches the spouts have emitted so far; an endless spout adds to it in each round."""
 
     @abstractmethod
     def _pass_time(self, end_ms: int | None = None) -> bool:
-        """Let the clock go on to the next deadline, to `end_ms` at most; False if there is none."""
+        """Wait until the next deadline, but not past `end_ms`; return False if there is no deadline."""
 
     def __enter__(self) -> Self:
         return self
@@ -121,38 +124,38 @@ class LoopedCluster(StormNames, ABC):
         self.close()
 
     def step(self) -> bool:
-        """Make one round; return whether anything moved."""
+        """Make one round; return whether any task handled a message."""
         self._begin()
         return bool(self._guarded(self._loop.round, self.tasks))
 
     def close(self) -> None:
-        """Close everything, once; nothing is drained."""
+        """Close everything without draining. Idempotent."""
         if self._over is None:
             problem = self._end("it was closed")
             if problem is not None:
                 raise problem
 
     def _begin(self) -> None:
-        """Open everything, the first time. Raises WindowingError for a cluster that is over."""
+        """Open everything at the first call. Raises WindowingError if the cluster is over."""
         if self._over is not None:
             kind = type(self).__name__
             raise WindowingError(f"the cluster of topology {self._name!r} is over: {self._over}; make another {kind}")
         if not self._begun:
             self._begun = True
             self._guarded(self._take_hold)
-            for task in reversed(self.tasks):  # whoever reads is ready before whoever emits
+            for task in reversed(self.tasks):  # readers are opened before the tasks that emit to them
                 self._opened.append(task)
                 self._guarded(task.open)
 
     def _busy(self) -> None:
-        """Make rounds until nothing moves."""
+        """Make rounds until no task handles a message."""
         self._begin()
         while self.step():
             pass
 
     def _run_for(self, span: Duration | timedelta) -> None:
-        """Run for this long by the clock. With a VirtualClock a round in which something is emitted takes a millisecond, or what
-        always emits would hold the time.
+        """Run for `span` of the clock's time. With a VirtualClock each round that emits takes one millisecond; otherwise an endless
+        spout would stop time.
         """
         self._begin()
         end_ms = self.clock.now_ms() + as_duration_ms(span, "span")
@@ -164,15 +167,15 @@ class LoopedCluster(StormNames, ABC):
                 self.clock.set(self.clock.now_ms() + 1)
 
     def _guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call; whatever comes out of it ends the cluster."""
+        """Call the function; an exception from it ends the cluster."""
         try:
             return call(*arguments)
         except BaseException as problem:
-            self._end(f"it ended with {type(problem).__name__}")  # what came first is what went wrong
+            self._end(f"it ended with {type(problem).__name__}")  # the first exception is the cause
             raise
 
     def _end(self, why: str) -> BaseException | None:
-        """Close all that was opened, whatever raises; return what was raised first."""
+        """Close everything that was opened, even if closing raises; return the first exception, or None."""
         self._over = why
         problems = []
         for close in (*(task.close for task in reversed(self._opened)), *self._held()):

@@ -1,15 +1,14 @@
-"""ClusterMetrics: what the tasks of a cluster in one process do, from when it is made; for the screen, the page and the exporters.
+"""ClusterMetrics: counts what the tasks of a cluster in one process do, for the screen, the page and the exporters.
 
     with LocalCluster(topology) as cluster:
         metrics = ClusterMetrics(cluster)
         cluster.run()
         metrics.now()                 RunMetrics (execution/metrics.py), also from another thread while it runs
 
-A cluster that nobody watches counts nothing of this: the counters are put around methods of the tasks when one begins to watch.
-Most of them are asked once for each step, so for all that lay in an inbox; what a bolt acks by itself, and what is emitted, one by
-one.
+Counting begins when a ClusterMetrics is made: it wraps methods of the tasks with counters. A cluster without one counts nothing of
+this. Most counters run once per step, for all messages of an inbox; acks by a bolt itself and emits are counted one by one.
 
-Law: what is watched runs as it would unwatched: nothing here changes what a task is given or returns, or the order of anything.
+Law: a watched cluster runs as an unwatched one: the counters change no argument, no result and no order.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = ["ClusterMetrics"]
 
 
 class ClusterMetrics:
-    """Watches a LocalCluster or a TridentCluster from now on. Cost: some calls for each step of a task, one for each emit."""
+    """Counts the work of a LocalCluster or a TridentCluster from now on. Cost: a few calls per step of a task, one per emit."""
 
     def __init__(self, cluster: LoopedCluster) -> None:
         self.cluster = cluster
@@ -47,11 +46,11 @@ class ClusterMetrics:
         ]
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the components as they are now."""
+        """Return the HTML that a notebook shows: the current numbers of the components."""
         return self.now()._repr_html_()
 
     def now(self) -> RunMetrics:
-        """Return what the tasks have done so far. Cost: O(tasks + errors + dead letters)."""
+        """Return the numbers so far. Thread-safe. Cost: O(tasks + errors + dead letters)."""
         result: Any = self.cluster.result  # type: ignore[attr-defined]  # both clusters have one
         by_task = {(watch.found.component, watch.found.task): watch.metrics() for watch in self._watches}
         for error in list(result.errors):
@@ -71,7 +70,7 @@ class ClusterMetrics:
 
 
 def _is_coordination(task: Task) -> bool:
-    """Whether a task only coordinates: ackers, checkpoints, Trident's master and coordinators handle no tuples of the user's."""
+    """Whether a task handles no user tuples: ackers, checkpoints, Trident's master and coordinators."""
     return not isinstance(task, ComponentTask | GroupTask | EmitterTask)
 
 
@@ -89,10 +88,10 @@ def _watch_of(task: Task, clock: Clock) -> _TaskWatch:
 
 
 class _TaskWatch:
-    """The counters around one task. `found` is what it has done; `held` tuples wait in it for their acks."""
+    """The counters around one task. `found`: its numbers so far. `held`: the number of its tuples that wait for their acks."""
 
     clock: Clock
-    """Of the cluster: where its loop stands still, the lag of a watermark goes on."""
+    """The cluster's clock: the lag of a watermark grows even while the loop does nothing."""
 
     def __init__(self, task: Any) -> None:
         self.task = task
@@ -103,11 +102,11 @@ class _TaskWatch:
 
     @property
     def held(self) -> int:
-        """How many tuples wait for their acks now."""
+        """The number of tuples that wait for their acks now."""
         return 0
 
     def metrics(self) -> TaskMetrics:
-        """Return a copy of what the task has done; called on any thread."""
+        """Return a copy of the task's numbers. Thread-safe."""
         found = TaskMetrics(self.found.component, self.found.task)
         found.add(self.found)
         found.queued = len(self.task.inbox)
@@ -115,7 +114,7 @@ class _TaskWatch:
         return found
 
     def timed(self, name: str, before: Callable[[Any], None] | None = None) -> None:
-        """Measure how long a method takes; one that another measured method calls is part of that."""
+        """Measure the time that a method takes; the time of a nested measured method counts for the outer one."""
         inner, found = getattr(self.task, name), self.found
 
         def call(*arguments: Any) -> Any:
@@ -135,7 +134,7 @@ class _TaskWatch:
         setattr(self.task, name, call)
 
     def counted(self, name: str, count: Callable[[Any], None]) -> None:
-        """Have `count` called with the first argument of a method."""
+        """Call `count` with the first argument of each call of a method."""
         inner = getattr(self.task, name)
 
         def call(*arguments: Any) -> Any:
@@ -145,10 +144,10 @@ class _TaskWatch:
         setattr(self.task, name, call)
 
     def _after(self) -> None:
-        """Look at the task when it has worked, on its own thread."""
+        """Read the task's numbers after it has worked, on its own thread."""
 
     def _hold(self) -> None:
-        """Add the time for which tuples were held to the integral."""
+        """Add the time for which tuples were held to the integral over time."""
         now_ms = self.task.router.now_ms
         self._held_ms += max(0, self.held) * (now_ms - self._since_ms)
         self._since_ms = now_ms
@@ -159,7 +158,7 @@ class _TaskWatch:
 
 
 class _BoltWatch(_TaskWatch):
-    """A bolt without windows; a basic one has acked what it has not failed."""
+    """The counters of a bolt without windows; a basic bolt has acked every tuple that it has not failed."""
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
@@ -187,7 +186,7 @@ class _BoltWatch(_TaskWatch):
 
 
 class _WindowWatch(_TaskWatch):
-    """A windowed bolt: its executor counts already, so it is read after each step and turn."""
+    """The counters of a windowed bolt: those of its executor, read after each step and turn."""
 
     def __init__(self, task: WindowedBoltTask) -> None:
         self._pending = 0
@@ -246,7 +245,7 @@ class _WindowWatch(_TaskWatch):
 
 
 class _SpoutWatch(_TaskWatch):
-    """A spout: what became of its messages; its process latency is the time from an emit to the end of the tree."""
+    """The counters of a spout: acked and failed messages; process latency is the time from an emit to the end of the tree."""
 
     def __init__(self, task: SpoutTask) -> None:
         super().__init__(task)
@@ -277,7 +276,7 @@ class _SpoutWatch(_TaskWatch):
 
 
 class _GroupWatch(_TaskWatch):
-    """A group of a Trident topology: rows over its exchanges; an attempt's rows are acked with it."""
+    """The counters of a group of a Trident topology: rows over its exchanges; the rows of an attempt are acked with the attempt."""
 
     def __init__(self, task: GroupTask) -> None:
         super().__init__(task)
@@ -306,7 +305,7 @@ class _GroupWatch(_TaskWatch):
 
 
 class _EmitterWatch(_TaskWatch):
-    """A spout of a Trident topology: rows that it emits, whatever becomes of the attempt."""
+    """The counters of a Trident spout: the rows that it emits, including those of failed attempts."""
 
     def __init__(self, task: EmitterTask) -> None:
         super().__init__(task)
@@ -328,7 +327,7 @@ class _EmitterWatch(_TaskWatch):
 
 
 class _CountedOutbox:
-    """What a task sends through, with what leaves counted on the way, by stream."""
+    """An Outbox that counts the emitted rows by stream."""
 
     __slots__ = ("_emitted", "_inner")
 
@@ -339,10 +338,10 @@ class _CountedOutbox:
         return getattr(self._inner, name)
 
     def sender(self, stream: str) -> Callable[..., Any]:
-        """Return `send` of one stream, counted."""
+        """Return `send` of one stream, with its calls counted."""
         return partial(self.send, stream)
 
     def send(self, stream: str, *arguments: Any, **options: Any) -> Any:
-        """Send on, counted."""
+        """Send a row and count it."""
         self._emitted[stream] = self._emitted.get(stream, 0) + 1
         return self._inner.send(stream, *arguments, **options)

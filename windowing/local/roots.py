@@ -1,21 +1,21 @@
-"""PartitionedSpouts (queues/spout.py) in LocalCluster: their batches are read row by row, and each is a root, acked as a whole.
+"""PartitionedSpouts (queues/spout.py) in LocalCluster: batches are read row by row; each batch is a root, acked as a whole.
 
     latest() --> root 3: (5, 9] --read--> rows 5.. --emit--> messages (stream, 3, 0), (stream, 3, 1), ... each acked by itself
                                                                           |
     ack(root) / give_up(root) / fail(root) <-- all messages are done; one is lost
 
 Laws
-- One batch of a spout is read at a time; the next one is cut when all rows of the last are emitted. `max_rows` bounds it, and
-  `max_spout_pending` the rows in flight. Rows of partition p, in their order of names, are emitted by task p % parallelism.
-- Of a root the spout hears once: `ack` when each message is done; `give_up` when of some that was the dead letter; `fail` at once
-  when a message has failed for the last time and no reader is done with its dead letter. Then the rest of its rows is not
-  emitted: they come again.
-- A message is acked in LocalCluster when its tree is, so in a topology with states when the checkpoint that holds it is committed.
-  So is a root, then.
-- `commit` hears how far all roots are over, without a gap.
-- Each LocalCluster is a new query for its spouts: it begins with what is not acked.
+- One batch of a spout is read at a time. The next batch begins when all rows of the last one are emitted. `max_rows` limits a
+  batch, `max_spout_pending` the rows in flight. With partitions sorted by name, task p % parallelism emits partition p.
+- Each root ends with exactly one call of the spout: `ack` when all its messages are acked; `give_up` when all are done but some
+  ended as dead letters that were acked; `fail`, at once, when a message failed for the last time and its dead letter was not
+  acked. After `fail` the remaining rows of the root are not emitted, because the source delivers the root again.
+- A message is acked when its tuple tree is acked: in a topology with states, when the checkpoint that holds it is committed. The
+  same holds for a root.
+- `commit` gets the offsets up to which all roots have ended, without a gap.
+- Each LocalCluster is a new query for its spouts: it begins with the rows that are not acked.
 
-Source: Trident's partitioned spouts, told as Spark's driver tells them (spark/acks.py).
+Source: Trident's partitioned spouts, called as the driver on Spark calls them (spark/acks.py).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ __all__ = [
 ]
 
 MessageId = tuple[str, int, int]
-"""Stream, number of the root, number of the row in it."""
+"""The stream, the number of the root, the number of the row in the root."""
 
 
 @dataclass(slots=True)
 class _OpenRoot:
-    """A root that was not told yet. in_flight: messages that are not done. emitted: whether all its rows are."""
+    """A root that has not ended. in_flight: messages that are not done. emitted: whether all its rows are emitted."""
 
     root: Root
     in_flight: int = 0
@@ -58,7 +58,7 @@ class _OpenRoot:
 
 
 class SpoutRoots:
-    """The roots of one spout for one stream, emitted by so many tasks. Cost: O(1) a row, and what the spout takes for its calls."""
+    """The roots of one spout for one stream, emitted by `tasks` tasks. Cost: O(1) per row, plus the spout's own calls."""
 
     def __init__(self, spout: PartitionedSpout, name: str, stream: str, schema: Schema, tasks: int) -> None:
         self.stream = stream
@@ -75,21 +75,21 @@ class SpoutRoots:
         self._count = 0
 
     def begin(self) -> None:
-        """Tell the spout that a run begins, and learn where."""
+        """Notify the spout that a run begins, and read its initial offsets."""
         if self._spout.takes_acks:
             self._spout.begin(f"LocalCluster {uuid4().hex}", None)
         self._at = self._progress.initial()
 
     def end(self) -> None:
-        """Cut no batch any more: the input has ended."""
+        """Begin no more batches: the input has ended."""
         self._ended = True
 
     def close(self) -> None:
-        """Let the spout end what it has open."""
+        """Close the spout."""
         self._spout.close()
 
     def next_row(self, task: int) -> tuple[MessageId, tuple[Any, ...]] | None:
-        """Return a row that this task emits, with its message id; None if there is none now."""
+        """Return the next row for this task to emit, with its message id; None if there is none now."""
         while True:
             rows = self._rows[task]
             row = None if rows is None else next(rows, None)
@@ -106,7 +106,7 @@ class SpoutRoots:
                 return None
 
     def done(self, message_id: MessageId, given_up: str | None = None) -> None:
-        """Take note that a message is done; given_up: the component of its dead letter, if that was what is done."""
+        """Record that a message is done. given_up: the component of its dead letter, if the message ended as one."""
         found = self._open.get(message_id[1])
         if found is None:
             return
@@ -115,7 +115,7 @@ class SpoutRoots:
         self._tell(found)
 
     def failed(self, message_id: MessageId, component: str) -> None:
-        """Take note that a message has failed for the last time, and nobody took its dead letter."""
+        """Record that a message failed for the last time and that its dead letter was not acked."""
         found = self._open.pop(message_id[1], None)
         if found is None:
             return
@@ -128,7 +128,7 @@ class SpoutRoots:
         self._commit()
 
     def _cut(self) -> bool:
-        """Begin the next root; False if the spout has nothing new."""
+        """Begin the next root; return False if the spout has no new rows."""
         newest = self._progress.newest(self._at)
         begun = self._progress.begun(self._at, newest)
         end = limited(begun, newest, self._spout.max_rows)
@@ -170,7 +170,7 @@ class SpoutRoots:
 
 
 class RootSource:
-    """What one task of a spout emits: the rows of its roots, of each stream in turn (a TupleSource of spouts.py)."""
+    """The source of one spout task (a TupleSource of spouts.py): the rows of its roots, one stream after the other in turn."""
 
     over = False
 
@@ -192,7 +192,7 @@ class RootSource:
         self._streams[message_id[0]].done(message_id)
 
     def fail(self, message_id: MessageId, values: tuple[Any, ...]) -> bool:
-        return False  # the task emits the row again: the rest of its batch need not come again for it
+        return False  # the task emits the failed row again; the other rows of the batch are not repeated
 
     def give_up(self, letter: DeadLetter, taken: bool) -> bool:
         roots = self._streams[letter.message_id[0]]
@@ -204,7 +204,7 @@ class RootSource:
 
 
 def roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any) -> dict[str, list[SpoutRoots]]:
-    """Return what `LocalCluster(sources=)` was given, by spout. Raises ConfigError."""
+    """Check the argument of `LocalCluster(sources=)` and return the roots by spout. Raises ConfigError."""
     if sources is None:
         return {}
     if batches is not None:
@@ -239,7 +239,7 @@ def roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any
 
 
 def require_fields(what: str, schema: Schema, source: PartitionedSpout) -> None:
-    """Raise ConfigError for a source that lacks a field, or has it with another type; `what`: how errors call the stream."""
+    """Raise ConfigError for a source that lacks a field or has it with another type. `what` names the stream in errors."""
     given = Schema.parse(source.fields)
     types = dict(zip(given.names, given.types, strict=True))
     for field, kind in zip(schema.names, schema.types, strict=True):
@@ -253,7 +253,7 @@ def require_fields(what: str, schema: Schema, source: PartitionedSpout) -> None:
 def rows_read(
     spout: PartitionedSpout, fields: Schema, name: str, columns: list[str], ranges: Mapping[str, tuple[int, int]]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of ranges of offsets, (start, end] of each partition, with these columns. Raises SourceError."""
+    """Yield the rows of a range of offsets `(start, end]` for each partition, with these columns. Raises SourceError."""
     for partition, (start, end) in ranges.items():
         for batch in spout.read(partition, start, end):
             for row in fitted(batch, fields, name).select(columns).to_pylist(maps_as_pydicts="strict"):

@@ -1,10 +1,10 @@
-"""The router of LocalCluster: what all tasks share, and how what a task emits reaches the tasks that read it.
+"""The router of LocalCluster: the state that all tasks share, and the delivery of emitted tuples to the tasks that read them.
 
-    task --send(values)--> Outbox --by grouping--> inbox of each task that reads the stream     a Delivery each, with edges
-                              |------------------> outputs, where the stream is one of them
+    task --send(values)--> Outbox --by grouping--> inbox of each task that reads the stream     one Delivery each, with edges
+                              |------------------> outputs, if the stream is an output of the run
     task --ack, fail--> router ----by root-------> inbox of an acker
 
-Law: a Delivery goes to one task and has anchors of its own; everything travels through inboxes, which are first in, first out.
+Law: a Delivery goes to one task and has its own anchors. All messages travel through inboxes, which are first in, first out.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = [
 
 _LOG = logging.getLogger("windowing")
 _LOGGED, _EVERY_MS = 5, 10_000
-"""So many reported errors of a component are logged in so much time, as in Storm."""
+"""At most 5 reported errors of a component are logged in 10 seconds, as in Storm."""
 _NO_IDS: Mapping[int, int] = {}
 
 INIT, ACK, FAIL, RESET, INITS, ACKS = range(6)
-"""What a message to an acker says: (INIT, root, xor, spout task), (ACK, root, xor, component), (FAIL, root, component), (RESET,
-root); of a batch, with a pair (root, xor) for each: (INITS, pairs, spout task), (ACKS, pairs, component)."""
+"""The kinds of messages to an acker: (INIT, root, xor, spout task), (ACK, root, xor, component), (FAIL, root, component), (RESET,
+root); for a batch, with one pair (root, xor) per tuple: (INITS, pairs, spout task), (ACKS, pairs, component)."""
 
 
 class Delivery(Tuple):
-    """A tuple on its way to one task; `_anchors` are its edges, None where nobody waits for its ack."""
+    """A tuple on its way to one task. `_anchors` are its edges, None for an untracked tuple."""
 
     __slots__ = ("_anchors",)
 
@@ -74,12 +74,13 @@ class ReportedError(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterResult:
-    """What came of a run so far.
+    """The results of a run so far.
 
-    outputs: the rows of the streams that are outputs, by "component" or "component.stream", in order of emission. acked:
-    messages whose whole tree was acked. failures: failed attempts. checkpoints: commits of states. dead_letters: the messages
-    that were given up, and the windows that failed. errors: see there. late: tuples on side streams by (component, reason), read
-    or not. counts: for each windowed bolt what its executors count (in, shown, skipped, pending, expired, late, fired).
+    outputs: the rows of the output streams, by "component" or "component.stream", in order of emission. acked: messages whose
+    whole tree was acked. failures: failed attempts. checkpoints: committed checkpoints of states. dead_letters: messages that
+    were given up, and failed windows. errors: reported errors. late: late tuples by (component, reason), whether or not a bolt
+    reads the late stream. counts: for each windowed bolt the counts of its executors (in, shown, skipped, pending, expired, late,
+    fired).
     """
 
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class ClusterResult:
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: how much came of the run, not the rows."""
+        """Return the HTML that a notebook shows: the counts of the run, not its rows."""
         rows: list[list[object]] = [["acked", self.acked], ["failures", self.failures]]
         rows += [[f"output {name}", len(found)] for name, found in self.outputs.items()]
         rows += [[f"late of {component}: {reason}", count] for (component, reason), count in self.late.items()]
@@ -110,9 +111,9 @@ class ClusterResult:
 
 
 class Router:
-    """The time as of this round, the ids, the inboxes of the ackers, the windowed tasks by component, and the result.
+    """The time of this round, the generator of ids, the inboxes of the ackers, the windowed tasks by component, and the result.
 
-    `dead_letter_outboxes`: for each component whose dead letters somebody reads, where messages go that were last seen there.
+    `dead_letter_outboxes`: for each component whose dead letters are read by a bolt, the outbox through which its dead letters go.
     """
 
     __slots__ = ("_bits", "_logged", "ackers", "dead_letter_outboxes", "now_ms", "random", "result", "windowed")
@@ -129,11 +130,11 @@ class Router:
 
     @property
     def errors(self) -> list[ReportedError]:
-        """Where the errors are that components have reported."""
+        """The errors that components have reported."""
         return self.result.errors
 
     def report(self, component: str, task: int, error: BaseException) -> None:
-        """Keep an error for whoever looks at the result, and log it, if not too many of the component were."""
+        """Add an error to the result, and log it unless the component has reached its limit."""
         self.errors.append(ReportedError(component, task, error))
         since_ms, count = self._logged.get(component, (self.now_ms, 0))
         if self.now_ms >= since_ms + _EVERY_MS:
@@ -152,23 +153,23 @@ class Router:
         self.ackers[root % len(self.ackers)].append(message)
 
     def init_all(self, inits: list[tuple[int, int]], task: int) -> None:
-        """Begin trees of a spout task, (root, XOR of its first edges) each: one message for each acker."""
+        """Begin tuple trees of a spout task, each given as (root, XOR of its first edges): one message per acker."""
         for inbox, some in self._by_acker(inits):
             inbox.append((INITS, some, task))
 
     def ack(self, anchors: Anchors | None, component: str) -> None:
-        """Settle a tuple: its part of each tree is done."""
+        """Ack a tuple in each of its trees."""
         if anchors is not None:
             for root, xor in anchors.ack():
                 self.ackers[root % len(self.ackers)].append((ACK, root, xor, component))
 
     def ack_all(self, acks: list[tuple[int, int]], component: str) -> None:
-        """Send what tuples settled, (root, XOR) each, of one component: one message for each acker."""
+        """Send the acks of several tuples of one component, each given as (root, XOR): one message per acker."""
         for inbox, some in self._by_acker(acks):
             inbox.append((ACKS, some, component))
 
     def _by_acker(self, pairs: list[tuple[int, int]]) -> Iterable[tuple[deque[Any], list[tuple[int, int]]]]:
-        """Yield the inbox of each acker with what it is told: all of `pairs` in order, each to the acker of its root."""
+        """Return the inbox of each acker with its share of `pairs`, in order; a pair goes to the acker of its root."""
         count = len(self.ackers)
         if count == 1 or len(pairs) == 1:
             return ((self.ackers[pairs[0][0] % count], pairs),) if pairs else ()
@@ -178,19 +179,19 @@ class Router:
         return [(inbox, share) for inbox, share in zip(self.ackers, shares, strict=True) if share]
 
     def fail(self, anchors: Anchors | None, component: str) -> None:
-        """Settle a tuple: each of its trees fails."""
+        """Fail a tuple in each of its trees."""
         if anchors is not None:
             for root in anchors.fail():
                 self.tell(root, (FAIL, root, component))
 
     def reset_timeout(self, anchors: Anchors | None) -> None:
-        """Give each tree of a tuple a whole timeout from now on."""
+        """Restart the timeout of each tree of a tuple."""
         for root in () if anchors is None else anchors.edges:
             self.tell(root, (RESET, root))
 
 
 class _Route(NamedTuple):
-    """One reader of a stream, as one emitting task sees it. fixed: the tasks of every tuple, None where the chooser decides."""
+    """One reader of a stream, for one emitting task. fixed: the tasks that get every tuple; None if the chooser picks them."""
 
     reader: str
     chooser: Chooser
@@ -201,10 +202,10 @@ class _Route(NamedTuple):
 
 
 class StreamRoutes:
-    """One stream of one emitting task: its outputs and the inboxes of its readers, bound before the run begins.
+    """One stream of one emitting task: its outputs and the inboxes of its readers, resolved before the run begins.
 
-    send(values, anchors=(), task=None, tree=None): deliver a row to every task that its readers' groupings choose; return the ids
-    of those. tree: for a row that begins one, its root and 0, which becomes the XOR of its first edges.
+    send(values, anchors=(), task=None, tree=None): deliver a row to every task that the readers' groupings choose; return the ids
+    of these tasks. tree: [root, 0] for a row that begins a tuple tree; the 0 is replaced by the XOR of the tree's first edges.
     """
 
     __slots__ = (
@@ -243,12 +244,13 @@ class StreamRoutes:
 
     @property
     def is_read(self) -> bool:
-        """Whether what is sent reaches anybody: a bolt, or an output."""
+        """Whether the stream has a reader: a bolt, or an output of the run."""
         return bool(self._routes) or self._output is not None
 
     def _plain_send(self) -> Callable[..., list[int]]:
-        """Return `_send_to` for a stream that is not direct and not logged: what it looks up is bound here. A stream that is an
-        output and nothing else has no loop, nor has one that a single task reads where nothing is anchored.
+        """Return a faster `_send_to` for a stream that is neither direct nor logged, with all lookups done in advance.
+
+        Two cases need no loop: a stream that is only an output, and an unanchored stream that a single task reads.
         """
         origin, output, bits, edge, delivery = self.origin, self._output, self._bits, self._edge, self._delivery
         routes = [(route.fixed, route.chooser, route.state, route.inboxes, route.first_id) for route in self._routes]
@@ -316,7 +318,7 @@ class StreamRoutes:
         return self._bits(64) or 1
 
     def _targets(self, values: tuple[Any, ...], task: int | None) -> Iterable[tuple[deque[Any], int]]:
-        """Note a row in the outputs, and return the inboxes that it goes to, with the ids of their tasks."""
+        """Add a row to the outputs, and return the inboxes that it goes to, with the ids of their tasks."""
         if self._debug:
             _LOG.info("%r emits %r%s", self.origin, values, "" if task is None else f" to task {task}")
         if self._output is not None:
@@ -332,9 +334,7 @@ class StreamRoutes:
 
 
 class Outbox:
-    """The outgoing side of one task, a StreamRoutes for each of its streams. Cost: O(tasks that a tuple goes to) an emit, times
-    its anchors.
-    """
+    """The outgoing side of one task: a StreamRoutes for each of its streams. Cost of an emit: O(receiving tasks * anchors)."""
 
     __slots__ = ("_streams",)
 
@@ -347,7 +347,7 @@ class Outbox:
             self._streams[stream] = StreamRoutes(router, topology, origin, stream, inboxes)
 
     def sender(self, stream: str) -> Callable[..., list[int]]:
-        """Return `send` of one stream, for who sends many rows."""
+        """Return `send` of one stream, for callers that send many rows."""
         return self._streams[stream].send
 
     def send(
@@ -358,9 +358,9 @@ class Outbox:
         task: int | None = None,
         tree: list[int] | None = None,
     ) -> list[int]:
-        """Send on one stream, see StreamRoutes."""
+        """Send a row on one stream; see StreamRoutes."""
         return self._streams[stream].send(values, anchors, task, tree)
 
     def is_read(self, stream: str) -> bool:
-        """Whether what is sent on a stream reaches anybody: a bolt, or an output."""
+        """Whether a stream has a reader: a bolt, or an output of the run."""
         return self._streams[stream].is_read

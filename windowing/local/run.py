@@ -1,14 +1,14 @@
-"""run_local(), LocalRun: one windowed bolt in one process, over plain rows. A window fires at the prompt, without a cluster.
+"""run_local(), LocalRun: run one windowed bolt in one process over plain rows, for tests and at the prompt.
 
-    feed(rows)   the rows of a micro-batch arrive, in order       (a Count slide over the clock fires here)
-    turn()       one watermark turn                               (everything else fires here)
-    tick()       the same, if the clock says that it is time
+    feed(rows)   the rows of a micro-batch arrive, in order       (a Count slide on processing time fires here)
+    turn()       one watermark turn                               (all other windows fire here)
+    tick()       a turn, if one is due by the clock
     drain()      the end of the input: the last windows fire
 
 A row that is fed as a dict reaches the bolt as a record (schema/rows.py): `row.word` and `row["word"]`, as on Spark.
 
 Laws: a micro-batch is all its rows, then one turn, as on Spark. A step in which the bolt raises adds nothing to the
-result and ends the run. One task sees all rows; a bolt with `key=` has the windows of each key, as on Spark.
+result and ends the run. One task gets all rows; a bolt with `key=` has separate windows for each key, as on Spark.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = [
 
 
 LocalBatch = Sequence[Any] | Mapping[str, Sequence[Any]]
-"""The rows of one micro-batch: a list, or a mapping of input streams to lists, taken in its order."""
+"""The rows of one micro-batch: a list, or a mapping of input streams to lists; the streams arrive in the mapping's order."""
 
 
 class LateRow(NamedTuple):
-    """A row of the side stream."""
+    """A row of the side stream, with the reason why it is there."""
 
     row: Any
     reason: LateReason
@@ -65,13 +65,13 @@ class LateRow(NamedTuple):
 
 @dataclass(slots=True)
 class LocalResult:
-    """What came of a run so far; `result["late"]` and `result["dead_letters"]` are the rows that Spark has on those streams.
+    """The results of a run so far; `result["late"]` and `result["dead_letters"]` are the rows that Spark has on those streams.
 
     rows: for each declared stream, its rows as tuples in the order of its fields. late: the side stream. failed: tuples of
-    windows on which a bolt with `on_error="fail"` failed, each once. dead_letters: see DeadLetter. acked: how many tuples
-    were done with (expired, or late) without having failed. failures: on how many windows the bolt failed. counts: the
-    executor's (in, shown, skipped, pending, expired, late, fired). duplicates: how many rows came again, by their message_id, and
-    were in no window. state: what a stateful bolt has put, None for another.
+    windows on which a bolt with `on_error="fail"` failed, each once. dead_letters: see DeadLetter. acked: the number of tuples
+    that expired or were late without having failed. failures: the number of windows on which the bolt failed. counts: the
+    executor's counts (in, shown, skipped, pending, expired, late, fired). duplicates: the number of rows that were dropped because
+    their message_id had come before. state: the state of a stateful bolt, else None.
     """
 
     rows: dict[str, list[tuple[Any, ...]]]
@@ -86,7 +86,7 @@ class LocalResult:
     state: KeyValueState | None = None
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: how much came of the run, not the rows."""
+        """Return the HTML that a notebook shows: the counts of the run, not its rows."""
         rows: list[list[object]] = [[f"stream {name}", len(found)] for name, found in self.rows.items()]
         rows += [
             ["late", len(self.late)],
@@ -98,7 +98,7 @@ class LocalResult:
         return html_table("run", ("what", "how many"), rows)
 
     def __getitem__(self, stream: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a stream: a declared one, the late stream (each row and its reason), or the dead letters."""
+        """Return the rows of a declared stream, of the late stream (each row with its reason), or of the dead letters."""
         if stream in self.rows:
             return self.rows[stream]
         config = None if self.bolt is None else self.bolt.config
@@ -114,10 +114,10 @@ class LocalResult:
 
 
 class LocalRun:
-    """One task of one bolt, step by step; a context manager that ends with `close()`, not with a drain.
+    """One task of one bolt, run step by step. A context manager: leaving it calls `close()`, which does not drain.
 
-    `streams` are the input streams: the watermark waits for each of them. `clock` is the system's if left out; windows over
-    event time use it for `idle_timeout=`, `max_future=` and `tick()` only. Source: what a worker of Storm does for a bolt.
+    `streams` are the input streams; the watermark waits for each of them. `clock`: default is the system's clock. Windows on event
+    time use it only for `idle_timeout=`, `max_future=` and `tick()`. Source: a bolt executor in a worker of Storm.
 
     >>> from windowing import count, tumbling
     >>> @tumbling(count(2), output="total long")
@@ -144,7 +144,7 @@ class LocalRun:
         self._txid = self._steps = 0
         self.result.state = self._state
         self._task.open(TaskContext(self.bolt.name), self._state)
-        self._timed = bool(config.event_time)  # a clock is read when the run begins, not where it was made
+        self._timed = bool(config.event_time)  # the clock is read at the first step, not when the run is made
         self._over: str | None = None
 
     def __enter__(self) -> LocalRun:
@@ -156,10 +156,10 @@ class LocalRun:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def feed(self, rows: Iterable[Any], stream: str = DEFAULT_STREAM) -> list[Emission]:
-        """Let `rows` arrive on an input stream, in order; return what the bolt emitted meanwhile.
+        """Offer `rows` of an input stream to the windows, in order; return the rows that the bolt emitted in this step.
 
-        Over the clock they get the time of now; a window that fell due before them fires first. Raises ConfigError for a stream
-        that was not declared, and for a row without its key or source, or whose key has no hash; BoltError as `on_error` says.
+        On processing time the rows get the clock's time, and a window that is already due fires before them. Raises ConfigError
+        for an undeclared stream, and for a row without its key or source or with an unhashable key; BoltError as `on_error` says.
         """
         if stream not in self.streams:
             raise ConfigError(
@@ -179,18 +179,18 @@ class LocalRun:
         return emitted
 
     def turn(self) -> list[Emission]:
-        """Make a watermark turn (over the clock: a tick of it) and return what the bolt emitted."""
+        """Make a watermark turn (on processing time: a tick) and return the rows that the bolt emitted."""
         return self._perform(partial(self._task.turn, self._wake()), hooks=True)
 
     def tick(self) -> list[Emission]:
-        """Make a turn if the clock has reached `next_deadline_ms()`; return what the bolt emitted."""
+        """Make a turn if the clock has reached `next_deadline_ms()`; return the rows that the bolt emitted."""
         deadline = self.next_deadline_ms()
         return [] if deadline is not None and self.clock.now_ms() < deadline else self.turn()
 
     def drain(self) -> list[Emission]:
-        """End the input: fire the last windows too, let everything expire, clean up; return what the bolt emitted.
+        """End the input: fire the last windows, expire all tuples, clean up; return the rows that the bolt emitted.
 
-        Rows that are fed afterwards are late, with the reason `closed`.
+        Rows that are fed later are late, with the reason `closed`.
         """
         emitted = self._perform(partial(self._task.drain, self._wake()), hooks=True)
         self._task.close()
@@ -204,9 +204,9 @@ class LocalRun:
         self._task.close()
 
     def next_deadline_ms(self) -> int | None:
-        """Return the clock's time from which on `tick()` makes a turn; None where every tick does.
+        """Return the time at which `tick()` makes the next turn, None if every tick makes one.
 
-        Over event time that is every `watermark_interval`; over the clock it is when the next window is due (in Storm's
+        On event time turns are `watermark_interval` apart; on processing time the next turn is when a window is due (in Storm's
         semantics: every slide).
         """
         self._begin()
@@ -215,27 +215,30 @@ class LocalRun:
     # -- the work ------------------------------------------------------------------------------------------------------
 
     def _made_task(self, bolt: WindowedBolt) -> WindowTask:
-        """Return the task that the run is of; it has its executor."""
+        """Return a new task of the bolt, with its executor."""
         config = bolt.config
         self._pages = None if config.max_events_in_memory is None else SqlitePages()
         executor = WindowedBoltExecutor(config, self.streams, bolt.name, pages=self._pages, columns=machines_of(config))
         return WindowTask(bolt, executor, FailTarget.RUN, view=view_of(config), tracks=True)
 
     def _wake(self) -> int:
-        """Return the clock's time, for the step that begins."""
+        """Return the clock's time for the step that begins. Raises WindowingError if the run is over."""
         if self._over is not None:
             raise WindowingError(f"the run of bolt {self.bolt.name!r} is over: {self._over}; make another LocalRun")
         self._begin()
         return self.clock.now_ms()
 
     def _begin(self) -> None:
-        """Let the intervals of windows over the clock begin, at the first entry."""
+        """Start the timer at the first step."""
         if not self._timed:
             self._timed = True
             self._task.timer.start(self.clock.now_ms())
 
     def _perform(self, step: Callable[[], Iterator[TaskEffect]], hooks: bool = False) -> list[Emission]:
-        """Make one step and perform its effects; only then do the result and the state change. `hooks`: a batch ends with it."""
+        """Make one step and perform its effects; change the result and the state only after all of them.
+
+        `hooks`: the step ends a batch, so the bolt's checkpoint hooks are called.
+        """
         done = LocalResult({})
         emitted: list[Emission] = []
         try:
@@ -247,7 +250,7 @@ class LocalRun:
             self._over = f"it ended with {type(problem).__name__}"
             if self._state is not None:
                 self._state.rollback()
-            with suppress(BoltError):  # what came first is what went wrong
+            with suppress(BoltError):  # the first exception is the cause
                 self._task.close()
             raise
         for stream, values in emitted:
@@ -262,7 +265,7 @@ class LocalRun:
         return emitted
 
     def _commit(self, state: KeyValueState, hooks: bool) -> None:
-        """Keep what the bolt has put in a step. The hooks are those of a whole batch, as on Spark."""
+        """Commit the bolt's changes of its state in this step. Hooks are called once per batch, as on Spark."""
         if hooks:
             self._txid += 1
             self._task.before_commit(self._txid)
@@ -292,7 +295,7 @@ def run_local(
     streams: Sequence[str] = (DEFAULT_STREAM,),
     clock: Clock | None = None,
 ) -> LocalResult:
-    """Run a bolt over micro-batches of rows, one turn after each, and return everything that came of it.
+    """Run a bolt over micro-batches of rows, one turn after each, and return all results.
 
     batches: lists of rows (dicts, namedtuples, objects), or mappings of input streams to such lists. drain: fire the last
     windows at the end. streams, clock: see LocalRun. Raises BoltError as the bolt's `on_error` says. Cost: that of the
@@ -323,7 +326,7 @@ def _named(streams: Sequence[str]) -> tuple[str, ...]:
 
 
 def batch_by_stream(batch: Any, streams: tuple[str, ...]) -> Mapping[str, Iterable[Any]]:
-    """Return the rows of a micro-batch by their stream; raises ConfigError for what is neither rows nor such a mapping."""
+    """Return the rows of a micro-batch by stream. Raises ConfigError for a batch that is neither a list nor such a mapping."""
     if isinstance(batch, Mapping):
         if all(name in streams and is_list(rows) for name, rows in batch.items()):
             return batch

@@ -1,23 +1,25 @@
-"""Spouts of LocalCluster: the task that asks a source for tuples, keeps track of those in flight and retries those that fail.
+"""Spouts of LocalCluster: a task takes tuples from its source, tracks those in flight and emits failed ones again.
 
-    TupleSource           next_tuple                       ack / fail of a message id
+    TupleSource           next_tuple                        ack / fail of a message id
       RowsSource          the next row of a function        the task emits a failed row again
       FunctionSource      calls a function of (collector)   the same
-      ObjectSource        calls next_tuple of an object     calls its ack and fail, with the values where it takes them
+      ObjectSource        calls next_tuple of an object     calls its ack and fail, with the values if the methods take them
       InputSource         the next row that was fed         the task emits a failed row again
-      RootSource        the next row of a PartitionedSpout (roots.py)       the same; the spout hears of whole batches
+      RootSource          the next row of a PartitionedSpout (roots.py)     the same; the spout gets acks of whole batches
 
 The rows of an InputSource come in batches: run_local [[row, row], [row]], run_topology {"spout": [[row, row], [row]]}, run_trident
-the same by stream. What is no list of rows, or has a row that does not fit, is refused before any of it arrives.
+the same by stream. An argument that is not a list of rows, or has a row that does not fit the schema, is refused before any row
+arrives.
 
 Laws
-- A message that failed is emitted again after its back-off, `max_attempts` times in all; then it is a dead letter of the component
-  where its tree was last seen.
-- A dead letter that a bolt reads is a message too, tried as often. When it is done, so is the message: the source's `give_up` is
-  called, or its `ack` if it has no such method. Where no bolt reads it, only `give_up`: what failed and is nowhere is not acked.
+- A failed message is emitted again after its back-off, up to `max_attempts` times in all. Then it becomes a dead letter of the
+  component in which its tree was last seen.
+- A dead letter that a bolt reads is itself a message with the same number of attempts. When it is acked, the original message is
+  done: the source's `give_up` is called, or `ack` if the source has no `give_up`. If no bolt reads the dead letter, only `give_up`
+  is called: a message that failed and reached no reader is never acked.
 - Without ackers a message is acked when it is emitted.
 
-Source: Storm's `SpoutExecutor`; the limit of attempts and what comes after it are ours.
+Source: Storm's `SpoutExecutor`; the limit of attempts and dead letters are ours.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ __all__ = [
 ]
 
 Batches = Mapping[str, Sequence[Iterable[Any]]]
-"""What each spout emits, batch by batch: rows by the spout's name."""
+"""The rows that each spout emits, batch by batch, by the spout's name."""
 
 
 def is_list(rows: Any) -> bool:
-    """Whether it is a list of rows: not a row (a text, a mapping, a namedtuple), not what gives no rows (`no_rows`)."""
+    """Whether `rows` is a list of rows, and not a single row (a string, a mapping, a namedtuple) or a value without rows."""
     several = isinstance(rows, Iterable) and not isinstance(
         rows, str | bytes | bytearray | memoryview | Mapping | Tuple
     )
@@ -62,7 +64,7 @@ def is_list(rows: Any) -> bool:
 
 
 def listed(rows: Any, wanted: str) -> Iterable[Any]:
-    """Return `rows` as it is, or raise ConfigError if it is no list of rows."""
+    """Return `rows` unchanged. Raises ConfigError if it is not a list of rows."""
     if not is_list(rows):
         given = no_rows(rows) or f"{quote(rows)}; write [row, row], and [[row, row]] for a list of batches"
         raise ConfigError(f"{wanted}, got {given}")
@@ -71,7 +73,7 @@ def listed(rows: Any, wanted: str) -> Iterable[Any]:
 
 
 def batches_by_name(batches: Any, whose: str) -> dict[str, list[Iterable[Any]]]:
-    """Return what a run is given as `batches=`, by the names of those whose batches they are.
+    """Check the argument `batches=` of a run and return the batches by the name of their spout or stream.
 
     >>> batches_by_name({"sentences": [["the cow"], ("jumped", "over")]}, "InputSpout")
     {'sentences': [['the cow'], ('jumped', 'over')]}
@@ -92,7 +94,7 @@ write [row, row], and [[row, row]] for a list of batches
 
 
 def rows_in(batch: Sequence[Any], schema: Schema, where: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a batch as tuples of the schema, or raise ConfigError for the first that does not fit.
+    """Return the rows of a batch as tuples of the schema. Raises ConfigError for the first row that does not fit.
 
     >>> rows_in([("a", 1), {"n": 2, "word": "b"}], Schema.parse("word string, n int"), "InputSpout 'words', batch 0")
     [('a', 1), ('b', 2)]
@@ -121,34 +123,34 @@ def _is_row(batch: Sequence[Any], schema: Schema) -> bool:
 _BURST = 100
 _ASKED, _ACKED = "in next_tuple", "in ack"
 _Message = tuple[tuple[Any, ...], str, int | None] | DeadLetter
-"""What a spout emits again if it fails: values, stream, task of a direct emit; or a dead letter."""
+"""A message as it is emitted again after a failure: (values, stream, task of a direct emit), or a dead letter."""
 _DEAD = object()
-"""With it a dead letter has another message id than its message: the attempts of the two are counted apart."""
+"""Marks the message id of a dead letter, so that its attempts are counted apart from those of the original message."""
 
 
 class TupleSource(Protocol):
-    """What a spout task asks for tuples."""
+    """Where a spout task gets its tuples from."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing will come any more, except what failed."""
+        """Whether the source has ended; only failed messages can still be emitted."""
 
     def next_tuple(self) -> None:
         """Emit some tuples to the collector, or none."""
 
     def ack(self, message_id: Any, values: tuple[Any, ...]) -> None:
-        """Hear that a message is done."""
+        """Called when a message is acked."""
 
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
-        """Hear that a message failed and may be emitted again; return False to let the driver do it."""
+        """Called when a message failed and has attempts left; return False to let the driver emit it again."""
 
     def give_up(self, letter: DeadLetter, taken: bool) -> bool:
-        """Hear that a message failed for the last time and is a dead letter; return False if it does not ask for that. taken: who
-        reads the dead letter is done with it."""
+        """Called when a message failed for the last time and became a dead letter; return False if the source has no such
+        method. taken: whether a bolt read the dead letter and acked it."""
 
 
 class _Silent:
-    """A source that has nothing to do with what becomes of its tuples."""
+    """A source that ignores acks and failures."""
 
     def ack(self, message_id: Any, values: tuple[Any, ...]) -> None:
         return None
@@ -161,7 +163,7 @@ class _Silent:
 
 
 class RowsSource(_Silent):
-    """The rows that a function returns or yields, one for each `next_tuple`; their numbers are the message ids."""
+    """The rows that a function returns or yields, one per `next_tuple`; their numbers are the message ids."""
 
     def __init__(self, rows: Iterator[tuple[Any, ...]], collector: SpoutCollector) -> None:
         self.over = False
@@ -179,7 +181,7 @@ class RowsSource(_Silent):
 
 
 class InputSource(_Silent):
-    """Rows that the cluster is handed; over unless there are some."""
+    """Rows that are fed to the cluster. `over` is True while none are left."""
 
     def __init__(self, collector: SpoutCollector) -> None:
         self._rows: deque[tuple[Any, ...]] = deque()
@@ -191,7 +193,7 @@ class InputSource(_Silent):
         return not self._rows
 
     def feed(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Take more rows."""
+        """Add rows."""
         self._rows.extend(rows)
 
     def next_tuple(self) -> None:
@@ -200,7 +202,7 @@ class InputSource(_Silent):
 
 
 class FunctionSource(_Silent):
-    """A function of (collector), called for each `next_tuple`."""
+    """A function of (collector), called once per `next_tuple`."""
 
     over = False
 
@@ -213,7 +215,7 @@ class FunctionSource(_Silent):
 
 
 class ObjectSource:
-    """An instance of a spout class. `values_back` names which of "ack", "fail" and "give_up" take the values too."""
+    """An instance of a spout class. `values_back` names those of "ack", "fail" and "give_up" that also take the values."""
 
     over = False
 
@@ -243,8 +245,9 @@ class ObjectSource:
 
 
 class SpoutTask(ComponentTask):
-    """One task of a spout. `pending` has its limit and its retries; `acking` is False where there is no acker. read: returns what
-    is emitted by an InputSpout that was given a source.
+    """One task of a spout. `pending` limits the messages in flight and decides on retries; `acking` is False without ackers.
+
+    read: makes the source of an InputSpout that was given one by `sources=`.
     """
 
     def __init__(
@@ -267,9 +270,9 @@ class SpoutTask(ComponentTask):
         self._senders: dict[str, Callable[..., list[int]]] = {}
         self.emissions = 0
         self._at_once: list[tuple[Any, tuple[Any, ...]]] = []
-        """What was emitted with a message id where there is no acker: message id, values; acked as soon as `next_tuple` is back."""
+        """Without ackers: the messages emitted by the current `next_tuple` (message id, values). They are acked when it returns."""
         self._tracked: list[tuple[int, Any, _Message]] = []
-        """What was emitted and neither `pending` nor an acker has heard of: root, message id, message."""
+        """Emitted messages that are not yet registered with `pending` and the ackers: root, message id, message."""
         self._inits: list[tuple[int, int]] = []
         target = component.declaration.target
         self._file = (
@@ -300,13 +303,13 @@ class SpoutTask(ComponentTask):
         self._track()
 
     def activate(self) -> None:
-        """Go on."""
+        """Resume taking tuples from the source."""
         self.active = True
         self._hook("activate")
         self._track()
 
     def deactivate(self) -> None:
-        """Ask for no more tuples until `activate`; what is in flight goes on."""
+        """Take no more tuples from the source until `activate`; messages in flight continue."""
         self.active = False
         self._hook("deactivate")
         self._track()
@@ -318,7 +321,7 @@ class SpoutTask(ComponentTask):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, limit: int | None) -> bool:
-        """Hear what the ackers say, then ask the source for tuples while there is room and it has some."""
+        """Handle the messages of the ackers, then take tuples from the source while it has some and `pending` has room."""
         moved = super().step(limit)
         self._track()
         before = self.emissions
@@ -329,7 +332,7 @@ class SpoutTask(ComponentTask):
         return moved or self.emissions > before
 
     def _ask(self, times: int) -> None:
-        """Ask the source for tuples, so many times at most; `dry` says whether it had none."""
+        """Call `next_tuple` of the source at most `times` times; set `dry` if it had no tuple."""
         source, room, tracked, where = self.source, self.pending.room, self._tracked, _ASKED
         next_tuple, at_once = source.next_tuple, self._at_once
         self.dry = False
@@ -351,7 +354,7 @@ class SpoutTask(ComponentTask):
             raise self._attributed(problem, where) from _cause(problem)
 
     def _track(self) -> None:
-        """Take note of what was emitted with a message id, and begin its trees, in one message for each acker."""
+        """Register the emitted messages with `pending`, and begin their tuple trees with one message per acker."""
         if self._tracked:
             self.pending.emitted_all(self._tracked, self.router.now_ms)
             self.router.init_all(self._inits, self.id)
@@ -375,7 +378,7 @@ class SpoutTask(ComponentTask):
         return self.pending.next_deadline_ms()
 
     def emit(self, values: Any, stream: str, message_id: Any, task: int | None) -> Sequence[int]:
-        """Check a row, send it, and track it if it has a message id; return the ids of the tasks it went to."""
+        """Check a row, send it, and track it if it has a message id; return the ids of the tasks that receive it."""
         converted = self._converters.get(stream) if task is None else None
         checked = self._streams.checked(values, stream, task is not None) if converted is None else converted(values)
         if message_id.__hash__ is None:
@@ -390,13 +393,13 @@ class SpoutTask(ComponentTask):
         return self._senders[stream](checked, (), task)
 
     def refuse(self, given: tuple[Any, ...], method: str) -> Exception:
-        """Return the error of an emit whose arguments have no names."""
+        """Return the error for an emit with positional arguments that must be named."""
         return self._streams.refuse(given, "message_id", method)
 
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 
     def _send(self, values: tuple[Any, ...], stream: str, message_id: Any, task: int | None) -> Sequence[int]:
-        """Send a row as a message that is in flight until its tree is acked."""
+        """Send a row as a tracked message."""
         root = self.router.edge()
         tree = [root, 0]
         ids = self._senders[stream](values, (), task, tree)
@@ -405,7 +408,7 @@ class SpoutTask(ComponentTask):
         return ids
 
     def _ack_at_once(self) -> None:
-        """Ack what was emitted until now; what the source emits in `ack` waits for the next tuple."""
+        """Ack the messages emitted so far; messages that the source emits inside `ack` are acked after the next tuple."""
         result, ack, emitted = self.router.result, self.source.ack, self._at_once.copy()
         self._at_once.clear()
         for message_id, values in emitted:
@@ -433,7 +436,7 @@ class SpoutTask(ComponentTask):
                 self._give_up(effect, values, stream)
 
     def _give_up(self, effect: GivenUp, values: tuple[Any, ...], stream: str) -> None:
-        """Make a dead letter of a message, and send it to whoever reads it."""
+        """Turn a message into a dead letter and send it to the bolts that read dead letters."""
         component = self.context.component
         context, fields = self.context, Fields(self.component.outputs[stream].schema.names)
         origin = Origin(component, context.task_index, fields, stream, context.task_ids)
@@ -455,14 +458,14 @@ class SpoutTask(ComponentTask):
         router, root = self.router, self.router.edge()
         tree = [root, 0]
         ids = router.dead_letter_outboxes[letter.component].send(DEAD_LETTERS, letter.row(), tree=tree)
-        if not ids:  # an output of the run is nobody who could be done with it
+        if not ids:  # an output of the run acks nothing
             self._guarded("in give_up", self.source.give_up, letter, False)
             return
         self._tracked.append((root, (_DEAD, letter.message_id), letter))
         self._inits.append((root, tree[1]))
 
     def _dead_letter_ended(self, effect: Done | Retry | GivenUp, letter: DeadLetter) -> None:
-        """Send a dead letter again that its readers failed; at its end `give_up` is called, also if it was given up itself."""
+        """Retry a dead letter that its readers failed. When it is acked or given up, call `give_up` of the source."""
         if isinstance(effect, Retry):
             self._send_dead_letter(letter)
             return
@@ -484,12 +487,12 @@ class SpoutTask(ComponentTask):
 
     def _attributed(self, problem: BaseException, where: str) -> WindowingError:
         if self._read is not None and isinstance(problem, WindowingError) and not isinstance(problem, BoltError):
-            return problem  # a source's own sentence
+            return problem  # an error that the source itself raised
         return user_code_error(self.context.called("spout"), problem, where, self._file, (__file__,))
 
 
 class SpoutCollector(StormNames):
-    """What a spout emits to. Source: Storm's `SpoutOutputCollector`."""
+    """The collector of a spout. Source: Storm's `SpoutOutputCollector`."""
 
     __slots__ = ("_emit", "_task")
 
@@ -497,7 +500,7 @@ class SpoutCollector(StormNames):
         self._task, self._emit = task, task.emit
 
     def emit(self, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]:
-        """Emit one row; with a message id it is tracked. Returns the ids of the tasks that it goes to."""
+        """Emit one row; a row with a message id is tracked. Returns the ids of the tasks that receive it."""
         if stray:
             raise self._task.refuse((values, *stray), "emit")
         return self._emit(values, stream, message_id, None)
@@ -505,18 +508,18 @@ class SpoutCollector(StormNames):
     def emit_direct(
         self, task: int, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit one row to the task of this id, on a stream that is declared direct."""
+        """Emit one row to the task with this id, on a stream that is declared direct."""
         if stray:
             raise self._task.refuse((values, *stray), "emit_direct")
         self._task.emit(values, stream, message_id, task)
 
     def report_error(self, error: BaseException) -> None:
-        """Keep an error for whoever looks at the result."""
+        """Add an error to the result of the run."""
         self._task.report_error(error)
 
 
 def _cause(problem: BaseException) -> BaseException | None:
-    """Return what an error that is attributed to the spout is raised from: not an error of ours, but what that came of."""
+    """Return the cause of an error that is attributed to the spout: for an error of this library, the error behind it."""
     return problem.__cause__ if isinstance(problem, WindowingError) else problem
 
 
@@ -526,7 +529,7 @@ def _target(declaration: Declaration) -> Callable[..., Any]:
 
 
 class _Never(_Silent):
-    """What a spout has before it is opened."""
+    """The source of a spout that is not open yet."""
 
     over = True
 

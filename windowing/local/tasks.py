@@ -1,17 +1,17 @@
-"""The tasks of a cluster that acknowledge: what is common to all, ackers, and bolts that are no windowed ones.
+"""The tasks of LocalCluster: their common base, ackers, and bolts without windows.
 
-    Task        open -> step, step, ... (what lies in the inbox) + tick (what time has brought) -> close
-      AckerTask            the ledger of a part of the roots
-      ComponentTask        what those of spouts and bolts have in common
+    Task        open -> step, step, ... (messages of the inbox) + tick (what is due by the clock) -> close
+      AckerTask            the tuple trees of a part of the roots
+      ComponentTask        the common base of spout and bolt tasks
         SpoutTask          spouts.py
-        BoltTask           basic bolts: acked when execute returns, failed by a FailedException
+        BoltTask           basic bolts: a tuple is acked when execute returns, failed by a FailedException
           BasicBoltTask    the same for a batch, in one loop
-          RichBoltTask     bolts that ack by themselves
+          RichBoltTask     bolts that ack and fail tuples themselves
         WindowedBoltTask   windowed.py
 
 Laws
-- A tuple that fails is sent again by its spout, or is a dead letter at once.
-- A task does something only in `open`, `step`, `tick`, `drain`, `close`, all called by the loop; nothing here waits.
+- A failed tuple is emitted again by its spout, or becomes a dead letter at once.
+- A task acts only in `open`, `step`, `tick`, `drain` and `close`, which the loop calls; none of them waits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 
 
 class Task:
-    """One task of one component. `id` is unique in the topology, `context.task_index` counts within the component."""
+    """One task of one component. `id` is unique in the topology, `context.task_index` within the component."""
 
     def __init__(self, router: Router, context: TaskContext, id: int, inbox: deque[Any]) -> None:
         self.router = router
@@ -56,10 +56,10 @@ class Task:
         self.inbox = inbox
 
     def open(self) -> None:
-        """Begin, before the first step."""
+        """Open the task, before its first step."""
 
     def step(self, limit: int | None) -> bool:
-        """Handle at most `limit` messages of the inbox (None: all that are there now); return whether there were any."""
+        """Handle at most `limit` messages of the inbox (None: all that are there now); return whether there was one."""
         inbox = self.inbox
         count = len(inbox) if limit is None else min(limit, len(inbox))
         for _ in range(count):
@@ -74,15 +74,15 @@ class Task:
         """Do what is due by the router's time."""
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` has something to do, None if nothing is waited for."""
+        """Return the time at which `tick` has something to do, None if there is no such time."""
         return None
 
     def close(self) -> None:
-        """End."""
+        """Close the task and release what it holds."""
 
 
 class AckerTask(Task):
-    """One acker; `spouts` are the inboxes of the spout tasks by their ids."""
+    """One acker. `spouts` are the inboxes of the spout tasks by task id."""
 
     def __init__(self, router: Router, context: TaskContext, id: int, inbox: deque[Any], acker: Acker) -> None:
         super().__init__(router, context, id, inbox)
@@ -109,7 +109,7 @@ class AckerTask(Task):
         self._tell(effects)
 
     def tick(self) -> None:
-        self.step(None)  # what was acked in time is not failed because the loop was slow
+        self.step(None)  # acks that arrived in time count before timeouts do
         self._tell(self.acker.tick(self.router.now_ms))
 
     def next_deadline_ms(self) -> int | None:
@@ -121,7 +121,7 @@ class AckerTask(Task):
 
 
 class TaskParts(NamedTuple):
-    """What a task of a component is made of."""
+    """The parts from which a task of a component is built."""
 
     router: Router
     context: TaskContext
@@ -132,14 +132,14 @@ class TaskParts(NamedTuple):
 
 
 class ComponentTask(Task):
-    """A task of a component of a topology: what lies in its inbox arrives as a batch, what it emits goes into its outbox."""
+    """A task of a spout or bolt. It takes the messages of its inbox as one batch and emits through its outbox."""
 
     def __init__(self, parts: TaskParts) -> None:
         super().__init__(parts.router, parts.context, parts.id, parts.inbox)
         self.outbox, self.component = parts.outbox, parts.component
 
     def step(self, limit: int | None) -> bool:
-        """Let what lies in the inbox arrive, in order."""
+        """Handle the messages of the inbox in order."""
         inbox = self.inbox
         if not inbox:
             return False
@@ -157,18 +157,18 @@ class ComponentTask(Task):
             self.handle(message)
 
     def report_error(self, error: BaseException) -> None:
-        """Keep an error for whoever looks at the result."""
+        """Add an error to the result of the run."""
         self.router.report(self.context.component, self.context.task_index, error)
 
     def send_dead_letter(self, letter: DeadLetter, anchors: Sequence[Anchors] = ()) -> None:
-        """Keep a dead letter, and send it to whoever reads those of the component."""
+        """Add a dead letter to the result, and emit it on the component's dead-letter stream if a bolt reads that."""
         self.router.result.dead_letters.append(letter)
         if self.outbox.is_read(DEAD_LETTERS):
             self.outbox.send(DEAD_LETTERS, letter.row(), anchors)
 
 
 class BoltTask(ComponentTask):
-    """A bolt whose tuples are acked by the driver; it gets ticks where it asks for them."""
+    """A bolt whose tuples the driver acks. It gets ticks if its settings ask for them."""
 
     def __init__(self, parts: TaskParts, tick_ms: int | None) -> None:
         super().__init__(parts)
@@ -183,7 +183,7 @@ class BoltTask(ComponentTask):
             self._next_tick_ms = self.router.now_ms + self._tick_ms
 
     def collector(self) -> Any:
-        """Return what the bolt is prepared with; nothing, for its emits are collected at each call."""
+        """Return the collector for the bolt's `prepare`; None, because emits are collected per call."""
         return None
 
     def handle(self, message: Delivery) -> None:
@@ -196,7 +196,7 @@ class BoltTask(ComponentTask):
         self.ack(message)
 
     def attempt(self, message: Delivery) -> Any:
-        """Call the bolt; return what it emitted, None if it failed the tuple."""
+        """Call the bolt; return the rows it emitted, None if it failed the tuple."""
         try:
             return self.caller.execute(message)
         except FailedException as problem:
@@ -204,7 +204,7 @@ class BoltTask(ComponentTask):
             return None
 
     def failed(self, message: Delivery, problem: FailedException) -> None:
-        """Fail a tuple that the bolt refused."""
+        """Fail a tuple for which the bolt raised FailedException."""
         if isinstance(problem, ReportedFailedException):
             self.report_error(problem)
         if not self.is_settled(message):
@@ -212,15 +212,15 @@ class BoltTask(ComponentTask):
         self.lose(message, problem)
 
     def ack(self, message: Delivery) -> None:
-        """Settle a tuple: done."""
+        """Ack a tuple."""
         self.router.ack(message._anchors, self.context.component)
 
     def fail(self, message: Delivery) -> None:
-        """Settle a tuple: failed."""
+        """Fail a tuple."""
         self.router.fail(message._anchors, self.context.component)
 
     def lose(self, message: Delivery, error: BaseException | str) -> None:
-        """Make a dead letter of a tuple that failed and that no spout sends again, for nothing of it is anchored; once."""
+        """Send a failed tuple to the dead letters, once, if it is untracked and so no spout retries it."""
         if message._anchors is not None or message is self._lost:
             return
         self._lost = message
@@ -237,7 +237,7 @@ class BoltTask(ComponentTask):
         return message._anchors is None or message._anchors.settled
 
     def tick(self) -> None:
-        """Put a tick into the inbox if one is due; several that are overdue are one."""
+        """Put a tick into the inbox if one is due; several overdue ticks become one."""
         if self._next_tick_ms is not None and self.router.now_ms >= self._next_tick_ms:
             assert self._tick_ms is not None
             self._send_tick()
@@ -245,7 +245,7 @@ class BoltTask(ComponentTask):
             self._next_tick_ms += self._tick_ms * (1 + behind_ms // self._tick_ms)
 
     def last_tick(self) -> None:
-        """Put a tick into the inbox at the end of the input, where the bolt has ticks: it may hold rows until one comes."""
+        """Put one more tick into the inbox at the end of the input, since a bolt with ticks may hold rows until the next tick."""
         if self._next_tick_ms is not None:
             self._send_tick()
 
@@ -261,9 +261,9 @@ class BoltTask(ComponentTask):
 
 
 class BasicBoltTask(BoltTask):
-    """A bolt without a state that returns its rows: a batch of tuples goes through it in one loop, which acks it in one message.
+    """A stateless bolt that returns its rows. One loop takes a batch of tuples through the bolt and acks them in one message.
 
-    What it does is `handle` for each tuple, as a bolt that emits to a collector has it.
+    The result is that of calling `handle` for each tuple, which is what bolts with a collector get.
     """
 
     def open(self) -> None:
@@ -281,7 +281,7 @@ class BasicBoltTask(BoltTask):
             try:
                 rows = rows_of(call(message))
             except FailedException as problem:
-                acks = self._told(acks)
+                acks = self._sent(acks)
                 self.failed(message, problem)
                 continue
             except BaseException as problem:
@@ -294,16 +294,16 @@ class BasicBoltTask(BoltTask):
                 for row in rows:
                     send(row, (anchors,))
                 acks += anchors.ack()
-        self._told(acks)
+        self._sent(acks)
 
-    def _told(self, acks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Tell the ackers what is acked so far; return a new list for what follows."""
+    def _sent(self, acks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Send the acks so far to the ackers; return an empty list for the following ones."""
         self.router.ack_all(acks, self.context.component)
         return []
 
 
 class RichBoltTask(BoltTask):
-    """A bolt that anchors, acks and fails by itself."""
+    """A bolt that anchors, acks and fails its tuples itself."""
 
     def collector(self) -> BoltCollector:
         return BoltCollector(self)
@@ -313,7 +313,7 @@ class RichBoltTask(BoltTask):
 
 
 class BoltCollector(StormNames):
-    """What a Bolt emits to and acks by. Source: Storm's `OutputCollector`."""
+    """The collector of a Bolt: emits, acks and fails. Source: Storm's `OutputCollector`."""
 
     __slots__ = ("_task",)
 
@@ -323,7 +323,7 @@ class BoltCollector(StormNames):
     def emit(
         self, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
-        """Emit one row anchored to these tuples; returns the ids of the tasks that it goes to."""
+        """Emit one row anchored to these tuples; return the ids of the tasks that receive it."""
         if stray:
             raise self._task.caller.streams.refuse((values, *stray), "anchors")
         checked = self._task.caller.streams.checked(values, stream, False)
@@ -332,28 +332,28 @@ class BoltCollector(StormNames):
     def emit_direct(
         self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit one row to the task of this id, on a stream that is declared direct."""
+        """Emit one row to the task with this id, on a stream that is declared direct."""
         if stray:
             raise self._task.caller.streams.refuse((values, *stray), "anchors", "emit_direct")
         checked = self._task.caller.streams.checked(values, stream, True)
         self._task.outbox.send(stream, checked, _anchors_of(anchors), task)
 
     def ack(self, tuple: Tuple) -> None:
-        """Say that the tuple is done with; AckError if it was acked or failed before."""
+        """Ack the tuple. Raises AckError if it was acked or failed before."""
         self._task.ack(_delivered(tuple))
 
     def fail(self, tuple: Tuple) -> None:
-        """Let the trees of the tuple fail; AckError if it was acked or failed before."""
+        """Fail the tuple and its trees. Raises AckError if it was acked or failed before."""
         message = _delivered(tuple)
         self._task.fail(message)
         self._task.lose(message, "failed")
 
     def reset_timeout(self, tuple: Tuple) -> None:
-        """Give the trees of the tuple a whole timeout from now on."""
+        """Restart the timeout of the tuple's trees."""
         self._task.router.reset_timeout(_delivered(tuple)._anchors)
 
     def report_error(self, error: BaseException) -> None:
-        """Keep an error for whoever looks at the result."""
+        """Add an error to the result of the run."""
         self._task.report_error(error)
 
 
@@ -374,5 +374,5 @@ def _anchors_of(tuples: Tuple | Iterable[Tuple]) -> list[Anchors]:
 
 
 def unsettled(tuples: Iterable[Any]) -> list[Anchors]:
-    """Return the anchors of those tuples that were neither acked nor failed; a new tuple can be anchored to them."""
+    """Return the anchors of the tuples that were neither acked nor failed; a new tuple can be anchored to these."""
     return [t._anchors for t in tuples if t._anchors is not None and not t._anchors.settled]

@@ -1,25 +1,25 @@
-"""TridentCluster: runs a Trident topology in one process, with batches side by side, the same way every time.
+"""TridentCluster: runs a Trident topology in one process, deterministically, with several batches under way.
 
     master, coordinators, emitters, groups, acker     tasks with inboxes, on the loop of LocalCluster (local/loop.py): TridentTasks
-    records    coordinator, metadata, where partitions end, windows     durable in state_path
-    states     those of the topology, each in its own store
+    records    of the coordinator, metadata, ends of partitions, windows     durable in state_path
+    states     the states of the topology, each in its own store
 
-MasterTask carries out what MasterBatchCoordinator says, and reports to it what the acker says of the trees:
+MasterTask performs the effects of MasterBatchCoordinator and reports the ends of tuple trees to it:
 
     SaveRecord the record, durable                    AskReady  the coordinators of all spouts, answered at once
     $batch    to the coordinator of every spout       $commit   to committer emitters and to groups that commit
     $success  to all                                  Stop      a FailedException ends the run
 
 Laws
-- The states, and the rows of the sinks, are those of TridentRun: one batch after the other. What is under way at the same time,
-  what fails and is tried again, in which order tasks step, and where a run is killed and started again, changes neither.
-- The same plan, spouts, seed and clock give the same run. With a VirtualClock nothing waits.
-- An error that is no FailedException ends the cluster; a new one goes on from the records and states.
-- The rows of a batch reach its sinks after its last commit was acked and before the record says so. The time of a batch, and that
-  it is the one that drains the windows, are durable before it is sent (where there are windows): an attempt after a restart moves
-  the windows as the one before it.
-- Before the first batch the definition of the windows is compared with the one in the records, another one or none is refused where
-  a batch was begun, and each state with the records, partition by partition (trident/fence.py); nothing is changed by that.
+- The states and the rows of the sinks equal those of TridentRun, which runs one batch after the other. Batches under way at the
+  same time, failures and retries, the order of steps, kills and restarts change neither.
+- The same plan, spouts, seed and clock give the same run. With a VirtualClock nothing sleeps.
+- An error other than FailedException ends the cluster; a new cluster continues from the records and states.
+- The rows of a batch reach its sinks after its last commit was acked and before the record says so. In a plan with windows, the
+  time of a batch and whether it drains are durable before the batch is sent, so an attempt after a restart moves the windows in
+  the same way.
+- Before the first batch, the stored definition of the windows is compared with the plan; another one, or a missing one after
+  batches, is refused. Each state is compared with the records, partition by partition (trident/fence.py). Neither writes anything.
 
 Source: what Storm's `LocalCluster` does with a `TridentTopology`; the loop is ours.
 """
@@ -105,9 +105,9 @@ _LIFE = "life"
 
 
 def owners_of(plan: TridentPlan, state: TransactionalState) -> dict[str, Owner]:
-    """Return who writes each state in this life of the topology, which is stored before any batch.
+    """Return the owner of each state in this run of the topology; it is stored before any batch.
 
-    Raises SupersededError for a state that another life writes, CorruptStateError for one that lacks what the records know.
+    Raises SupersededError for a state that a newer run owns, CorruptStateError for a state that lacks batches of the records.
     """
     if not plan.written:
         return {}
@@ -130,8 +130,8 @@ def owners_of(plan: TridentPlan, state: TransactionalState) -> dict[str, Owner]:
 
 
 def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -> None:
-    """Store the definition of the windows. Raises DefinitionChangedError, if batches were begun before, for other windows, and
-    CorruptStateError for what is no definition.
+    """Store the definition of the windows. Raises DefinitionChangedError if batches were begun with other windows, and
+    CorruptStateError if the stored value is not a definition.
     """
     stored, wanted = state.read(_NAME) or {}, header() | plan.windows()
     if begun:
@@ -143,7 +143,7 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -
             "restore the records from a copy, or use the version that wrote them; nothing was reset",
             record=True,
         )
-        bare = isinstance(stored, dict) and "format" not in stored  # none, or as versions before the header wrote it
+        bare = isinstance(stored, dict) and "format" not in stored  # no header: written by an earlier version
         compare(read({**header(), "windows": stored} if bare else stored, place), wanted, place)
     if not same(stored, wanted) and (stored or wanted["windows"]):
         state.write({_NAME: wanted})
@@ -153,13 +153,14 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -
 
 
 SinkWriter = Callable[[int, list[Row]], Any]
-"""A function of (txid, rows) that takes the rows of a committed batch. After a crash it may be called again with a txid."""
+"""A function of (txid, rows) that gets the rows of a committed batch. After a crash it may be called again with the same txid."""
 
 
 class MasterTask(Task):
-    """until_end: whether a spout of single tuples that has nothing has ended. drains: whether the end closes the windows.
+    """The task of the MasterBatchCoordinator.
 
-    committers, readers: the inboxes of those that take part in the commit, and of all, with their batch groups.
+    until_end: whether a spout of single tuples that emits nothing counts as ended. drains: whether the end of the input closes the
+    windows. committers, readers: the inboxes of the tasks that take part in the commit, and of all tasks, with their batch groups.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class MasterTask(Task):
         machine, now_ms = self.machine, self.router.now_ms
         cause = self.trident.end_tree(message.root)
         if message.root not in self._roots:
-            return  # the tree of another life, or one that has ended before
+            return  # a tree of an earlier run, or one that has already ended
         stream, attempt = self._roots.pop(message.root)
         if isinstance(message, Failed):
             if message.reason is Reason.TIMEOUT:
@@ -234,7 +235,7 @@ class MasterTask(Task):
             asked = self._perform(self.machine.answered(asked, self._answers(asked), self.router.now_ms))
 
     def _perform(self, found: Iterator[Any]) -> int | None:
-        """Carry out effects; return the txid whose readiness is asked for, if any is."""
+        """Perform effects; return the txid of an AskReady, if there is one."""
         asked = None
         for effect in found:
             if isinstance(effect, SaveRecord):
@@ -266,7 +267,7 @@ class MasterTask(Task):
         self._roots[self.trident.begin_tree(self.id, posts)] = effect.stream, effect.attempt
 
     def _hand_out(self, attempt: TransactionAttempt) -> None:
-        """Give the rows of a committed batch to its sinks."""
+        """Write the rows of a committed batch to its sinks."""
         result, rows = self.trident.trident, self.trident.release(attempt)
         result.batches += 1
         for name, kept in result.sinks.items():
@@ -285,7 +286,7 @@ class MasterTask(Task):
     # -- time, and the end of the input --------------------------------------------------------------------------------
 
     def _stamp(self, txid: int) -> tuple[int, bool]:
-        """Return the time of a batch, and whether it drains; a replay has the same."""
+        """Return the time of a batch and whether it drains; the same for every attempt."""
         if not self._windowed:
             return self.router.now_ms, False
         if txid not in self._stamps:
@@ -294,7 +295,7 @@ class MasterTask(Task):
         return now_ms, drains
 
     def _answers(self, txid: int) -> list[Readiness]:
-        """Return what the spouts say; at the end there is one batch more, in which windows fire what is left."""
+        """Return the readiness of each spout; after the last batch one more batch drains the windows."""
         answers = [spout.is_ready(txid, self.until_end) for spout in self.spouts]
         if not self._windowed:
             return answers
@@ -310,12 +311,12 @@ class MasterTask(Task):
         if ended and (self.drains or drained is not None):
             self._stamps.put(txid, [self.router.now_ms, True])
             return [Readiness.READY]
-        if drained is not None and Readiness.READY in answers:  # it was to be the last, but nothing of it was sent
+        if drained is not None and Readiness.READY in answers:  # planned as draining, but never sent
             self._stamps.put(txid, [self.router.now_ms, False])
         return answers
 
     def _drained(self) -> int | None:
-        """Return the txid of the batch that drains, None if there is none yet."""
+        """Return the txid of the draining batch, None if there is none yet."""
         last = self._stamps.last()
         return max(self._stamps.txids()) if last is not None and last[1] else None
 
@@ -329,19 +330,19 @@ def _poster(inbox: deque[Any], kind: Callable[..., Any], *what: Any) -> Callable
 
 _YEARS_MS = 1 << 50
 Given = Mapping[str, Sequence[Sequence[Any]] | Callable[[TransactionalState], ITridentSpout]]
-"""For a stream what it is fed from, in place of its spout: what makes that of a source over its records; or the rows of each batch,
-the n-th those of txid n, in every attempt and every run."""
+"""The input of a stream in place of its spout: a function that makes a spout over the stream's records, or the rows of each batch.
+The n-th batch is txid n in every attempt and every run."""
 
 MASTER: TaskId = ("$master", 0)
 ACKER: TaskId = ("$acker", 0)
 
 
 class TridentTasks:
-    """The tasks of a plan, each known by its TaskId: MASTER, a coordinator for each stream, those of the groups, ACKER.
+    """The tasks of a plan by TaskId: MASTER, a coordinator for each stream, the tasks of the groups, ACKER.
 
-    tasks: all of them, in the order in which a round goes through them. states: all partitions by id. given: rows in place of
-    spouts, by stream. A task can be made again by itself (`make`, `attach`): it has the inbox of the one before, the partitions
-    that `states` has then, and nothing else but what is durable.
+    tasks: all of them, in the order of a round. states: all state partitions by id. given: inputs in place of spouts, by stream. A
+    single task can be made again (`make`, `attach`): it gets the inbox of its predecessor and the partitions that `states` has
+    then, and otherwise only durable data.
     """
 
     def __init__(
@@ -385,7 +386,7 @@ class TridentTasks:
         return list(self._numbers)
 
     def make(self, id: TaskId) -> Any:
-        """Return a new task of this id, which is not open yet."""
+        """Return a new task with this id; it is not open yet."""
         plan, router, number = self._plan, self._router, self._numbers[id]
         if id == MASTER:
             master = MasterTask(router, number, plan, self._config, coordinator_state(plan, self._store))
@@ -404,7 +405,7 @@ class TridentTasks:
         return self._emitter(group, id, number) if group.is_spout else self._operations(group, id, number)
 
     def attach(self, id: TaskId, task: Any) -> None:
-        """Let the other tasks see a task that was made, where they call it or share something with it."""
+        """Connect a new task to the tasks that call it or share objects with it."""
         if id in self._streams:
             position = list(self._streams).index(id)
             self._spouts[position : position + 1] = [task]
@@ -452,13 +453,13 @@ class TridentTasks:
             states={name: partitions[task] for name, partitions in self._states.items() if task < len(partitions)},
             windows=_root(self._plan, self._store).at(f"windows/{part_of(group.id)}/{task}"),
             requests=self._requests,
-            # A task may hold a batch for as long as those before it are tried: the trees time out, never this.
+            # A task may hold a batch while earlier batches are retried, so only the trees have a timeout.
             timeout_ms=2 * self._timeout_ms * (self._config.max_pending + 1),
         )
 
 
 class _StreamTasks:
-    """The tasks of one spout: a coordinator and emitters. spouts: that of each emitter; the coordinator asks the first."""
+    """The tasks of one spout: a coordinator and emitters. spouts: one for each emitter; the coordinator uses the first."""
 
     def __init__(
         self,
@@ -483,7 +484,7 @@ class _StreamTasks:
         return batch_spout_of(self.node, self._rows, self._config.max_batch_size)
 
     def spout_of(self, task: int) -> ITridentSpout:
-        """Return the spout of a task that is made: a new one if the task was made before."""
+        """Return the spout for a new emitter task; a new spout if the task is made again."""
         if task in self._taken:
             self.spouts[task] = self._spout()
         self._taken.add(task)
@@ -495,7 +496,7 @@ class _StreamTasks:
 
 
 def coordinator_state(plan: TridentPlan, store: RecordStore) -> TransactionalState:
-    """Return where the records of a topology's coordinator are."""
+    """Return the records of a topology's coordinator."""
     return _root(plan, store).at("master")
 
 
@@ -507,15 +508,15 @@ def _root(plan: TridentPlan, store: RecordStore) -> TransactionalState:
 
 
 class TridentCluster(LoopedCluster):
-    """A Trident topology at work. A context manager: leaving it closes spouts, operations and states.
+    """Runs a Trident topology in one process. A context manager: leaving it closes spouts, operations and states.
 
-    batches: rows for streams, in place of their spouts. sources: PartitionedSpouts for streams (queues), in place of their spouts:
-    each batch is acked when it is committed. clock: the system's if left out. seed: None does every step in its order;
-    a number chooses the order by chance, the same for the same number. coordination: how many batches are under way, how often a
-    batch is tried, whether it is skipped then; if left out `topology.max.spout.pending` (1), `windowing.max.attempts` and the
-    delays of the settings. records: where coordinator, spouts and windows keep what outlives the process; with a `state_path`, in
-    that SQLite file; else in memory. sinks: functions of (txid, rows) that take the rows of committed batches, in place of the
-    result: once for each txid, but for the last ones before a crash, which may come again under the same txid.
+    batches: rows for streams, in place of their spouts. sources: PartitionedSpouts for streams (queues), in place of their spouts;
+    each batch is acked when it is committed. clock: default is the system's clock. seed: None keeps the fixed order of steps; a
+    number shuffles them, always in the same way for the same number. coordination: the number of batches under way, the number of
+    attempts, and whether a batch is skipped after the last; default is `topology.max.spout.pending` (1), `windowing.max.attempts`
+    and the delays of the settings. records: the store in which coordinator, spouts and windows keep what outlives the process;
+    state_path: store it in this SQLite file; default is memory. sinks: functions of (txid, rows) that get the rows of committed
+    batches instead of the result, once per txid; after a crash the last txids may be delivered again.
 
     `states[id]` are the partitions of a state. Raises ConfigError for a stream whose spout emits nothing.
 
@@ -555,7 +556,7 @@ class TridentCluster(LoopedCluster):
         super().__init__(self.plan.name, clock, self._router, seed)
         given: dict[str, Any] = {**_checked_batches(self.plan, batches)}
         if sources is not None:
-            from windowing.local.trident_sources import sources_of  # it needs Arrow
+            from windowing.local.trident_sources import sources_of  # needs Arrow
 
             given |= sources_of(self.plan, sources, given)
         writers = _checked_sinks(self.plan, sinks)
@@ -577,7 +578,7 @@ class TridentCluster(LoopedCluster):
 
     @property
     def result(self) -> TridentResult:
-        """What came of the run so far."""
+        """The results of the run so far."""
         return self._router.trident
 
     def explain(self) -> str:
@@ -587,11 +588,11 @@ class TridentCluster(LoopedCluster):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, drain: bool = True) -> TridentResult:
-        """Run until every spout has ended and every batch is committed; then windows fire what is left, in one batch more.
+        """Run until every spout has ended and every batch is committed; then one more batch drains the windows.
 
-        Without `drain` windows stay open, for a cluster that is started again with the same records. A spout of single tuples has
-        ended when it has nothing; for one that waits use `run_for`. Raises FailedException for a batch that failed as often as it
-        may, BoltError for other errors of users' code.
+        With `drain=False` windows stay open for a later cluster with the same records. A spout of single tuples counts as ended
+        when it emits nothing; for a spout that waits use `run_for`. Raises FailedException for a batch whose last attempt failed,
+        BoltError for other errors of user code.
         """
         self._begin()
         master = self.task_set.master
@@ -602,16 +603,16 @@ class TridentCluster(LoopedCluster):
         return self.result
 
     def run_for(self, span: Duration | timedelta) -> TridentResult:
-        """Run for this long by the clock, and leave everything as it is then. With a VirtualClock a round in which batches begin
-        takes a millisecond."""
+        """Run for `span` of the clock's time, then stop. With a VirtualClock each round in which a batch begins takes one
+        millisecond."""
         self._begin()
         self.task_set.master.until_end = False
         self._run_for(span)
         return self.result
 
     def ask(self, function: str, args: str) -> list[Row]:
-        """Return what a function of DRPC answers; no batch begins meanwhile. Raises FailedException if it fails, or gives no answer
-        within `topology.message.timeout.secs`."""
+        """Return the answer of a DRPC function; no batch begins meanwhile. Raises FailedException if the request fails, or is not
+        answered within `topology.message.timeout.secs`."""
         self._begin()
         task = self.task_set.requests.get(function)
         if task is None:
@@ -627,7 +628,7 @@ class TridentCluster(LoopedCluster):
         return answer
 
     def values(self, state: str) -> Any:
-        """Return what a state holds: the items of all partitions of a map as a dict, or the value. Cost: O(what it holds)."""
+        """Return the contents of a state: the items of all partitions of a map as a dict, or the value. Cost: O(its size)."""
         if state not in self.states:
             raise ConfigError(f"there is no state {quote(state)}; {did_you_mean(state, self.states)}")
         partitions = self.states[state]
@@ -641,7 +642,7 @@ class TridentCluster(LoopedCluster):
         self._guarded(self.task_set.master.activate)
 
     def deactivate(self) -> None:
-        """Begin no more batches; what is under way goes on."""
+        """Begin no more batches; batches under way continue."""
         self._begin()
         self._guarded(self.task_set.master.deactivate)
 
@@ -652,7 +653,7 @@ class TridentCluster(LoopedCluster):
         return self.task_set.tasks
 
     def _take_hold(self) -> None:
-        """Make the states this topology's own; states and records were opened when the cluster was made, to be read."""
+        """Take ownership of the states. States and records were opened, for reading only, when the cluster was made."""
         for id, owner in owners_of(self.plan, self._coordinator).items():
             for state in self.states[id]:
                 take = getattr(state, "own", None)
@@ -683,8 +684,9 @@ def run_trident(
     sinks: Mapping[str, SinkWriter] | None = None,
     drain: bool = True,
 ) -> TridentResult:
-    """Run a topology until its spouts have ended; the arguments are those of TridentCluster. `states` of the result is what they
-    hold then, by id: for tests and examples, for it is copied.
+    """Run a topology until its spouts have ended; the arguments are those of TridentCluster.
+
+    `states` of the result is a copy of the states' contents at the end, by id; meant for tests and examples.
 
     >>> from windowing.local import VirtualClock
     >>> from windowing.stores.factory import map_state

@@ -1,14 +1,14 @@
 """PartitionedSpouts (queues/spout.py) in TridentCluster: each batch is a root, whose offsets are the metadata of its txid.
 
-    is_ready(7)    latest() is beyond the end of 6
+    is_ready(7)    latest() is beyond the end of batch 6
     $batch 7:0     offsets (start, end] of each partition, stored with txid 7 --> each task reads its partitions
     $success 7     ack(root 7), commit(end of 7)
 
 Laws
-- Transactional: every attempt at a txid reads the stored offsets, which the spout gives again until they are acked.
-- A batch is acked when it is committed. One whose ack got lost by a kill is acked by the next life, with the first batch of that.
-- The run has one name for its spout as long as its records last; without records each run is a new one, which begins with what is
-  not acked.
+- Transactional: every attempt at a txid reads the stored offsets; the source can be read again at them until they are acked.
+- A batch is acked when it is committed. If a kill prevents the ack, the next run acks the batch together with its first one.
+- The run's name for the spout lasts as long as the records. Without records each run is new and begins with the rows that are not
+  acked.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = [
 
 
 class SourceBatches(ITridentSpout):
-    """A PartitionedSpout as a spout of batches, of one stream. state: where that stream's records are."""
+    """A PartitionedSpout as a spout of batches, for one stream. `state`: the records of that stream."""
 
     kind = SpoutKind.TRANSACTIONAL
     ends_when_dry = True
-    """For `run()`, as a spout of single tuples does."""
+    """`run()` counts the spout as ended when it has no rows, like a spout of single tuples."""
 
     def __init__(self, source: PartitionedSpout, name: str, schema: Schema, state: TransactionalState) -> None:
         self.source, self.name, self.schema = source, name, schema
@@ -55,7 +55,7 @@ class SourceBatches(ITridentSpout):
 
 
 class _SourceCoordinator(BatchCoordinator):
-    """Cuts batches. `_open`: the offsets of those that are not acked, by txid."""
+    """Chooses the offsets of batches. `_open`: the offsets of batches that are not acked, by txid."""
 
     def __init__(self, source: PartitionedSpout, name: str, state: TransactionalState) -> None:
         self._source, self._progress = source, SpoutOffsets(source, name)
@@ -110,13 +110,13 @@ class _SourceEmitter(Emitter):
             collector.emit(row)
 
     def success(self, attempt: TransactionAttempt) -> None:
-        """Do nothing: the coordinator acks."""
+        """Do nothing, because the coordinator sends the ack."""
 
 
 def sources_of(
     plan: TridentPlan, sources: Any, batches: Mapping[str, Any]
 ) -> dict[str, Callable[[TransactionalState], SourceBatches]]:
-    """Return what `TridentCluster(sources=)` was given, by stream, over its records. Raises ConfigError."""
+    """Check the argument of `TridentCluster(sources=)` and return the factories of spouts by stream. Raises ConfigError."""
     schemas = {str(spout.source.name): spout.schema for spout in plan.spouts if spout.kind is not None}
     if not isinstance(sources, Mapping):
         raise ConfigError(f"sources= is a mapping of streams to their sources, got {quote(sources)}")

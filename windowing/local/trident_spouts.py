@@ -1,18 +1,18 @@
-"""Spouts of TridentCluster: which kind a stream begins with, and the tasks that coordinate and emit its batches.
+"""Spouts of TridentCluster: the executor for each kind of spout, and the tasks that coordinate and emit its batches.
 
     Spout (rows one by one)           SingleTuples > RichSpoutBatchExecutor     non-transactional
-    IBatchSpout, rows by hand         BatchSpoutExecutor
-    ITridentSpout, committer spouts   as it is
+    IBatchSpout, batches= of a run    BatchSpoutExecutor
+    ITridentSpout, committer spouts   used directly
     IPartitionedTridentSpout          PartitionedTridentSpoutExecutor
     IOpaquePartitionedTridentSpout    OpaquePartitionedTridentSpoutExecutor
 
-An object of a kind that makes coordinators and emitters (the last three) is used as it is given; of the others each task has a copy
-of its own, which is opened before it is asked for anything. Source: the choice of Storm's `TridentTopology.newStream`.
+A spout of the last three kinds makes coordinators and emitters, so the object itself is used. Of the other kinds each task has its
+own copy, which is opened before its first use. Source: the choice in Storm's `TridentTopology.newStream`.
 
     $batch --> CoordinatorTask (TridentSpoutCoordinator: metadata, durable) --> EmitterTask (TridentSpoutExecutor: rows, reports)
-    ask() ---> RequestTask: one row, reports, a tree of its own; answered when that is acked
+    ask() ---> RequestTask: one row, reports, its own tree; the request is answered when the tree is acked
 
-In a batch that drains no spout emits: it was made by the cluster, to close the windows at the end of the input.
+In a draining batch no spout emits: the cluster adds this batch to close the windows at the end of the input.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ __all__ = [
 
 
 class GivenBatches(IBatchSpout):
-    """Batches that are handed to the cluster: batch n is always the n-th of them, in every attempt and every run. Several tasks
-    deal its rows out in turn."""
+    """Batches that are passed to the cluster: txid n is always the n-th batch, in every attempt and every run. With several tasks
+    the rows of a batch are distributed in turn."""
 
     kind = SpoutKind.TRANSACTIONAL
 
@@ -104,9 +104,9 @@ class GivenBatches(IBatchSpout):
 
 
 class SingleTuples:
-    """A spout of topologies as RichSpoutBatchExecutor wants it (RichSpout); rows that failed come again before new ones.
+    """Adapts a spout of single tuples to RichSpoutBatchExecutor (RichSpout); failed rows are emitted again before new ones.
 
-    over: it will never emit again. dry: it had nothing when it was asked last.
+    over: the source has ended. dry: the last `next_tuple` emitted nothing.
     """
 
     def __init__(self, spout: Any) -> None:
@@ -121,11 +121,11 @@ class SingleTuples:
 
     @property
     def over(self) -> bool:
-        """Whether nothing will come any more, except what fails."""
+        """Whether the source has ended; only failed messages can still be emitted."""
         return self._source.over and not self._again
 
     def open(self, context: Any, collector: Any) -> None:
-        """Make the source of this task."""
+        """Open the source of this task."""
         declared, self._collector = self._declaration, _Counting(collector)
         assert declared.target is not None
         if declared.is_class:
@@ -150,23 +150,23 @@ class SingleTuples:
         self.dry = self._collector.emitted == before
 
     def _ack(self, message_id: Any, values: Any) -> None:
-        """Pass on that a message is committed."""
+        """Forward the ack of a committed message to the source."""
         self._source.ack(message_id, values)
 
     def _fail(self, message_id: Any, values: Any) -> None:
-        """Pass on that a message failed; emit it again if the source leaves that to the driver."""
+        """Forward a failure to the source; schedule the message to be emitted again if the source leaves that to the driver."""
         if not self._source.fail(message_id, values):
             self._again.append((message_id, values))
 
     def close(self) -> None:
-        """End the source of this task."""
+        """Close the source of this task."""
         close = getattr(self._instance, "close", None)
         if close is not None:
             close()
 
 
 class _Counting:
-    """The collector of a batch, which counts."""
+    """The collector of a batch; it counts the emitted rows."""
 
     def __init__(self, collector: Any) -> None:
         self._collector = collector
@@ -183,10 +183,10 @@ class _Counting:
 def batch_spout_of(
     node: SpoutNode, batches: Sequence[Sequence[Any]] | None, max_batch_size: int
 ) -> tuple[ITridentSpout, SingleTuples | None]:
-    """Return the spout of one task as a spout of batches; and the source, if it is one of single tuples.
+    """Return the spout of one task as a spout of batches, and its source if it is a spout of single tuples.
 
-    batches: its rows, where they are handed in. max_batch_size: how many tuples of a spout of single tuples are a batch.
-    Raises ConfigError for an object that is none of the five kinds.
+    batches: the rows in place of a spout. max_batch_size: the number of tuples in a batch of a spout of single tuples.
+    Raises ConfigError for an object of none of the five kinds.
     """
     spout = node.source.spout
     if batches is not None:
@@ -211,7 +211,7 @@ def batch_spout_of(
 
 
 def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a spout's code; what it raises is attributed to it, but for what fails the batch, and what stores and sources say."""
+    """Call a spout's code and attribute its exceptions to it. FailedException and errors of stores and sources pass unchanged."""
     try:
         return call(*arguments)
     except (CheckpointError, ConfigError, SourceError, StateError):
@@ -221,7 +221,7 @@ def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> 
 
 
 class CoordinatorTask(Task):
-    """The coordinator of one spout. spouts, emitters: what each of the spout's tasks emits from, and its inbox."""
+    """The coordinator of one spout. spouts, emitters: the spout object and the inbox of each task of the spout."""
 
     def __init__(
         self,
@@ -257,8 +257,11 @@ class CoordinatorTask(Task):
             self._machine.close()
 
     def is_ready(self, txid: int, until_end: bool) -> Readiness:
-        """Return what the spout says of a new batch. One of single tuples has ended when it is over, and with `until_end` when it
-        had nothing last; else it is left alone for once then. A source has ended with `until_end` when it has nothing."""
+        """Return whether the spout has a new batch, has none now, or has ended.
+
+        A spout of single tuples has ended when it is over, or, with `until_end`, when its last `next_tuple` emitted nothing;
+        without `until_end` it then has no batch this time. A source has ended, with `until_end`, when it has no rows.
+        """
         singles = [single for _, single in self._spouts if single is not None]
         if singles and all(single.over or (single.dry and until_end) for single in singles):
             return Readiness.ENDED
@@ -304,7 +307,7 @@ class CoordinatorTask(Task):
 
 
 class _Source(Task):
-    """What emitters and requests share: a group of the plan, and who reads what they emit."""
+    """The common base of emitters and requests: a batch group of the plan, and the readers of its rows."""
 
     def __init__(self, router: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode, task: int) -> None:
         group = plan.stage_of(node.number)
@@ -316,11 +319,11 @@ class _Source(Task):
         self._writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(group.id)]
 
     def sending(self, batch: effects.BatchId, context: ProcessorContext, number: Any) -> Sending:
-        """Return what sends the rows of one attempt."""
+        """Return the Sending that emits the rows of one attempt."""
         return Sending(self.trident, self.plan, self.me, self._writers, batch, context, number)
 
     def post_report(self, batch: effects.BatchId, target: Any, sent: int, anchors: Any) -> None:
-        """Report to a target how many pieces it was sent."""
+        """Report to a target task the number of pieces that were sent to it."""
         self.trident.inboxes[target].append(Reported(batch, self.me, sent, anchors))
 
 
@@ -384,7 +387,7 @@ class EmitterTask(_Source):
         return self.trident.stamps.get(attempt.txid, (0, False))[1]
 
     def _attempted(self, attempt: TransactionAttempt, where: str, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call the emitter, unless the batch only drains; a FailedException fails the attempt."""
+        """Call the emitter, unless the batch drains; a FailedException fails the attempt."""
         if self._drains(attempt):
             return
         try:
@@ -414,7 +417,7 @@ class EmitterTask(_Source):
 
 
 class RequestTask(_Source):
-    """The requests of one function of DRPC. `ask` begins one; `answer` returns what came, None as long as it is under way."""
+    """The requests of one DRPC function. `ask` begins a request; `answer` returns its rows, or None while it is under way."""
 
     def __init__(self, router: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode) -> None:
         super().__init__(router, id, plan, node, 0)

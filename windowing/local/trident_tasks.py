@@ -5,15 +5,16 @@
       |    --$success> all                                                            +-- rows of sinks: held here until the
       +<------------- acker: the tree of each $batch and $commit was acked, or failed      commit of their attempt is acked
 
-In a GroupTask, TridentBoltExecutor says when, the Subtopology does the work, the task carries both out:
+In a GroupTask, TridentBoltExecutor decides when, the Subtopology does the work, and the task performs the effects of both:
 
     tuples, Reported,       --> TridentBoltExecutor --Begin Execute Finish Forget--> GroupBatch --> rows on their way
     CommitMessage, Success      |---Report, Ack, Fail---> inboxes, acker                        --> rows of sinks, answers
 
-Laws: everything between tasks goes through inboxes, first in, first out; a row of a sink comes out once, with its batch. A batch's
-tuples are worked on when all have come, in the order of the tasks that sent them: which of them was faster must not decide which
-partition a tuple is shuffled to, or another attempt would give a state's partitions other tuples than before. Windows are stored
-where the coordinator's record is, each time they move on, so that a run that is started again goes on with them.
+Laws
+- All messages between tasks go through inboxes, first in, first out. A row of a sink is delivered once, with its batch.
+- The tuples of a batch are processed when all have arrived, in the order of their upstream tasks. So the partition to which a tuple
+  is shuffled does not depend on timing, and each attempt gives a state's partitions the same tuples.
+- Windows are stored beside the coordinator's record each time they change, so a restarted run continues with them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ __all__ = [
 
 
 class Piece(NamedTuple):
-    """What travels over an exchange, and from which task: rows, or (rows None) the largest timestamps for all tasks of a window."""
+    """A message over an exchange and its upstream task: rows, or (rows is None) the largest timestamps for a window's tasks."""
 
     exchange: Exchange
     task: int
@@ -66,7 +67,7 @@ class Piece(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A `$batch`, to the coordinator of a spout."""
+    """A `$batch` message to the coordinator of a spout."""
 
     attempt: TransactionAttempt
     after: TransactionAttempt | None
@@ -75,7 +76,7 @@ class Begun(NamedTuple):
 
 
 class SpoutEmission(NamedTuple):
-    """What a spout's tasks are to emit."""
+    """The order to a spout's tasks to emit a batch."""
 
     batch: SpoutBatch
     skip: str | None
@@ -83,7 +84,7 @@ class SpoutEmission(NamedTuple):
 
 
 class TupleParts(NamedTuple):
-    """Pieces of one upstream task; `first` is the number of the first."""
+    """Pieces of one upstream task, numbered from `first`."""
 
     batch: effects.BatchId
     sender: TaskId
@@ -92,7 +93,7 @@ class TupleParts(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """What an upstream task says: so many pieces, and that was all."""
+    """The report of an upstream task that it has sent all its pieces, and how many."""
 
     batch: effects.BatchId
     sender: TaskId
@@ -101,20 +102,20 @@ class Reported(NamedTuple):
 
 
 class CommitMessage(NamedTuple):
-    """A `$commit`."""
+    """A `$commit` message."""
 
     batch: effects.BatchId
     anchors: Anchors
 
 
 class Success(NamedTuple):
-    """A `$success`."""
+    """A `$success` message."""
 
     batch: effects.BatchId
 
 
 class DeadBatch(NamedTuple):
-    """Rows of a batch that failed too often: one task's part of it."""
+    """One task's rows of a batch that failed for the last time."""
 
     txid: int
     stream: str
@@ -125,12 +126,13 @@ class DeadBatch(NamedTuple):
 
 @dataclass(slots=True)
 class TridentResult:
-    """What came of a run so far.
+    """The results of a run so far.
 
-    sinks: the rows of each sink that no function takes, of committed batches only, in the order of their txids. batches: how many
-    were committed. failures: attempts that failed, those not counted that only rested on one. dead_letters: what was skipped.
-    errors: what spouts and operations reported, by `report_error` or a ReportedFailedException, in attempts that failed too.
-    states: what `run_trident` found in the states at the end, by id: the items of a map, or the value.
+    sinks: the rows of each sink without a function, from committed batches only, in the order of their txids. batches: the number
+    of committed batches. failures: the number of failed attempts, without those dropped because an earlier txid failed.
+    dead_letters: skipped batches. errors: the errors that spouts and operations reported, by `report_error` or a
+    ReportedFailedException, also in failed attempts. states: the contents of the states at the end of `run_trident`, by id: the
+    items of a map, or the value.
     """
 
     sinks: dict[str, list[Row]] = field(default_factory=dict)
@@ -141,7 +143,7 @@ class TridentResult:
     states: dict[str, Any] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: how much came of the run, not the rows."""
+        """Return the HTML that a notebook shows: the counts of the run, not its rows."""
         rows: list[list[object]] = [["batches", self.batches], ["failures", self.failures]]
         rows += [[f"sink {name}", len(found)] for name, found in self.sinks.items()]
         rows += [["dead letters", len(self.dead_letters)], ["errors", len(self.errors)]]
@@ -155,9 +157,9 @@ class TridentResult:
 
 
 class TridentRouter(Router):
-    """The time, the ids and the acker's inbox of a router, and the batches that are under way.
+    """A Router that also holds the batches that are under way.
 
-    stamps: of each txid its time, and whether it drains. answers: of requests that are under way.
+    stamps: for each txid its time and whether it drains. answers: the rows of requests that are under way.
     """
 
     __slots__ = ("_causes", "_dead", "_rows", "answers", "inboxes", "stamps", "trident")
@@ -177,18 +179,18 @@ class TridentRouter(Router):
         return self.trident.errors
 
     def inbox(self, task: TaskId) -> deque[Any]:
-        """Return the inbox of a task, which is there before the task is, and is the next one's if it is made again."""
+        """Return the inbox of a task. It exists before the task, and a task that is made again keeps it."""
         return self.inboxes.setdefault(task, deque())
 
     def batch(self, attempt: TransactionAttempt) -> ProcessorContext:
-        """Return the context of a batch. One that is over has no stamp, and what comes of it does not count."""
+        """Return the context of a batch. A finished batch has no stamp, and its results are ignored."""
         now_ms, drains = self.stamps.get(attempt.txid, (self.now_ms, False))
         return ProcessorContext(attempt, now_ms, as_of=attempt.txid - 1, drain=drains)
 
     # -- trees ---------------------------------------------------------------------------------------------------------
 
     def begin_tree(self, owner: int, posts: Sequence[Callable[[Anchors], None]]) -> int:
-        """Begin a tree with one message for each of `posts`; its end is reported to the task `owner`. Return the root."""
+        """Begin a tuple tree with one message for each of `posts`; its end is reported to the task `owner`. Return the root."""
         root, xor = self.edge(), 0
         for post in posts:
             edge = self.edge()
@@ -199,11 +201,11 @@ class TridentRouter(Router):
         return root
 
     def end_tree(self, root: int) -> str:
-        """Take note that a tree has ended; return why it failed, if that is known."""
+        """Remove an ended tree; return the cause of its failure, if one is known."""
         return self._causes.pop(root, "")
 
     def refuse(self, anchors: Anchors, component: str, cause: str) -> None:
-        """Settle a message: its tree fails, and this is why; the first cause of a tree is kept."""
+        """Fail a message and its tree, with this cause; the first cause of a tree is kept."""
         for root in anchors.edges:
             if self._causes.get(root) == "":
                 self._causes[root] = cause
@@ -212,17 +214,17 @@ class TridentRouter(Router):
     # -- what batches gave ---------------------------------------------------------------------------------------------
 
     def hold(self, attempt: TransactionAttempt, sinks: dict[str, list[Row]]) -> None:
-        """Keep rows of sinks until their attempt is committed."""
+        """Hold rows of sinks until their attempt is committed."""
         held = self._rows.setdefault(attempt, {})
         for name, rows in sinks.items():
             held.setdefault(name, []).extend(rows)
 
     def hold_dead(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
-        """Keep the dead letters of an attempt until it is committed."""
+        """Hold the dead letters of an attempt until it is committed."""
         self._dead.setdefault(attempt, []).append(dead)
 
     def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
-        """Return the rows of an attempt that is committed, and forget those of other attempts at it."""
+        """Return the rows of a committed attempt, and discard those of the other attempts at its txid."""
         rows = self._rows.get(attempt, {})
         self.trident.dead_letters += self._dead.get(attempt, [])
         self._rows = {each: held for each, held in self._rows.items() if each.txid > attempt.txid}
@@ -231,7 +233,7 @@ class TridentRouter(Router):
 
 
 class Sending:
-    """What one task sends in one attempt: rows over its exchanges, and at the end the largest timestamps for windows."""
+    """The outgoing side of one task in one attempt: rows over its exchanges, and at the end the largest timestamps for windows."""
 
     def __init__(
         self,
@@ -257,12 +259,12 @@ class Sending:
             self._post((found.target, task), Piece(found, self._me[1], part, None))
 
     def everywhere(self, rows: list[Row]) -> None:
-        """Send rows over all exchanges, as a spout does."""
+        """Send rows over all exchanges; spouts do this."""
         for exchange in self._writers:
             self.rows(exchange, rows)
 
     def send_time(self) -> None:
-        """Send all tasks of each window the largest timestamps that went to any of them."""
+        """Send every task of each window the largest timestamps that were sent to any of its tasks."""
         for exchange, writer in self._writers.values():
             for task in range(self._plan.stage(exchange.target).parallelism if writer.largest else 0):
                 self._post((exchange.target, task), Piece(exchange, self._me[1], None, writer.largest))
@@ -275,9 +277,10 @@ class Sending:
 
 
 class GroupTask(Task):
-    """states: the partitions that it holds, by id. windows: where its windows are kept; None where nothing outlives the run.
+    """A task of a group.
 
-    requests: the batch groups that are requests of DRPC, which are no transactions.
+    states: its state partitions by id. windows: the store of its windows, None if they end with the run. requests: the batch groups
+    that are DRPC requests; these are no transactions.
     """
 
     def __init__(
@@ -373,7 +376,7 @@ class GroupTask(Task):
         self._came[batch] = []
 
     def _finish(self, batch: effects.BatchId) -> None:
-        """Do the work and send what comes of it; a FailedException fails the attempt."""
+        """Run the operations of the batch and send their rows; a FailedException fails the attempt."""
         found, sending = self._live[batch]
         try:
             for exchange, _, rows, largest in sorted(

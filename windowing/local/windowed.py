@@ -1,13 +1,13 @@
-"""WindowedBoltTask: a windowed bolt in a cluster. Its tuples are acked when they expire from their last window.
+"""WindowedBoltTask: a task of a windowed bolt in a cluster. It acks a tuple when the tuple expires from its last window.
 
-    inbox --> WindowTask --WindowEmitted--> what the bolt emits is anchored to all tuples of the window
-                         --WindowFailed---> its tuples fail, or it is a dead letter, or an error in the result
-                         --Late-----------> the late stream, anchored to the late tuple; then that is acked
-                         --Expired--------> acked, unless it failed before
+    inbox --> WindowTask --WindowEmitted--> rows that the bolt emitted, anchored to all tuples of the window
+                         --WindowFailed---> the tuples fail, or the window becomes a dead letter, or the error is in the result
+                         --Late-----------> a row on the late stream, anchored to the late tuple; then the tuple is acked
+                         --Expired--------> the tuple is acked, unless it failed before
 
-Turns: over event time every `watermark_interval` of the clock, or when the loop says so (`by_hand`: after each batch); over
-the clock when a window is due. Windows that outlive the process are in checkpoints.py. Source: Storm's `WindowedBoltExecutor`, its
-half with emits, acks and timers.
+Watermark turns: on event time every `watermark_interval` of the clock, or when the loop calls `turn` (`by_hand`: after each batch);
+on processing time when a window is due. Windows that outlive the process are in checkpoints.py. Source: the part of Storm's
+`WindowedBoltExecutor` with emits, acks and timers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["MessageChannel", "WindowedBoltTask", "machines_of", "streams_of", "v
 
 
 MessageChannel = tuple[str, str, int]
-"""Where message ids are unique: a component, its stream, its task."""
+"""The scope in which message ids are unique: a component, its stream, its task."""
 
 
 def view_of(config: WindowConfig, schemas: Collection[Schema] = ()) -> Callable[[TupleWindow], TupleWindow] | None:
-    """Return what makes of a window of rows what a bolt with `columnar=` is shown; None for any other bolt.
+    """Return the function that converts a window of rows into the form of `columnar=`; None for a bolt without `columnar=`.
 
-    The runtimes keep rows, which they ack one by one; Arrow is loaded only for a bolt that asks for columns. schemas: the fields of
-    the streams that the bolt reads; where they are the same the columns have the declared types, as on Spark.
+    The runtimes keep rows because they ack them one by one; Arrow is loaded only for a bolt with `columnar=`. schemas: the fields
+    of the streams that the bolt reads; if they are all the same, the columns have the declared types, as on Spark.
     """
     if config.columnar is None:
         return None
@@ -52,7 +52,7 @@ def view_of(config: WindowConfig, schemas: Collection[Schema] = ()) -> Callable[
 
 
 def machines_of(config: WindowConfig) -> ColumnMachines | None:
-    """Return the machines over columns for a bolt with `columnar=`; what they queue are rows."""
+    """Return the columnar machines for a bolt with `columnar=`, else None; their queues hold rows."""
     if config.columnar is None:
         return None
     from windowing.columnar import ColumnarMachines
@@ -61,14 +61,14 @@ def machines_of(config: WindowConfig) -> ColumnMachines | None:
 
 
 def streams_of(component: Component) -> dict[tuple[str, str], str]:
-    """Return what an executor calls the streams that a bolt reads, by component and stream."""
+    """Return the executor's names of the streams that a bolt reads, by component and stream."""
     return {(found.component, found.stream): stream_name(found.component, found.stream) for found in component.inputs}
 
 
 class WindowedBoltTask(ComponentTask):
-    """One task of a windowed bolt. Cost: that of the windows; an emit costs as many edges as its window has tuples.
+    """One task of a windowed bolt. Cost: that of the windows; an emitted row has an edge for each tuple of its window.
 
-    `executor` are its windows, in memory and as long as the process if left out; `schemas` are the fields of what it reads.
+    `executor`: the windows; default is a new executor in memory. `schemas`: the fields of the streams that the bolt reads.
     """
 
     fail_target = FailTarget.TUPLES
@@ -112,14 +112,14 @@ class WindowedBoltTask(ComponentTask):
         self.windows.timer.start(self.router.now_ms)
 
     def tick(self) -> None:
-        """Make a turn if one is due, after what arrived before it."""
+        """Make a turn if one is due, after handling the tuples that arrived before it."""
         if not self.by_hand and self.windows.timer.due(self.router.now_ms):
             self.step(None)
             self.turn()
 
     def turn(self) -> None:
-        """Make a watermark turn (over the clock: a tick of it). By hand the bolt's tasks have one watermark, as on Spark:
-        what one of them was handed holds for all.
+        """Make a watermark turn (on processing time: a tick). With `by_hand` all tasks of the bolt share one watermark, as on
+        Spark.
         """
         if self.by_hand:
             for other in self._peers:
@@ -127,7 +127,7 @@ class WindowedBoltTask(ComponentTask):
         self.perform(self.windows.turn(self.router.now_ms))
 
     def drain(self) -> None:
-        """End the input: fire the last windows too, let everything expire."""
+        """End the input: fire the last windows and expire all tuples."""
         self.step(None)
         self.perform(self.windows.drain(self.router.now_ms))
 
@@ -151,7 +151,7 @@ class WindowedBoltTask(ComponentTask):
         self.perform(self.windows.add(rows, columns, self.router.now_ms, channels))
 
     def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[MessageChannel] | None]:
-        """Return what is offered to the windows, and where each comes from if they tell tuples apart by their ids."""
+        """Return the rows to offer to the windows, and the channel of each if the windows deduplicate by message id."""
         return arrived, None
 
     def _streams_of(self, arrived: list[Delivery]) -> str | list[str]:
@@ -160,7 +160,7 @@ class WindowedBoltTask(ComponentTask):
         return [self._streams[row._origin.component, row._origin.stream] for row in arrived]
 
     def perform(self, effects: Iterator[Any]) -> None:
-        """Do what the windows say, each before the next is taken."""
+        """Perform the effects of the windows in order, each before the next one is taken."""
         for effect in effects:
             self.perform_one(effect)
         counts, before = self.executor.counts(), self._counts
@@ -170,7 +170,7 @@ class WindowedBoltTask(ComponentTask):
         self._counts = counts
 
     def perform_one(self, effect: Any) -> None:
-        """Do what one effect says."""
+        """Perform one effect."""
         if isinstance(effect, WindowEmitted):
             anchors = self.anchors_of(effect.window)
             for stream, values in effect.emissions:
@@ -186,7 +186,7 @@ class WindowedBoltTask(ComponentTask):
     # -- windows -------------------------------------------------------------------------------------------------------
 
     def anchors_of(self, window: TupleWindow) -> Sequence[Any]:
-        """Return the anchors of what a window emits."""
+        """Return the anchors for rows that a window emits."""
         return unsettled(window.get()) if self.router.ackers else ()
 
     def _failed(self, failed: WindowFailed) -> None:
@@ -202,14 +202,14 @@ class WindowedBoltTask(ComponentTask):
         self.send_dead_letter(letter, self.anchors_of(failed.window))
 
     def fail_window(self, failed: WindowFailed) -> None:
-        """Fail each tuple of the window, once; it stays in its other windows, and is not acked later."""
+        """Fail each tuple of the window once. The tuple stays in its other windows and is not acked later."""
         if failed.report:
             self.report_error(failed.error)
         rows = failed.window.get()
         if any(row._anchors is not None for row in rows):
             self.fail(rows)
         else:
-            self._send_dead_letter(failed)  # nothing of it is sent again
+            self._send_dead_letter(failed)  # untracked tuples: no spout retries them
 
     def _late(self, rows: Sequence[Any], reason: str) -> None:
         where = (self.context.component, reason)
@@ -225,12 +225,12 @@ class WindowedBoltTask(ComponentTask):
     # -- acks ----------------------------------------------------------------------------------------------------------
 
     def delivery(self, row: Any) -> Delivery:
-        """Return the delivery that brought a tuple which was offered just now."""
+        """Return the delivery of a tuple that was offered in this step."""
         assert isinstance(row, Delivery)
         return row
 
     def expired(self, effect: Expired) -> None:
-        """Settle tuples that no window will hold any more."""
+        """Settle tuples that no later window can hold."""
         self.ack(effect.get() or ())
 
     def ack(self, rows: Iterable[Any]) -> None:
