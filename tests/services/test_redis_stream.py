@@ -226,6 +226,10 @@ def test_a_group_that_was_deleted_and_data_that_were_lost_are_noticed(db: redis.
     put(db, ROWS)
     stream = stream_of()
     stream.latest()
+    db.rename("words", "elsewhere")
+    with pytest.raises(SourceError, match=r"is not the one that consumer 'windowing' has read"):
+        stream.latest()
+    db.rename("elsewhere", "words")
     db.xgroup_destroy("words", "windowing")
     for call in (stream_of, stream.latest):
         with pytest.raises(SourceError, match=r"is not the one that consumer 'windowing' has read"):
@@ -251,6 +255,55 @@ def test_an_entry_that_was_trimmed_before_its_ack_is_an_error_or_left_out(
         rows_of(stream, 0, 5)
     assert rows_of(stream_of(on_gap="skip"), 0, 5) == ROWS[1:]
     assert f"entry {ids[0]} of the stream words" in caplog.text
+
+
+def test_an_entry_of_a_dead_consumer_that_was_trimmed_is_missed_by_who_takes_over_and_not_while_it_lives(
+    db: redis.Redis,
+) -> None:
+    ids = put(db, ROWS)
+    dead = stream_of(consumer="dead", claim_after=millis(300))
+    assert dead.latest() == {"0": 5}
+    other = stream_of(consumer="other", claim_after=millis(300))
+    db.xtrim("words", maxlen=3, approximate=False)
+    assert other.latest() == {"0": 0}, "who lives may have read what it will ack, or misses it itself"
+    with pytest.raises(SourceError, match=rf"entry {ids[0]} of the stream words"):
+        rows_of(dead, 0, 5)
+    time.sleep(0.35)
+    assert other.latest() == {"0": 5}
+    with pytest.raises(SourceError, match=rf"entry {ids[0]} of the stream words .* was trimmed or deleted"):
+        rows_of(other, 0, 5)
+    assert rows_of(stream_of(consumer="other", on_gap="skip"), 0, 5) == ROWS[2:]
+
+
+def test_entries_that_were_trimmed_before_anybody_took_them_are_an_error_or_left_out_and_counted(
+    db: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(db, ROWS)
+    db.xtrim("words", maxlen=4, approximate=False)
+    stream = stream_of()  # a new group begins with the first entry that is there
+    assert stream.latest() == {"0": 4}
+    last = put(db, ROWS[:2])[-1]
+    assert stream.latest() == {"0": 6}
+    put(db, ROWS)
+    db.xtrim("words", maxlen=2, approximate=False)
+    sentence = (
+        rf"3 entries of the stream words .* behind {last} were trimmed or deleted before group 'windowing' has read"
+    )
+    for _ in range(2):
+        with pytest.raises(SourceError, match=sentence):
+            stream.latest()
+    skipping = stream_of(on_gap="skip")
+    assert skipping.latest() == {"0": 8}
+    assert rows_of(skipping, 6, 8) == ROWS[3:]
+    assert f"3 entries of the stream {skipping.path} behind {last}" in caplog.text
+    caplog.clear()
+    put(db, ROWS[:1])
+    assert skipping.latest() == {"0": 9}
+    stream.ack(Root(0, {"0": 0}, {"0": 9}))
+    db.xtrim("words", maxlen=0, approximate=False)
+    put(db, ROWS[:1])
+    assert stream.latest() == {"0": 10}
+    assert caplog.text == "", "once told, and what was read may be trimmed"
 
 
 def test_an_entry_that_is_no_row_is_an_error_or_put_among_the_dead(db: redis.Redis) -> None:

@@ -6,7 +6,7 @@
                                          :attempts  hash: entry id -> attempt, of those that were failed
     windowing:{orders}:<group>:dead    a stream: what was given up, with component or reason
 
-    take    XREADGROUP (new entries), XAUTOCLAIM (what a dead consumer held): each gets the next offset
+    take    XREADGROUP (new entries), XCLAIM (what a dead consumer held): each gets the next offset
     ack     XACK, and out of `held`
     fail    the entries of the root get the next offsets; after `max_attempts` they are among the dead, and acked
 
@@ -15,7 +15,9 @@ Laws
 - Each call is one script, which Redis runs alone and whole; one that is run again because its answer was lost does no harm.
 - What is taken stays pending in the group until it is acked: after a kill the same consumer reads it again, by its offsets. What it
   holds is claimed by another consumer of the group only when this one has asked for nothing for `claim_after`.
-- An entry that was trimmed or deleted before it was acked is an error that names it, or with `on_gap="skip"` left out and logged.
+- An entry that was trimmed or deleted before it was acked is an error that names it, or with `on_gap="skip"` left out and logged;
+  so is one of a dead consumer, which whoever takes over cannot read. (XAUTOCLAIM would drop it from the group, and those of the
+  living, without a word.)
 
 How durable that is, is the server's setting (`appendonly yes`, `appendfsync always`). Cost: a script a page of 1,000 entries.
 """
@@ -55,38 +57,75 @@ _GIVEN = {"on_gap": ("raise", "skip"), "on_invalid": ("raise", "dead")}
 _FIRST = """
 return {redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES'), redis.call('HGET', KEYS[3], 'last')}
 """
+_LOST = """
+local function fields(flat)
+    local found = {}
+    for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
+    return found
+end
+local function removed()
+    local stream = fields(redis.call('XINFO', 'STREAM', KEYS[1]))
+    return stream['entries-added'] and stream['entries-added'] - stream['length']
+end
+local function lost()
+    for _, each in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+        local its = fields(each)
+        local gone = its['name'] == ARGV[1] and its['entries-read'] and removed()
+        if gone and gone > its['entries-read'] then
+            return gone - its['entries-read'], its['last-delivered-id'], gone
+        end
+    end
+    return 0
+end
+"""
 _TAKE = """
 local group, consumer, claim_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if redis.call('HGET', KEYS[3], 'identity') ~= ARGV[4] then return {-1} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local taken, added = 0, {}
+local taken = 0
 local function number(id)
     if not redis.call('ZSCORE', KEYS[2], id) then
         redis.call('ZADD', KEYS[2], redis.call('HINCRBY', KEYS[3], 'last', 1), id)
     end
 end
+local function claim(ids)
+    ids[#ids + 1] = 'JUSTID'
+    redis.call('XCLAIM', KEYS[1], group, consumer, 0, unpack(ids))
+end
+local from = redis.call('HGET', KEYS[3], 'cursor') or '-'
+if claim_ms > 0 and now - tonumber(redis.call('HGET', KEYS[3], 'beat') or '0') > claim_ms / 3 then
+    redis.call('HSET', KEYS[3], 'beat', now)
+    local mine_from = '-'
+    while true do
+        local mine = redis.call('XPENDING', KEYS[1], group, mine_from, '+', 500, consumer)
+        if #mine == 0 then break end
+        local ids = {}
+        for i, each in ipairs(mine) do ids[i] = each[1] end
+        mine_from = '(' .. ids[#ids]
+        claim(ids)
+    end
+elseif from == '-' then
+    claim_ms = 0
+end
 if claim_ms > 0 then
-    if now - tonumber(redis.call('HGET', KEYS[3], 'beat') or '0') > claim_ms / 3 then
-        redis.call('HSET', KEYS[3], 'beat', now)
-        local from = '-'
-        while true do
-            local mine = redis.call('XPENDING', KEYS[1], group, from, '+', 500, consumer)
-            if #mine == 0 then break end
-            local ids = {}
-            for i, each in ipairs(mine) do ids[i] = each[1] end
-            from = '(' .. ids[#ids]
-            ids[#ids + 1] = 'JUSTID'
-            redis.call('XCLAIM', KEYS[1], group, consumer, 0, unpack(ids))
-        end
+    local idle = redis.call('XPENDING', KEYS[1], group, 'IDLE', claim_ms, from, '+', 500)
+    local ids = {}
+    for i, each in ipairs(idle) do ids[i] = each[1] end
+    if #ids > 0 then
+        from = '(' .. ids[#ids]
+        claim(ids)
+        for i = 1, #idle do number(ids[i]) end
+        taken = taken + #idle
+    else
+        from = '-'
     end
-    local from = redis.call('HGET', KEYS[3], 'cursor') or '0-0'
-    local claimed = redis.call('XAUTOCLAIM', KEYS[1], group, consumer, claim_ms, from, 'COUNT', 1000, 'JUSTID')
-    redis.call('HSET', KEYS[3], 'cursor', claimed[1])
-    for _, id in ipairs(claimed[2]) do
-        number(id)
-        taken = taken + 1
-    end
+    redis.call('HSET', KEYS[3], 'cursor', from)
+end
+local gone, last_id, upto = lost()
+if gone > 0 then
+    if ARGV[5] == 'raise' then return {-2, gone, last_id} end
+    redis.call('XGROUP', 'SETID', KEYS[1], group, last_id, 'ENTRIESREAD', upto)
 end
 local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1000, 'STREAMS', KEYS[1], '>')
 if read then
@@ -95,7 +134,7 @@ if read then
         taken = taken + 1
     end
 end
-return {taken, redis.call('HGET', KEYS[3], 'last') or '0'}
+return {taken, redis.call('HGET', KEYS[3], 'last') or '0', gone, last_id}
 """
 _READ = """
 local found = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[3], ARGV[4], 'WITHSCORES', 'LIMIT', 0, 1000)
@@ -160,7 +199,14 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
 end
 local known = redis.call('HGET', KEYS[3], 'identity')
 if known and not there then return {'gone', known} end
-if not there then redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0') end
+if not there then
+    local gone = removed()
+    if gone then
+        redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'ENTRIESREAD', gone)
+    else
+        redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0')
+    end
+end
 if not known then
     redis.call('HSET', KEYS[3], 'identity', ARGV[3], 'fields', ARGV[4], 'partitions', ARGV[5], 'last', 0)
 end
@@ -261,11 +307,12 @@ class RedisStream(PartitionedSpout):
     def latest(self) -> Offsets:
         """Take what has come, and return the offset that was given last, for each partition."""
         while True:
-            taken, *last = self._script(_TAKE, self._claim_ms, self.identity or "")
-            if taken < 0:
+            taken, *rest = self._script(_LOST + _TAKE, self._claim_ms, self.identity or "", self._on_gap)
+            if taken == -1:
                 raise self._another()
+            self._note_lost(*(rest if taken < 0 else rest[1:]))
             if taken == 0:
-                return self._each(int(last[0]))
+                return self._each(int(rest[0]))
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of (start, end] whose offset, divided by `partitions`, leaves the partition's."""
@@ -342,8 +389,23 @@ class RedisStream(PartitionedSpout):
 
     # -- the server ----------------------------------------------------------------------------------------------------
 
+    def _note_lost(self, entries: int = 0, after: bytes = b"") -> None:
+        """Tell of entries that were trimmed or deleted before anybody took them. (Redis 6 does not say how many it has had.)"""
+        if not entries:
+            return
+        what = (
+            f"{entries} entries of the stream {self.path} behind {_text(after)} were trimmed or deleted before group "
+            f"{self._group!r} has read them"
+        )
+        if self._on_gap == "raise":
+            raise SourceError(
+                f"{what}, so their rows are lost; trim no more than is acked (XTRIM MINID, not MAXLEN), and go on without them by "
+                'on_gap="skip"'
+            )
+        _log.warning("%s: left out", what)
+
     def _made(self) -> str:
-        kind, *found = self._script(_MADE, uuid4().hex, self.fields, self._partitions)
+        kind, *found = self._script(_LOST + _MADE, uuid4().hex, self.fields, self._partitions)
         if kind == b"kind":
             what = (
                 "is not there: XADD its first entry"
@@ -405,7 +467,7 @@ class RedisStream(PartitionedSpout):
             return SourceError(
                 f"{where}: the server cannot be reached: {said}; start it, or give another URL; nothing is lost"
             )
-        if "NOGROUP" in said:
+        if "NOGROUP" in said or "no such key" in said:
             return self._another()
         return SourceError(f"{where}: the server says: {said}; what was taken is still pending there")
 
