@@ -31,7 +31,7 @@ ROWS = [("cow", 1_000), ("moon", 9_000), ("cow", 25_000), ("moon", 3_000), ("cow
 COUNTS = [("cow", 10_000, 1), ("cow", 30_000, 1), ("cow", 50_000, 1), ("moon", 10_000, 2)]
 
 
-@pytest.fixture(params=["classic", "stream"])
+@pytest.fixture(params=["classic", "quorum", "stream"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -105,7 +105,7 @@ def test_messages_are_in_the_spool_until_their_windows_have_expired(channel: Any
     spool = Spooled(queue_of(kind), log=tmp_path / "spool.db", max_rows=2)
     assert ran(spool, drain=False)["count"] == []
     assert spool.rows() == ROWS[:4], "windows are open: nothing is acked"
-    if kind == "classic":
+    if kind != "stream":
         assert waiting(channel) == 0, "the broker waits for no window"
     put(channel, ROWS[4:])
     again = Spooled(queue_of(kind), log=tmp_path / "spool.db", max_rows=2)
@@ -167,6 +167,56 @@ def test_what_a_stream_has_sent_beyond_a_page_is_read_again(channel: Any, tmp_pa
     take_all(spool, 2_300)
     assert spool.rows() == rows
     spool.close()
+
+
+def retained(channel: Any, numbers: range) -> None:
+    """Put messages into a stream until its retention has removed all but the last ones."""
+    for n in numbers:
+        channel.basic_publish("", "words", json.dumps({"word": "w" * 200, "at": n}).encode(), mandatory=True)
+
+
+def test_messages_that_the_retention_of_a_stream_has_removed_are_an_error_or_left_out_and_logged(
+    channel: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = {"x-max-length-bytes": 2_000, "x-stream-max-segment-size-bytes": 1_000}
+    channel.queue_declare("words", durable=True, arguments={"x-queue-type": "stream", **size})
+    put(channel, ROWS)
+    spool = Spooled(queue_of("stream"), log=tmp_path / "spool.db")
+    take_all(spool, 5)
+    retained(channel, range(200))
+    with pytest.raises(
+        SourceError, match=r"queue 'words' of .* has lost \d+ offsets that were not read, 5 to \d+: its ret"
+    ):
+        spool.latest()
+    assert spool.rows() == ROWS, "nothing was skipped"
+    after = Spooled(queue_of("stream", on_gap="skip"), log=tmp_path / "spool.db")
+    after.latest()
+    shown = [at for _, at in after.rows()[5:]]
+    assert shown == list(range(shown[0], 200))
+    assert shown[0] > 100
+    assert "offsets that were not read, 5 to" in caplog.text
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_stream_that_was_made_anew_is_not_read_on_as_if_it_were_the_one_before(
+    channel: Any, tmp_path: Path, is_running: bool
+) -> None:
+    declare(channel, "stream")
+    put(channel, ROWS)
+    spool = Spooled(queue_of("stream"), log=tmp_path / "spool.db")
+    take_all(spool, 5)
+    deadline = time.monotonic() + 60
+    while waiting(channel) != 5:  # what a stream says of its length comes late
+        assert time.monotonic() < deadline
+    assert spool.latest() == {"0": 5}
+    channel.queue_delete("words")
+    declare(channel, "stream")
+    put(channel, ROWS[:3])
+    again = spool if is_running else Spooled(queue_of("stream"), log=tmp_path / "spool.db")
+    with pytest.raises(
+        SourceError, match=r"ends at offset 2, and was read up to 4: messages were lost, or it was made"
+    ):
+        take_all(again, -1)
 
 
 def test_a_message_whose_confirmation_was_lost_comes_again_and_is_put_once(channel: Any, tmp_path: Path) -> None:
@@ -255,6 +305,32 @@ def test_a_queue_that_cannot_be_read_is_an_error_with_the_way_out(channel: Any, 
     channel.queue_delete("words")
     with pytest.raises(SourceError, match="it is not there"):
         spool.latest()
+    with pytest.raises(ConfigError, match="on_gap of a RabbitQueue is 'raise' or 'skip', got 'ignore'"):
+        queue_of("stream", on_gap="ignore")
+
+
+def test_a_queue_that_another_consumer_reads_alone_is_an_error_that_says_so(channel: Any, tmp_path: Path) -> None:
+    declare(channel)
+    tag = channel.basic_consume("words", lambda *_: None, exclusive=True)
+    spool = Spooled(queue_of(), log=tmp_path / "spool.db")
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_cancel(tag)
+    channel.basic_consume("words", lambda *_: None, exclusive=True)
+    put(channel, ROWS)
+    with pytest.raises(SourceError, match=r"queue 'words' of .*: another consumer reads it alone: .*; end that one"):
+        spool.latest()
+
+
+def test_to_ask_what_a_queue_is_takes_no_message_out_of_it(channel: Any, kind: str) -> None:
+    """A quorum queue counts how often a message came back, and drops it at its delivery limit."""
+    declare(channel, kind)
+    put(channel, ROWS)
+    for _ in range(3):
+        queue_of(kind)
+    if kind != "stream":
+        found = [channel.basic_get("words") for _ in ROWS]
+        assert [json.loads(body)["at"] for _, _, body in found] == [at for _, at in ROWS]
+        assert not any(method.redelivered for method, _, _ in found)
 
 
 def test_no_server_and_wrong_credentials_are_errors_without_the_secret(channel: Any) -> None:

@@ -6,13 +6,16 @@
 Laws
 - Nothing is acked but by `confirm`. What is taken and not confirmed is delivered again, with another connection or by `close`.
 - A message's id is its property `message_id`, set by who publishes; in a stream its offset.
-- The queue is never made, purged or deleted here.
+- A stream whose retention has removed messages that were not read is an error, or with `on_gap="skip"` logged; so is a stream that
+  ends before what was read: it was made anew, and would hand over nothing until it is as long as the one before.
+- The queue is never made, purged or deleted here. To ask what it is takes no message out of it.
 
 The body is a JSON object. Cost: three round trips a page of 1,000 messages, one to ask whether there are some.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,14 +35,18 @@ __all__ = [
 
 
 T = TypeVar("T")
+_log = logging.getLogger("windowing.queues")
+_PAGE = 1_000
 _STREAM_QUIET_S = 0.3
+_STREAM_LAST_S = 1.0
 _STREAM_FIRST_S = 5.0
 """So long the first message is waited for of a stream that has more by its count: a busy server takes its time."""
-_NOT_IMPLEMENTED = 540
+_NOT_IMPLEMENTED, _PRECONDITION_FAILED, _ACCESS_REFUSED = 540, 406, 403
+_OFFSET = "x-stream-offset"
 _REFUSED = (amqp.ProbableAuthenticationError, amqp.AuthenticationError, amqp.ProbableAccessDeniedError)
 _LOST = (amqp.AMQPConnectionError, amqp.ChannelWrongStateError, amqp.StreamLostError, amqp.ConnectionWrongStateError)
 _SAYS = {
-    403: "the server refuses who asks: {}; give a user with the right to read it",
+    _ACCESS_REFUSED: "the server refuses who asks: {}; give a user with the right to read it",
     404: "it is not there: {}; declare it, or give the name of one that is (queue and virtual host, the path of the URL)",
     405: "it is somebody else's, and exclusive: {}; give the name of a queue that several may read",
 }
@@ -48,22 +55,36 @@ _SAYS = {
 class RabbitQueue(MessageSource):
     """The queue of this name on the server at `url` (amqp://user:password@host:5672/%2F, amqps://); give it to `Spooled`.
 
-    stream: the queue is one of type `stream`; it is read from its first message. patience_s: for how long a connection and an
-    answer are waited for. Raises ConfigError for an address that is none, SourceError for a server that cannot be reached, for
-    wrong credentials, and for a queue that is not there or somebody else's.
+    stream: the queue is one of type `stream`; it is read from its first message. on_gap="skip": messages of a stream that its
+    retention has removed before they were read are left out, and logged with their number. patience_s: for how long a connection
+    and an answer are waited for. Raises ConfigError for an address that is none, SourceError for a server that cannot be reached,
+    for wrong credentials, and for a queue that is not there or somebody else's.
     """
 
-    def __init__(self, url: str, queue: str, fields: str, *, stream: bool = False, patience_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        queue: str,
+        fields: str,
+        *,
+        stream: bool = False,
+        on_gap: str = "raise",
+        patience_s: float = 30.0,
+    ) -> None:
         if not isinstance(queue, str) or not queue:
             raise ConfigError(f"the queue of a RabbitQueue is a name, got {quote(queue)}")
+        if on_gap not in ("raise", "skip"):
+            raise ConfigError(f"on_gap of a RabbitQueue is 'raise' or 'skip', got {quote(on_gap)}")
         self.fields, self.queue, self._url = Schema.parse(fields).ddl, queue, url
-        self._stream, self._patience_s = stream, patience_s
+        self._stream, self._on_gap, self._patience_s = stream, on_gap, patience_s
         self.name = f"queue {queue!r} of {masked(url) if isinstance(url, str) else quote(url)}"
         self._parameters()
         self._connection: Any = None
         self._channel: Any = None
         self._last: int | None = None
         self._silent_at: int | None = None
+        self._count = 0
+        self._is_known = False
         is_stream = self._asked(self._is_stream)
         self.close()
         self._require_kind(is_stream)
@@ -98,12 +119,29 @@ class RabbitQueue(MessageSource):
 
     def _taken(self, limit: int, after: str | None) -> list[Message]:
         waiting = self._waiting()
-        if not self._stream and waiting == 0:
-            return []
-        has_more = self._stream and waiting > (0 if after is None else int(after) + 1) and waiting != self._silent_at
-        until = time.monotonic() + (_STREAM_FIRST_S if has_more else 0.0)
+        if not self._stream:
+            return (
+                [] if waiting == 0 else self._read(min(limit, waiting), None)
+            )  # what is sent beyond it would go back, to the end
+        behind = 0 if after is None else int(after) + 1
+        if behind and (not self._is_known or waiting < self._count):
+            self._require_same(behind)
+        self._count = waiting
+        has_more = waiting > behind and waiting != self._silent_at
+        found = self._read(limit, behind if behind else "first", _STREAM_FIRST_S if has_more else 0.0)
+        self._silent_at = None if found else waiting
+        if behind and found and int(found[0].id or 0) > behind:
+            self._note_gap(behind, int(found[0].id or 0))
+        return found
+
+    def _read(self, limit: int, offset: int | str | None, first_s: float = 0.0) -> list[Message]:
+        """Return what the queue hands over until it is quiet. offset: where to begin in a stream; first_s: how long to wait for the
+        first message.
+        """
+        self._connect()
+        until = time.monotonic() + first_s
         found: list[Message] = []
-        arguments = None if not self._stream else {"x-stream-offset": "first" if after is None else int(after) + 1}
+        arguments = None if offset is None else {_OFFSET: offset}
         quiet_s = _STREAM_QUIET_S if self._stream else 1.0
         self._channel.basic_qos(prefetch_count=limit)
         for method, properties, body in self._channel.consume(
@@ -113,14 +151,40 @@ class RabbitQueue(MessageSource):
                 if found or time.monotonic() >= until:
                     break
                 continue
-            offset = (properties.headers or {}).get("x-stream-offset") if self._stream else properties.message_id
+            id = (properties.headers or {}).get(_OFFSET) if self._stream else properties.message_id
             self._last = method.delivery_tag
-            found.append(Message(body, None if offset is None else str(offset)))
-            if len(found) == limit or (not self._stream and self._channel.get_waiting_message_count() == 0):
+            found.append(Message(body, None if id is None else str(id)))
+            if len(found) == limit:
                 break
-        self._silent_at = None if found else waiting
         self._end_reading()
         return found
+
+    def _require_same(self, behind: int) -> None:
+        """See, once a process and whenever it became shorter, that the stream has what was read, or more."""
+        last = self._read(_PAGE, "last", _STREAM_LAST_S)
+        if last and int(last[-1].id or 0) < behind - 1:
+            raise SourceError(
+                f"{self.name} ends at offset {last[-1].id}, and was read up to {behind - 1}: messages were lost, or it was made "
+                "anew; begin with another log= and a new checkpoint, or name the stream that it was"
+            )
+        self._is_known = bool(last)
+
+    def _note_gap(self, behind: int, goes_on: int) -> None:
+        """Tell of messages that are gone. Offsets may be missing where none are: the server keeps marks of its own in a stream."""
+        begun = self._read(1, "first", _STREAM_FIRST_S)
+        first = min(int(begun[0].id or 0), goes_on) if begun else behind
+        if first <= behind:
+            return
+        gap = (
+            f"{self.name} has lost {first - behind} offsets that were not read, {behind} to {first - 1}: its retention has removed "
+            "them"
+        )
+        if self._on_gap == "raise":
+            raise SourceError(
+                f"{gap}; nothing was skipped: keep messages for longer (x-max-age, x-max-length-bytes), and go on without these by "
+                'on_gap="skip"'
+            )
+        _log.warning("%s: left out", gap)
 
     def _end_reading(self) -> None:
         """Cancel the consumer. That gives back what it holds and nobody has read; a stream, which keeps all, takes nothing back and
@@ -134,17 +198,16 @@ class RabbitQueue(MessageSource):
             self.close()
 
     def _is_stream(self) -> bool:
-        """Ask what the queue is: a stream has no basic_get. What that brings is given back."""
+        """Ask what the queue is, and take nothing: only a stream has consumers with an offset."""
         self._waiting()
+        self._channel.basic_qos(prefetch_count=1)
         try:
-            found, _, _ = self._channel.basic_get(self.queue)
-            if found is not None:
-                self._channel.basic_nack(found.delivery_tag, requeue=True)
+            self._channel.basic_consume(self.queue, lambda *_: None, arguments={_OFFSET: "next"})
         except amqp.AMQPError as problem:
-            if getattr(problem, "reply_code", None) != _NOT_IMPLEMENTED:
+            if getattr(problem, "reply_code", None) != _PRECONDITION_FAILED:
                 raise
-            return True
-        return False
+            return False
+        return True
 
     def _require_kind(self, is_stream: bool) -> None:
         if is_stream != self._stream:
@@ -199,6 +262,11 @@ class RabbitQueue(MessageSource):
     def _refused(self, problem: Exception) -> SourceError:
         said = masked(str(problem) or type(problem).__name__, self._url)
         code = getattr(problem, "reply_code", None)
+        if code == _ACCESS_REFUSED and "exclusive use" in said:
+            return SourceError(
+                f"{self.name}: another consumer reads it alone: {said}; end that one, or give the name of a queue that several may "
+                "read"
+            )
         if code in _SAYS:
             return SourceError(f"{self.name}: {_SAYS[code].format(said)}")
         if isinstance(problem, _REFUSED):
