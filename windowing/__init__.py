@@ -1,28 +1,28 @@
 """Storm's windowed bolts and topologies in Python, in one process or on Spark: windows that lose no tuple.
 
-What a user imports comes from here, or from one of the doors beside it; nothing deeper is public.
+The public API is this package and the packages below; nothing deeper is public.
 
-    windowing            windows, bolts, topologies, the acker, errors (this page)
+    windowing            windows, bolts, topologies, the acker, errors (this package)
     windowing.local      the driver in one process: run_local, LocalCluster, TridentCluster
     windowing.spark      the driver on Spark: windowed, submit, submit_trident (extra `spark`)
     windowing.trident    Trident: TridentTopology, its operations, spouts, states
-    windowing.queues     sources in partitions and queues, for both drivers: PartitionedSpout, SqliteQueue
-    windowing.stores     where Trident's states lie: memory, SQLite, PostgreSQL, Redis
-    windowing.monitoring what tasks count, for Prometheus and OpenTelemetry
-    windowing.testing    for tests of your own: check_counts, replay; strategies, simulator
+    windowing.queues     partitioned sources and queues, for both drivers: PartitionedSpout, SqliteQueue
+    windowing.stores     stores of Trident's states: memory, SQLite, PostgreSQL, Redis
+    windowing.monitoring metrics for Prometheus and OpenTelemetry
+    windowing.testing    helpers for your own tests: check_counts, replay; strategies, simulator
 
-In this page:
+In this package:
 
     declare windows      windowed_bolt, tumbling, sliding; count, seconds, minutes ...; aggregate (a module: `aggregate.sum("n")`)
     declare components   bolt, spout; Bolt, BasicBolt, StatefulBolt, Spout, InputSpout; the collectors; TopologyBuilder -> Topology
-    how it is run        execution_plan(topology or bolt) -> ExecutionPlan: stages and exchanges, as text or drawn
-    states of bolts      KeyValueState; where it lies: StateProvider, StateStore
+    show the plan        execution_plan(topology or bolt) -> ExecutionPlan: stages and exchanges, as text or drawn
+    states of bolts      KeyValueState; its stores: StateProvider, StateStore
     rows                 Schema, Tuple, Fields, Values, is_tick
-    errors               WindowingError and those that a program may want to catch; all of them are in `windowing.errors`
-    windows by hand      WindowConfig, WindowManager, WindowedBoltExecutor; what they return: Activation, Expired, Late
+    errors               WindowingError and the errors that a program may want to catch; all errors are in `windowing.errors`
+    windows by hand      WindowConfig, WindowManager, WindowedBoltExecutor; their effects: Activation, Expired, Late
     Storm's policies     EvictionPolicy, TriggerPolicy and their kinds; WaterMarkEventGenerator
     the acker            Acker -> Acked, Failed; RotatingMap
-    columnar             a module, loaded by its name (pyarrow, numpy): `from windowing import columnar`
+    columnar             a module that is loaded on demand (pyarrow, numpy): `from windowing import columnar`
 """
 
 from typing import TYPE_CHECKING
@@ -214,9 +214,9 @@ _IN_STORM = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker is to go on saying which names there are
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
 
     def __getattr__(name):
-        if name in _IN_STORM:  # no AttributeError: `from windowing import name` would leave out its sentence
+        if name in _IN_STORM:  # an AttributeError would lose its message in `from windowing import name`
             raise ImportError(f"windowing has no {name!r}; write {_IN_STORM[name]}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

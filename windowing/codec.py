@@ -1,10 +1,11 @@
-"""Stored bytes: a frame around every blob, and a typed JSON for plain data. No pickle: decoding makes values, never runs code.
+"""Stored bytes: a frame around every blob, and typed JSON for plain data. There is no pickle, so decoding never runs code.
 
     frame    magic 4 · version u16 · crc32 u32 · length u64 · body
-    value    a value that JSON lacks is a one-entry object: {"$": [kind, text]}
+    value    a value of a type that JSON lacks is a one-entry object: {"$": [kind, text]}
 
-Laws: what is read is what was written, types included (subclasses of them become the plain type: a namedtuple a tuple). What
-cannot be written is a TypeError, before anything is stored; what cannot be read is a CorruptStateError, and nothing else.
+Laws: decoding gives what was encoded, types included (instances of a subclass become the plain type: a namedtuple becomes a tuple).
+A value that cannot be encoded raises TypeError before anything is stored. Bytes that cannot be decoded raise CorruptStateError and
+no other error.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ VERSION = 1
 _HEADER = struct.Struct(">4sHIQ")
 _MAX_INFLATED = 2**31
 _COMPRESS_FROM = 4096
-_COMPRESSED = b"x"  # how zlib begins, and no JSON does
+_COMPRESSED = b"x"  # the first byte of zlib data; no JSON text begins with it
 _json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # json.dumps makes an encoder for every value
 
 NAN = float("nan")
-"""The one NaN of decoded data, so that NaN is one key of a dict, as it is one key in Spark."""
+"""The only NaN object in decoded data, so that NaN is a single key of a dict, as it is a single key in Spark."""
 
 Reference = Callable[[Any], Any]
-"""Names a value by other plain data, to be written in its place; None: it is written itself."""
+"""Returns plain data to write in place of a value, or None to write the value itself."""
 
 
 def frame(magic: bytes, body: bytes) -> bytes:
-    """Return `body` behind a header that tells damage, truncation and foreign bytes."""
+    """Return `body` with a header by which damage, truncation and foreign bytes are detected."""
     return _HEADER.pack(magic, VERSION, zlib.crc32(body), len(body)) + body
 
 
@@ -90,11 +91,11 @@ def loads(blob: bytes, what: str, resolve: Callable[[int], Any] | None = None) -
 
 
 def encode_value(value: Any, reference: Reference | None = None) -> bytes:
-    """Return one small value as typed JSON, compressed from 4 KiB on. Raises TypeError for what is not plain data.
+    """Return one small value as typed JSON, compressed from 4 KiB on. Raises TypeError for a value that is not plain data.
 
-    `reference` may put plain data in the place of a value that is not.
+    `reference` may replace a value by plain data.
 
-    As a key of a store: 1, 1.0 and True are three keys, NaN is one, ("a", 1) and ["a", 1] are two. Cost: 2 us a number.
+    Used as a store's key, 1, 1.0 and True are three keys, NaN is one key, ("a", 1) and ["a", 1] are two. Cost: 2 us for a number.
 
     >>> encode_value(("JFK", 3)), decode_value(encode_value(("JFK", 3)), "a key")
     (b'{"$":["tuple",["JFK",3]]}', ('JFK', 3))
@@ -112,7 +113,7 @@ def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = 
 
 
 _FLAT = frozenset((int, str, bool, float, type(None)))
-"""The types of values that JSON writes and reads as they are: lists of them are not looked at one by one."""
+"""The types that JSON encodes without change; the items of a list of only these types are not visited one by one."""
 _LONG_BITS = 2_000  # below 640 digits, the least that sys.set_int_max_str_digits takes
 _UNREADABLE = (zlib.error, ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
 
@@ -128,7 +129,7 @@ def _inflated(blob: bytes, what: str) -> bytes:
 def _written(plain: Any) -> str:
     try:
         return _json(plain)
-    except ValueError:  # an int of more digits than Python writes out in tens
+    except ValueError:  # an int with more decimal digits than Python converts
         return _json(_in_hex(plain))
 
 
@@ -154,7 +155,7 @@ def _plain(value: Any, reference: Reference | None) -> Any:
     if reference is not None and (data := reference(value)) is not None:
         return {"$": ["row", _plain(data, reference)]}
     for base in (int, float, str):
-        if isinstance(value, base):  # numpy's float64, an IntEnum: the plain value says the same
+        if isinstance(value, base):  # numpy's float64, an IntEnum: the plain value is equal
             return base(value)
     return {"$": _tagged(value, reference)}
 

@@ -1,7 +1,7 @@
-"""The errors of the library: one tree, each with a stable code, each with a way out.
+"""The errors of the library: one class tree; each error has a stable code.
 
-A message says what was given, what was wanted, and what to do. Text that comes from data is escaped and cut, so that an
-error is always one readable line.
+A message says what was given, what was wanted, and what to do. Text that comes from data is escaped and shortened, so an error
+message is always one readable line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def quote(value: Any, limit: int = 200) -> str:
-    """Return `value` as it may stand in a message: its repr on one line, at most `limit` characters.
+    """Return `value` for use in a message: its repr on one line, at most `limit` characters.
 
     >>> quote("a\\nb")
     "'a\\\\nb'"
@@ -59,7 +59,7 @@ def quote(value: Any, limit: int = 200) -> str:
 
 
 def represented(value: Any, make: Callable[[Any], str] = repr) -> str:
-    """Return the repr of `value`, whatever that does: an int of more digits than Python writes out, a `__repr__` that raises.
+    """Return the repr of `value`, also for an int with more digits than Python prints, and for a `__repr__` that raises.
 
     >>> represented("a"), represented(10**5000)
     ("'a'", '<an int of 16610 bits>')
@@ -73,18 +73,18 @@ def represented(value: Any, make: Callable[[Any], str] = repr) -> str:
 
 
 def printable(text: str, limit: int = 500) -> str:
-    """Return `text` on one line: what cannot be printed as \\x.. escapes, at most `limit` characters."""
+    """Return `text` on one line, with unprintable characters as \\x.. escapes, at most `limit` characters."""
     text = text if len(text) <= limit else text[: limit - 3] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cause_of(problem: BaseException) -> str:
-    """Return what a FailedException says, without its code."""
+    """Return the message of a FailedException without its code."""
     return str(problem.args[0]) if problem.args and problem.args[0] else "it failed"
 
 
 def describe_error(problem: BaseException) -> str:
-    """Return what `problem` says, on one line behind its name.
+    """Return the name and the message of `problem` on one line.
 
     >>> describe_error(KeyError("k")), describe_error(ValueError())
     ("KeyError: 'k'", 'ValueError')
@@ -112,17 +112,17 @@ class ConfigError(WindowingError, ValueError):
 
 
 class InvalidTimestampError(WindowingError, ValueError):
-    """A tuple has no usable timestamp and the bolt was told to stop at such tuples (`on_invalid="raise"`)."""
+    """A tuple has no usable timestamp, and the bolt has `on_invalid="raise"`."""
 
     code = "TS_INVALID"
 
 
 class UnreadableValueError(WindowingError, ValueError):
-    """A bolt asked for a value that Spark holds and Python cannot: a date outside the years 1 to 9999, text that is no UTF-8."""
+    """A bolt read a value that Spark holds and Python cannot: a date outside the years 1 to 9999, text that is not UTF-8."""
 
     code = "UNREADABLE"
     field: str | None = None
-    """The field that was asked for."""
+    """The field that was read."""
 
 
 class RepeatLimitError(WindowingError):
@@ -138,19 +138,19 @@ class MachineSpentError(WindowingError, RuntimeError):
 
 
 class StaleWindowError(WindowingError, RuntimeError):
-    """A `TupleWindow` was asked after the bolt's `execute` had returned."""
+    """A `TupleWindow` was read after the bolt's `execute` had returned."""
 
     code = "STALE_WINDOW"
 
 
 class SnapshotError(WindowingError, ValueError):
-    """A snapshot is of another format, version or window definition than the machine that reads it."""
+    """A snapshot has another format, version or window definition than the machine that restores it."""
 
     code = "SNAPSHOT"
 
 
 UNREADABLE = (KeyError, TypeError, ValueError, IndexError, AssertionError)
-"""What reading plain data raises that a machine has written and something has damaged."""
+"""The exceptions that reading a damaged snapshot can raise."""
 
 
 def damaged(problem: Exception, what: str = "the snapshot", remedy: str = "restore the one before it") -> SnapshotError:
@@ -159,19 +159,19 @@ def damaged(problem: Exception, what: str = "the snapshot", remedy: str = "resto
 
 
 class AckError(WindowingError, ValueError):
-    """A message about a tuple tree cannot be right: a root begun twice, an id out of range, an ack after the ack."""
+    """A message about a tuple tree is impossible: a root begun twice, an id out of range, a second ack."""
 
     code = "ACK"
 
 
 class BoltError(WindowingError):
-    """The user's function failed on a window; bolt, window and cause are named."""
+    """User code of a bolt failed; the message names the bolt, the window or tuple, and the cause."""
 
     code = "BOLT"
 
 
 class FailedException(WindowingError):
-    """Raise it in a bolt to fail the tuple, or the window's tuples: the spout hears of it, nothing stops.
+    """Raise it in a bolt to fail the tuple, or the tuples of the window: their spout is notified, and the run continues.
 
     Source: Storm's `FailedException`.
     """
@@ -180,7 +180,7 @@ class FailedException(WindowingError):
 
 
 class ReportedFailedException(FailedException):
-    """A FailedException that is reported as an error too. Source: Storm's `ReportedFailedException`."""
+    """A FailedException that is also reported as an error. Source: Storm's `ReportedFailedException`."""
 
     code = "REPORTED"
 
@@ -192,37 +192,37 @@ class SessionError(WindowingError):
 
 
 class WorkerLostError(WindowingError):
-    """A Python worker of Spark died while it worked, or did not answer when it was started; no error of Python's tells why."""
+    """A Python worker of Spark died, or did not answer when it was started, without a Python error."""
 
     code = "WORKER_LOST"
 
 
 class QueryStoppedError(WindowingError):
-    """A bounded query was stopped from outside before it had read all there was; nothing was drained, and nothing is lost."""
+    """A bounded query was stopped from outside before it had read all its input; it did not drain, and nothing is lost."""
 
     code = "STOPPED"
 
 
 class SinkError(WindowingError):
-    """The place that a sink writes to cannot be reached, written or read."""
+    """The target of a sink cannot be reached, written or read."""
 
     code = "SINK"
 
 
 class SourceError(WindowingError):
-    """A source of rows contradicts itself, or failed: its offsets went back, its rows are not of its schema."""
+    """A source of rows failed or is inconsistent: its offsets went back, or its rows do not fit its schema."""
 
     code = "SOURCE"
 
 
 class CheckpointError(WindowingError):
-    """A checkpoint cannot be used as asked."""
+    """A checkpoint cannot be used in the requested way."""
 
     code = "CHECKPOINT"
 
 
 class DefinitionChangedError(CheckpointError):
-    """The bolt, window, schema or number of tasks differs from what the checkpoint was written with."""
+    """The bolt, window, schema or number of tasks differs from the definition stored in the checkpoint."""
 
     code = "INCOMPATIBLE"
 
@@ -234,36 +234,36 @@ class DrainedCheckpointError(CheckpointError):
 
 
 class CorruptStateError(CheckpointError):
-    """A piece of stored window state is damaged, missing or not ours; nothing is ever reset to empty."""
+    """A piece of stored state is damaged, missing or foreign. State is never reset to empty instead."""
 
     code = "CORRUPT"
 
 
 class StateError(WindowingError):
-    """A Trident state cannot be used as asked."""
+    """A Trident state cannot be used in the requested way."""
 
     code = "STATE"
 
 
 class SupersededError(StateError):
-    """A commit came too late: a later attempt, or a later batch, has taken the state partition. Nothing was written."""
+    """A commit came too late: a later attempt or a later batch has claimed the state partition. Nothing was written."""
 
     code = "SUPERSEDED"
 
 
 class BatchChangedError(StateError):
-    """A batch came again with other keys than before, though its state is transactional. Nothing was written."""
+    """A batch of a transactional state was replayed with other keys. Nothing was written."""
 
     code = "BATCH_CHANGED"
 
 
 class StateConflictError(FailedException):
-    """Somebody else wrote to the state partition between this attempt's read and its write; the next attempt reads anew."""
+    """Another writer changed the state partition between this attempt's read and write; the next attempt reads again."""
 
     code = "CONFLICT"
 
 
 class StoreUnavailableError(FailedException):
-    """A store does not answer, or cannot write; whether a write arrived is found out by the next attempt."""
+    """A store does not answer or cannot write; the next attempt finds out whether a write arrived."""
 
     code = "STORE_UNAVAILABLE"

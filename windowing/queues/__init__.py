@@ -1,12 +1,12 @@
-"""Sources of rows in Python, in partitions, which may take acks: one class for LocalCluster and for Spark (package pyarrow).
+"""Partitioned sources of rows in Python, with or without acks, for LocalCluster and for Spark (package pyarrow).
 
-PartitionedSpout    what a source of your own subclasses; Root: a batch of it, which is acked as a whole
+PartitionedSpout    the base class for your own sources; Root: one of its batches, which is acked as a whole
 SqliteQueue         a durable queue in one file
 RedisStream         a stream of Redis, read in a consumer group (extra `redis`)
-Spooled             a MessageSource (Messages that a broker forgets when it is told), by a spool in a file
+Spooled             spools the Messages of a MessageSource, a broker that deletes confirmed messages, in a file
 RabbitQueue         a MessageSource: a queue or a stream of RabbitMQ (extra `rabbitmq`)
 KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional     a topic of Kafka as a spout of Trident (extra `kafka`)
-Each but the first is loaded with its name.
+All but the first are loaded on first use.
 """
 
 from importlib import import_module
