@@ -2,17 +2,17 @@
 
     write a topology     TridentTopology -> Stream, GroupedStream, TridentState; JoinType, StateSpec
     try it               TridentRun, batch by batch at the prompt; `windowing.local.run_trident`; `windowing.spark.submit_trident`
-    aggregators          Count, Sum, Min, Max, MinBy, MaxBy, FirstN; one's own: CombinerAggregator, ReducerAggregator, Aggregator
+    aggregators          Count, Sum, Min, Max, MinBy, MaxBy, FirstN; your own: CombinerAggregator, ReducerAggregator, Aggregator
     filters              FilterNull, Equals, Negate, Debug
-    queries              MapGet, SnapshotGet, TupleCollectionGet; one's own: QueryFunction
-    spouts               FixedBatchSpout, RichSpout; one's own: IBatchSpout, ITridentSpout, ICommitterTridentSpout,
+    queries              MapGet, SnapshotGet, TupleCollectionGet; your own: QueryFunction
+    spouts               FixedBatchSpout, RichSpout; your own: IBatchSpout, ITridentSpout, ICommitterTridentSpout,
                          IPartitionedTridentSpout, IOpaquePartitionedTridentSpout
-    states               `windowing.stores.map_state`; one's own: StateFactory, State, MapState, StateUpdater; updaters, TypedJson
-    stores               `windowing.stores`; one's own: BackingMap, with Claim, Fence, PartitionId, Reading, StateRow
-    kinds                SpoutKind, StateType, Guarantee: what a spout and a state promise together; TransactionAttempt
-    the coordinator      MasterBatchCoordinator, CoordinatorConfig, and what it is asked and answers
+    states               `windowing.stores.map_state`; your own: StateFactory, State, MapState, StateUpdater; updaters, TypedJson
+    stores               `windowing.stores`; your own: BackingMap, with Claim, Fence, PartitionId, Reading, StateRow
+    kinds                SpoutKind, StateType, Guarantee: what a spout and a state guarantee together; TransactionAttempt
+    the coordinator      MasterBatchCoordinator, CoordinatorConfig, and its events and effects
 
-Storm's names stay. What runs a topology (planner, processors, fence) is in the modules and is not public.
+Names are Storm's. The modules that run a topology (planner, processors, fence) are not public.
 """
 
 from windowing.trident.builtins import (

@@ -1,21 +1,21 @@
-"""Attempts, and the kinds of spouts and states with what each pair of them guarantees.
+"""Attempts; the kinds of spouts and states, and the guarantee of each pair.
 
     1:0  2:0  3:0      2:0 fails, and 3:0 with it      2:1  3:1        txid:attempt, a TransactionAttempt
 
-Laws of attempts: txids are 1, 2, 3, ...; attempts of one txid only grow, so that the greater supersedes the smaller wherever both
-are known. Compared as tuples: by txid, then by attempt.
+Laws of attempts: txids are 1, 2, 3, ...; the attempt numbers of a txid only grow, and the greater attempt supersedes the smaller.
+Attempts are compared by txid, then by attempt number.
 
                         state   NON_TRANSACTIONAL   TRANSACTIONAL   OPAQUE
     spout NON_TRANSACTIONAL     at least once       best effort     at least once
           TRANSACTIONAL         at least once       exactly once    exactly once
           OPAQUE                at least once       best effort     exactly once
 
-Why: a transactional state skips a batch that it has applied, which is right only if the batch comes with the same tuples again; an
-opaque state undoes what it has applied of the txid, which is right whatever comes, as long as each tuple is in one committed batch;
-a non-transactional state adds everything that comes.
+Why: a transactional state skips a batch that it has already applied; this is correct only if a replay has the same tuples. An
+opaque state first undoes what it applied for the txid; this is correct for any replay, as long as each tuple is in one committed
+batch. A non-transactional state applies every attempt.
 
-Law of pairs: one that cannot be exactly-once is refused when a topology is built, unless its weaker guarantee is asked for by name.
-(Storm has this table in its manual only.) Source: Storm's `TransactionAttempt`, `StateType`.
+Law of pairs: a pair that cannot be exactly-once is refused when the topology is built, unless the weaker guarantee is requested by
+name. (In Storm this table is only in the manual.) Source: Storm's `TransactionAttempt`, `StateType`.
 """
 
 from __future__ import annotations
@@ -63,25 +63,25 @@ class TransactionAttempt(NamedTuple):
 
 
 class SpoutKind(Enum):
-    """What comes when a batch is asked for again."""
+    """Which tuples a replay of a batch has."""
 
     NON_TRANSACTIONAL = "non-transactional"
-    """Anything; a tuple may be in two committed batches."""
+    """Any tuples; a tuple may be in two committed batches."""
     TRANSACTIONAL = "transactional"
     """The same tuples, also after a restart."""
     OPAQUE = "opaque"
-    """Perhaps other tuples, but each tuple is in one committed batch."""
+    """Possibly other tuples, but each tuple is in one committed batch."""
 
 
 class StateType(Enum):
-    """What a state does with a batch whose txid it has seen. Source: Storm's `StateType`."""
+    """What a state does with a batch whose txid it has already applied. Source: Storm's `StateType`."""
 
     NON_TRANSACTIONAL = "non-transactional"
     """Applies it again."""
     TRANSACTIONAL = "transactional"
-    """Skips it: what it has seen is what comes."""
+    """Skips it, because the replay has the same tuples."""
     OPAQUE = "opaque"
-    """Undoes what it has seen, and applies what comes."""
+    """Undoes the earlier attempt and applies the new one."""
 
 
 class Guarantee(Enum):
@@ -89,8 +89,8 @@ class Guarantee(Enum):
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
-    """Once or more. A non-transactional state has no fence: it promises this as long as no write of a task that was replaced comes
-    late, which would put an old value back."""
+    """Once or more. A non-transactional state has no fence, so this holds only if no delayed write of a replaced task arrives
+    later; such a write would restore an old value."""
     BEST_EFFORT = "best_effort"
     """Zero, one or more times."""
 
@@ -118,7 +118,7 @@ def check_guarantee(
     accept: Guarantee = Guarantee.EXACTLY_ONCE,
     names: tuple[str, str] = ("the spout", "the state"),
 ) -> Guarantee:
-    """Return what the pair gives. Raises ConfigError if that is weaker than what is accepted; `names` stand in the sentence.
+    """Return the guarantee of a pair. Raises ConfigError if it is weaker than `accept`; `names` are used in the message.
 
     >>> check_guarantee(SpoutKind.TRANSACTIONAL, StateType.OPAQUE).name
     'EXACTLY_ONCE'

@@ -1,24 +1,25 @@
-"""The ports of Trident's states: what a state, a codec, an aggregator, an updater and a query have to offer.
+"""The protocols of Trident's states: state, codec, aggregators, updater, query.
 
     begin_commit(5:0)   multi_update(keys, updaters)   commit(5:0)      per partition, in txid order, in the commit phase
     multi_get(keys)                                                     at any time, for queries
 
     combiner   init(a) init(b) init(c)  ->  combine, combine      before the exchange and after it, in any grouping
-    reducer    init() -> reduce(., a) -> reduce(., b)             one tuple after the other, in one place
+    reducer    init() -> reduce(., a) -> reduce(., b)             one tuple after the other, in one partition
     aggregator init -> aggregate(v, a), aggregate(v, b) -> complete     may emit any number of rows, at any time
 
-    ("JFK", 3)  --encode-->  {"$":["tuple",["JFK",3]]}  --decode-->  ("JFK", 3)           TypedJson, the codec where none is given
+    ("JFK", 3)  --encode-->  {"$":["tuple",["JFK",3]]}  --decode-->  ("JFK", 3)           TypedJson, the default codec
 
 Laws
-- Every attempt of every batch begins and commits at every partition of the state, also where it has no tuples.
-- A combiner: `combine(zero(), x) == x == combine(x, zero())` and `combine(a, combine(b, c)) == combine(combine(a, b), c)`. Values
-  are plain data, and what `combine` and `reduce` are given stays as it is: a stored value may be used again.
-- A codec: what is read is what was written, types included; what cannot be written is a TypeError, before anything is stored. Bytes
-  never become code: only types that were registered come back as objects, through the function given for them. Its name is stored
-  beside the values: another one is refused before a value is read by it.
+- Every attempt at every batch calls `begin_commit` and `commit` of every partition of the state, also if it has no tuples for it.
+- A combiner satisfies `combine(zero(), x) == x == combine(x, zero())` and
+  `combine(a, combine(b, c)) == combine(combine(a, b), c)`. Values are plain data. `combine` and `reduce` must not change their
+  arguments, because a stored value may be used again.
+- A codec decodes what it encoded, types included; a value that it cannot encode is a TypeError before anything is stored. Decoding
+  runs no code from the bytes: only registered types become objects, by the function registered for them. The codec's name is stored
+  beside the values, and a codec with another name is refused before it reads a value.
 
-Source: Storm's interfaces of these names. Storm commits by txid, here by attempt. In topology/state.py is the state of Storm's
-stateful bolts, which is another thing.
+Source: Storm's interfaces of these names. Storm commits by txid, this library by attempt. The state of Storm's stateful bolts is
+something else and is in topology/state.py.
 """
 
 from __future__ import annotations
@@ -59,17 +60,17 @@ _SMALL = 10**_DIGITS
 
 
 class StateCodec(Protocol):
-    """What a user's own codec has (for msgpack, say)."""
+    """The protocol of a custom codec, for example for msgpack."""
 
     @property
     def name(self) -> str:
-        """What is stored beside the bytes, which are of this format; another format is another name."""
+        """The name of the format, stored beside the bytes. Change it when the format changes."""
 
     def encode(self, value: Any) -> bytes:
-        """Return the value as bytes, equal values as equal bytes. Raises TypeError for one it cannot write."""
+        """Return the value as bytes; equal values give equal bytes. Raises TypeError for a value that it cannot encode."""
 
     def decode(self, blob: bytes, what: str) -> Any:
-        """Return the value; `what` names it in the CorruptStateError for bytes that are none."""
+        """Return the value. Raises CorruptStateError, which names `what`, for bytes that are not an encoded value."""
 
 
 class _Type(NamedTuple):
@@ -79,7 +80,7 @@ class _Type(NamedTuple):
 
 
 class TypedJson:
-    """Plain data as typed JSON, and objects of the types that were registered, wherever in the data they are.
+    """Encodes plain data as typed JSON, and objects of registered types at any depth.
 
     Plain data are numbers, strings, bytes, dates, Decimals, lists, tuples, sets, dicts. Cost: 2 us for a number.
 
@@ -95,15 +96,15 @@ class TypedJson:
 
     @property
     def name(self) -> str:
-        """`json`: types may be added to those of a state, so their names are with the values."""
+        """`json`. Types may be registered later, so the name of a type is stored with each of its values."""
         return "json"
 
     def register(
         self, name: str, kind: type, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any]
     ) -> TypedJson:
-        """Write objects of exactly this type as plain data, under a name that must stay; return the codec.
+        """Encode objects of exactly this type as plain data, under a name that must not change; return the codec.
 
-        Raises ConfigError for a type or a name that is registered already.
+        Raises ConfigError for a type or a name that is already registered.
         """
         checked_name(name, "a type's name")
         if kind in self._by_type or name in self._by_name:
@@ -115,7 +116,7 @@ class TypedJson:
         return self
 
     def encode(self, value: Any) -> bytes:
-        if type(value) is int and -_SMALL < value < _SMALL:  # what most states hold: ten times faster than by JSON
+        if type(value) is int and -_SMALL < value < _SMALL:  # most states hold small ints: ten times faster than JSON
             return b"%d" % value
         return encode_value(value, self._named if self._by_type else None)
 
@@ -145,60 +146,60 @@ T = TypeVar("T")
 
 
 class TridentCollector(Protocol):
-    """Where operations leave what they emit."""
+    """The collector to which operations emit."""
 
     def emit(self, values: Sequence[Any]) -> None:
         """Emit one row: its values, in the order of the declared fields."""
 
     def report_error(self, error: BaseException) -> None:
-        """Let whoever looks at the run see an error that stops nothing."""
+        """Add an error to the result of the run; the run continues."""
 
 
 class CombinerAggregator(Protocol[T]):
-    """A value per tuple, combined two by two: partial results are made before tuples travel."""
+    """Maps each tuple to a value and combines values in pairs, so partial results are made before the exchange."""
 
     def init(self, tuple: Any) -> T:
         """Return the value of one tuple."""
 
     def combine(self, a: T, b: T) -> T:
-        """Return the value of what is in `a`, then in `b`; both stay as they are."""
+        """Return the value of the tuples of `a` followed by those of `b`, without changing either."""
 
     def zero(self) -> T:
-        """Return the value of nothing."""
+        """Return the value of no tuples."""
 
 
 class ReducerAggregator(Protocol[T]):
-    """A value that takes in one tuple after the other."""
+    """Adds one tuple after the other to a value."""
 
     def init(self) -> T:
-        """Return the value of nothing."""
+        """Return the value of no tuples."""
 
     def reduce(self, current: T, tuple: Any) -> T:
-        """Return the value with one tuple more; `current` stays as it is."""
+        """Return the value with one more tuple, without changing `current`."""
 
 
 class Aggregator(Protocol[T]):
-    """The most general: its value, which it may change in place, is one batch's, and it emits what it likes."""
+    """The most general aggregator: a value per batch, which it may change in place, and any number of emitted rows."""
 
     def init(self, batch_id: Any, collector: TridentCollector) -> T:
         """Return the value at the start of a batch, before any tuple."""
 
     def aggregate(self, value: T, tuple: Any, collector: TridentCollector) -> None:
-        """Take in one tuple."""
+        """Add one tuple."""
 
     def complete(self, value: T, collector: TridentCollector) -> None:
-        """Emit what is left to emit, after all tuples of the batch, also if there was none."""
+        """Emit the remaining rows after the last tuple of the batch; also called for an empty batch."""
 
 
 class ValueUpdater(Protocol[T]):
-    """What is done to one stored value."""
+    """An update of one stored value."""
 
     def update(self, stored: T | None) -> T | None:
-        """Return the new value; None is no value. Pure: asked again with the same, it answers the same."""
+        """Return the new value; None is no value. Must be pure: the same input always gives the same result."""
 
 
 class CombinerValueUpdater(ValueUpdater[T]):
-    """Combine what is stored with the value of a batch.
+    """Combine the stored value with the value of a batch.
 
     >>> class Count:
     ...     def init(self, tuple): return 1
@@ -221,7 +222,7 @@ class CombinerValueUpdater(ValueUpdater[T]):
 
 
 class ReducerValueUpdater(ValueUpdater[T]):
-    """Reduce the tuples of a batch into what is stored, in their order."""
+    """Reduce the tuples of a batch, in order, into the stored value."""
 
     def __init__(self, aggregator: ReducerAggregator[T], tuples: Iterable[Any]) -> None:
         self.aggregator = aggregator
@@ -235,7 +236,7 @@ class ReducerValueUpdater(ValueUpdater[T]):
 
 
 class ReplaceUpdater(ValueUpdater[T]):
-    """Put a value in the place of whatever is stored."""
+    """Replace the stored value."""
 
     def __init__(self, value: T | None) -> None:
         self.value = value
@@ -251,71 +252,71 @@ class ReplaceUpdater(ValueUpdater[T]):
 
 
 class State(Protocol):
-    """One partition of a state, as the coordinator's commits see it."""
+    """One partition of a state, as used by commits."""
 
     def begin_commit(self, attempt: TransactionAttempt) -> None:
-        """Begin to commit an attempt; what an attempt before it began and did not commit is forgotten."""
+        """Begin the commit of an attempt; uncommitted updates of an earlier attempt are discarded."""
 
     def commit(self, attempt: TransactionAttempt) -> None:
-        """Make what was updated since `begin_commit` durable, all of it or nothing.
+        """Make all updates since `begin_commit` durable atomically.
 
-        Raises SupersededError if a later attempt or batch has taken the partition (stop: somebody else goes on), and an error that
-        is a FailedException if the batch is to be tried again, as its next attempt.
+        Raises SupersededError if a later attempt or batch has claimed the partition (another process has taken over: stop), and a
+        FailedException if the batch is to be tried again as its next attempt.
         """
 
     def rollback(self) -> None:
-        """Forget what was begun and not committed: the attempt failed elsewhere."""
+        """Discard uncommitted updates, because the attempt failed in another task."""
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
 
 
 class ReadOnlyMapState(State, Protocol):
-    """Values under keys. A key is plain data: the values of a group, mostly; a list is the tuple of the same values."""
+    """A map of keys to values. A key is plain data, usually the values of a group; a list equals the tuple of its values."""
 
     def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
-        """Return the values, None where there is none.
+        """Return the value of each key, None for a key without a value.
 
-        Between begin and commit: as the batch sees them. Else as they are stored. With `as_of`, always as of the end of that txid:
-        a row keeps the value before the txid that wrote it, so a key that was written by a later one than the next is a
-        StateConflictError (ask as of a later txid).
+        Between begin and commit the values include the batch's own updates; otherwise they are the stored ones. With `as_of` they
+        are those at the end of that txid. A row keeps only the value before the txid that wrote it last, so a key that was written
+        after txid `as_of + 1` raises StateConflictError; query as of a later txid.
         """
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield all stored keys and values, in the order of the keys' bytes."""
+        """Yield all stored keys and values, in the order of the encoded keys."""
 
 
 class MapState(ReadOnlyMapState, Protocol):
-    """A map that commits change."""
+    """A map that can be updated in commits."""
 
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        """Apply the n-th updater to the n-th key, in order, and return the values after each.
+        """Apply the n-th updater to the n-th key, in order, and return the value after each update.
 
-        A key that comes several times is updated as often. Of a batch that is committed already, the committed values are returned.
+        A repeated key is updated each time. For a batch that is already committed, the committed values are returned.
         """
 
     def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Put the n-th value under the n-th key; None takes the key out."""
+        """Set the n-th key to the n-th value; None removes the key."""
 
     def multi_remove(self, keys: Sequence[Any]) -> None:
-        """Take the keys out."""
+        """Remove the keys."""
 
 
 class ReadOnlySnapshottable(State, Protocol):
-    """One value."""
+    """A single value."""
 
     def get(self, as_of: int | None = None) -> Any:
-        """Return the value, None if there is none; `as_of` as for a map."""
+        """Return the value, None if there is none; `as_of` as in `ReadOnlyMapState.multi_get`."""
 
 
 class Snapshottable(ReadOnlySnapshottable, Protocol):
-    """One value that commits change."""
+    """A single value that can be updated in commits."""
 
     def update(self, updater: ValueUpdater[Any]) -> Any:
         """Apply the updater and return the new value."""
 
     def set(self, value: Any) -> None:
-        """Put the value; None takes it out."""
+        """Set the value; None removes it."""
 
 
 S_co = TypeVar("S_co", bound=State, covariant=True)
@@ -323,28 +324,31 @@ S_contra = TypeVar("S_contra", bound=State, contravariant=True)
 
 
 class StateFactory(Protocol[S_co]):
-    """Makes the partitions of one state. Plain data: it travels to wherever the partitions are."""
+    """Makes the partitions of one state. It must be plain data, because it is sent to the processes of the partitions."""
 
     @property
     def kind(self) -> StateType:
-        """What the state makes of a batch that comes again."""
+        """How the state handles a replayed batch."""
 
     def make_state(self, partition: int, partitions: int) -> S_co:
-        """Return partition number `partition` of `partitions`. Raises DefinitionChangedError, later, if it had another number."""
+        """Return partition number `partition` of `partitions`.
+
+        Its first use raises DefinitionChangedError if the stored state has another number of partitions.
+        """
 
 
 class StateUpdater(Protocol[S_contra]):
-    """What `partition_persist` does with the tuples of a batch, between `begin_commit` and `commit`."""
+    """The function of `partition_persist`: writes the tuples of a batch, between `begin_commit` and `commit`."""
 
     def update_state(self, state: S_contra, tuples: Sequence[Any], collector: TridentCollector) -> None:
-        """Update the state; what is emitted goes to the stream of new values."""
+        """Update the state; emitted rows go to the stream of new values."""
 
 
 class QueryFunction(Protocol[S_contra]):
-    """What `state_query` asks of a state."""
+    """The function of `state_query`: reads a state for each tuple."""
 
     def batch_retrieve(self, state: S_contra, tuples: Sequence[Any]) -> Sequence[Any]:
-        """Return one result for each tuple, in their order."""
+        """Return one result for each tuple, in the same order."""
 
     def execute(self, tuple: Any, result: Any, collector: TridentCollector) -> None:
-        """Emit what the result makes of the tuple."""
+        """Emit the rows for a tuple and its result."""

@@ -1,4 +1,4 @@
-"""What a user writes: TridentTopology, Stream, GroupedStream, TridentState, ChainedAggregatorDeclarer.
+"""The stream API of Trident: TridentTopology, Stream, GroupedStream, TridentState, ChainedAggregatorDeclarer.
 
     topology = TridentTopology("word_count")
     counts = (
@@ -10,16 +10,16 @@
     topology.new_drpc_stream("count_of").each("args", split, "word string").group_by("word").state_query(counts, ...)
     plan = topology.build()
 
-A chain of aggregators works on the same tuples in one pass; its rows are the cross product of what each of them emits.
+A chain of aggregators processes the same tuples in one pass; its rows are the cross product of the rows of its aggregators.
 
-    combiners only      partial --exchange--> combine           what travels is a row for each partition (and key)
-    some combiners      init --exchange--> fold                 all tuples travel: the fields that are read, and first values
-    no combiner         --exchange--> aggregate                 all tuples travel
-    partition_aggregate aggregate                               nothing travels
+    combiners only      partial --exchange--> combine           the exchange carries one row per partition (and key)
+    some combiners      init --exchange--> fold                 the exchange carries all tuples: the fields read, and first values
+    no combiner         --exchange--> aggregate                 the exchange carries all tuples
+    partition_aggregate aggregate                               no exchange
 
-Laws: each call adds a step and returns what follows it; a stream never changes, so one stream may have many steps behind it.
-Nothing before `build` raises or looks at what it is given; `build` reports all mistakes together, changes nothing, and may be
-called again. Source: Storm's classes of these names, `GlobalAggregationScheme`.
+Laws: each call adds a step and returns the stream behind it; a stream never changes, so several steps may follow one stream.
+No call before `build` checks its arguments or raises; `build` reports all mistakes together, changes nothing, and may be called
+again. Source: Storm's classes of these names, `GlobalAggregationScheme`.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ __all__ = [
 
 
 class ChainedAggregatorDeclarer(StormNames):
-    """Collects aggregators; `chain_end` makes the steps. group: the key, None for all tuples together.
+    """Collects aggregators; `chain_end` makes the steps.
 
-    to: the exchange that brings all tuples of a batch together, where there is no key.
+    group: the fields of the key, None for all tuples together. to: the exchange that brings all tuples of a batch to one partition
+    when there is no key.
     """
 
     __slots__ = ("_emits", "_full", "_group", "_specs", "_stream", "_to")
@@ -109,7 +110,7 @@ class ChainedAggregatorDeclarer(StormNames):
     def partition_aggregate(
         self, inputs: Names | None, aggregator: Any, output: str | Schema | None = None
     ) -> ChainedAggregatorDeclarer:
-        """Add an aggregator over what each partition has of the batch."""
+        """Add an aggregator over each partition of the batch."""
         return self._add(inputs, aggregator, output, full=False)
 
     def chain_end(self) -> Stream:
@@ -150,7 +151,7 @@ _Built = TypeVar("_Built")
 
 
 class AggregableStream(StormNames):
-    """What a stream and its groups share: aggregation within a batch, and windows over batches."""
+    """The common base of streams and grouped streams: aggregation within a batch, and windows over batches."""
 
     __slots__ = ()
 
@@ -159,15 +160,15 @@ class AggregableStream(StormNames):
         raise NotImplementedError
 
     def partition_aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
-        """Aggregate what one partition has of a batch, or of each group of it; each partition emits, nothing travels.
+        """Aggregate each partition of a batch, or each group in a partition, without an exchange; every partition emits.
 
-        Without output: the fields of `inputs`.
+        output: default is the fields of `inputs`.
         """
         return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
 
     def aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
-        """Aggregate a batch: one partition emits, for an empty batch too. Of groups: the fields of the group, then those of the
-        aggregator. Combiners work before tuples travel.
+        """Aggregate a whole batch; one partition emits, also for an empty batch. With groups: emit the fields of each group, then
+        those of the aggregator. Combiners aggregate before the exchange.
         """
         return self.chained_agg().aggregate(inputs, aggregator, output).chain_end()
 
@@ -180,9 +181,9 @@ class AggregableStream(StormNames):
         output: _Output,
         **options: Unpack[WindowOptions],
     ) -> WindowOutput:
-        """Aggregate windows of each partition, or group, over batches: an aggregator over `inputs`, or a function of (window).
+        """Aggregate windows over batches, for each partition or group, by an aggregator over `inputs` or a function of (window).
 
-        The options are those of `WindowConfig.of`; with `timestamp=` the windows are of event time.
+        The options are those of `WindowConfig.of`; with `timestamp=` the windows are on event time.
         """
         spec = AggSpec(None if inputs is None else names_of(inputs), aggregator, output)
         return self._window(length, slide, spec, options)
@@ -190,7 +191,7 @@ class AggregableStream(StormNames):
     def tumbling_window(
         self, length: _Length, inputs: Names | None, aggregator: Any, output: _Output, **options: Unpack[WindowOptions]
     ) -> WindowOutput:
-        """Aggregate adjacent windows, each as long as the slide."""
+        """Aggregate adjacent windows: the slide equals the length."""
         return self.window(length, length, inputs, aggregator, output, **options)
 
     def sliding_window(
@@ -220,67 +221,67 @@ class Stream(AggregableStream):
     # -- one tuple at a time -------------------------------------------------------------------------------------------
 
     def each(self, inputs: Names, function: Any, output: _Output | None = None) -> Stream:
-        """Append what a function of these fields returns, yields or emits, a tuple for each row; without output: filter."""
+        """Append the rows that a function of these fields returns, yields or emits, one tuple per row; without output: filter."""
         if output is None:
             return self.filter(function, inputs)
         return self._then(Each(names_of(inputs), function, output))
 
     def filter(self, condition: Any, inputs: Names | None = None) -> Stream:
-        """Keep the tuples of which a condition on these fields, or on all, is true: a function, or an object with `keep`."""
+        """Keep the tuples for which a condition on these fields (default: all) is true; a function, or an object with `keep`."""
         return self._then(Filter(None if inputs is None else names_of(inputs), condition))
 
     def map(self, function: Any, output: _Output | None = None) -> Stream:
-        """Put the row that a function of the tuple returns in its place; without output the fields stay as they are."""
+        """Replace each tuple by the row that a function of it returns; without output the fields stay the same."""
         return self._then(Map(function, output))
 
     def flat_map(self, function: Any, output: _Output | None = None) -> Stream:
-        """Put the rows that a function of the tuple returns, none or many, in its place."""
+        """Replace each tuple by the rows, none or many, that a function of it returns."""
         return self._then(FlatMap(function, output))
 
     def peek(self, function: Any) -> Stream:
-        """Call a function with each tuple, for what it does outside; again for a batch that is tried again."""
+        """Call a function with each tuple, for its side effects; they are repeated when a batch is tried again."""
         return self._then(Peek(function))
 
     def project(self, *names: Names) -> Stream:
         """Keep these fields only, in this order."""
         return self._then(Project(tuple(name for each in names for name in names_of(each))))
 
-    # -- where tuples are ----------------------------------------------------------------------------------------------
+    # -- repartitioning ------------------------------------------------------------------------------------------------
 
     def partition_by(self, *names: Names) -> Stream:
-        """Bring tuples with equal values of these fields into one partition."""
+        """Send tuples with equal values of these fields to the same partition."""
         return self.repartition(FieldsGrouping(tuple(name for each in names for name in names_of(each))))
 
     def shuffle(self) -> Stream:
-        """Spread tuples evenly."""
+        """Distribute tuples evenly over all partitions."""
         return self.repartition(ShuffleGrouping())
 
     def local_or_shuffle(self) -> Stream:
-        """Spread tuples evenly over the partitions in their own worker if there are any."""
+        """Distribute tuples evenly over the partitions in their own worker, or over all if it has none."""
         return self.repartition(LocalOrShuffleGrouping())
 
     def global_(self) -> Stream:
-        """Bring all tuples of all batches into the first partition."""
+        """Send all tuples of all batches to the first partition."""
         return self.repartition(GlobalGrouping())
 
     def batch_global(self) -> Stream:
-        """Bring all tuples of a batch into one partition, those of the next into another."""
+        """Send all tuples of a batch to one partition; the next batch goes to the next partition."""
         return self.repartition(BatchGlobalGrouping())
 
     def broadcast(self) -> Stream:
-        """Bring every tuple into every partition."""
+        """Send every tuple to every partition."""
         return self.repartition(AllGrouping())
 
     def identity_partition(self) -> Stream:
-        """Leave tuples in their partition; what follows is another group all the same."""
+        """Leave tuples in their partition, but begin a new group of operators."""
         return self.repartition(IdentityGrouping())
 
     def partition(self, choose: Any) -> Stream:
-        """Bring each tuple where a function of (values, partitions) says, of values in the order of the fields."""
+        """Send each tuple to the partition that a function of (values, partitions) returns; values in the order of the fields."""
         return self.repartition(CustomGrouping(choose))
 
     def repartition(self, grouping: Partitioning) -> Stream:
-        """Move tuples as a grouping says that is given as data."""
+        """Repartition by a grouping object."""
         return self._repartitioned(grouping)
 
     # -- many tuples of a batch ----------------------------------------------------------------------------------------
@@ -290,15 +291,15 @@ class Stream(AggregableStream):
         return ChainedAggregatorDeclarer(self, None)
 
     def min_by(self, field: str, key: Callable[[Any], Any] | None = None) -> Stream:
-        """Keep, of each partition of a batch, the tuple with the smallest value of a field; `key` says what is compared."""
+        """Keep the tuple with the smallest value of a field in each partition of a batch; `key` maps values for comparison."""
         return self.partition_aggregate(None, MinBy(field, key))
 
     def max_by(self, field: str, key: Callable[[Any], Any] | None = None) -> Stream:
-        """Keep, of each partition of a batch, the tuple with the largest value of a field; `key` says what is compared."""
+        """Keep the tuple with the largest value of a field in each partition of a batch; `key` maps values for comparison."""
         return self.partition_aggregate(None, MaxBy(field, key))
 
     def group_by(self, *names: Names) -> GroupedStream:
-        """Group by the values of these fields; what follows works on each group of a batch."""
+        """Group by the values of these fields; the following steps process each group of a batch."""
         return GroupedStream(self, tuple(name for each in names for name in names_of(each)))
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -306,14 +307,14 @@ class Stream(AggregableStream):
     def partition_persist(
         self, state: Any, inputs: Names | None, updater: Any, output: _Output | None = None
     ) -> TridentState:
-        """Write each partition of a batch into a partition of a state, in the commit phase; `output`: what the updater emits.
+        """Write each partition of a batch into a partition of a state, in the commit phase.
 
-        state: a StateFactory, or a StateSpec of one.
+        state: a StateFactory, or a StateSpec of one. output: the fields of the rows that the updater emits.
         """
         return self._persist(state, inputs=inputs, updater=updater, output=output)
 
     def persistent_aggregate(self, state: Any, inputs: Names | None, aggregator: Any, output: _Output) -> TridentState:
-        """Keep the aggregate of all batches as the one value of a state, in one partition; new values come in each batch."""
+        """Keep the aggregate of all batches as the single value of a state, in one partition; each batch emits the new value."""
         whole = _spec(state)
         if whole.kind is not None:
             factory = whole.factory if isinstance(whole.factory, SnapshotFactory) else SnapshotFactory(whole.factory)
@@ -325,7 +326,7 @@ class Stream(AggregableStream):
         return one._persist(whole, inputs=None, updater=CombinerUpdater(aggregator, 0), output=output)
 
     def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> Stream:
-        """Append what a state answers about each tuple; asked once for a batch, of what is committed."""
+        """Append the result of a query of the committed state for each tuple; the state is read once per batch."""
         if not isinstance(state, TridentState) or state._builder is not self._builder:
             self._builder.note(f"state_query is given {quote(state)}; give a TridentState of this topology")
         asked = state.id if isinstance(state, TridentState) else ""
@@ -334,20 +335,20 @@ class Stream(AggregableStream):
     # -- the plan ------------------------------------------------------------------------------------------------------
 
     def sink(self, name: str) -> Stream:
-        """Lead the stream out under a name; the driver writes the rows of each committed batch."""
+        """Make the stream an output with a name; the driver writes the rows of each committed batch."""
         return self._then(SinkOperation(name))
 
     def name(self, name: str) -> Stream:
-        """Call the steps that follow so, in drawings and in the ids of groups."""
+        """Name the following steps, in drawings and in the ids of groups."""
         return Stream(self._builder, self._step, name)
 
     def parallelism_hint(self, parallelism: int) -> Stream:
-        """Ask for so many tasks, for the group of the step before; the largest hint of a group holds."""
+        """Request this many tasks for the group of the preceding step; the largest hint in a group counts."""
         self._step.hint = parallelism
         return self
 
     def apply_assembly(self, assembly: Callable[[Stream], _Built]) -> _Built:
-        """Return what a function makes of this stream: some steps under one name."""
+        """Return the result of applying a function to this stream: several steps as one."""
         return assembly(self)
 
     def __repr__(self) -> str:
@@ -357,7 +358,7 @@ class Stream(AggregableStream):
         return Stream(self._builder, self._builder.add(what, (self._step,), self._name), self._name)
 
     def _repartitioned(self, grouping: Partitioning) -> Stream:
-        """Add a repartition; between two of them stands a step that lets everything pass, as in Storm."""
+        """Add a repartition; between two of them, insert a step that passes all tuples on, as Storm does."""
         return (self._then(Merge()) if self._step.is_partition else self)._then(grouping)
 
     def _window(
@@ -386,19 +387,19 @@ class Stream(AggregableStream):
 
 
 class WindowOutput(Stream):
-    """What windows emit."""
+    """The stream of rows that windows emit."""
 
     __slots__ = ()
 
     def late_stream(self) -> Stream:
-        """Return the tuples that came too late for their windows, with a field `reason` more. Needs `timestamp=`."""
+        """Return the stream of late tuples, with an added field `reason`. Needs `timestamp=`."""
         window = self._step.what
         assert isinstance(window, WindowOperation)
         return self._then(LateTuples(window.options.get("timestamp") is not None))
 
 
 class GroupedStream(AggregableStream):
-    """A stream in groups of equal values of some fields."""
+    """A stream whose tuples are grouped by equal values of some fields."""
 
     __slots__ = ("_group", "_stream")
 
@@ -410,9 +411,9 @@ class GroupedStream(AggregableStream):
         return ChainedAggregatorDeclarer(self._stream, self._group)
 
     def persistent_aggregate(self, state: Any, inputs: Names | None, aggregator: Any, output: _Output) -> TridentState:
-        """Keep the aggregate of all batches for each group, in a map; the new values of a batch are a stream.
+        """Keep the aggregate of all batches for each group, in a map; the new values of each batch are a stream.
 
-        A combiner works within the batch first, a reducer is handed the tuples of each key.
+        A combiner first combines within the batch; a reducer gets the tuples of each key.
         """
         if kind_of(aggregator) is AggregatorKind.REDUCER:
             there = self._stream.partition_by(self._group)
@@ -423,12 +424,12 @@ class GroupedStream(AggregableStream):
         return values._persist(state, inputs=None, updater=updater, output=output, group=self._group)
 
     def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> GroupedStream:
-        """Ask a state that is partitioned by the same fields."""
+        """Query a state that is partitioned by the same fields."""
         there = self._stream.partition_by(self._group)
         return GroupedStream(there.state_query(state, inputs, function, output), self._group)
 
     def each(self, inputs: Names, function: Any, output: _Output | None = None) -> GroupedStream:
-        """Append to each tuple what a function makes of it, or filter; the groups stay."""
+        """Append the rows of a function to each tuple, or filter; the groups stay the same."""
         return GroupedStream(self._stream.each(inputs, function, output), self._group)
 
     def _window(self, length: Any, slide: Any, spec: AggSpec, options: Mapping[str, Any]) -> WindowOutput:
@@ -456,7 +457,7 @@ class TridentState(StormNames):
         self._builder, self._step, self._name = builder, step, name
 
     def new_values_stream(self) -> Stream:
-        """Return what each commit put into the state. Only operators within a batch, persists and sinks may follow."""
+        """Return the stream of values that each commit writes. Only stateless operators, persists and sinks may follow."""
         step = self._step
         if step is None:
             step = self._builder.add(Merge(), (), self._name)
@@ -464,7 +465,7 @@ class TridentState(StormNames):
         return Stream(self._builder, step, self._name)
 
     def parallelism_hint(self, parallelism: int) -> TridentState:
-        """Ask for so many partitions."""
+        """Request this many partitions."""
         if self._step is not None:
             self._step.hint = parallelism
         return self
@@ -478,7 +479,7 @@ def _spec(state: Any) -> StateSpec:
 
 
 class TridentTopology(StormNames):
-    """Collects a topology. `name` is what it is called in messages, drawings and checkpoints."""
+    """Builds a Trident topology. `name` identifies it in messages, drawings and checkpoints."""
 
     def __init__(self, name: str = "trident") -> None:
         self.name = name
@@ -486,29 +487,29 @@ class TridentTopology(StormNames):
         self._builder = GraphBuilder()
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TridentTopology:
-        """Set the whole topology, by Storm's keys or typed names; a later setting wins."""
+        """Set options of the whole topology, by Storm's keys or typed names; a later value replaces an earlier one."""
         self._settings += [*(settings or {}).items(), *typed.items()]
         return self
 
     def new_stream(self, name: str, spout: Any, output: str | Schema | None = None) -> Stream:
-        """Begin a stream with a spout. `name` is under which the spout's progress is stored, and may not change.
+        """Begin a stream with a spout. The spout's progress is stored under `name`, so the name must not change.
 
         output: the fields, for a spout that does not declare them.
         """
         return Stream(self._builder, self._builder.add(StreamSource(name, spout, output), ()))
 
     def new_drpc_stream(self, function: str) -> Stream:
-        """Begin a stream with the requests of a function: a field `args`, a text. The last step that is added answers."""
+        """Begin a stream with the requests of a DRPC function: one string field `args`. The rows of the last added step answer."""
         return Stream(self._builder, self._builder.add(StreamSource(function, is_drpc=True), ()))
 
     def new_static_state(self, state: Any) -> TridentState:
-        """Return a state for queries that no stream of this topology writes."""
+        """Return a read-only state for queries, which this topology does not write."""
         id, spec = self._builder.state_id(), _spec(state)
         self._builder.static_states[id] = spec
         return TridentState(self._builder, id, spec)
 
     def merge(self, *streams: Stream | Sequence[Stream], names: Names | None = None) -> Stream:
-        """Return one stream of the tuples of several, which have the same types; the names are those of the first."""
+        """Merge streams with the same types into one; the field names are those of the first stream."""
         return self._of(Merge(None if names is None else names_of(names)), _flat(streams), "merge")
 
     def join(
@@ -520,8 +521,8 @@ class TridentTopology(StormNames):
     ) -> Stream:
         """Join streams by key, within a batch.
 
-        keys: one name for all streams, or for each the field or fields of its key. names: of the fields that come out, first
-        those of the key, then the others of each stream; None for what they are called there. kinds: for all, or for each.
+        keys: one field name for all streams, or the key field or fields of each stream. names: of the output fields, first those of
+        the key, then the others of each stream; None keeps the names. kinds: one JoinType for all streams, or one for each.
         """
         sides = _flat(streams)
         for_all = isinstance(keys, str) or not isinstance(keys, Iterable)
@@ -559,7 +560,7 @@ class TridentTopology(StormNames):
 
 
 def planned(given: Any, runner: str) -> TridentPlan:
-    """Return the plan of a TridentTopology, or one that is made already; ConfigError says what the runner is given here."""
+    """Return the plan of a TridentTopology; a plan is returned unchanged. Raises ConfigError for other values."""
     if isinstance(given, TridentTopology):
         return given.build()
     if isinstance(given, TridentPlan):
