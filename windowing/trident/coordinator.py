@@ -1,33 +1,34 @@
-"""MasterBatchCoordinator: which batch is begun, committed, done or tried again, and when; its record and its rules.
+"""MasterBatchCoordinator: decides when each batch is begun, committed, done or tried again; its record and its transitions.
 
     $batch    1:0  2:0  3:0 .  .  .   .  2:1  3:1 .  .  .            max_pending 3
-    answers     acked: 1, 3   2 fails               3, then 2
+    reports     acked: 1, 3   2 fails               3, then 2
     $commit              1:0                            2:1   3:1    in order, one at a time
     $success                 1:0                           2:1   3:1
 
-    waiting --due / $batch--> processing --acked--> processed --its turn / $commit--> committing --acked / $success--> done
+    waiting --due / $batch--> processing --acked--> processed --is first / $commit--> committing --acked / $success--> done
        ^                          |                     |                                 |
        +------- failed, or an earlier one failed -------+------------- failed ------------+
 
     current 7                       txids below 7 are committed                                                 CoordinatorRecord
-    tries   7: 2, 3, committing     batch 7 was emitted as 7:2 last, failed 3 times as the first, and a commit of it was begun
-            8: 1, 0                 8 too was emitted, as 8:1; later txids never were
+    tries   7: 2, 3, committing     the last attempt at batch 7 was 7:2; it failed 3 times as the first; a commit of it was begun
+            8: 1, 0                 the last attempt at batch 8 was 8:1; later txids were never sent
 
 Laws
-- `TRANSITIONS` is all that can happen to a batch; `ANSWERS` is what a status waits for. What is under way is `current`,
-  `current + 1`, ... without a gap, at most `max_pending` of them; only the first commits.
-- Commits are sent in the order of txids, the next after the commit before was acked: each txid is done once, by one attempt.
-- When a batch fails, so do all later ones: they may rest on it. An attempt stands in the record, durable, before it is sent. So
-  attempts of a txid only grow, and after a restart every attempt is greater than any that may still be under way (Storm forgets
-  those from `max pending - 1` on). A record that cannot be read is an error, never "start again at 1".
-- Answers to what is not waited for are stale and change nothing: those of earlier attempts (in Storm they end the attempt that is
-  under way), and those of the other stream.
-- A batch that failed `max_attempts` times while it was the first stops the topology, or is skipped: sent once more, with its tuples
-  to the dead letters. One whose commit was begun is never skipped. A later batch is tried again as long as it is not the first: it
-  may have failed because of an earlier one. What was sent before is sent again without asking for readiness.
-- Time comes in and never falls: a smaller `now_ms` counts as the largest seen. `next_deadline_ms()` goes out.
+- `TRANSITIONS` lists everything that can happen to a batch; `ANSWERS` is the stream whose ack a status waits for. The batches under
+  way are `current`, `current + 1`, ... without a gap, at most `max_pending` of them; only the first one commits.
+- Commits are sent in the order of txids, each after the previous commit was acked. So each txid is done once, by one attempt.
+- When a batch fails, all later ones are dropped, because they may build on it. An attempt is durable in the record before it is
+  sent. So the attempts of a txid only grow, and after a restart every attempt is greater than any that may still be under way
+  (Storm forgets the attempts from `max pending - 1` on). An unreadable record is an error, never "start again at 1".
+- An ack or fail that is not waited for is stale and changes nothing: those of earlier attempts (in Storm they end the current
+  attempt), and those of the other stream.
+- A batch that failed `max_attempts` times while it was the first stops the topology, or is skipped: it is sent once more with its
+  tuples to the dead letters. A batch whose commit was begun is never skipped. A later batch is retried without limit, because it
+  may have failed due to an earlier one. A batch that was sent before is sent again without asking the spouts for readiness.
+- Time is an argument and never goes back: a smaller `now_ms` counts as the largest so far. `next_deadline_ms()` returns the next
+  time at which `tick` is needed.
 
-Source: Storm's `MasterBatchCoordinator`; limits, back-off, skipping, the end of an input and a record of its own are ours.
+Source: Storm's `MasterBatchCoordinator`; limits, back-off, skipping, the end of an input and the single record are ours.
 """
 
 from __future__ import annotations
@@ -73,10 +74,11 @@ _CAUSE_CHARACTERS = 500
 
 
 class Tries(NamedTuple):
-    """What was tried with one batch.
+    """The attempts at one batch so far.
 
-    attempt: the last that was sent. failures: how many of them failed while it was the first, so not because of an earlier txid.
-    committing: whether a commit of any of them was begun, so that some state may hold part of it. cause: of the last failure.
+    attempt: the last one that was sent. failures: the number of failures while the batch was the first, so not because of an
+    earlier txid. committing: whether a commit of any attempt was begun, so that a state may hold part of it. cause: of the last
+    failure.
     """
 
     attempt: int
@@ -91,7 +93,7 @@ class Tries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecord:
-    """The first txid that is not committed, and the tries of all that were ever sent from it on, by txid."""
+    """The first uncommitted txid, and the tries of all txids from it on that were ever sent."""
 
     current: int = FIRST_TXID
     tries: Mapping[int, Tries] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class CoordinatorRecord:
 
     @classmethod
     def of(cls, data: Any) -> CoordinatorRecord:
-        """Return the record of plain data, the first one for None. Raises CorruptStateError for anything else.
+        """Return the record of plain data; None gives the initial record. Raises CorruptStateError for damaged data.
 
         >>> record = CoordinatorRecord(7, {7: Tries(2, 3, True, "timeout")})
         >>> CoordinatorRecord.of(record.plain()) == record
@@ -136,7 +138,7 @@ class CoordinatorRecord:
 
 
 class StoredRecord:
-    """Where the record of one coordinator lies. Of two that are alive on one store only one can save.
+    """The stored record of a coordinator. Of two coordinators on one store only one can save.
 
     >>> from windowing.trident.transactional_state import MemoryRecordStore
     >>> store = MemoryRecordStore()
@@ -158,7 +160,7 @@ class StoredRecord:
         return CoordinatorRecord.of(self._state.read(self._NAME))
 
     def save(self, record: CoordinatorRecord) -> None:
-        """Make the record durable. Raises SupersededError if another coordinator has saved one since this one loaded it."""
+        """Make the record durable. Raises SupersededError if another coordinator has saved since this one loaded the record."""
         try:
             self._state.write({self._NAME: record.plain()})
         except StateConflictError as problem:
@@ -185,7 +187,7 @@ def _is_row(row: Any) -> bool:
 
 
 class CoordinatorStream(Enum):
-    """What the coordinator sends on. The trees of the first two are acked or failed, the last is only sent."""
+    """The streams of the coordinator. The tuple trees of the first two are acked or failed; `$success` is only sent."""
 
     BATCH = "$batch"
     COMMIT = "$commit"
@@ -193,7 +195,7 @@ class CoordinatorStream(Enum):
 
 
 class Status(Enum):
-    """Where a batch is."""
+    """The status of a batch."""
 
     WAITING = "waiting"
     PROCESSING = "processing"
@@ -203,7 +205,7 @@ class Status(Enum):
 
 
 class BatchCause(Enum):
-    """What happens to a batch; ACKED and FAILED are those of what its status waits for."""
+    """An event of a batch; ACKED and FAILED are of the stream that its status waits for."""
 
     DUE = "due"
     ACKED = "acked"
@@ -213,7 +215,7 @@ class BatchCause(Enum):
 
 
 class BatchTransition(NamedTuple):
-    """What follows: the next status, and what is sent then."""
+    """The result of an event: the next status, and the stream on which the batch is sent."""
 
     then: Status
     sends: CoordinatorStream | None = None
@@ -234,27 +236,27 @@ TRANSITIONS: dict[tuple[Status, BatchCause], BatchTransition] = {
 }
 
 ANSWERS = {_PROCESSING: CoordinatorStream.BATCH, _COMMITTING: CoordinatorStream.COMMIT}
-"""Whose ack or fail a status waits for. Storm does not distinguish them, so that a second ack of a batch completes its commit."""
+"""The stream whose ack or fail a status waits for. In Storm a second ack of a `$batch` completes its commit."""
 
 
 class Readiness(Enum):
-    """What a spout's coordinator says when it is asked for a new batch."""
+    """The answer of a spout's coordinator to whether there is a new batch."""
 
     READY = "ready"
     WAIT = "wait"
     ENDED = "ended"
-    """There will never be another one."""
+    """There will never be another batch."""
 
 
 class ReadyWhen(Enum):
-    """Whether one spout that is ready is enough for a batch, as in Storm, or all have to be."""
+    """Whether a batch needs one ready spout, as in Storm, or all spouts ready."""
 
     ANY = "any"
     ALL = "all"
 
 
 def readiness_of(answers: Iterable[Readiness], when: ReadyWhen) -> Readiness:
-    """Return what several spouts say together. Those that have ended hold back nobody.
+    """Return the combined readiness of several spouts. Spouts that have ended are left out.
 
     >>> readiness_of([Readiness.READY, Readiness.WAIT], ReadyWhen.ALL).name
     'WAIT'
@@ -267,19 +269,19 @@ def readiness_of(answers: Iterable[Readiness], when: ReadyWhen) -> Readiness:
 
 
 class OnFailure(Enum):
-    """What to do with a batch that has failed as often as it may."""
+    """What to do with a batch whose last attempt has failed."""
 
     STOP = "stop"
     SKIP = "skip"
-    """Send it once more, with its tuples to the dead letters instead of into the topology."""
+    """Send the batch once more, with its tuples to the dead letters instead of into the topology."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
-    """Frozen. Times are in milliseconds of the driver's clock.
+    """The settings of a coordinator; frozen. Times are in milliseconds of the driver's clock.
 
-    max_pending: how many batches may be under way. interval_ms: from one `$batch` to the next at least. poll_ms: how long a
-    spout that is not ready is left alone. retry: how often and how fast a failed batch is sent again.
+    max_pending: the largest number of batches under way. interval_ms: the least time from one `$batch` to the next. poll_ms: the
+    time after which a spout that was not ready is asked again. retry: the number of attempts and their back-off.
     """
 
     max_pending: int = 1
@@ -307,16 +309,16 @@ class SaveRecord(NamedTuple):
 
 
 class AskReady(NamedTuple):
-    """Ask the coordinators of all spouts whether there is a batch `txid`, and enter `answered` with what they say."""
+    """Ask the coordinators of all spouts whether there is a batch `txid`, and call `answered` with their answers."""
 
     txid: int
 
 
 class EmitOnStream(NamedTuple):
-    """Send this; the tree of a `$batch` or `$commit` is acked or failed by its stream and attempt.
+    """Send an attempt on a stream; the ack or fail of its tree is reported with the same stream and attempt.
 
-    after: what a `$batch` rests on, which is under way; None if all before it is committed. skip: why its tuples shall go to the
-    dead letters instead of into the topology, None if they shall not.
+    after: the attempt under way that a `$batch` builds on, None if all earlier txids are committed. skip: the reason why the tuples
+    of the batch go to the dead letters, None if they go into the topology.
     """
 
     stream: CoordinatorStream
@@ -326,9 +328,9 @@ class EmitOnStream(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A batch has failed too often: end the topology with an error. A new start tries it once more.
+    """The last attempt of a batch has failed: end the topology with an error. A new start tries the batch once more.
 
-    committing: whether a commit of it was begun, so that it is not skipped: some state may hold part of it.
+    committing: whether a commit of the batch was begun; then it cannot be skipped, because a state may hold part of it.
     """
 
     attempt: TransactionAttempt
@@ -352,7 +354,7 @@ CoordinatorEffect = SaveRecord | AskReady | EmitOnStream | Stop
 
 
 def mermaid() -> str:
-    """Return the table as a mermaid state diagram, for the docs.
+    """Return the transitions as a mermaid state diagram, for the docs.
 
     >>> print(mermaid().splitlines()[2].strip())
     waiting --> processing: due / $batch
@@ -377,10 +379,12 @@ class _Flight:
 
 
 class MasterBatchCoordinator:
-    """The coordinator of one topology's batches. An entry has changed the machine wholly when it returns; perform its effects in
-    order before the next entry. `record` is what was saved last (None: never). `stale` counts answers that were not waited for.
+    """The coordinator of the batches of one topology.
 
-    Cost: O(batches under way) an entry, and one Save at most.
+    An entry has changed the machine completely when it returns; perform its effects in order before the next entry. `record`: the
+    last saved record, None if there is none. `stale`: the number of acks and fails that were not waited for.
+
+    Cost of an entry: O(batches under way), and at most one SaveRecord.
 
     >>> coordinator = MasterBatchCoordinator(CoordinatorConfig(interval_ms=0))
     >>> list(coordinator.tick(now_ms=0))
@@ -408,11 +412,11 @@ class MasterBatchCoordinator:
         self._due_ms = 0
         self._guard = Guard()
 
-    # -- what it is at -------------------------------------------------------------------------------------------------
+    # -- the present state ---------------------------------------------------------------------------------------------
 
     @property
     def under_way(self) -> tuple[tuple[TransactionAttempt, Status], ...]:
-        """The attempts that are sent and not done, in the order of txids."""
+        """The attempts that were sent and are not done, in the order of txids."""
         return tuple((flight.attempt, flight.status) for flight in self._flights)
 
     @property
@@ -421,35 +425,35 @@ class MasterBatchCoordinator:
         return self._ended and not self.record.tries
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` may have something to do, None if only an answer can change anything."""
+        """Return the time at which `tick` may have something to do, None if only another event can change anything."""
         return self._due_ms if self._may_send() else None
 
     # -- entries -------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Iterator[CoordinatorEffect]:
-        """Take note of the time: begin what is due."""
+        """Set the time and begin the batches that are due."""
         return self._enter(now_ms)
 
     def answered(self, txid: int, answers: Sequence[Readiness], now_ms: int) -> Iterator[CoordinatorEffect]:
-        """Take the spouts' answers to `AskReady(txid)`; those to an earlier question change nothing."""
+        """Handle the spouts' answers to `AskReady(txid)`; answers to an earlier question change nothing."""
         return self._enter(now_ms, self._answer(txid, answers))
 
     def acked(self, stream: CoordinatorStream, attempt: TransactionAttempt, now_ms: int) -> Iterator[CoordinatorEffect]:
-        """Take note that everybody has done with what was sent."""
+        """Handle the ack of the tree of an attempt on a stream."""
         return self._enter(now_ms, self._ack(stream, attempt))
 
     def failed(
         self, stream: CoordinatorStream, attempt: TransactionAttempt, now_ms: int, cause: str = ""
     ) -> Iterator[CoordinatorEffect]:
-        """Take note that somebody could not, or that it took too long: this attempt and all later ones are dropped."""
+        """Handle the failure or timeout of an attempt: it and all later ones are dropped."""
         return self._enter(now_ms, self._fail(stream, attempt, cause))
 
     def activate(self, now_ms: int) -> Iterator[CoordinatorEffect]:
-        """Begin batches again."""
+        """Begin new batches again."""
         return self._enter(now_ms, self._switch(True))
 
     def deactivate(self, now_ms: int) -> Iterator[CoordinatorEffect]:
-        """Begin no more batches, also none that failed; those under way are committed."""
+        """Begin no more batches, and retry no failed ones; batches under way are committed."""
         return self._enter(now_ms, self._switch(False))
 
     def _enter(self, now_ms: int, happens: Iterable[CoordinatorEffect] = ()) -> Iterator[CoordinatorEffect]:
@@ -463,7 +467,7 @@ class MasterBatchCoordinator:
             effects.insert(0, SaveRecord(self.record))
         return self._guard.run(iter(effects))
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- transitions ---------------------------------------------------------------------------------------------------
 
     def _switch(self, active: bool) -> Iterator[CoordinatorEffect]:
         self.active, self._asked = active, None
@@ -523,7 +527,7 @@ class MasterBatchCoordinator:
         elif row.sends is not None:
             yield EmitOnStream(row.sends, flight.attempt)
 
-    # -- what is due ---------------------------------------------------------------------------------------------------
+    # -- due batches ---------------------------------------------------------------------------------------------------
 
     def _commit_first(self) -> Iterator[CoordinatorEffect]:
         first = self._flights[0] if self._flights else None
@@ -563,10 +567,10 @@ class MasterBatchCoordinator:
         self._due_ms = max(self._due_ms, self._now_ms + self.config.interval_ms)
         yield from self._move(flight, BatchCause.DUE, after)
 
-    # -- how often -----------------------------------------------------------------------------------------------------
+    # -- limits --------------------------------------------------------------------------------------------------------
 
     def _count(self, attempt: TransactionAttempt, cause: str) -> int:
-        """Count a failure of the first batch, and stop if it was the last that may be; return how many there were."""
+        """Count a failure of the first batch, and stop if it was the last attempt; return the number of failures."""
         tries = self._note(attempt.txid, self.record.tries[attempt.txid].failed(cause))
         if self._is_too_often(tries):
             self.stopped = Stop(attempt, tries.failures, tries.committing, tries.cause)
@@ -582,29 +586,29 @@ class MasterBatchCoordinator:
         return tries.failures > 0 and self.config.retry.is_last(tries.failures)
 
     def _is_too_often(self, tries: Tries) -> bool:
-        """Whether no attempt follows; one that skips has as many attempts again."""
+        """Whether no further attempt follows; with skipping, the skip itself has as many attempts again."""
         limit = self.config.retry.max_attempts
         if limit is None or (self._is_to_skip(tries) and tries.failures < 2 * limit):
             return False
         return tries.failures >= limit
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
         txids = [flight.attempt.txid for flight in self._flights]
-        # Under way are the txids from `current` on, without a gap, and no more than may be.
+        # The txids under way begin with `current`, have no gap, and are at most `max_pending`.
         assert txids == list(range(self.record.current, self.record.current + len(txids)))
         assert len(txids) <= self.config.max_pending
-        # Every attempt under way is the last that the record has of its txid.
+        # Every attempt under way is the last one of its txid in the record.
         assert all(flight.attempt.attempt == self.record.tries[flight.attempt.txid].attempt for flight in self._flights)
-        # The record has the tries of no other txids than those sent, again without a gap.
+        # The record has the tries of exactly the txids that were sent, without a gap.
         assert sorted(self.record.tries) == list(
             range(self.record.current, self.record.current + len(self.record.tries))
         )
         assert len(self.record.tries) >= len(txids)
-        # Only the first commits; none is waiting or done.
+        # Only the first batch commits; no batch under way is waiting or done.
         assert all(flight.status in (Status.PROCESSING, Status.PROCESSED) for flight in self._flights[1:])
         assert all(flight.status not in (Status.WAITING, Status.DONE) for flight in self._flights[:1])
-        # What is processed and first has been sent its commit.
+        # A first batch that is processed has been sent its commit.
         assert not self._flights or self._flights[0].status is not Status.PROCESSED or self.stopped is not None
-        # A question is open for the next txid only, and only if there is room.
+        # A readiness question is open only for the next txid, and only if there is room for it.
         assert self._asked is None or (self._asked == self._next_txid and len(txids) < self.config.max_pending)

@@ -1,47 +1,46 @@
-"""The fence of a state partition: its rows, which attempt may write them, and to whom the state belongs.
+"""The fence of a state partition: which attempt may write its rows, and which topology owns the state.
 
-    fence of the partition    txid:attempt that wrote last, and what the state is (kind, codec, number of partitions, owner, rows)
+    fence of the partition    txid:attempt that wrote last, and the state's kind, codec, number of partitions, owner and row count
     row of a key              the txid that wrote it, the value, and the value before that txid
 
     multi_get(keys)           -> the fence and the rows, as of one moment                            one round trip
     multi_put(rows, claim)    -> all rows and the new fence, if the fence is still the expected one   one round trip, atomic
 
-    found \\ mine 5:1      transactional                    opaque
+    stored \\ mine 5:1     transactional                    opaque
     none, or txid < 5      NEW         apply                apply
     5:0                    RETRY       keep the rows        undo the rows of 5:0, then apply
     5:1                    DONE        keep, write nothing  keep, write nothing
     5:2, or txid > 5       SUPERSEDED  refuse               refuse
 
-Laws of a store (BackingMap): fence and rows are written together or not at all. A row has a checksum over its state, partition and
-key too: one that is damaged, or in another's place, is an error that names it; rows that were lost are found by their number.
-Nothing is ever reset.
+Laws of a store (BackingMap): fence and rows are written in one transaction. The checksum of a row covers its state, partition and
+key, so a damaged or misplaced row is an error that names it; lost rows are detected by the row count. Nothing is ever reset.
 
 Laws of attempts
-- The fence only grows. It is compared and written in the store transaction that writes the rows, so that whoever comes too late
-  changes nothing, wherever he was held up. (In Storm nobody is refused: a commit of txid 5 that lands after 6 adds again.)
-- A row holds the value before its txid. To undo an attempt is to put that back into every row of the txid, also those that the
-  next attempt does not touch. (Storm looks only at the keys that come again: what came once only is counted for good.)
-- Every attempt commits at every partition, also where it has no tuples: what an earlier attempt left there is undone then.
-- A transactional batch comes again with the same keys; other keys are an error, and nothing is written.
-- Whatever is decided is decided from one reading; a claim fails if that is no longer what is stored.
-- AttemptLedger claims attempts for a driver without a coordinator (Spark's replayed micro-batches): no two claims are the same,
-  whoever makes them; a claim whose answer got lost is never used, the next one is taken.
+- The fence only grows. It is compared and written in the store transaction that writes the rows, so a delayed attempt changes
+  nothing. (Storm refuses no attempt: a commit of txid 5 that arrives after 6 adds again.)
+- A row holds the value before its txid. Undoing an attempt restores that value in every row of the txid, also in rows that the next
+  attempt does not touch. (Storm undoes only keys that come again, so a key of the first attempt alone is counted for good.)
+- Every attempt commits at every partition, also without tuples; this undoes what an earlier attempt wrote there.
+- A replayed transactional batch has the same keys; other keys are an error, and nothing is written.
+- Every decision is made from one reading; a claim fails if the stored fence has changed since.
+- AttemptLedger claims attempts for a driver without a coordinator (Spark's replayed micro-batches). No two claims are the same, by
+  whichever process. A claim whose reply was lost is never used; the next one is taken.
 
     records of a life    owner "words 5f0c", committed txid 12, states {counts: since 1, totals: since 7}
-    fence of counts/0    12:0, owner "words 5f0c/counts"     all is there
-    fence of counts/1    9:0                                 10 to 12 are lost (an older copy, say): refused
+    fence of counts/0    12:0, owner "words 5f0c/counts"     complete
+    fence of counts/1    9:0                                 10 to 12 are lost (an older copy, for example): refused
     totals/0             no fence                            lost, unless committed < 7: then it has not begun
 
 Laws of ownership
-- A life of a topology has an id, kept where its progress is: with the coordinator's records, or in Spark's checkpoint. Without
-  records a life ends with its run: a second run over the same state is another life, and is refused. It does not go on above the
-  fence, since rows that are given by hand, and spouts that begin anew, are numbered from txid 1.
-- One writer a state: a fence of another owner refuses, whatever its txid. A fence without an owner (an older version wrote it) is
-  taken over by a life whose own records are as old, and fit it.
-- An owner commits every txid, in order, at every partition. So every fence is at the txid that was committed last, or at the one
-  after it, if that was begun. Less is lost; more is ahead of the records.
-- A state is known by its name. One that the records do not know is new: it has to be empty, and begins with the next txid. One
-  that left the topology is forgotten: it lacks batches, so it cannot come back.
+- A life of a topology is all its runs over the same records. It has an id, stored with its progress: with the coordinator's
+  records, or in Spark's checkpoint. Without records a life ends with its run, and a second run over the same state is refused as
+  another life. The second run could not continue above the fence, because its batches are numbered from txid 1 again.
+- A state has one writer: a fence of another owner refuses every attempt, whatever its txid. A fence without an owner, written by an
+  older version, is taken over by a life whose records are as old and match it.
+- An owner commits every txid, in order, at every partition. So every fence is at the last committed txid, or at the next one if
+  that was begun. A lower fence means lost batches; a higher one is ahead of the records.
+- A state is identified by its name. A state that the records do not know is new: it must be empty, and begins with the next txid. A
+  state that was removed from the topology lacks batches, so it cannot be added again.
 
 Source: Storm's `IBackingMap`, `TransactionalValue`, `OpaqueValue`, `TransactionalMap`; the fence is ours.
 """
@@ -105,7 +104,7 @@ _MAX_NAME = 50
 
 
 def checked_state_name(name: Any) -> str:
-    """Return the name of a state, which is part of the names of tables and keys in its store.
+    """Return the name of a state. Raises ConfigError for a name that cannot be part of table and key names in a store.
 
     >>> checked_state_name("word_counts")
     'word_counts'
@@ -120,7 +119,7 @@ def checked_state_name(name: Any) -> str:
 
 
 class PartitionId(NamedTuple):
-    """Which partition of which state; errors call it `counts/0`."""
+    """A partition of a state; `counts/0` in errors."""
 
     state: str
     partition: int
@@ -131,14 +130,14 @@ class PartitionId(NamedTuple):
 
 
 class StateRow(NamedTuple):
-    """What is stored under a key; None is no value. `previous` is the value before anything of `txid` was applied."""
+    """The stored row of a key; None is no value. `previous` is the value before `txid`."""
 
     txid: int
     value: bytes | None
     previous: bytes | None = None
 
     def checksum(self, place: PartitionId, key: bytes) -> int:
-        """Return the CRC32 over what the row holds and where it belongs."""
+        """Return the CRC32 over the row, its partition and its key."""
         crc = zlib.crc32(f"{place} {self.txid} {len(key)} ".encode() + key)
         for part in (self.value, self.previous):
             crc = zlib.crc32(b"-" if part is None else b"+%d " % len(part) + part, crc)
@@ -146,7 +145,7 @@ class StateRow(NamedTuple):
 
     @classmethod
     def sound(cls, place: PartitionId, key: Any, txid: Any, value: Any, previous: Any, crc: Any) -> StateRow:
-        """Return the row that a store holds. Raises CorruptStateError unless it is as it was written."""
+        """Return the row that a store holds. Raises CorruptStateError if its checksum does not match."""
         row = cls(txid, value, previous)
         plain = type(txid) is int and type(key) is bytes and all(type(p) in (bytes, type(None)) for p in row[1:])
         if not plain or row.checksum(place, key) != crc:
@@ -158,10 +157,10 @@ class StateRow(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who writes a state: the life of a topology and its step, as a text of its own, and the first txid that is committed there.
+    """The writer of a state: an id made of the life of the topology and its step, and the first txid that it commits there.
 
-    counts: whether a partition without a fence has no rows, so that they can be counted from there; a state that was
-    non-transactional before has some.
+    counts: whether a partition without a fence has no rows, so that counting rows can begin there. A state that was
+    non-transactional before has rows without a fence.
     """
 
     id: str
@@ -170,9 +169,9 @@ class Owner(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Who wrote last to a partition, and what its rows are. owner: the id of an Owner, empty for a state that is driven by hand.
+    """The last writer of a partition, and the format of its rows. owner: the id of an Owner, empty for a state used by hand.
 
-    rows: how many there are, those without a value too; None where a version wrote the fence that did not count them.
+    rows: the number of rows, including those without a value; None if the fence was written by a version that did not count them.
     """
 
     attempt: TransactionAttempt
@@ -198,7 +197,7 @@ class Fence(NamedTuple):
 
     @classmethod
     def of(cls, record: Any, place: PartitionId) -> Fence:
-        """Return the fence of a record. Raises CorruptStateError for one that is damaged, newer, or another partition's."""
+        """Return the fence of a record. Raises CorruptStateError if it is damaged, of a newer version, or of another partition."""
         what = f"the fence of the state {place}"
         if not isinstance(record, bytes):
             raise CorruptStateError(f"{what} is {quote(record)}, wanted bytes; restore the state from a copy")
@@ -221,7 +220,7 @@ class Fence(NamedTuple):
         return fence
 
     def require(self, kind: StateType, codec: str, place: PartitionId) -> None:
-        """Raise DefinitionChangedError unless the rows are what the state that reads them makes of them."""
+        """Raise DefinitionChangedError unless the rows have this kind, codec and number of partitions."""
         differences = {
             "kind": (self.kind.value, kind.value),
             "codec": (self.codec, codec),
@@ -236,8 +235,8 @@ class Fence(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a partition holds, as of one moment: its fence (None: no batch yet), a row or None per key that was asked for,
-    and what an earlier attempt at the same txid left, if that was asked for."""
+    """The contents of a partition as of one moment: its fence (None: no batch yet), the row or None of each requested key, and, if
+    requested, the rows that an earlier attempt at the same txid left."""
 
     fence: Fence | None
     rows: Sequence[StateRow | None]
@@ -245,44 +244,45 @@ class Reading(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Write only if the fence is still the `expected` one (None: there is none yet), and leave this one."""
+    """A condition of a write: the fence must still be the `expected` one (None: no fence yet); it is replaced by the new one."""
 
     expected: Fence | None
     fence: Fence
 
 
 class BackingMap(Protocol):
-    """The rows of one partition in a store. Raises StoreUnavailableError while the store cannot be used."""
+    """The rows of one partition in a store. All methods raise StoreUnavailableError while the store cannot be used."""
 
     @property
     def place(self) -> PartitionId:
-        """Whose rows they are."""
+        """The partition of these rows."""
 
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
         """Read the fence and the rows of the keys, as of one moment.
 
-        With `undo`, and if the fence is that of an earlier attempt at the same txid: all rows of that txid, too, as `left`.
+        With `undo`, if the fence is that of an earlier attempt at the same txid, the reading also has all rows of that txid as
+        `left`.
         """
 
     def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
-        """Write all rows (None: delete) and the fence, at once and durably; return None, or the fence that was in the way.
+        """Write all rows (None: delete) and the fence atomically and durably; return None, or the fence that failed the claim.
 
-        Without a claim the rows are written whatever the fence is. After an answer that got lost the fence is read: if it is the
-        claim's own, it is returned too, for nobody knows whether this call wrote it or a twin of the same attempt.
+        Without a claim the rows are written whatever the fence is. After a lost reply the fence is read again. If it is the claim's
+        own fence, it is returned, because this call or another process with the same attempt may have written it.
         """
 
     def items(self) -> Iterator[tuple[bytes, StateRow]]:
         """Yield all rows in order of the keys, checked."""
 
     def count(self) -> int:
-        """Return how many rows there are; asked at the start of a topology."""
+        """Return the number of rows; called at the start of a topology."""
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
 
 
 def counted(backing: BackingMap) -> tuple[Fence | None, int]:
-    """Return the fence of a partition and how many rows there are beside it, as of one moment."""
+    """Return the fence of a partition and its number of rows, as of one moment."""
     while True:
         fence, rows = backing.multi_get([]).fence, backing.count()
         if backing.multi_get([]).fence == fence:
@@ -300,7 +300,7 @@ def _key_shown(key: Any) -> str:
 
 
 class Verdict(Enum):
-    """What the fence that was found makes of an attempt."""
+    """How an attempt relates to the stored fence."""
 
     NEW = "new"
     RETRY = "retry"
@@ -326,11 +326,11 @@ RULES: dict[tuple[Verdict, StateType], Rule] = {
     (Verdict.DONE, _TRANSACTIONAL): Rule(apply=False, undo=False, claim=False),
     (Verdict.DONE, _OPAQUE): Rule(apply=False, undo=False, claim=False),
 }
-"""All that can happen; who is superseded is refused."""
+"""All cases; a superseded attempt is refused and has no rule."""
 
 
 def judge(found: TransactionAttempt | None, mine: TransactionAttempt) -> Verdict:
-    """Return what the attempt is to a partition where `found` wrote last, None if nobody did.
+    """Return how attempt `mine` relates to a partition that attempt `found` wrote last; None: no attempt has written.
 
     >>> five = TransactionAttempt(5, 1)
     >>> [judge(found, five).name for found in (None, TransactionAttempt(4, 7), TransactionAttempt(5, 0), five, five.next())]
@@ -344,10 +344,11 @@ def judge(found: TransactionAttempt | None, mine: TransactionAttempt) -> Verdict
 
 
 def judged(found: Fence | None, mine: Fence, since: int | None = None) -> Rule:
-    """Return the rule of an attempt, whose fence would be `mine`. since: the first txid that its owner commits here, if it has one.
+    """Return the rule of an attempt with the new fence `mine`. since: the first txid that its owner commits here, if there is an
+    owner.
 
-    Raises SupersededError if it came too late or another owner writes here, CorruptStateError if batches before it were lost,
-    DefinitionChangedError if the rows are another kind's, codec's or partitioning's.
+    Raises SupersededError if the attempt is too late or another owner writes here, CorruptStateError if earlier batches are lost,
+    DefinitionChangedError if the rows have another kind, codec or number of partitions.
     """
     check_owner(found, mine)
     if since is not None and mine.attempt.txid > since:
@@ -377,14 +378,14 @@ def check_owner(found: Fence | None, mine: Fence) -> None:
 
 
 def check_unbroken(found: Fence | None, committed: int, place: PartitionId) -> None:
-    """Raise CorruptStateError if a partition does not hold the batch that was committed last."""
+    """Raise CorruptStateError if a partition lacks the last committed batch."""
     last = 0 if found is None else found.attempt.txid
     if last < committed:
         raise lost(place, f"is at {'no batch' if found is None else f'txid {last}'}, expected txid {committed}")
 
 
 def lost(place: PartitionId, what: str) -> CorruptStateError:
-    """Return the error of a partition that lacks what was committed there."""
+    """Return the error of a partition that lacks committed batches."""
     return CorruptStateError(
         f"the state {place} {what}: what was committed there is lost (its file, tables or keys were deleted, cut, evicted or put "
         "back from an older copy). Put states and records (or checkpoint) back from one copy; or begin anew: new records (or a new "
@@ -393,7 +394,7 @@ def lost(place: PartitionId, what: str) -> CorruptStateError:
 
 
 def check_reading(reading: Reading, place: PartitionId) -> None:
-    """Raise CorruptStateError for rows that are newer than their fence: they were not written in one transaction."""
+    """Raise CorruptStateError for rows that are newer than their fence, which means they were not written in one transaction."""
     highest = 0 if reading.fence is None else reading.fence.attempt.txid
     for row in (*reading.rows, *reading.left.values()):
         if row is not None and row.txid > highest:
@@ -404,19 +405,19 @@ def check_reading(reading: Reading, place: PartitionId) -> None:
 
 
 def base(row: StateRow | None, txid: int, rule: Rule) -> bytes | None:
-    """Return the value that the updates of this txid start from."""
+    """Return the value from which the updates of this txid start."""
     if row is None:
         return None
     return row.previous if rule.undo and row.txid == txid else row.value
 
 
 def written(row: StateRow | None, txid: int, value: bytes | None, rule: Rule) -> StateRow:
-    """Return the row with the value that this txid gives it; one without a value stays, as a sign of the txid."""
+    """Return the row with its new value in this txid. A row without a value is kept, because it records the txid."""
     return StateRow(txid, value, base(row, txid, rule))
 
 
 def undone(left: Mapping[bytes, StateRow]) -> dict[bytes, StateRow | None]:
-    """Return the rows that an earlier attempt at the txid left as they are without it; None deletes one that was new."""
+    """Return the rows of an earlier attempt at the txid, restored to their values before it; None deletes a row that was new."""
     return {
         key: None if row.previous is None else StateRow(row.txid, row.previous, row.previous)
         for key, row in left.items()
@@ -424,7 +425,7 @@ def undone(left: Mapping[bytes, StateRow]) -> dict[bytes, StateRow | None]:
 
 
 def check_repeated(row: StateRow | None, txid: int, key: object, place: PartitionId) -> None:
-    """Raise BatchChangedError if a transactional batch, of which the rows are there already, did not write this one."""
+    """Raise BatchChangedError if the first attempt at a transactional batch did not write this row."""
     if row is None or row.txid != txid:
         raise BatchChangedError(
             f"batch {txid} updates {quote(key)} in the state {place}, which it did not when it was committed there: a "
@@ -436,11 +437,11 @@ def check_repeated(row: StateRow | None, txid: int, key: object, place: Partitio
 
 
 LEDGER = -1
-"""The partition number under which a state keeps its claims."""
+"""The partition number under which a state stores its claims."""
 
 
 class AttemptLedger:
-    """The claims of one state, in partition LEDGER of its store. Cost: one read and one write a claim."""
+    """The claims of one state, in partition LEDGER of its store. Cost of a claim: one read and one write."""
 
     def __init__(self, backing: BackingMap, kind: StateType, codec: str, owner: Owner | None = None) -> None:
         self._backing = backing
@@ -449,10 +450,10 @@ class AttemptLedger:
         self._owner = owner
 
     def claim(self, txid: int, at_least: int = 0) -> TransactionAttempt:
-        """Return the next attempt at a batch, of this number at least, durably claimed before it is returned.
+        """Claim the next attempt at a batch, durably, and return it; its number is at least `at_least`.
 
-        Raises SupersededError if a later batch was begun or the state is another owner's, CorruptStateError if claims before it
-        were lost, DefinitionChangedError if the state was of another kind or has another number of partitions.
+        Raises SupersededError if a later batch was begun or the state has another owner, CorruptStateError if earlier claims are
+        lost, DefinitionChangedError if the state has another kind or number of partitions.
         """
         name, since = ("", None) if self._owner is None else self._owner[:2]
         while True:
@@ -466,14 +467,14 @@ class AttemptLedger:
                 return mine.attempt
 
     def mark(self) -> None:
-        """Leave a fence before the first txid, unless there is one: a state whose rows have no fence was begun."""
+        """Write a fence before the first txid, unless there is one, to record that the state was begun."""
         found = self._backing.multi_get([]).fence
         if found is None:
             mine = Fence(TransactionAttempt(NO_TXID, 0), self._kind, self._codec, self._backing.place, rows=0)
             self._backing.multi_put({}, Claim(None, mine))
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
         self._backing.close()
 
     def _next(self, found: Fence | None, txid: int, at_least: int) -> TransactionAttempt:
@@ -496,8 +497,8 @@ _ANY = 1 << 62
 
 
 class Progress(NamedTuple):
-    """How far the records of a life are. who: what errors call it, "topology 'words'". committed: the last txid that is committed,
-    0 for none. begun: the greatest attempt that may have come to a state."""
+    """The progress in the records of a life. who: its name in errors, "topology 'words'". committed: the last committed txid, 0 for
+    none. begun: the greatest attempt that may have reached a state."""
 
     who: str
     committed: int
@@ -505,18 +506,18 @@ class Progress(NamedTuple):
 
     @classmethod
     def of(cls, who: str, committed: int, attempt: int | None) -> Progress:
-        """Return the progress with the next txid begun, as this attempt at most; None: it is not begun."""
+        """Return the progress where the next txid was begun, up to this attempt; None: it was not begun."""
         begun = TransactionAttempt(committed, _ANY) if attempt is None else TransactionAttempt(committed + 1, attempt)
         return cls(who, committed, begun)
 
     @classmethod
     def unnumbered(cls, who: str, committed: int, is_begun: bool) -> Progress:
-        """Return the same where the records do not know attempts, but the state's ledger does."""
+        """Return the progress where attempts are not in the records but in the state's ledger."""
         return cls.of(who, committed, _ANY if is_begun else None)
 
 
 class WrittenState(NamedTuple):
-    """A state that a topology writes: what errors call it, its factory, and the number of its partitions."""
+    """A state that a topology writes: its name in errors, its factory, and its number of partitions."""
 
     id: str
     factory: Any
@@ -525,8 +526,8 @@ class WrittenState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What a life keeps beside its progress: its id, and since which txid it writes each state, by name. since is None in records
-    of a version that did not keep it."""
+    """The stored identity of a life: its id, and the first txid of each state, by the state's name. `since` is None in records of a
+    version that did not store it."""
 
     id: str
     since: Mapping[str, int] | None = None
@@ -537,7 +538,7 @@ class Life:
 
     @classmethod
     def of(cls, data: Any, new_id: str) -> Life:
-        """Return the life of plain data, one with a new id for None. Raises CorruptStateError for anything else."""
+        """Return the life of plain data; None gives a life with the new id. Raises CorruptStateError for damaged data."""
         if data is None:
             return cls(new_id)
         since = data.get("since") if isinstance(data, Mapping) and data.get("format") == _FORMAT else None
@@ -553,11 +554,11 @@ class Life:
 def owned(
     life: Life, states: Iterable[WrittenState], progress: Progress, *, claims: bool
 ) -> tuple[Life, dict[str, Owner]]:
-    """Compare what the records know with what each partition holds; return what to keep, and who writes each state, by its id.
+    """Compare the records with the fence of each partition; return the life to store, and the owner of each state by its id.
 
     claims: whether attempts are claimed in the ledgers of the states (Spark). A factory without `stored` is not compared. Raises
-    SupersededError for a state of another life, or one that is ahead of the records; CorruptStateError for one that is lost.
-    Cost: a read and a count of rows for each partition.
+    SupersededError for a state of another life, or one that is ahead of the records; CorruptStateError for a state that lacks
+    batches. Cost: one read and one count of rows per partition.
     """
     since, owners = dict[str, int](), dict[str, Owner]()
     names = Counter[str]()
@@ -579,7 +580,7 @@ def owned(
 def _compare(
     state: WrittenState, owner: Owner, progress: Progress, *, is_known: bool, is_older: bool, claims: bool
 ) -> bool:
-    """Return whether partitions without a fence have no rows."""
+    """Compare the partitions of one state; return whether its partitions without a fence have no rows."""
     is_counted, is_fenced = True, state.factory.kind is not StateType.NON_TRANSACTIONAL
     for place, fence, rows in state.factory.stored(state.partitions):
         is_counted = is_counted and (fence is not None or not rows)
@@ -599,7 +600,7 @@ def _compare(
 
 
 def _is_expected(place: PartitionId, is_fenced: bool, claims: bool, is_older: bool) -> bool:
-    """Whether a partition has a fence once something is committed."""
+    """Whether a partition must have a fence after the first commit."""
     if place.partition != LEDGER:
         return is_fenced
     return claims or not (is_fenced or is_older)
@@ -623,7 +624,7 @@ def _refuse_foreign(state: WrittenState, owner: Owner, progress: Progress, fence
 
 
 def _named(state: WrittenState) -> str:
-    """Return what a factory writes to, in a message."""
+    """Return the name of a factory's state, for messages."""
     factory = getattr(state.factory, "factory", state.factory)
     store = getattr(factory, "store", None)
     return quote(factory) if store is None else f"{factory.name} in {quote(store)}"

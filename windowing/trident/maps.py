@@ -1,24 +1,24 @@
 """The map states: NonTransactionalMap, TransactionalMap, OpaqueMap, their caches, and SnapshottableMap, a map of one value.
 
-                      batch 5 comes for the first time     it comes again, as another attempt
-    non-transactional adds to what is there                 adds again
-    transactional     adds, writes the fence 5:0            keeps what is there, writes the fence 5:1
-    opaque            adds, writes the fence 5:0            undoes 5:0 wherever it wrote, adds, writes the fence 5:1
+                      first attempt at batch 5              another attempt at batch 5
+    non-transactional adds to the stored value              adds again
+    transactional     adds, writes the fence 5:0            keeps the stored value, writes the fence 5:1
+    opaque            adds, writes the fence 5:0            undoes 5:0 in all its rows, adds, writes the fence 5:1
 
     map  ->  CachedBatchReadsMap  ->  [CachedMap]  ->  the store
              one batch; one read       many batches      one partition
              for each key, one write
 
 Laws
-- The last two kinds are exactly-once, whoever crashes, comes late or comes twice: `fence.py` decides, and says why.
-- A batch sees one moment of the store: readings with different fences are a conflict. A key is read once, then remembered. Reads of
-  one `multi_update` are one round trip; the writes of a commit are one, with the fence.
-- Until `commit` nothing of a transactional or opaque batch is in the store. (A non-transactional map writes at once, as Storm's.)
-- All updates of a key are applied, in order, however often it comes. (Storm's last one wins.)
-- CachedMap writes first, then remembers; a write that fails or is refused makes it forget everything. (Storm's remembers first:
-  after a put that failed, the retry finds its update applied, and it never reaches the store.) What it remembers is as of one
-  fence, and never outlives it: whoever decides from it decides as from the store, since the store refuses a claim that expects
-  another.
+- The last two kinds are exactly-once under crashes, delayed attempts and duplicates; the rules are in `fence.py`.
+- A batch reads one version of the store: readings with different fences are a conflict. Each key is read once and then kept. The
+  reads of one `multi_update` are one round trip; the writes of a commit, with the fence, are one.
+- Before `commit` nothing of a transactional or opaque batch is in the store. (A non-transactional map writes at once, as in Storm.)
+- All updates of a repeated key are applied in order. (In Storm only the last one counts.)
+- CachedMap writes to the store first and to its cache second; a write that fails or is refused clears the cache. (Storm's cache is
+  written first: after a failed put the retry finds its update in the cache, and the update never reaches the store.) All cached
+  rows belong to one fence. A decision from the cache equals one from the store, because the store refuses a claim that expects
+  another fence.
 
 Source: Storm's classes of these names.
 """
@@ -71,16 +71,16 @@ __all__ = [
 
 
 class RetVal(NamedTuple):
-    """A row as the batch sees it; `cached`: the batch itself wrote it."""
+    """A row as read by the batch; `cached`: whether the batch itself wrote it."""
 
     row: StateRow | None
     cached: bool
 
 
 class CachedBatchReadsMap:
-    """The rows of one batch over a backing map; `undo` asks for what an earlier attempt at its txid left.
+    """The rows of one batch over a backing map; `undo` also reads the rows that an earlier attempt at its txid left.
 
-    Cost: at most one round trip for each `read`, and none for keys that were read or written before.
+    Cost: at most one round trip per `read`, none for keys that were read or written before.
     """
 
     def __init__(self, backing: BackingMap, undo: TransactionAttempt | None = None) -> None:
@@ -92,11 +92,11 @@ class CachedBatchReadsMap:
 
     @property
     def written(self) -> Mapping[bytes, StateRow | None]:
-        """What the batch has written."""
+        """The rows that the batch has written."""
         return self._written
 
     def read(self, keys: Iterable[bytes]) -> Reading | None:
-        """Read the keys that are not known yet; return the reading, None if nothing had to be read. The first always reads."""
+        """Read the keys that were not read yet; return the reading, or None if there were none. The first call always reads."""
         missing = [key for key in dict.fromkeys(keys) if key not in self._read]
         if self.reading is not None and not missing:
             return None
@@ -114,15 +114,15 @@ class CachedBatchReadsMap:
         return RetVal(self._written[key] if cached else self._read[key], cached)
 
     def stored(self, key: bytes) -> StateRow | None:
-        """Return the row of a key as it was read, whatever the batch has written since."""
+        """Return the row of a key as it is in the store, without the batch's own writes."""
         return self._read[key]
 
     def put(self, key: bytes, row: StateRow | None) -> None:
-        """Write a row, for the batch to see."""
+        """Write a row; only this batch reads it until `flush`."""
         self._written[key] = row
 
     def require_current(self) -> None:
-        """Raise StateConflictError if what was read is only what a cache remembers: another life of the task has written since."""
+        """Raise StateConflictError if a cached reading is outdated, because another instance of the task has written since."""
         assert self.reading is not None
         if isinstance(self._backing, CachedMap):
             self._backing.forget()
@@ -135,16 +135,16 @@ class CachedBatchReadsMap:
         )
 
     def flush(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
-        """Write to the store what the batch has written, over `rows`; return what the store says."""
+        """Write `rows` and then the batch's rows to the store in one call; return the store's result."""
         return self._backing.multi_put({**rows, **self._written}, claim)
 
 
 class CachedMap:
-    """A backing map that remembers the `size` rows used last, least recently used first out.
+    """A backing map with an LRU cache of `size` rows.
 
-    Keys without a row are remembered too. While all keys of a batch are known, it reads nothing. What a state without a fence
-    (a non-transactional one) remembers is right as long as nobody else writes to its partition. Whoever does not claim what he
-    read asks what is `beneath`.
+    Keys without a row are cached too. While all keys of a batch are cached, the store is not read. For a state without a fence (a
+    non-transactional one) the cache is correct only while no other process writes to its partition. A reader that makes no claim
+    must read the map `beneath`.
     """
 
     def __init__(self, backing: BackingMap, size: int = 5000) -> None:
@@ -215,15 +215,15 @@ class CachedMap:
             self._rows.popitem(last=False)
 
     def forget(self) -> None:
-        """Read anew from now on."""
+        """Clear the cache."""
         self._rows.clear()
         self._known, self._fence = False, None
 
     def check(self) -> None:
-        """Assert what "correct" means."""
-        # Never more than was allowed.
+        """Assert the invariants."""
+        # The cache has at most `size` rows.
         assert len(self._rows) <= self.size
-        # Rows are remembered only beside the fence that they are as of.
+        # Rows are cached only together with their fence.
         assert self._known or not self._rows
 
 
@@ -231,12 +231,12 @@ class CachedMap:
 
 
 class _Map:
-    """What the three maps share: keys and values as bytes, and puts as updates."""
+    """The common base of the three maps: keys and values as bytes, and puts as updates."""
 
     def __init__(self, backing: BackingMap, codec: StateCodec | None = None) -> None:
         self.backing = backing
         self.codec: StateCodec = TypedJson() if codec is None else codec
-        # A cache may be behind another process: a commit finds that out, a query would not.
+        # A cache may be outdated by another process: a commit detects that, a query would not.
         self._queried = backing.beneath if isinstance(backing, CachedMap) else backing
 
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -249,7 +249,7 @@ class _Map:
         self.multi_put(keys, [None] * len(keys))
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield all stored keys and values, in the order of the keys' bytes."""
+        """Yield all stored keys and values, in the order of the encoded keys."""
         what = f"a key of the state {self.backing.place}"
         for key, row in self.backing.items():
             if row.value is not None:
@@ -289,7 +289,7 @@ class _Map:
 
 
 class NonTransactionalMap(_Map):
-    """Every update is applied when it comes, and again when it comes again; it keeps no earlier values, so `as_of` is ignored."""
+    """Applies every update at once, and again in a replay. It stores no earlier values, so `as_of` is ignored."""
 
     kind: ClassVar[StateType] = StateType.NON_TRANSACTIONAL
 
