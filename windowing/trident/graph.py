@@ -1,20 +1,20 @@
-r"""The graph of a Trident topology, and how its nodes become groups.
+r"""The graph of a Trident topology, and the merging of its nodes into groups.
 
     SpoutNode      a source: batches of a spout, or requests of DRPC
     ProcessorNode  an operation: each, aggregate, persist, ...
-    PartitionNode  a repartition: where tuples change their task
+    PartitionNode  a repartition: tuples move to other tasks
 
     sentences --0--> each --0--> partition_by --0--> aggregate --0--> persist
-                       \--0------------------------------------1--> join        the index tells the inputs of a node apart
+                       \--0------------------------------------1--> join        the index numbers the inputs of a node
 
-A Stream writes StepDeclarations into a GraphBuilder, unchecked; a Node is a step with its fields known. Numbers count in the order
-in which nodes were made, a node after its sources, so the order of numbers is an order of the graph.
+A Stream adds StepDeclarations to a GraphBuilder without checking them; a Node is a step with resolved fields. Nodes are numbered in
+the order in which they are made, each after its sources, so the order of numbers is a topological order.
 
-GraphGrouper merges nodes into groups, each to run in one task, until no two of them can be merged:
+GraphGrouper merges nodes into groups until no two groups can be merged. A group runs as a unit in each of its tasks.
 
-    initial      one group for each operation; operations beside one state together
-    merge        g with h, if all that leaves g goes to h, or all that enters g comes from h
-    never        across a repartition or a spout: these are in no group, and count as one neighbour of their own
+    initial      one group for each operation; operations that share a state are one group
+    merge        g with h, if every edge out of g goes to h, or every edge into g comes from h
+    never        across a repartition or a spout: these belong to no group, and each counts as a neighbour
 
     each --> each --> [partition] --> aggregate --> persist          {each, each}   {aggregate, persist}
 
@@ -54,7 +54,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """What a stream begins with: a spout under a name, or the requests of a function of DRPC. output: its fields, if said."""
+    """The source of a stream: a named spout, or the requests of a DRPC function. output: its fields, if declared."""
 
     name: Any
     spout: Any = None
@@ -69,7 +69,7 @@ class StreamSource:
 
 @dataclass(eq=False, slots=True)
 class StepDeclaration:
-    """A node as it was written. `number` counts from 1, and is what sentences call a step."""
+    """A declared step. `number` counts from 1 and identifies the step in messages."""
 
     number: int
     what: StreamSource | Operation | Partitioning
@@ -79,12 +79,12 @@ class StepDeclaration:
 
     @property
     def called(self) -> str:
-        """How a sentence calls it: "step 3, each(sentence) with Split"."""
+        """Its name in messages: "step 3, each(sentence) with Split"."""
         return f"step {self.number}, {self.title}"
 
     @property
     def title(self) -> str:
-        """What a person calls it."""
+        """The title in sentences and drawings."""
         return self.what.title if isinstance(self.what, StreamSource | Operation) else f"partition by {self.what}"
 
     @property
@@ -94,7 +94,7 @@ class StepDeclaration:
 
 
 class GraphBuilder:
-    """A topology while it is written: its steps, and what was noted on the way."""
+    """A topology under construction: its steps, and the mistakes noted so far."""
 
     def __init__(self) -> None:
         self.steps: list[StepDeclaration] = []
@@ -108,25 +108,25 @@ class GraphBuilder:
         sources: tuple[StepDeclaration, ...],
         name: str | None = None,
     ) -> StepDeclaration:
-        """Add a step behind others."""
+        """Add a step behind other steps."""
         step = StepDeclaration(len(self.steps) + 1, what, sources, name)
         self.steps.append(step)
         return step
 
     def note(self, problem: str) -> None:
-        """Note a mistake that no step could tell."""
+        """Note a mistake that belongs to no single step."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def state_id(self) -> str:
-        """Return the id of one more state."""
+        """Return the id for the next state."""
         self._states += 1
         return f"state{self._states}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node with its fields. name: what its author called the stream. hint: the parallelism that was asked for."""
+    """A node with resolved fields. name: the author's name of the stream. hint: the requested parallelism."""
 
     number: int
     title: str
@@ -136,13 +136,13 @@ class Node:
 
     @property
     def called(self) -> str:
-        """How errors call it."""
+        """Its name in messages."""
         return f"step {self.number}, {self.title}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoutNode(Node):
-    """A source. kind: what it promises about batches that come again, None for requests of DRPC."""
+    """A source. kind: what its replayed batches contain, None for DRPC requests."""
 
     source: StreamSource
     kind: SpoutKind | None
@@ -170,7 +170,7 @@ class PartitionNode(Node):
 
 @dataclass(frozen=True, slots=True, order=True)
 class IndexedEdge:
-    """Tuples go from one node to another, of which they are input number `index`."""
+    """An edge from one node to input number `index` of another."""
 
     source: int
     target: int

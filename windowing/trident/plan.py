@@ -4,28 +4,30 @@
       1 sentences                      2 each (P)                     5 combine (P)
                                        3 partial (P)                  6 persist (C)
 
-`TridentTopology.build` makes it, and has found every mistake. Its stages are groups: each works in the processing phase of a batch,
-then in its commit, in the order of the txids. A node is of the commit phase if it commits (persist, window) or reads, by way of
-others, one that does. Drivers with a TridentBoltExecutor a task ask `coord_specs` what a task waits for:
+`TridentTopology.build` makes it after all checks have passed. Its stages are groups. A group works in the processing phase of a
+batch and then in its commit phase; commits are in txid order. A node belongs to the commit phase if it commits (persist, window) or
+reads, directly or not, a node that does. Drivers with one TridentBoltExecutor per task get from `coord_specs` what a task waits
+for:
 
-    group waits        (plan.waits)  it reports at the commit: it commits, or reads a group that waits
-    reports            the tasks of groups that it reads, and that do not wait
-    commit_reports     those that do
+    group waits        (plan.waits)  it reports in the commit phase, because it commits or reads a group that waits
+    reports            the tasks of the groups that it reads and that do not wait
+    commit_reports     the tasks of the groups that it reads and that wait
     targets            the tasks of the groups that read it
 
-A task reports once for a batch, so a group that waits tells all groups behind it at the commit, also of what was complete before.
+A task reports once per batch. So a group that waits reports to all groups behind it in the commit phase, also for nodes that were
+complete before.
 
-To a driver that takes a batch through the plan at once (Spark's) a batch comes once. `by_section` cuts each group into a stage for
-each section (execution/plan.py says which there are) that it has operations of; between them tuples stay in their task:
+The driver on Spark takes each batch through the whole plan in one pass. For it `by_section` cuts each group into one stage per
+section (see execution/plan.py) of its operations; between these stages tuples stay in their task:
 
     b_0: each, partial --fields--> b_1: combine | persist, new values --> ...
     depth 0 (with the spout)       depth 1 BATCH  depth 2 COMMIT
 
-Where `combine` is by key, of combiners of this library, which fail no attempt, and the state tells attempts apart, it is of the
-COMMIT section too: then b_1 is one stage, and a tuple goes over one exchange only.
+If `combine` is by key, its combiners are built-in ones, which fail no attempt, and the state distinguishes attempts, then `combine`
+is part of the COMMIT section: b_1 is one stage, and a tuple crosses one exchange only.
 
-What does something with each tuple by itself, right behind a spout, works where the spout does, at depth 0. All else is deeper than
-what it reads, and than all stages of the sections before. Both plans have the same laws: `check`.
+Operations on single tuples directly behind a spout run in the spout's stage, at depth 0. Every other stage is deeper than the
+stages it reads and than all stages of earlier sections. Both plans satisfy the same laws: `check`.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ _BY_ITSELF = (Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation)
 
 
 class Phase(Enum):
-    """When a node works: with the tuples of a batch, in any order of batches, or when the batch is committed, in txid order."""
+    """When a node works: when a batch's tuples arrive, in any order of batches, or when the batch is committed, in txid order."""
 
     PROCESS = "process"
     COMMIT = "commit"
@@ -71,7 +73,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
-    """A state: its factory and what is asked of it, and the group whose task i holds partition i (None: nobody asks it)."""
+    """A state: its factory and options, and the group whose task i holds partition i (None: no node uses the state)."""
 
     id: str
     spec: StateSpec
@@ -81,7 +83,7 @@ class StatePlan:
 
 @dataclass(frozen=True, slots=True)
 class Drpc:
-    """A function of DRPC: where its requests come in, and the node whose tuples answer them."""
+    """A DRPC function: the source of its requests, and the node whose tuples are the answers."""
 
     function: str
     spout: int
@@ -90,7 +92,7 @@ class Drpc:
 
 @dataclass(frozen=True, kw_only=True)
 class TridentPlan(ExecutionPlan):
-    """What all drivers run. batch_groups: of each node; streams that meet share one, and with it their batches."""
+    """The plan that all drivers run. batch_groups: the batch group of each node; connected streams share batches."""
 
     graph: Graph
     phases: Mapping[int, Phase]
@@ -114,7 +116,7 @@ class TridentPlan(ExecutionPlan):
         )
 
     def owned_by(self, owners: Mapping[str, Owner]) -> TridentPlan:
-        """Return the same plan, whose states these owners write, by the id of the state."""
+        """Return the plan with these owners as the writers of its states, by the id of the state."""
         states = dict(self.states)
         for id, owner in owners.items():
             spec = states[id].spec
@@ -124,15 +126,15 @@ class TridentPlan(ExecutionPlan):
         return replace(self, states=states)
 
     def processor(self, number: int) -> ProcessorNode:
-        """Return a node that is an operation."""
+        """Return the node with this number, which is an operation."""
         node = self.graph.nodes[number]
         assert isinstance(node, ProcessorNode)
         return node
 
     def waits(self, group: str, batch_group: str) -> bool:
-        """Return whether a group has all of a batch at its commit only: it commits, or reads a group that waits.
+        """Return whether a group is complete for a batch only in the commit phase: it commits, or reads a group that waits.
 
-        For drivers whose tasks report once for a batch, when they have finished all of it. Cost: O(groups * exchanges).
+        For drivers whose tasks report once per batch, after finishing it. Cost: O(groups * exchanges).
         """
         waiting: dict[str, bool] = {}
         for id, found in self.stages.items():
@@ -143,20 +145,20 @@ class TridentPlan(ExecutionPlan):
         return waiting[group]
 
     def by_section(self) -> TridentPlan:
-        """Return the plan with its groups cut into a stage for each section. Cost: O(nodes * edges), once.
+        """Return the plan with each group cut into one stage per section. Cost: O(nodes * edges).
 
-        A plan with functions of DRPC has stages for them too; who cannot answer them refuses such a plan.
+        DRPC functions have stages too; a driver that cannot answer requests must refuse such a plan.
         """
         cut = _Cut(self)
         stages = numbered(cut.stages())
-        holder = {id: stage.id for stage in stages.values() for id in stage.states}  # the last one, which writes it
+        holder = {id: stage.id for stage in stages.values() for id in stage.states}  # the last stage writes it
         states = {
             id: state if state.group is None else replace(state, group=holder[id]) for id, state in self.states.items()
         }
         return replace(self, stages=stages, exchanges=cut.exchanges, states=states)
 
     def title(self, operator: Any) -> str:
-        """Return what a drawing calls a node."""
+        """Return the title of a node in drawings."""
         return self.graph.nodes[operator].title
 
     def line_of(self, operator: Any) -> str:
@@ -167,11 +169,11 @@ class TridentPlan(ExecutionPlan):
         return f"{operator} {node.title}{f' of {reads}' if reads else ''}{phase} -> {node.schema.ddl or 'nothing'}"
 
     def is_apart(self, exchange: Exchange) -> bool:
-        """Return whether an exchange is drawn dotted: its tuples come in the commit phase."""
+        """Return whether an exchange is drawn dotted, because it carries tuples in the commit phase."""
         return self.phases[exchange.source] is Phase.COMMIT
 
     def windows(self) -> dict[str, Any]:
-        """Return what the stored windows of TridentCluster depend on (execution/compatibility.py): by group and node."""
+        """Return the definition of the stored windows of TridentCluster (execution/compatibility.py), by group and node."""
         return {
             "windows": {
                 f"{group.id}, {self.graph.nodes[number].called}": {
@@ -186,9 +188,9 @@ class TridentPlan(ExecutionPlan):
         }
 
     def stream(self, partitions: int, states: Any) -> dict[str, Any]:
-        """Return what a checkpoint of Spark depends on, of a plan by section: sources, stages of windows.
+        """Return the definition that a checkpoint on Spark stores for a plan by section: its sources and its stages with windows.
 
-        states: who writes them.
+        states: the writers of the states.
         """
 
         def fixed(number: int) -> dict[str, Any]:
@@ -211,7 +213,7 @@ class TridentPlan(ExecutionPlan):
         }
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants of a plan."""
         super().check()
         of = {number: group.id for group in self.stages.values() for number in group.operators}
         operations = {number for number, node in self.graph.nodes.items() if not isinstance(node, PartitionNode)}
@@ -226,12 +228,12 @@ class TridentPlan(ExecutionPlan):
         wanted = [(edge.target, edge.index) for edge in self.graph.edges if edge.target in operations]
         assert sorted(inside + brought) == sorted(wanted)
         for exchange in self.exchanges:
-            # An identity keeps the number of tasks, a batch stays in its batch group.
+            # An identity exchange keeps the number of tasks; a batch stays in its batch group.
             sizes = {self.stages[exchange.stage].parallelism, self.stages[exchange.target].parallelism}
             assert len(sizes) == 1 or not isinstance(exchange.grouping, IdentityGrouping)
             assert {self.batch_groups[target] for target, _ in exchange.targets} == {exchange.batch_group}
         for edge in self.graph.edges:
-            # What reads a node of the commit phase is of it too.
+            # A node that reads a node of the commit phase is in the commit phase too.
             assert self.phases[edge.source] is Phase.PROCESS or self.phases[edge.target] is Phase.COMMIT
         for state in self.states.values():
             # Task i of its group holds partition i of a state.
@@ -253,7 +255,7 @@ TaskId = tuple[str, int]
 
 
 def coord_specs(plan: TridentPlan, group: Stage) -> dict[str, CoordSpec]:
-    """Return the spec of a group's tasks for each batch group that it works for; none for a spout, which has its own executor."""
+    """Return the spec of a group's tasks for each of its batch groups; none for a spout, which has an executor of its own."""
     return {} if group.is_spout else {name: _spec(plan, group, name) for name in group.batch_groups}
 
 
@@ -286,7 +288,7 @@ def _tasks(plan: TridentPlan, groups: Iterable[str]) -> tuple[TaskId, ...]:
 
 
 class _Cut:
-    """What is found out about a plan; `section` is that of each operation, `id` the stage that each node comes to."""
+    """The cut of a plan by section. `section`: the section of each operation; `id`: the stage of each node."""
 
     def __init__(self, plan: TridentPlan) -> None:
         self.plan = plan
@@ -314,8 +316,8 @@ class _Cut:
         return found | dict.fromkeys(filter(self._only_combines, found), Section.COMMIT)
 
     def _only_combines(self, number: int) -> bool:
-        """Return whether a step can be part of the commit of the only state that it leads to: it brings together, by key, what
-        combiners of this library have made, and those fail no attempt.
+        """Return whether an aggregation can run in the commit section of the only state behind it: it combines by key, with
+        built-in combiners, which fail no attempt.
         """
         plan = self.plan
         operation, readers = plan.processor(number).operation, plan.graph.out_edges[number]
@@ -329,7 +331,7 @@ class _Cut:
         return fenced and self.group[number] is self.group[written.number]
 
     def _parts(self, group: Stage) -> list[tuple[str, tuple[int, ...]]]:
-        """Return the stages of a group, by id: the group's own where there is one only."""
+        """Return the stages of a group by id; a single stage keeps the group's id."""
         if group.is_spout:
             return [(group.id, group.operators)]
         of = {
@@ -350,7 +352,7 @@ class _Cut:
                     yield self._leading(exchange, targets)
 
     def _within_groups(self) -> Iterator[Exchange]:
-        """Yield what leads from one section of a group to another: each task hands on to the same task."""
+        """Yield the exchanges from one section of a group to another; each task sends to the task of the same number."""
         found: dict[tuple[int, Section, bool], list[IndexedEdge]] = {}
         for edge in self.plan.graph.edges:
             if edge.source not in self.section or edge.target not in self.section:

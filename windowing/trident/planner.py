@@ -1,17 +1,17 @@
-"""The planner of Trident: what an author wrote is resolved, its mistakes are found, and what is right becomes a TridentPlan.
+"""The planner of Trident: resolves a declared topology, finds its mistakes, and makes a TridentPlan.
 
-    resolve    GraphBuilder -> ResolvedTrident: nodes with their fields. A step that cannot be understood has no node, what follows
-               it is passed over, and the rest goes on, so that all mistakes are reported together, each once
-    RULES      every mistake of a whole topology, a function each, which yields a sentence for each place where it is made; what is
-               wrong with one step its operation says. A rule's docstring begins with its row in docs/guides/trident_streams.md
+    resolve    GraphBuilder -> ResolvedTrident: nodes with their fields. A step that cannot be resolved gets no node, and the steps
+               behind it are skipped, so that all independent mistakes are reported together, each once
+    RULES      one function for each mistake that a topology as a whole can have; it yields a sentence for each occurrence. Mistakes
+               of a single step are found by its operation. A rule's docstring begins with its row in docs/guides/trident_streams.md
     plan_of    groups, exchanges and parallelism:
 
-    1 groups        operations beside one state together, then GraphGrouper.merge_fully; each spout by itself
-    2 exchanges     every edge between groups: by the repartition on it, or identity where there is none
-    3 parallelism   groups that identity exchanges join have one: the largest hint of their nodes, at most
-                    topology.max.task.parallelism; a state with a number of partitions fixes it
-    4 batch groups  nodes that hang together have their batches in common
-    5 phases        what commits, and all behind it, works in the commit phase
+    1 groups        operations that share a state together, then GraphGrouper.merge_fully; each spout by itself
+    2 exchanges     one for every edge between groups: by the repartition on it, or identity without one
+    3 parallelism   groups connected by identity exchanges have the same: the largest hint of their nodes, at most
+                    topology.max.task.parallelism; a state with a fixed number of partitions decides it
+    4 batch groups  connected nodes share their batches
+    5 phases        operations that commit, and all behind them, work in the commit phase
 
 Source: Storm's `TridentTopology.build`, `completeDRPC`, `getGroupParallelisms`.
 """
@@ -77,9 +77,9 @@ class _Spout(NamedTuple):
 
 @dataclass(slots=True)
 class ResolvedTrident:
-    """What is known of a topology. graph: of the steps that could be understood, whose sources could be, too.
+    """A resolved topology. graph: the steps that were resolved together with all their sources.
 
-    one_task: the sources that are not parallel. problems: what could not be read.
+    one_task: the sources that run in one task. problems: the mistakes of single steps.
     """
 
     declared: GraphBuilder
@@ -90,12 +90,12 @@ class ResolvedTrident:
 
     @property
     def steps(self) -> list[StepDeclaration]:
-        """The steps as they were written."""
+        """The declared steps."""
         return self.declared.steps
 
     @property
     def spouts(self) -> list[SpoutNode]:
-        """The sources that could be understood."""
+        """The sources that were resolved."""
         return [node for node in self.graph.nodes.values() if isinstance(node, SpoutNode)]
 
     def doing(self, kind: type[_Operation]) -> Iterator[tuple[ProcessorNode, _Operation]]:
@@ -105,13 +105,13 @@ class ResolvedTrident:
                 yield node, node.operation
 
     def spouts_above(self, number: int) -> list[SpoutNode]:
-        """Return the sources that tuples of a node come from."""
+        """Return the sources of the tuples of a node."""
         above = self.graph.upstream(number)
         return [node for node in self.spouts if node.number in above]
 
 
 def resolve(declared: GraphBuilder, settings: Iterable[Setting]) -> ResolvedTrident:
-    """Read what the author wrote. Cost: O(steps + fields)."""
+    """Resolve a declared topology. Cost: O(steps + fields)."""
     values, problems = read_settings(settings, "topology")
     config = TopologyConfig(**values)
     problems += pointless(config, IN_TRIDENT)
@@ -128,7 +128,7 @@ def resolve(declared: GraphBuilder, settings: Iterable[Setting]) -> ResolvedTrid
 
 
 def _node(resolved: ResolvedTrident, step: StepDeclaration, nodes: dict[int, Node]) -> Node | None:
-    """Return the node of a step, or None where it, or a step before it, has a mistake."""
+    """Return the node of a step, or None if the step or one before it has a mistake."""
     common: dict[str, Any] = {
         "number": step.number,
         "title": step.title,
@@ -158,7 +158,7 @@ def _node(resolved: ResolvedTrident, step: StepDeclaration, nodes: dict[int, Nod
 
 
 def _carried(source: StepDeclaration, step: StepDeclaration, nodes: dict[int, Node]) -> Schema | None:
-    """Return the fields that come in from a source: of late tuples those that the window reads."""
+    """Return the input fields from a source; for late tuples these are the input fields of the window."""
     window = nodes.get(source.number)
     if isinstance(step.what, LateTuples) and isinstance(window, ProcessorNode):
         return window.inputs[0]
@@ -187,7 +187,7 @@ def _spout(source: StreamSource) -> _Spout:
             f"{declared.title!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
         )
     _refuse_settings(own_settings(declared))
-    fed = declared.kind is ComponentKind.INPUT  # its driver hands in the same batch again
+    fed = declared.kind is ComponentKind.INPUT  # its driver passes in the same batch again
     return _Spout(declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL, False)
 
 
@@ -200,7 +200,7 @@ def _refuse_settings(settings: Mapping[str, Any]) -> None:
 
 
 def _good_partition(check: Check, grouping: Any) -> bool:
-    """Note what is wrong with a repartition, and return whether nothing is."""
+    """Note the mistakes of a repartition; return whether there are none."""
     if isinstance(grouping, FieldsGrouping):
         if not grouping.fields:
             check.note("it names no field; name those of the key, or use global_()")
@@ -370,7 +370,7 @@ TRIDENT_RULES: tuple[Callable[[ResolvedTrident], Iterator[str]], ...] = (
     drpc_only_asks,
     answers,
 )
-"""All of them, in the order in which their sentences are reported."""
+"""All rules, in the order in which their sentences are reported."""
 
 
 def _bad_spec(where: str, spec: StateSpec) -> Iterator[str]:
@@ -392,7 +392,7 @@ _Member = TypeVar("_Member", bound=Hashable)
 
 
 def built(name: str, declared: GraphBuilder, settings: Iterable[Setting]) -> TridentPlan:
-    """Return the plan of what was written, or raise TopologyError with a sentence for every mistake."""
+    """Return the plan of a declared topology. Raises TopologyError with a sentence for every mistake."""
     resolved = resolve(declared, settings)
     problem = name_problem(name, "the name of a topology")
     problems = [*([] if problem is None else [problem]), *resolved.problems]
@@ -406,7 +406,7 @@ def built(name: str, declared: GraphBuilder, settings: Iterable[Setting]) -> Tri
 
 
 def plan_of(name: str, resolved: ResolvedTrident, problems: list[str], merge: bool = True) -> TridentPlan:
-    """Return the plan of a graph without mistakes; those that only groups show are noted.
+    """Return the plan of a resolved graph; mistakes that appear only between groups are added to `problems`.
 
     `merge=False` leaves every operation in a group of its own, which gives the same results at a higher cost.
     """
@@ -418,7 +418,7 @@ def plan_of(name: str, resolved: ResolvedTrident, problems: list[str], merge: bo
 
 
 class _GroupExchange(NamedTuple):
-    """What goes from a node, over a repartition if there is one, to inputs of a group."""
+    """An edge from a node, over a repartition if there is one, to inputs of a group."""
 
     source: int
     by: int | None
@@ -428,7 +428,7 @@ class _GroupExchange(NamedTuple):
 
 
 class _Planner:
-    """What is found out step by step; a group is known by the smallest of its nodes."""
+    """The steps of planning; a group is identified by the smallest number of its nodes."""
 
     def __init__(self, resolved: ResolvedTrident, merge: bool) -> None:
         self.resolved = resolved
@@ -448,7 +448,7 @@ class _Planner:
         self.exchanges = list(self._group_exchanges())
 
     def _group_exchanges(self) -> Iterable[_GroupExchange]:
-        """Yield all that goes from one group to another."""
+        """Yield all edges between groups."""
         found: dict[tuple[int, int | None, bool, Group], list[tuple[int, int]]] = {}
         for edge in self.graph.edges:
             source, target = self.graph.nodes[edge.source], self.graph.nodes[edge.target]
@@ -462,7 +462,7 @@ class _Planner:
         return (_GroupExchange(*key, tuple(targets)) for key, targets in found.items())
 
     def order(self, problems: list[str]) -> list[Group]:
-        """Return the groups, each behind those that it reads; a cycle, which only states can make, is noted."""
+        """Return the groups in topological order; a cycle, which only states can cause, is noted."""
         known = {min(group.nodes): group for group in self.groups}
         reads: dict[int, list[int]] = {first: [] for first in known}
         for exchange in self.exchanges:
@@ -485,7 +485,7 @@ class _Planner:
         return isinstance(node.operation, Persist | Query)
 
     def parallelism(self, problems: list[str]) -> dict[Group, int]:
-        """Return the number of tasks of each group; what asks for two numbers is noted."""
+        """Return the number of tasks of each group; contradictory requests are noted."""
         joined = [
             (self.of[exchange.source], exchange.group)
             for exchange in self.exchanges
@@ -527,7 +527,7 @@ class _Planner:
                 yield id, wanted
 
     def stray_queries(self, sizes: dict[Group, int]) -> Iterable[str]:
-        """Yield a sentence for each query whose tuples come to another partition than the one that has their key."""
+        """Yield a sentence for each query whose tuples do not reach the partition of their key."""
         for node, query in self.resolved.doing(Query):
             for writer, persist in self.resolved.doing(Persist):
                 partitions = sizes[self.of[node.number]]
@@ -541,7 +541,7 @@ class _Planner:
                     )
 
     def _brought_by(self, number: int) -> Iterable[PartitionNode]:
-        """Yield the repartitions that are the last ones before a node."""
+        """Yield the last repartitions before a node."""
         ahead, seen = [number], {number}
         while ahead:
             for edge in self.graph.in_edges[ahead.pop()]:
@@ -553,7 +553,7 @@ class _Planner:
                     ahead.append(edge.source)
 
     def plan(self, name: str, order: list[Group], sizes: dict[Group, int]) -> TridentPlan:
-        """Put everything together."""
+        """Return the plan."""
         batch_groups = {
             number: f"bg{position}"
             for position, inside in enumerate(self.graph.components())
@@ -639,7 +639,7 @@ class _Planner:
                     yield Drpc(str(spout.source.name), spout.number, last)
 
     def _ids(self, order: list[Group]) -> dict[Group, str]:
-        """Return the ids of groups: of a spout its name, of others a number and what their author called them."""
+        """Return the ids of groups: the name of a spout; for other groups a number and the author's names."""
         ids: dict[Group, str] = {}
         bolts = 0
         for group in order:
@@ -656,7 +656,7 @@ class _Planner:
 
 def _phases(graph: Graph) -> dict[int, Phase]:
     phases: dict[int, Phase] = {}
-    for number, node in graph.nodes.items():  # in the order of the graph: a node stands behind its sources
+    for number, node in graph.nodes.items():  # in the order of the graph: sources come before their readers
         late = any(phases[edge.source] is Phase.COMMIT for edge in graph.in_edges[number])
         commits = isinstance(node, ProcessorNode) and node.committer
         phases[number] = Phase.COMMIT if late or commits else Phase.PROCESS
@@ -664,7 +664,7 @@ def _phases(graph: Graph) -> dict[int, Phase]:
 
 
 def _states(resolved: ResolvedTrident) -> dict[str, set[int]]:
-    """Return the nodes beside each state that some node writes or asks."""
+    """Return the nodes that write or query each state."""
     beside: dict[str, set[int]] = {}
     for node, persist in resolved.doing(Persist):
         beside.setdefault(persist.state, set()).add(node.number)
@@ -694,7 +694,7 @@ def _united(sets: Iterable[Iterable[_Member]]) -> list[set[_Member]]:
 
 
 def _strays(by: PartitionNode, key: Schema) -> str | None:
-    """Return how a repartition brings tuples elsewhere than where a key of these types is kept, None if it does not."""
+    """Return why a repartition sends tuples to other partitions than those of their keys, None if it does not."""
     if isinstance(by.grouping, AllGrouping | CustomGrouping):
         return None
     if not isinstance(by.grouping, FieldsGrouping):
