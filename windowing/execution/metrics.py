@@ -76,33 +76,53 @@ _COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
 METRICS: tuple[Metric, ...] = (
     Metric("emitted", _COUNTER, "tuples", (*_TASK, "stream"), "emitted on a stream", "emitted"),
     Metric(
-        "executed", _COUNTER, "tuples", _TASK, "handed to the task; of a windowed bolt: put into windows", "executed"
+        "executed", _COUNTER, "tuples", _TASK, "handed to the task; windowed bolt: tuples put into windows", "executed"
     ),
-    Metric("acked", _COUNTER, "tuples", _TASK, "done with; of a spout: messages whose whole tree was acked", "acked"),
-    Metric("failed", _COUNTER, "tuples", _TASK, "failed; of a spout: failed attempts at messages", "failed"),
-    Metric("late", _COUNTER, "tuples", (*_TASK, "reason"), "to the side: late, future, invalid, too_large, closed"),
+    Metric("acked", _COUNTER, "tuples", _TASK, "done; spout: messages whose whole tree was acked", "acked"),
+    Metric("failed", _COUNTER, "tuples", _TASK, "failed; spout: failed attempts at messages", "failed"),
+    Metric(
+        "late",
+        _COUNTER,
+        "tuples",
+        (*_TASK, "reason"),
+        "sent to the late stream, by reason: late, future, invalid, closed",
+    ),
     Metric("windows_fired", _COUNTER, "windows", _TASK, "handed to the bolt"),
-    Metric("expired", _COUNTER, "tuples", _TASK, "no later window can hold them"),
-    Metric("skipped", _COUNTER, "tuples", _TASK, "no window holds them by its definition"),
-    Metric("duplicates", _COUNTER, "tuples", _TASK, "came again, by `message_id=`"),
-    Metric("reported", _COUNTER, "errors", _TASK, "reported by users' code without stopping", "error"),
+    Metric("expired", _COUNTER, "tuples", _TASK, "expired: no later window can hold them"),
+    Metric("skipped", _COUNTER, "tuples", _TASK, "skipped: by their definition the windows hold no such tuple"),
+    Metric("duplicates", _COUNTER, "tuples", _TASK, "repeated, recognized by `message_id=`"),
+    Metric("reported", _COUNTER, "errors", _TASK, "reported by user code, which went on", "error"),
     Metric("dead_letters", _COUNTER, "dead letters", _TASK, "tuples or windows that failed for good"),
     Metric(
-        "execute_seconds", _COUNTER, "seconds", _TASK, "at work; over executed: the execute latency", "execute latency"
+        "execute_seconds",
+        _COUNTER,
+        "seconds",
+        _TASK,
+        "spent at work; divided by executed: the execute latency",
+        "execute latency",
     ),
     Metric(
-        "process_seconds", _COUNTER, "seconds", _TASK, "tuples held; over acked: the process latency", "process latency"
+        "process_seconds",
+        _COUNTER,
+        "seconds",
+        _TASK,
+        "for which tuples were held; divided by acked: the process latency",
+        "process latency",
     ),
-    Metric("pending", _GAUGE, "tuples", _TASK, "in open windows; of a spout: messages in flight"),
+    Metric("pending", _GAUGE, "tuples", _TASK, "in open windows; spout: messages in flight"),
     Metric("queued", _GAUGE, "tuples", _TASK, "waiting in the task's inbox; in one process only"),
     Metric("watermark_seconds", _GAUGE, "seconds since 1970", _TASK, "the watermark of the task"),
-    Metric("watermark_lag_seconds", _GAUGE, "seconds", _TASK, "how far the watermark is behind the clock"),
-    Metric("batch", _GAUGE, "number", ("topology",), "the last batch that was committed"),
+    Metric("watermark_lag_seconds", _GAUGE, "seconds", _TASK, "clock minus watermark"),
+    Metric("batch", _GAUGE, "number", ("topology",), "the last committed batch"),
     Metric(
-        "batch_phase_seconds", _GAUGE, "seconds", ("topology", "phase"), "of that batch, by phase, as Spark names them"
+        "batch_phase_seconds",
+        _GAUGE,
+        "seconds",
+        ("topology", "phase"),
+        "duration of each phase of that batch, under Spark's name",
     ),
-    Metric("lag_offsets", _GAUGE, "offsets", _PLACE, "from what that batch has read to the newest of the source"),
-    Metric("skipped_offsets", _COUNTER, "offsets", _PLACE, 'gone before they were read, with `on_gap="skip"`'),
+    Metric("lag_offsets", _GAUGE, "offsets", _PLACE, "offsets that the source had and that batch did not read"),
+    Metric("skipped_offsets", _COUNTER, "offsets", _PLACE, 'lost before they were read, with `on_gap="skip"`'),
 )
 
 
