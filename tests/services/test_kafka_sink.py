@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.services.conftest import ROOT, address
-from tests.services.kafka import ROWS, admin, new_topic, opened, options, read, servers
+from tests.services.kafka import ROWS, admin, new_topic, opened, options, read, servers, settings
 from tests.services.kafka_job import PLACES
 from windowing.errors import ConfigError, SinkError, WindowingError
 from windowing.spark import KafkaSink
@@ -93,6 +94,39 @@ def test_a_driver_whose_place_was_taken_is_fenced() -> None:
     assert isinstance(errors[0], SinkError)
     assert "another driver" in str(errors[0])
     assert found(topic) == ordered(0, 1)
+
+
+def test_a_transaction_that_was_open_for_too_long_is_told_as_that_and_not_as_another_driver() -> None:
+    topic = new_topic()
+
+    def rows() -> Iterator[tuple[Any, bytes]]:
+        yield ROWS[0][0]
+        time.sleep(13)  # brokers look every 10 s
+        yield from ROWS[0][1:]
+
+    slow = KafkaTopic(servers(), topic, {**options(), "transaction.timeout.ms": 1_000}, 20)
+    message = refusal(SinkError, lambda: slow.write("q", "default", 0, rows))
+    assert (
+        "the transaction of batch 0 was open for 13 s, and brokers give one up after transaction.timeout.ms (1000)"
+        in message
+    )
+    assert "options={" in message
+    assert read(topic) == []
+    assert write(topic, 0), "the batch is written by the next attempt"
+    assert found(topic) == ordered(0)
+
+
+def test_offsets_that_somebody_else_has_put_into_the_group_of_a_query_are_not_taken_for_batches() -> None:
+    topic = new_topic()
+    write(topic, 0)
+    foreign = Consumer(settings(**{"group.id": "windowing.q.default"}))
+    foreign.commit(offsets=[TopicPartition(topic, 0, 1_000)], asynchronous=False)
+    foreign.close()
+    assert "holds batch 999 of query q, which has come to batch 0" in refusal(
+        ConfigError, lambda: opened(topic).claim("q", "default", 0)
+    )
+    assert "holds batch 999 of query q, and batch 1 came" in refusal(SinkError, lambda: write(topic, 1))
+    assert found(topic) == ordered(0)
 
 
 def test_a_source_of_rows_that_fails_leaves_nothing_and_its_error_comes_through() -> None:

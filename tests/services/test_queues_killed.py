@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.crash import topology_job
 from tests.crash.harness import kill_process
-from tests.crash.test_topology_killed import assert_nothing_acked_early, assert_recovered, finish, undisturbed_run
+from tests.crash.test_topology_killed import assert_nothing_acked_early, assert_recovered, finish, told, undisturbed_run
 from tests.crash.topology_job import DRAIN
 from tests.services import queue_job
 from tests.services.queue_job import ServerJob
@@ -31,7 +32,10 @@ def prepared(folder: Path, kind: str) -> ServerJob:
     ("kind", "points"),
     [
         ("redis", ("in_sink:0", "before_ledger:1", "before_ack:2", f"after_ledger:{DRAIN}")),
+        ("redis", ("before_batch:1", "before_commit:1", "after_ack:2")),
         ("classic", ("after_state_write:1", "before_commit:2", "after_ack:2", f"before_ack:{DRAIN}")),
+        ("classic", ("in_sink:1", "after_ledger:2")),
+        ("stream", ("in_sink:1", "before_commit:2", "before_ack:2", f"after_ack:{DRAIN}")),
     ],
 )
 def test_a_topology_on_a_queue_of_a_server_killed_at_any_point_loses_and_repeats_nothing_and_acks_nothing_early(
@@ -44,3 +48,6 @@ def test_a_topology_on_a_queue_of_a_server_killed_at_any_point_loses_and_repeats
         assert_nothing_acked_early(job, done)
     finish(spark, job)
     assert_recovered(job, (wanted, done))
+    again = {root for root, times in Counter(root for root, _ in told(job)).items() if times > 1}
+    was_told = {batch for name, batch in (point.split(":") for point in points) if name == "after_ack"}
+    assert {str(done[root]) for root in again} <= was_told, "acked once, unless the driver died before it noted that"

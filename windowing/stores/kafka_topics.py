@@ -49,6 +49,8 @@ _OURS = (
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _FIRST_CALL_S, _CALL_S = 0.5, 10.0
+_TRANSACTION_MS = 60_000
+"""What librdkafka takes where nothing is given."""
 _POLL_EVERY = 1000
 _PAGE = 1000
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
@@ -165,18 +167,32 @@ class KafkaTopic:
                     "checkpoint, or it is an older copy; nothing was written"
                 )
             producer.begin_transaction()
+            began = time.monotonic()
             try:
                 self._produce(producer, rows())
                 mark = TopicPartition(self.topic, 0, batch_id + 1)
                 producer.send_offsets_to_transaction([mark], consumer.consumer_group_metadata(), _CALL_S)
                 producer.commit_transaction(self._patience_s)
-            except BaseException:
+            except BaseException as problem:
                 with suppress(KafkaException):
                     producer.abort_transaction(_CALL_S)
+                self._refuse_overdue(problem, batch_id, time.monotonic() - began)
                 raise
         finally:
             consumer.close()
         return True
+
+    def _refuse_overdue(self, problem: BaseException, batch_id: int, took_s: float) -> None:
+        """Raise SinkError where the broker gave a transaction up since it was open too long, and fenced who made it."""
+        longest_ms = self._options.get("transaction.timeout.ms", _TRANSACTION_MS)
+        fenced = isinstance(problem, KafkaException) and problem.args[0].code() in _FENCED
+        if fenced and took_s * 1000 >= float(longest_ms):
+            raise SinkError(
+                f"{self}: the transaction of batch {batch_id} was open for {took_s:.0f} s, and brokers give one up after "
+                f"transaction.timeout.ms ({longest_ms}), unless another driver of this query went on; nothing of it was written; "
+                'make batches smaller, or give options={"transaction.timeout.ms": 900000}, which brokers allow where '
+                "transaction.max.timeout.ms is what it was, and start again"
+            ) from None
 
     def _produce(self, producer: Any, rows: Iterable[tuple[Any, Any]]) -> None:
         for number, (key, value) in enumerate(rows):
