@@ -380,7 +380,7 @@ def test_only_what_is_tried_above_is_refused() -> None:
 
 def test_a_setting_without_effect_is_said_where_it_is_given() -> None:
     assert list(settings_without_effect(Runtime.SUBMIT, TopologyConfig(debug=True, max_spout_pending=3))) == [
-        "topology.max.spout.pending has no effect in Spark submit: the trigger and the source say how much is in flight",
+        "topology.max.spout.pending has no effect in Spark submit: the trigger and the source decide how much is in flight",
         "topology.debug has no effect in Spark submit: only LocalCluster logs each tuple",
     ]
     assert list(settings_without_effect(Runtime.CLUSTER, TopologyConfig(debug=True, max_spout_pending=3))) == []
@@ -390,8 +390,8 @@ def test_an_option_of_a_window_without_effect_is_said_where_it_is_given() -> Non
     bolt = bolt_of(probe({**TIME, "watermark_interval": millis(5)}))
     assert list(windows_without_effect(Runtime.LOCAL, bolt)) == []
     assert list(windows_without_effect(Runtime.WINDOWED, bolt)) == [
-        "watermark_interval= of bolt 'probe' has no effect in Spark windowed: there is a turn after each micro-batch; trigger= "
-        "says how often there is one"
+        "watermark_interval= of bolt 'probe' has no effect in Spark windowed: windows advance after each micro-batch; "
+        "trigger= sets how often"
     ]
 
 
@@ -810,7 +810,7 @@ def test_what_coordination_takes_the_place_of_is_logged(caplog: pytest.LogCaptur
     TridentCluster(plan, batches={"in": []}, clock=VirtualClock(), coordination=CoordinatorConfig()).close()
     keys = [key.storm for key in KEYS if key.typed in COORDINATED]
     assert [record.getMessage() for record in caplog.records] == [
-        f"topology 'set': {key} has no effect in TridentCluster: coordination= is given, and says it" for key in keys
+        f"topology 'set': {key} has no effect in TridentCluster: coordination= is given and replaces it" for key in keys
     ]
 
 

@@ -89,8 +89,8 @@ Cell = str | Refused | Without
 
 _EVERYWHERE: tuple[Cell, ...] = (WORKS, WORKS, WORKS, WORKS)
 _TRIDENT = (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT)
-_BY_BATCH = Without("there is a turn after each micro-batch; trigger= says how often there is one")
-_STORED = Without("windows are stored with their tuples, so none is waited for")
+_BY_BATCH = Without("windows advance after each micro-batch; trigger= sets how often")
+_STORED = Without("windows are stored with their tuples, so a restart waits for none")
 _IN_STORE = Refused("on Spark a turn has all live tuples of its task in memory")
 
 _WINDOWS: dict[str, tuple[Cell, ...]] = {
@@ -144,7 +144,7 @@ COMPONENT_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
 """The options of @spout and @bolt."""
 
 _PARTITIONS = Without(
-    "Spark reads a source in its own partitions; tuples of partition p say that they are of task p % parallelism"
+    "Spark reads a source in its own partitions; tuples of partition p have the task number p % parallelism"
 )
 
 DECLARER_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
@@ -159,13 +159,13 @@ DECLARER_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
 a setting of one component means is in SETTINGS.
 """
 
-_CUT = Without("the trigger and the source say how much is in flight")
-_WHOLE = Without("a batch succeeds or is made again as a whole, and has no timeout")
-_NO_ACKER = Without("nothing is acked but batches")
+_CUT = Without("the trigger and the source decide how much is in flight")
+_WHOLE = Without("a batch succeeds or is repeated as a whole, and has no timeout")
+_NO_ACKER = Without("only whole batches are acked")
 _CHECKPOINTS = Without("states are committed with each batch")
-_SPARK_STORE = Without("states lie in Spark's state store, in the checkpoint")
-_SPARK_WAITS = Without("Spark waits for its sources")
-_SPARK_CUTS = Without("the trigger and the source cut batches")
+_SPARK_STORE = Without("states are in Spark's state store, in the checkpoint")
+_SPARK_WAITS = Without("Spark itself waits for its sources")
+_SPARK_CUTS = Without("the trigger and the source decide the size of batches")
 _NO_LOG = Without("only LocalCluster logs each tuple")
 
 _REFUSED = None
@@ -263,7 +263,7 @@ TRIDENT_OPERATIONS: Mapping[str, Mapping[Runtime, Cell]] = {
 
 COORDINATED = ("max_spout_pending", "batch_emit_interval", "max_attempts", "retry_delay", "retry_delay_max")
 """The settings of a Trident topology whose place `coordination=` takes."""
-_BY_COORDINATION = Without("coordination= is given, and says it")
+_BY_COORDINATION = Without("coordination= is given and replaces it")
 
 _WITH_BATCHES = (Runtime.CLUSTER, Runtime.TRIDENT)
 _CLUSTERS = (Runtime.LOCAL, *_WITH_BATCHES)
