@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import NewPartitions, NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -128,6 +128,24 @@ def test_a_topic_that_vanishes_ends_the_query_and_is_named_at_the_next_start(
         run(rows, sinks, tmp_path / "checkpoint")
     with pytest.raises(ConfigError, match=f"topic '{topic}' at .* is not there"):
         source(spark, topic)
+
+
+@pytest.mark.parametrize("on_gap", ["raise", "skip"])
+def test_a_topic_that_was_made_anew_is_not_read_on_as_if_it_were_the_one_before(
+    spark: SparkSession, tmp_path: Path, on_gap: str
+) -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, *(message("a", n) for n in range(5)))
+    sinks = {"default": MemorySink(), "late": MemorySink()}
+    run(source(spark, topic, on_gap=on_gap), sinks, tmp_path / "checkpoint")
+    client = admin()
+    client.delete_topics([topic])[topic].result(20)
+    client.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    send(topic, 0, *(message("b", n) for n in range(3)))
+    with pytest.raises(SourceError) as found:
+        run(source(spark, topic, on_gap=on_gap), sinks, tmp_path / "checkpoint")
+    print(found.value)
+    assert "ends at offset 3, and was read up to 5" in str(found.value)
 
 
 class Interrupted(KafkaSink):

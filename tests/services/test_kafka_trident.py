@@ -318,10 +318,37 @@ def test_a_topic_that_vanishes_and_one_that_is_made_in_its_place_are_errors(kind
     assert f"topic '{topic}' at" in str(gone.value)
     assert "is not there" in str(gone.value)
     topic_made(topic)
-    send(topic, 0, body("a", 1))
-    with pytest.raises(SourceError) as other, cluster(given, kind, store, records) as running:
+    for count in (1, 9):  # one that is shorter, and one that is longer than what was read
+        send(topic, 0, *(body("a", n) for n in range(count)))
+        with pytest.raises(SourceError) as other, cluster(given, kind, store, records) as running:
+            running.run()
+        assert f"topic '{topic}' at" in str(other.value)
+        assert "is another topic than the one that was read: it was deleted, and made anew" in str(other.value)
+
+
+def test_records_of_a_version_that_did_not_know_the_topic_go_on_and_miss_messages_that_are_gone(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, *(body("a", n) for n in range(5)))
+    store, records = MemoryStore(), MemoryRecordStore()
+    with monkeypatch.context() as before:
+        before.setattr(made.SourceTopic, "identity", lambda self: None)
+        with cluster(spout(kind, topic), kind, store, records) as running:
+            running.run()
+    send(topic, 0, *(body("a", n) for n in range(2)))
+    with cluster(spout(kind, topic), kind, store, records) as running:
         running.run()
-    assert "ends at offset 1, and was read up to 5: messages were lost, or it is another topic" in str(other.value)
+        assert counts_of(running) == {"a": 7}
+    client = admin()
+    with monkeypatch.context() as before:
+        before.setattr(made.SourceTopic, "identity", lambda self: None)
+        client.delete_topics([topic])[topic].result(20)
+        topic_made(topic)
+        send(topic, 0, body("a", 1))
+        with pytest.raises(SourceError) as other, cluster(spout(kind, topic), kind, store, records) as running:
+            running.run()
+    assert "ends at offset 1, and was read up to 7: messages were lost, or it is another topic" in str(other.value)
 
 
 def topic_made(topic: str) -> None:

@@ -215,6 +215,23 @@ def test_a_table_that_was_dropped_is_not_made_anew_as_if_nothing_were_lost(url: 
     assert "is gone, and held the batches of query q up to 0" in refusal(ConfigError, lambda: claim(url, last=1))
 
 
+def test_a_database_and_the_table_of_batches_that_vanish_between_two_batches_are_named(url: str) -> None:
+    run_sql(url, "DROP DATABASE IF EXISTS brief WITH (FORCE)", "CREATE DATABASE brief")
+    brief = with_part(url, path="/brief")
+    claim(brief)
+    with table(brief) as opened:
+        assert opened.write("q", "default", 0, lambda: iter(FIRST), "public")
+        run_sql(brief, "ALTER TABLE windowing_sinks RENAME TO elsewhere")
+        message = refusal(SinkError, lambda: opened.write("q", "default", 1, lambda: iter(SECOND), "public"))
+        assert "was changed while a query writes to it" in message
+        assert "windowing_sinks" in message
+        run_sql(brief, "ALTER TABLE elsewhere RENAME TO windowing_sinks")
+        assert opened.write("q", "default", 1, lambda: iter(SECOND), "public")
+        run_sql(url, "DROP DATABASE brief WITH (FORCE)")
+        message = refusal(ConfigError, lambda: opened.write("q", "default", 2, lambda: iter(SECOND), "public"))
+        assert "is in a database that is not there" in message
+
+
 # -- bad input -------------------------------------------------------------------------------------------------------------------
 
 

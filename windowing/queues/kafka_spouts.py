@@ -1,6 +1,6 @@
 """KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional: a topic of Kafka as batches of Trident (confluent-kafka, extra `kafka`).
 
-    partition "0"    |-- [0, 40) of batch 1 --|-- [40, 80) of batch 2 --|-- ...        metadata of a batch: [start, end)
+    partition "0"    |-- [0, 40) of batch 1 --|-- [40, 80) of batch 2 --|-- ...        metadata: [start, end), id of the topic
     transactional    a replay reads the stored [start, end) again: the same rows, as long as the topic keeps them
     opaque           a replay begins where the batch before ended, and takes what there is now
 
@@ -179,29 +179,32 @@ class _Coordinator(PartitionedCoordinator):
 
 
 class _Emitter(PartitionedEmitter):
-    """`_bounds`: what the topic has, asked once for each attempt."""
+    """`_bounds`, `_id`: what the topic has, and which one it is, asked once for each attempt."""
 
     def __init__(self, spout: _TopicSpout) -> None:
         self._spout, self._topic = spout, spout.opened()
         self._bounds: tuple[TransactionAttempt | None, dict[int, tuple[int, int]]] = None, {}
+        self._id: str | None = None
 
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, collector: TridentCollector, partition: str, last: Any
     ) -> Any:
         first, newest = self._bounds_of(attempt, partition)
         if last is not None:
+            self._require_same(last)
             start = self._without_gap(int(last[1]), first, newest, partition, collector)
         else:
             start = newest if self._spout.starting == "latest" and attempt.txid == FIRST_TXID else first
         end = min(newest, start + self._spout.max_rows)
         self._emit(collector, partition, start, end)
-        return [start, end]
+        return [start, end, self._id]
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, collector: TridentCollector, partition: str, metadata: Any
     ) -> None:
-        start, end = metadata
+        start, end = metadata[:2]
         first, newest = self._bounds_of(attempt, partition)
+        self._require_same(metadata)
         if start < end and not first <= start <= end <= newest:
             raise SourceError(
                 f"batch {attempt} was the offsets {start} to {end - 1} of partition {partition} of {self._topic}, which has "
@@ -220,13 +223,21 @@ class _Emitter(PartitionedEmitter):
 
     def _bounds_of(self, attempt: TransactionAttempt, partition: str) -> tuple[int, int]:
         if self._bounds[0] != attempt:
-            self._bounds = attempt, self._topic.bounds()
+            self._bounds, self._id = (attempt, self._topic.bounds()), self._topic.identity()
         found = self._bounds[1].get(int(partition))
         if found is None:
             raise SourceError(
                 f"partition {partition} of {self._topic} is gone: it was deleted, and made again with fewer; begin with new records"
             )
         return found
+
+    def _require_same(self, metadata: Any) -> None:
+        """Raise SourceError where the topic is not the one that a batch has read. (Records of earlier versions do not say it.)"""
+        if len(metadata) > 2 and None not in (metadata[2], self._id) and metadata[2] != self._id:
+            raise SourceError(
+                f"{self._topic} is another topic than the one that was read: it was deleted, and made anew under the same name; "
+                "begin with new records and new states, or name the topic that it was"
+            )
 
     def _without_gap(self, start: int, first: int, newest: int, partition: str, collector: TridentCollector) -> int:
         """Return where to go on that has read up to `start`: further on where messages are gone and may be skipped."""

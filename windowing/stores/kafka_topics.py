@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from windowing.errors import ConfigError, SinkError, SourceError, WindowingError, printable, quote
 
@@ -306,12 +307,19 @@ class SourceTopic(KafkaTopic):
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
         super().__init__(servers, topic, options, patience_s)
         self._reader: Any = None
+        self._admin: Any = None
         self._at: tuple[int, int] | None = None
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Return of each partition [the first offset that is there, the one behind the last message). Cost: a request for the
         names, two for each partition."""
         return dict(self._patiently(self._bounds))
+
+    def identity(self) -> str | None:
+        """Return what tells the topic from another one that is made under its name later; None where the brokers do not say it
+        (before Kafka 2.8). Cost: a request.
+        """
+        return str(self._patiently(self._identity)) or None
 
     def read(self, partition: int, start: int, end: int) -> Iterator[Any]:
         """Yield the messages with offsets in [start, end) that there are, in order; some may be gone. Raises SourceError."""
@@ -322,9 +330,16 @@ class SourceTopic(KafkaTopic):
 
     def close(self) -> None:
         """End the connection; the next call makes another."""
-        reader, self._reader, self._at = self._reader, None, None
+        reader, self._reader, self._admin, self._at = self._reader, None, None, None
         if reader is not None:
             reader.close()
+
+    def _identity(self) -> str:
+        if self._admin is None:
+            self._admin = AdminClient({**self._options, **self._common})
+        wanted = TopicCollection([self.topic])
+        found = self._admin.describe_topics(wanted, request_timeout=_CALL_S)[self.topic].result()
+        return "" if found.topic_id.get_most_significant_bits() == 0 else str(found.topic_id)
 
     def _bounds(self) -> dict[int, tuple[int, int]]:
         found = self._opened.list_topics(self.topic, timeout=min(_CALL_S, self._patience_s)).topics[self.topic]
