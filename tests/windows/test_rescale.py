@@ -19,7 +19,7 @@ from windowing.windows.deduplicator import Deduplicator
 from windowing.windows.events import Activation, Late
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, count, millis
-from windowing.windows.rescale import known_by_all, rescaled
+from windowing.windows.rescale import rescaled, union_of_ids
 
 KEYS = "abcdef"
 Batch = list[tuple[int, str]]
@@ -231,12 +231,12 @@ def test_no_task_is_nothing_to_deal_out() -> None:
 def test_each_new_task_knows_the_ids_that_any_old_one_knew(of_tasks: list[list[tuple[int, str]]]) -> None:
     old = [Deduplicator("bolt") for _ in of_tasks]
     for known, ids in zip(old, of_tasks, strict=True):
-        known.fresh([id for id, _ in ids], [channel for _, channel in ids])
+        known.new_positions([id for id, _ in ids], [channel for _, channel in ids])
     new = Deduplicator("bolt")
-    new.restore(loads(dumps(known_by_all(each.plain() for each in old)), "ids"))
+    new.restore(loads(dumps(union_of_ids(each.plain() for each in old)), "ids"))
     for channel in "st":
         told = {id for ids in of_tasks for id, of in ids if of == channel}
-        fresh = new.fresh(list(range(-5, 61)), [channel] * 66)
+        fresh = new.new_positions(list(range(-5, 61)), [channel] * 66)
         assert {id - 5 for id in fresh} == set(range(-5, 61)) - told
 
 
@@ -244,5 +244,5 @@ def test_what_an_old_task_took_for_known_without_its_ids_stays_known() -> None:
     forgot, other = [["s", [10, 12]]], [["s", [5, 7, 4]]]  # all up to 10, and 12; all up to 5, and 7 and 11
     for old in ([forgot, other], [other, forgot]):
         new = Deduplicator("bolt")
-        new.restore(known_by_all(old))
-        assert new.fresh([4, 6, 7, 9, 10, 11, 12, 13], ["s"] * 8) == [7]
+        new.restore(union_of_ids(old))
+        assert new.new_positions([4, 6, 7, 9, 10, 11, 12, 13], ["s"] * 8) == [7]

@@ -396,8 +396,8 @@ class ColumnarWindowManager(WindowManager):
     def _buffer(self) -> ColumnBuffer:
         return ColumnBuffer(self._sequenced, self._make)
 
-    def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
-        return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=self._viewed)
+    def _window(self, state: KeyState, firing: Firing) -> TupleWindow:
+        return state.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=self._viewed)
 
     def _viewed(self, content: WindowContent, start: int | None, end: int, key: Any) -> TupleWindow:
         return TupleWindow(ColumnContent(content, self._form, self._declared), start, end, key)
@@ -408,11 +408,11 @@ class ColumnarWindowManager(WindowManager):
         rows, times = ColumnRows.of(payloads, self._make), list(timestamps)
         staged: list[tuple[KeyState, Sequence[int] | None]] = []
         for key, at in positions_by_key(keys).items():
-            track = self._tracks.get(key) or self._new_track(key)
-            self._touched[key] = track
+            state = self._states.get(key) or self._add_key(key)
+            self._touched[key] = state
             numbers = [self._sequence + position for position in at]
-            _columns(track).stage_at([times[position] for position in at], rows.take(at), numbers)
-            staged.append((track, at))
+            _columns(state).stage_at([times[position] for position in at], rows.take(at), numbers)
+            staged.append((state, at))
         return staged
 
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
@@ -420,9 +420,9 @@ class ColumnarWindowManager(WindowManager):
     def held_sequences(self) -> np.ndarray[Any, Any]:
         self.enter()
         held = [np.empty(0, dtype=np.int64)]
-        for track in self._tracks.values():
-            track.settle(self._by_window)
-            held.append(_columns(track).sequences_from(track.held_from))
+        for state in self._states.values():
+            state.settle(self._by_window)
+            held.append(_columns(state).sequences_from(state.held_from))
         return np.concatenate(held)
 
     def load(
@@ -434,13 +434,13 @@ class ColumnarWindowManager(WindowManager):
         for key, places in positions_by_key(repeat(None, len(rows)) if keys is None else keys).items():
             at = np.asarray(places)
             at = at[np.lexsort((numbers[at], times[at]))]
-            buffer = _columns(self._tracks[key])
+            buffer = _columns(self._states[key])
             ordered = len(at) == len(rows) and bool((at[1:] > at[:-1]).all())
             buffer.load(times[at], rows if ordered else rows.take(at), numbers[at], buffer.base)
 
 
-def _columns(track: KeyState) -> ColumnBuffer:
-    buffer = track.buffer
+def _columns(state: KeyState) -> ColumnBuffer:
+    buffer = state.buffer
     assert isinstance(buffer, ColumnBuffer), "all queues of this machine are columns"
     return buffer
 

@@ -311,7 +311,7 @@ class ColumnarPaneManager(TimePaneManager):
     def _put(self, groups: _Groups, held: Sequence[Partial | None], cells: Sequence[Partial]) -> None:
         """Put the cells of a batch in the places of those held, where there are any."""
         for key in groups.names:
-            self._meet(key)
+            self._number_key(key)
         newest = self._newest
         for (end, low, high), count in zip(groups.runs(), groups.counts, strict=True):
             pane, keys = self._pane_of(end), groups.keys[low:high]
@@ -387,7 +387,7 @@ class TablePaneManager(ColumnarPaneManager):
         yield Activation(TableWindow(windows, self._aggregation, self.config, start, end))
 
     def _expire(self, until: int) -> Iterator[Expired]:
-        counts = self._let_go(until)
+        counts = self._drop_panes(until)
         if counts:
             self._forget_old(counts, until)
             yield Expired(sum(counts.values()), None)

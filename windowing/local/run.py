@@ -170,7 +170,7 @@ class LocalRun:
         columns = self._task.columns(arrived, stream)
         now_ms = self._wake()
         if columns.ids is not None:
-            kept = self._task.fresh(columns.ids, [stream] * len(arrived))
+            kept = self._task.new_positions(columns.ids, [stream] * len(arrived))
             arrived, columns = [arrived[at] for at in kept], columns.take(kept)
         emitted = self._perform(partial(self._task.turn, now_ms)) if self._task.is_due(now_ms) else []
         emitted += self._perform(partial(self._task.add, arrived, columns, now_ms))

@@ -35,7 +35,7 @@ from windowing.spark.rows import NamedRows
 from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, StoredTask, decode_table, encode_table
 from windowing.spark.tuple_rows import INPUT
 from windowing.windows.key_state import key_of
-from windowing.windows.rescale import known_by_all, require_key, rescaled
+from windowing.windows.rescale import require_key, rescaled, union_of_ids
 
 __all__ = [
     "KEEP",
@@ -354,7 +354,7 @@ def _dealt_out(bolt: StoredBolt, states: Sequence[TaskState], changed: Mapping[s
     for each in old:
         for task, table in _parted(each.tuples, owners[each.number]):
             tables[task].append(_from_tasks(table, bolt, changed))
-    seen = known_by_all(each.stored.seen for each in old)
+    seen = union_of_ids(each.stored.seen for each in old)
     number = sum(each.stored.next_number for each in old)
     return [_stored(executor, found, seen, number) for executor, found in zip(executors, tables, strict=True)]
 

@@ -291,7 +291,7 @@ class _Turn:
             return table
         self.known.restore(self.stored.seen)
         ids, channels = self.format.identities(table, str(self.config.message_id))
-        fresh = self.known.fresh(ids, channels)
+        fresh = self.known.new_positions(ids, channels)
         if len(fresh) == table.num_rows:
             return table
         if self.watcher is not None:

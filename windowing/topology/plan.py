@@ -28,7 +28,7 @@ from windowing.topology.decorators import ComponentKind, Declaration
 from windowing.topology.groupings import Grouping
 from windowing.topology.pictures import svg_of
 from windowing.windows.config import OnError
-from windowing.windows.measures import shown_measure
+from windowing.windows.measures import describe_measure
 
 __all__ = [
     "Arrow",
@@ -294,7 +294,7 @@ class Topology:
             lines = [name if component.parallelism == 1 else f"{name} ×{component.parallelism}"]
             if window is not None:
                 slide = window.config.slide
-                lines.append(f"window {shown_measure(window.config.length)} / {shown_measure(slide)}")
+                lines.append(f"window {describe_measure(window.config.length)} / {describe_measure(slide)}")
             shape = "window" if window is not None else "spout" if component.is_spout else "bolt"
             yield Box(name, tuple(lines), "state" if component.stateful else shape)
 

@@ -194,10 +194,10 @@ class WindowTask:
             problem,
         )
 
-    def fresh(self, ids: Sequence[Any], channels: Sequence[Hashable]) -> list[int]:
+    def new_positions(self, ids: Sequence[Any], channels: Sequence[Hashable]) -> list[int]:
         """Take note of ids; return the positions of the tuples that have not come before."""
         assert self.known is not None
-        return self.known.fresh(ids, channels)
+        return self.known.new_positions(ids, channels)
 
     def is_due(self, now_ms: int) -> bool:
         """Whether windows over the clock fire before what arrives now; event time waits for its turn."""

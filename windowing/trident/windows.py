@@ -44,7 +44,7 @@ from windowing.trident.processors import (
 from windowing.windows.config import OnError, WindowConfig, config_of
 from windowing.windows.events import Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.measures import Count, Duration, shown_measure
+from windowing.windows.measures import Count, Duration, describe_measure
 
 __all__ = [
     "LateTuples",
@@ -266,7 +266,7 @@ class WindowOperation(Operation):
     @property
     def title(self) -> str:
         measures = (
-            shown_measure(each) if isinstance(each, Count | Duration) else str(each)
+            describe_measure(each) if isinstance(each, Count | Duration) else str(each)
             for each in (self.length, self.slide)
         )
         return f"window {' / '.join(measures)} with {short_title(self.spec.aggregator)}"

@@ -1,25 +1,25 @@
-"""Aggregators: what `aggregate=` computes for a window without keeping its tuples; and specs, which say what they are.
+"""Aggregators, which compute `aggregate=` for a window without keeping its tuples; and specs, which describe them as plain data.
 
-Laws, for every aggregator that is used over panes:
+Laws, for every aggregator that is used with panes:
 
     add_many(acc, [a, b, c])   == add(add(add(acc, a), b), c)      exactly, floats included
     merge(x, init())           == x == merge(init(), x)
     merge(x, merge(y, z))      == merge(merge(x, y), z)            (exactly for ints; up to rounding for floats)
 
-An accumulator is plain data (numbers, lists, None) and is never changed in place, so windows may share a partial.
-None is ignored, as in SQL: `count("f")` counts what is not None; sum, mean, min and max of nothing are None. NaN is
-larger than every number, as in Spark SQL, so min and max do not depend on order. `field=None` takes the whole tuple.
+An accumulator is plain data (numbers, lists, None) and is never changed in place, so that windows can share a partial.
+None is ignored, as in SQL: `count("f")` counts the values that are not None; sum, mean, min and max of no values are None. NaN is
+larger than every number, as in Spark SQL, so min and max do not depend on order. With `field=None` the value is the whole tuple.
 
-A spec is a user's own part of a definition as plain JSON data, by which a checkpoint tells one definition from another:
+A spec describes the user's own part of a definition as plain JSON data; stored definitions are compared by it:
 
     agg.max("delay")               {"kind": "max", "field": "delay"}
     agg.fold(list, push, join)     {"kind": "fold", "field": None, "parameters": {"start": "list", "step": "push", ...}}
-    eviction=lambda: LastOf(5)     {"kind": "LastOf", "parameters": {"n": 5}}, of the policy that it makes
+    eviction=lambda: LastOf(5)     {"kind": "LastOf", "parameters": {"n": 5}}, from the policy that it makes
 
-The same code gives the same spec in every process (no addresses, no order of sets). Functions are known by their names, objects by
-their class and their parameters: the fields of a dataclass, else the attributes that begin with no underscore.
+The same code gives the same spec in every process (no addresses, no order of sets). A function is identified by its name, an object
+by its class and its parameters: the fields of a dataclass, else the attributes whose name does not begin with an underscore.
 
-A user writes `from windowing import aggregate as agg`; `count`, `sum`, `min` and `max` hide Python's only in here.
+A user writes `from windowing import aggregate as agg`; `count`, `sum`, `min` and `max` hide Python's only in this module.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
 
 
 def title_of(target: Any) -> str:
-    """Return the name by which a person knows a function, a class, a partial of one, or an object.
+    """Return the readable name of a function, a class, a functools.partial of either, or the class of an object.
 
     >>> title_of(functools.partial(title_of, 1)), title_of(lambda: 0), title_of(3)
     ('title_of', '<lambda>', 'int')
@@ -78,7 +78,7 @@ def title_of(target: Any) -> str:
 
 
 def aggregator_spec(aggregator: Any) -> dict[str, Any]:
-    """Return what an aggregator is: its kind, its field, and its parameters if it has some."""
+    """Return the spec of an aggregator: its kind, its field, and its parameters if it has some."""
     kind = getattr(type(aggregator), "kind", None)
     parameters = _parameters(aggregator)
     field = parameters.pop("field", getattr(aggregator, "field", None))
@@ -87,9 +87,9 @@ def aggregator_spec(aggregator: Any) -> dict[str, Any]:
 
 
 def policy_spec(factory: Callable[[], Any], option: str, component: str) -> str | dict[str, Any]:
-    """Return what the policies of `eviction=` or `trigger=` are: their class, and their parameters if they have some.
+    """Return the spec of the policies of `eviction=` or `trigger=`: their class, and their parameters if they have some.
 
-    One is made, to look at it; raises BoltError, which names `component` and `option`, if that fails.
+    The factory is called once to get a policy; if it fails, BoltError names `component` and `option`.
 
     >>> policy_spec(lambda: slice(3), "eviction", "count")
     'slice'
@@ -111,7 +111,7 @@ def _parameters(made: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a parameter as JSON has it; what JSON has not, as a text that is the same in every process."""
+    """Return a parameter as JSON data; a value without a JSON form becomes a text that is the same in every process."""
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Enum):
@@ -131,12 +131,12 @@ def _plain(value: Any) -> Any:
 # -- aggregators -----------------------------------------------------------------------------------------------------------------
 
 
-# From Python 3.12 on, sum() of floats compensates rounding, so it is no longer the same as adding one by one.
+# From Python 3.12 on, sum() of floats compensates rounding, so its result differs from adding one by one.
 _SUM_IS_SEQUENTIAL = builtins.sum([1e16, 1.0, 1.0]) == (1e16 + 1.0) + 1.0
 
 
 class AggregateFunction(Protocol):
-    """What a user's own aggregator has; `field` (None: the whole tuple) says which value `add` is given."""
+    """The protocol of a user's own aggregator; `field` (None: the whole tuple) selects the value that `add` gets."""
 
     @property
     def field(self) -> str | None:
@@ -146,17 +146,17 @@ class AggregateFunction(Protocol):
         """Return the accumulator of nothing."""
 
     def add(self, acc: Any, value: Any) -> Any:
-        """Return `acc` with one value more; `acc` may not be used afterwards."""
+        """Return `acc` with one more value; `acc` may not be used afterwards."""
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Return the accumulator of what is in `a`, then in `b`; both stay as they are."""
+        """Return the accumulator of the values of `a` followed by those of `b`; neither is changed."""
 
     def result(self, acc: Any) -> Any:
-        """Return what the bolt sees; `acc` stays as it is."""
+        """Return the value that the bolt gets; `acc` is not changed."""
 
 
 def is_aggregator(value: Any) -> bool:
-    """Return whether `value` has the four methods of an aggregator (a class has them too, but is not one yet).
+    """Return whether `value` is an object with the four methods of an aggregator (a class with them is not one).
 
     >>> is_aggregator(mean("delay")), is_aggregator(3), is_aggregator(Counted)
     (True, False, False)
@@ -166,19 +166,19 @@ def is_aggregator(value: Any) -> bool:
 
 
 def field_of(aggregator: AggregateFunction) -> str | None:
-    """Return the aggregator's field; one that names none takes the whole tuple."""
+    """Return the aggregator's field; None, the whole tuple, where it names no field."""
     field: str | None = getattr(aggregator, "field", None)
     return field
 
 
 def aggregated_fields(aggregate: Mapping[str, AggregateFunction] | AggregateFunction) -> tuple[str | None, ...]:
-    """Return the field that each aggregator of `aggregate=` reads; None for one that takes the whole tuple. A count reads none."""
+    """Return the field that each aggregator reads, None for the whole tuple. A count without a field reads none and is left out."""
     parts = list(aggregate.values()) if isinstance(aggregate, Mapping) else [aggregate]
     return tuple(field_of(part) for part in parts if not (type(part) is Counted and part.field is None))
 
 
 def add_many(aggregator: AggregateFunction, acc: Any, values: Sequence[Any]) -> Any:
-    """Return `acc` with all `values` added in order, by the aggregator's own `add_many` where it has one.
+    """Return `acc` with all `values` added in order; uses the aggregator's own `add_many` if it has one.
 
     >>> add_many(count(), 2, ["a", "b"])
     4
@@ -190,7 +190,7 @@ def add_many(aggregator: AggregateFunction, acc: Any, values: Sequence[Any]) -> 
 
 
 def spec_of(aggregators: AggregateFunction | Mapping[str, AggregateFunction]) -> dict[str, Any]:
-    """Return what the aggregators are as plain JSON data (aggregate.py), by name where they have names.
+    """Return the spec of the aggregators (see the top of this file), by name where they have names.
 
     >>> spec_of({"flights": count(), "worst": max("delay")})
     {'flights': {'kind': 'count', 'field': None}, 'worst': {'kind': 'max', 'field': 'delay'}}
@@ -215,7 +215,7 @@ def _first(value: Any) -> Any:
 
 
 def _total(start: Any, values: Iterable[Any]) -> Any:
-    """Return `start` plus the values, from left to right; the fast sum() only where it is the same to the last bit."""
+    """Return `start` plus the values, from left to right; uses the fast sum() only where the result is equal to the last bit."""
     if _SUM_IS_SEQUENTIAL:
         return builtins.sum(values, start)
     values = list(values)
@@ -225,7 +225,7 @@ def _total(start: Any, values: Iterable[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many tuples, or with a field, how many values that are not None. Accumulator: an int."""
+    """The number of tuples, or, with a field, of values that are not None. Accumulator: an int."""
 
     field: str | None = None
 
@@ -254,7 +254,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class _Single:
-    """An aggregator whose accumulator is the value so far, None for nothing."""
+    """An aggregator whose accumulator is the result so far, None before the first value."""
 
     field: str | None = None
 
@@ -267,7 +267,7 @@ class _Single:
 
 @dataclass(frozen=True, slots=True)
 class Summed(_Single):
-    """The sum of the values, added in order. Accumulator: the sum so far, None for nothing."""
+    """The sum of the values, added in order. Accumulator: the sum so far, None before the first value."""
 
     kind = "sum"
 
@@ -284,7 +284,7 @@ class Summed(_Single):
             if _SUM_IS_SEQUENTIAL:
                 return builtins.sum(rest, next(rest) if acc is None else acc)
             return _total(_first(next(rest)) if acc is None else acc, rest)
-        except (TypeError, StopIteration):  # no value, None among them, or what is no number
+        except (TypeError, StopIteration):  # there is no value, a None, or a value that is not a number
             rest = iter(_present(values))
         if acc is None:
             return next((_total(_first(first), rest) for first in rest), None)
@@ -297,7 +297,7 @@ class Summed(_Single):
 
 @dataclass(frozen=True, slots=True)
 class Averaged(_Single):
-    """The mean of the values. Accumulator: [sum, count], None for nothing."""
+    """The mean of the values. Accumulator: [sum, count], None before the first value."""
 
     kind = "mean"
 
@@ -323,13 +323,13 @@ class Averaged(_Single):
         return [a[0] + b[0], a[1] + b[1]]
 
     def result(self, acc: list[Any] | None) -> Any:
-        """Return sum / count, None of nothing."""
+        """Return sum / count, None without values."""
         return None if acc is None else acc[0] / acc[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Smallest(_Single):
-    """The smallest value, the first of equal ones; NaN only where there is no number. Accumulator: it, or None."""
+    """The smallest value, the first of equal ones; NaN only where no value is a number. Accumulator: that value, or None."""
 
     kind = "min"
 
@@ -342,7 +342,7 @@ class Smallest(_Single):
         return value if acc != acc or value < acc else acc
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
-        """Return the smallest of them all."""
+        """Return the smallest of `acc` and the values."""
         present = _present(values)
         numbers = _numbers(present)
         if acc is None or acc != acc:
@@ -356,7 +356,7 @@ class Smallest(_Single):
 
 @dataclass(frozen=True, slots=True)
 class Largest(_Single):
-    """The largest value, the first of equal ones; NaN where there is one. Accumulator: it, or None."""
+    """The largest value, the first of equal ones; NaN where a value is NaN. Accumulator: that value, or None."""
 
     kind = "max"
 
@@ -369,7 +369,7 @@ class Largest(_Single):
         return value if value != value or value > acc else acc
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
-        """Return the largest of them all."""
+        """Return the largest of `acc` and the values."""
         present = _present(values)
         if len(_numbers(present)) < len(present):
             return reduce(self.add, present, acc)
@@ -388,7 +388,7 @@ def _identity(acc: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A user's own aggregator, made by `fold`. It is given every value, None too."""
+    """A user's own aggregator, made by `fold`. Its `add` gets every value, None included."""
 
     start: Callable[[], Any]
     step: Callable[[Any, Any], Any]
@@ -399,11 +399,11 @@ class Fold:
     kind = "fold"
 
     def init(self) -> Any:
-        """Return what the user's `init` makes."""
+        """Return the result of the user's `init`."""
         return self.start()
 
     def add(self, acc: Any, value: Any) -> Any:
-        """Return what the user's `add` makes."""
+        """Return the result of the user's `add`."""
         return self.step(acc, value)
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
@@ -411,11 +411,11 @@ class Fold:
         return reduce(self.step, values, acc)
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Return what the user's `merge` makes."""
+        """Return the result of the user's `merge`."""
         return self.join(a, b)
 
     def result(self, acc: Any) -> Any:
-        """Return what the user's `result` makes."""
+        """Return the result of the user's `result`."""
         return self.finish(acc)
 
 
@@ -436,7 +436,7 @@ def count(field: str | None = None) -> Counted:
 
 
 def sum(field: str | None = None) -> Summed:
-    """Add up the values of `field`; of nothing it is None.
+    """Add up the values of `field`; the result without values is None.
 
     >>> sum("delay").add_many(None, [1, None, 2])
     3
@@ -445,7 +445,7 @@ def sum(field: str | None = None) -> Summed:
 
 
 def mean(field: str | None = None) -> Averaged:
-    """Average the values of `field`; of nothing it is None.
+    """Average the values of `field`; the result without values is None.
 
     >>> mean("delay").result(mean("delay").add_many(None, [1, None, 2]))
     1.5
@@ -454,7 +454,7 @@ def mean(field: str | None = None) -> Averaged:
 
 
 def min(field: str | None = None) -> Smallest:
-    """Keep the smallest value of `field`; of nothing it is None.
+    """Keep the smallest value of `field`; the result without values is None.
 
     >>> min("delay").add_many(None, [3, None, 2])
     2
@@ -463,7 +463,7 @@ def min(field: str | None = None) -> Smallest:
 
 
 def max(field: str | None = None) -> Largest:
-    """Keep the largest value of `field`; of nothing it is None.
+    """Keep the largest value of `field`; the result without values is None.
 
     >>> max("delay").add_many(None, [3, None, 2])
     3
@@ -478,7 +478,7 @@ def fold(
     result: Callable[[Any], Any] = _identity,
     field: str | None = None,
 ) -> Fold:
-    """Make an aggregator of four functions; `merge` changes neither of its arguments, accumulators are plain data.
+    """Make an aggregator of four functions. `merge` must not change its arguments; accumulators must be plain data.
 
     >>> longest = fold(lambda: 0, lambda acc, word: builtins.max(acc, len(word)), builtins.max, field="word")
     >>> longest.merge(longest.add_many(0, ["to", "be"]), 5)

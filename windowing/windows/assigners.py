@@ -1,4 +1,4 @@
-"""The four mixes of length and slide, each as ranges over an ordered queue.
+"""Window assigners: the four mixes of length and slide, each as position ranges in an ordered queue.
 
     length / slide        fires                                          holds
     Duration L/Duration S at each end e passed, window not empty         timestamps in (e-L, e]
@@ -8,8 +8,8 @@
                           no fired end had
 
 Ends are the multiples of the slide plus the offset; a tuple's number is its position in (timestamp, arrival) order, from 1.
-An assigner holds no state: a `Track` has how far one queue got (`numbered_upto`), the watermark comes in. Law: none ever steps
-through empty ends, it jumps; the positions of the firings of one queue never move back.
+An assigner holds no state: a `QueueProgress` holds that of one queue (`numbered_upto`), the watermark is an argument. Laws: an
+assigner never steps through empty ends, it jumps; the positions of the firings of one queue never decrease.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = [
     "DurationCount",
     "DurationDuration",
     "Firing",
-    "Track",
+    "QueueProgress",
     "WindowAssigner",
     "assigner_of",
 ]
 
 
 class Firing(NamedTuple):
-    """One window to fire: the tuples at positions [low, high), at `reference` milliseconds."""
+    """One window to fire: the tuples at positions [low, high), with reference time `reference` in milliseconds."""
 
     reference: int
     low: int
@@ -44,9 +44,9 @@ class Firing(NamedTuple):
 
 
 class ArrivalStep(NamedTuple):
-    """One thing a Count slide on processing time does as tuples arrive: fire (or None), then let go of all before `horizon`.
+    """One step of a Count slide on processing time as tuples arrive: fire a window (or None), then expire all before `horizon`.
 
-    `at` is the position of the tuple whose add does it. With `spread` the tuples in between expire each with its own add.
+    `at` is the position of the tuple whose add causes the step. With `spread` each tuple in between expires with its own add.
     """
 
     at: int
@@ -55,8 +55,8 @@ class ArrivalStep(NamedTuple):
     spread: bool = False
 
 
-class Track(Protocol):
-    """How far one queue got: its buffer, how many tuples are numbered, and `horizon`: all before it has expired."""
+class QueueProgress(Protocol):
+    """The progress of one queue: its buffer, how many tuples are numbered, and `horizon`, before which all tuples have expired."""
 
     numbered_upto: int
     horizon: int
@@ -67,24 +67,24 @@ class Track(Protocol):
 
 
 class WindowAssigner(Protocol):
-    """What a window manager asks of an assigner. `since` and `until` are the watermark before and after the turn."""
+    """How a window manager finds the windows to fire. `since` and `until` are the watermark before and after the advance."""
 
     length_ms: int | None
-    """The length, None if it is in tuples."""
+    """The length in milliseconds, None if it is in tuples."""
     keeps_keys: bool
-    """Whether a key outlives its last tuple, because its numbers go on."""
+    """Whether a key is kept after its last tuple has expired, because its numbering continues."""
 
-    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
-        """Yield the windows that fall due, in ascending order, moving `numbered_upto`."""
+    def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
+        """Yield the windows that are due, in ascending order, and raise `numbered_upto`."""
 
-    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
-        """Yield what a drain fires, after everything with a timestamp <= `since` was seen by `due`."""
+    def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
+        """Yield the windows that a drain fires, after `due` has returned all windows up to `since`."""
 
-    def horizon(self, track: Track, until: int) -> int:
-        """Return the position before which no later firing can hold a tuple."""
+    def horizon(self, state: QueueProgress, until: int) -> int:
+        """Return the position before which no tuple can be in a later window."""
 
-    def deadline(self, track: Track, watermark: int | None) -> int | None:
-        """Return the smallest watermark at which a turn has something to do for the queue, or None."""
+    def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
+        """Return the smallest watermark at which an advance has an effect on the queue, or None."""
 
     def late_below(self, watermark: int | None) -> int | None:
         """Return the bound below which a timestamp is late, None while nothing is late."""
@@ -101,7 +101,7 @@ def end_after(watermark: int, slide: int, offset: int) -> int:
 
 
 class DurationDuration:
-    """Time windows over time slides. A tuple's last end passed means: no later window."""
+    """Time windows over time slides. A tuple expires when the last end that can hold it has passed."""
 
     __slots__ = ("_by_window", "_offset", "_slide", "keeps_keys", "length_ms")
 
@@ -112,9 +112,9 @@ class DurationDuration:
         self._offset = offset_ms
         self._by_window = by_window
 
-    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
-        buffer, slide, length = track.buffer, self._slide, self.length_ms or 0
-        low = high = track.horizon
+    def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
+        buffer, slide, length = state.buffer, self._slide, self.length_ms or 0
+        low = high = state.horizon
         if high == buffer.end:
             return
         end = align_up(buffer.timestamp_at(high), slide, self._offset)
@@ -131,21 +131,21 @@ class DurationDuration:
             else:
                 return
 
-    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
-        buffer = track.buffer
-        if buffer.end > track.horizon:
+    def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
+        buffer = state.buffer
+        if buffer.end > state.horizon:
             beyond = buffer.timestamp_at(buffer.end - 1) + (self.length_ms or 0) + self._slide
-            yield from self.due(track, since, beyond)
+            yield from self.due(state, since, beyond)
 
-    def horizon(self, track: Track, until: int) -> int:
+    def horizon(self, state: QueueProgress, until: int) -> int:
         last_gone = end_after(until, self._slide, self._offset) - (self.length_ms or 0)
-        return track.buffer.position_after(min(last_gone, until), track.horizon)
+        return state.buffer.position_after(min(last_gone, until), state.horizon)
 
-    def deadline(self, track: Track, watermark: int | None) -> int | None:
-        buffer = track.buffer
-        if track.horizon == buffer.end:
+    def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
+        buffer = state.buffer
+        if state.horizon == buffer.end:
             return None
-        earliest = buffer.timestamp_at(track.horizon)
+        earliest = buffer.timestamp_at(state.horizon)
         if self._slide > (self.length_ms or 0):
             return earliest
         end = align_up(earliest, self._slide, self._offset)
@@ -157,13 +157,13 @@ class DurationDuration:
         open_from = end_after(watermark, self._slide, self._offset) - (self.length_ms or 0) + 1
         if self._by_window and open_from <= watermark:
             return open_from
-        # Storm accepts a tuple at ts == W whose last window has just fired, and loses it; here it is late.
+        # Storm accepts a tuple at ts == W whose last window has just fired, and loses it; here the tuple is late.
         at_an_end = (watermark - self._offset) % self._slide == 0
         return watermark + 1 if open_from > watermark and at_an_end else watermark
 
 
 class _CountSlide:
-    """What windows over count slides have in common; `numbered_upto` is how many tuples are numbered."""
+    """The common part of windows over count slides; `numbered_upto` is how many tuples are numbered."""
 
     __slots__ = ("_slide", "keeps_keys", "length_ms")
 
@@ -172,18 +172,18 @@ class _CountSlide:
         self.keeps_keys = True
         self._slide = slide
 
-    def _firing(self, track: Track, number: int, nominal: int) -> Firing:
-        """Return the window that ends with a number; `nominal` is the multiple of the slide, after it only in a drain."""
+    def _firing(self, state: QueueProgress, number: int, nominal: int) -> Firing:
+        """Return the window that ends with tuple `number`; `nominal`, a multiple of the slide, is greater only in a drain."""
         raise NotImplementedError
 
-    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
-        before, track.numbered_upto = track.numbered_upto, track.buffer.position_after(until, track.numbered_upto)
+    def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
+        before, state.numbered_upto = state.numbered_upto, state.buffer.position_after(until, state.numbered_upto)
         slide = self._slide
-        for number in range((before // slide + 1) * slide, track.numbered_upto + 1, slide):
-            yield self._firing(track, number, number)
+        for number in range((before // slide + 1) * slide, state.numbered_upto + 1, slide):
+            yield self._firing(state, number, number)
 
-    def deadline(self, track: Track, watermark: int | None) -> int | None:
-        return None if track.numbered_upto == track.buffer.end else track.buffer.timestamp_at(track.numbered_upto)
+    def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
+        return None if state.numbered_upto == state.buffer.end else state.buffer.timestamp_at(state.numbered_upto)
 
     def late_below(self, watermark: int | None) -> int | None:
         return watermark
@@ -198,34 +198,34 @@ class CountCount(_CountSlide):
         super().__init__(None, slide)
         self._length = length
 
-    def _firing(self, track: Track, number: int, nominal: int) -> Firing:
-        return Firing(track.buffer.timestamp_at(number - 1), max(nominal - self._length, track.horizon), number)
+    def _firing(self, state: QueueProgress, number: int, nominal: int) -> Firing:
+        return Firing(state.buffer.timestamp_at(number - 1), max(nominal - self._length, state.horizon), number)
 
-    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
-        end = track.buffer.end
-        if end > track.numbered_upto:
-            yield from self.due(track, since, track.buffer.timestamp_at(end - 1))
+    def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
+        end = state.buffer.end
+        if end > state.numbered_upto:
+            yield from self.due(state, since, state.buffer.timestamp_at(end - 1))
         nominal = -(-end // self._slide) * self._slide
-        if nominal > end and max(nominal - self._length, track.horizon) < end:
-            yield self._firing(track, end, nominal)
+        if nominal > end and max(nominal - self._length, state.horizon) < end:
+            yield self._firing(state, end, nominal)
 
-    def horizon(self, track: Track, until: int) -> int:
-        return max(self._gone(track.numbered_upto), track.horizon)
+    def horizon(self, state: QueueProgress, until: int) -> int:
+        return max(self._gone(state.numbered_upto), state.horizon)
 
     def _gone(self, numbered: int) -> int:
         return min((numbered // self._slide + 1) * self._slide - self._length, numbered)
 
-    def steps(self, track: Track) -> Iterator[ArrivalStep]:
-        """Yield what the adds of all settled, not yet numbered tuples do (processing time), in order."""
-        number, end, slide = track.numbered_upto, track.buffer.end, self._slide
-        track.numbered_upto = end
+    def steps(self, state: QueueProgress) -> Iterator[ArrivalStep]:
+        """Yield the steps that the adds of all settled tuples without a number cause (processing time), in order."""
+        number, end, slide = state.numbered_upto, state.buffer.end, self._slide
+        state.numbered_upto = end
         while number < end:
             following = (number // slide + 1) * slide
             skipped_to = min(following - self._length, end)
             if skipped_to > number:
                 yield ArrivalStep(number, None, skipped_to, spread=True)
             if following <= end:
-                yield ArrivalStep(following - 1, self._firing(track, following, following), self._gone(following))
+                yield ArrivalStep(following - 1, self._firing(state, following, following), self._gone(following))
             number = following
 
 
@@ -234,43 +234,43 @@ class DurationCount(_CountSlide):
 
     __slots__ = ()
 
-    def _firing(self, track: Track, number: int, nominal: int) -> Firing:
-        reference = track.buffer.timestamp_at(number - 1)
-        low = track.buffer.position_after(reference - (self.length_ms or 0), track.horizon, number)
+    def _firing(self, state: QueueProgress, number: int, nominal: int) -> Firing:
+        reference = state.buffer.timestamp_at(number - 1)
+        low = state.buffer.position_after(reference - (self.length_ms or 0), state.horizon, number)
         return Firing(reference, low, number)
 
-    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
-        end = track.buffer.end
-        if end > track.numbered_upto:
-            yield from self.due(track, since, track.buffer.timestamp_at(end - 1))
-        if end % self._slide and track.horizon < end:
-            yield self._firing(track, end, end)
+    def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
+        end = state.buffer.end
+        if end > state.numbered_upto:
+            yield from self.due(state, since, state.buffer.timestamp_at(end - 1))
+        if end % self._slide and state.horizon < end:
+            yield self._firing(state, end, end)
 
-    def horizon(self, track: Track, until: int) -> int:
-        return self._gone(track, track.numbered_upto)
+    def horizon(self, state: QueueProgress, until: int) -> int:
+        return self._gone(state, state.numbered_upto)
 
-    def _gone(self, track: Track, numbered: int) -> int:
-        if numbered <= track.horizon:
-            return track.horizon
-        newest = track.buffer.timestamp_at(numbered - 1)
-        return track.buffer.position_after(newest - (self.length_ms or 0), track.horizon, numbered)
+    def _gone(self, state: QueueProgress, numbered: int) -> int:
+        if numbered <= state.horizon:
+            return state.horizon
+        newest = state.buffer.timestamp_at(numbered - 1)
+        return state.buffer.position_after(newest - (self.length_ms or 0), state.horizon, numbered)
 
-    def steps(self, track: Track) -> Iterator[ArrivalStep]:
-        """Yield what the adds of all settled, not yet numbered tuples do (processing time), in order."""
-        number, end, slide = track.numbered_upto, track.buffer.end, self._slide
-        track.numbered_upto = end
+    def steps(self, state: QueueProgress) -> Iterator[ArrivalStep]:
+        """Yield the steps that the adds of all settled tuples without a number cause (processing time), in order."""
+        number, end, slide = state.numbered_upto, state.buffer.end, self._slide
+        state.numbered_upto = end
         while number < end:
-            same_until = track.buffer.position_after(track.buffer.timestamp_at(number), number)
-            gone = self._gone(track, number + 1)
-            if gone > track.horizon:
+            same_until = state.buffer.position_after(state.buffer.timestamp_at(number), number)
+            gone = self._gone(state, number + 1)
+            if gone > state.horizon:
                 yield ArrivalStep(number, None, gone)
             for at in range((number // slide + 1) * slide, same_until + 1, slide):
-                yield ArrivalStep(at - 1, self._firing(track, at, at), gone)
+                yield ArrivalStep(at - 1, self._firing(state, at, at), gone)
             number = same_until
 
 
 class CountDuration:
-    """Count windows over time slides; `numbered_upto` is how many tuples have been among those of a fired end."""
+    """Count windows over time slides; `numbered_upto` is how many tuples have been among the tuples of a fired end."""
 
     __slots__ = ("_length", "_max_repeats", "_offset", "_repeat", "_slide", "keeps_keys", "length_ms")
 
@@ -283,26 +283,26 @@ class CountDuration:
         self._repeat = repeat
         self._max_repeats = max_repeats
 
-    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
+    def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
         repeats = 0
-        end = self._next(track, since)
+        end = self._next(state, since)
         while end is not None and end <= until:
-            high = track.buffer.position_after(end, track.numbered_upto)
-            if high == track.numbered_upto:
+            high = state.buffer.position_after(end, state.numbered_upto)
+            if high == state.numbered_upto:
                 repeats += 1
                 self._limit(repeats, end, until)
-            track.numbered_upto = high
-            yield Firing(end, max(high - self._length, track.horizon), high)
-            end = self._next(track, end)
+            state.numbered_upto = high
+            yield Firing(end, max(high - self._length, state.horizon), high)
+            end = self._next(state, end)
 
-    def _next(self, track: Track, passed: int | None) -> int | None:
-        """Return the first end after `passed` that fires, None if no tuple is left to fire for."""
-        buffer = track.buffer
-        if self._repeat and track.numbered_upto > track.horizon and passed is not None:
+    def _next(self, state: QueueProgress, passed: int | None) -> int | None:
+        """Return the first end after `passed` that fires, None if there is no tuple to fire for."""
+        buffer = state.buffer
+        if self._repeat and state.numbered_upto > state.horizon and passed is not None:
             return end_after(passed, self._slide, self._offset)
-        if track.numbered_upto == buffer.end:
+        if state.numbered_upto == buffer.end:
             return None
-        end = align_up(buffer.timestamp_at(track.numbered_upto), self._slide, self._offset)
+        end = align_up(buffer.timestamp_at(state.numbered_upto), self._slide, self._offset)
         return end if passed is None else max(end, end_after(passed, self._slide, self._offset))
 
     def _limit(self, repeats: int, end: int, until: int) -> None:
@@ -313,19 +313,19 @@ class CountDuration:
                 f"no new tuple in the gap ({first}, {until}], slide {self._slide} ms; raise max_repeats, or leave repeat out"
             )
 
-    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
-        buffer = track.buffer
-        if track.numbered_upto < buffer.end:
+    def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
+        buffer = state.buffer
+        if state.numbered_upto < buffer.end:
             last = align_up(buffer.timestamp_at(buffer.end - 1), self._slide, self._offset)
             if since is not None:
                 last = max(last, end_after(since, self._slide, self._offset))
-            yield from self.due(track, since, last)
+            yield from self.due(state, since, last)
 
-    def horizon(self, track: Track, until: int) -> int:
-        return max(track.numbered_upto - self._length, track.horizon)
+    def horizon(self, state: QueueProgress, until: int) -> int:
+        return max(state.numbered_upto - self._length, state.horizon)
 
-    def deadline(self, track: Track, watermark: int | None) -> int | None:
-        return self._next(track, watermark)
+    def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
+        return self._next(state, watermark)
 
     def late_below(self, watermark: int | None) -> int | None:
         return watermark

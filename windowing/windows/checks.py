@@ -1,10 +1,10 @@
-"""What a window, its policies and its options may not be: the questions that `WindowConfig.of` asks of a definition.
+"""The checks that `WindowConfig.of` makes of a window definition, its policies and its options.
 
-    length=   holds tuples            eviction=   chooses among them, or among all where there is no length
-    slide=    says when windows fire  trigger=    says so instead
+    length=   the tuples that are held   eviction=   chooses among them, or among all tuples where there is no length
+    slide=    when windows fire          trigger=    decides this instead
 
-Each answers with a value or a sentence (ConfigError). `given` is what the user wrote, without the options that are None. Nothing
-here knows of WindowConfig, nothing is kept.
+Each check returns a value or raises ConfigError with a sentence. `given` holds the options that the user wrote, without those that
+are None. This module does not import WindowConfig and holds no state.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = [
 
 
 MAX_WINDOWS_PER_TUPLE = 10_000
-"""A time window is refused when one tuple would be in more windows than this."""
+"""A time window that puts one tuple into more windows than this is refused."""
 
 MIN_EVENTS_IN_MEMORY = 1_000
-"""Fewer tuples in memory than this make a window on disk read and write more pages than it is worth."""
+"""With fewer tuples in memory, a window on disk would read and write pages too often."""
 
 _Member = TypeVar("_Member", bound=Enum)
 
 
 def refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise for an option that is not known, naming the nearest one that is."""
+    """Raise for an unknown option, and name the nearest known one."""
     for option in options:
         if option not in known:
             raise ConfigError(f"unknown option {quote(option)} of a window; {did_you_mean(option, known)}")
@@ -57,7 +57,7 @@ def choice(kind: type[_Member], given: Mapping[str, Any], option: str, default: 
 
 
 def measures(length: Any, slide: Any, given: Mapping[str, Any]) -> tuple[Measure | None, Measure]:
-    """Return length (None with an eviction of one's own) and slide (Count(1) where left out) as positive measures."""
+    """Return the length (None with a user's own eviction) and the slide (Count(1) where left out) as positive measures."""
     held = None if length is None else as_measure(length, "length")
     step = Count(1) if slide is None else as_measure(slide, "slide")
     workable(held, step, "eviction" in given)
@@ -65,7 +65,7 @@ def measures(length: Any, slide: Any, given: Mapping[str, Any]) -> tuple[Measure
 
 
 def workable(length: Measure | None, slide: Measure, own_eviction: bool) -> None:
-    """Raise for a slide of nothing, and for a window that nothing bounds."""
+    """Raise for a slide that is not positive, and for a window without a bound."""
     for measure, what in ((length, "length"), (slide, "slide")):
         if measure is not None:
             as_measure(measure, what)
@@ -89,7 +89,7 @@ _NEEDS_TIMESTAMP = {
 
 
 def event_time(given: Mapping[str, Any]) -> None:
-    """Raise for a timestamp that is none, and for options that mean nothing without one."""
+    """Raise for an invalid timestamp=, and for options that have no meaning without one."""
     timestamp = given.get("timestamp")
     if timestamp is not None:
         if not callable(timestamp) and not (isinstance(timestamp, str) and timestamp.strip()):
@@ -154,7 +154,7 @@ def bounds(length: Measure | None, slide: Measure) -> None:
 
 
 def gap(length: Measure | None, slide: Measure) -> str | None:
-    """Return what to warn of when the slide is longer than the length, or None."""
+    """Return the warning for a slide longer than the length, or None."""
     if isinstance(length, Count) and isinstance(slide, Count) and slide.value > length.value:
         which = f"of every {slide.value} tuples the first {slide.value - length.value} are skipped"
     elif isinstance(length, Duration) and isinstance(slide, Duration) and slide.ms > length.ms:
@@ -168,7 +168,7 @@ def gap(length: Measure | None, slide: Measure) -> str | None:
 
 
 def span(given: Mapping[str, Any], option: str, positive: bool = False) -> int | None:
-    """Return an option that is a span of time in milliseconds, None where it is not given."""
+    """Return an option that is a span of time, in milliseconds, or None where it is not given."""
     if option not in given:
         return None
     ms = as_duration_ms(given[option], option)
@@ -200,7 +200,7 @@ def offset(given: Mapping[str, Any], slide: Measure) -> int:
             "leave out offset=, or give the slide in time"
         )
     same: Any = None
-    if getattr(offset, "days", 0) < 0:  # a negative timedelta: as_duration_ms would only say that it may not be
+    if getattr(offset, "days", 0) < 0:  # a negative timedelta: as_duration_ms would not name the equivalent offset
         same = offset % type(offset)(milliseconds=slide.ms)
     elif (ms := as_duration_ms(offset, "offset")) >= slide.ms:
         same = Duration(ms % slide.ms)
@@ -213,7 +213,7 @@ def offset(given: Mapping[str, Any], slide: Measure) -> int:
 
 
 def repeat(given: Mapping[str, Any]) -> bool:
-    """Return whether a last-N window is shown again at every end of a gap."""
+    """Return whether a last-N window fires again at every end of a gap."""
     repeat = given.get("repeat", False)
     if not isinstance(repeat, bool):
         raise ConfigError(f"repeat is True or False, got {quote(repeat)}; how often at most is said by max_repeats=")
@@ -221,7 +221,7 @@ def repeat(given: Mapping[str, Any]) -> bool:
 
 
 def max_repeats(given: Mapping[str, Any], storm_repeats: bool) -> int:
-    """Return how many repeats one turn may have."""
+    """Return how many repeats one watermark advance may have."""
     limit = given.get("max_repeats", 10_000)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
         raise ConfigError(f"max_repeats is a positive whole number, got {quote(limit)}; the default is 10000")
@@ -273,7 +273,7 @@ def key_ttl(given: Mapping[str, Any], length: Measure | None, slide: Measure) ->
 
 
 def on_invalid(given: Mapping[str, Any]) -> str:
-    """Return what becomes of a tuple without a usable timestamp: "late" or "raise"."""
+    """Return what happens to a tuple without a usable timestamp: "late" or "raise"."""
     choice = given.get("on_invalid", "late")
     if choice not in ("late", "raise"):
         raise ConfigError(
@@ -293,7 +293,7 @@ _NOT_IN_PAGES = {
 
 
 def max_events_in_memory(given: Mapping[str, Any], storm: bool, on_error: str) -> int | None:
-    """Return how many tuples of a task may lie in memory, None for all; of the options in the table some are in its way."""
+    """Return how many tuples of a task may be in memory, None for all. Raises where an option of _NOT_IN_PAGES is given too."""
     if "max_events_in_memory" not in given:
         return None
     limit = given["max_events_in_memory"]
@@ -320,7 +320,7 @@ _NOT_IN_RECOVERY = {
 
 
 def message_id(given: Mapping[str, Any], storm: bool) -> None:
-    """Raise for options of recovery that stand alone, and for windows that cannot be filled again by message ids."""
+    """Raise for options of recovery without message_id=, and for windows that cannot be refilled by message ids."""
     if "message_id" not in given:
         if "recovery_timeout" in given:
             raise ConfigError(
@@ -341,7 +341,7 @@ def message_id(given: Mapping[str, Any], storm: bool) -> None:
 
 
 def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:
-    """Raise for an eviction or a trigger that is not a maker of policies, and for what such a policy leaves no sense."""
+    """Raise for an eviction or a trigger that is not a factory, and for options that have no meaning with such a policy."""
     for option in ("eviction", "trigger"):
         if option in given:
             _maker(given, option)
@@ -372,11 +372,11 @@ def _maker(given: Mapping[str, Any], option: str) -> None:
             f"write {option}=functools.partial(...) or a lambda that fills them in"
         ) from None
     except ValueError:
-        pass  # a callable written in C without a signature: it shows when it is called
+        pass  # a callable written in C without a signature: an error shows when it is called
 
 
 def aggregators(given: Mapping[str, Any]) -> None:
-    """Raise for an aggregate= that holds something else than aggregators, or that meets an eviction of one's own."""
+    """Raise for an aggregate= with a value that is no aggregator, and for one together with a user's own eviction."""
     aggregate = given.get("aggregate")
     if aggregate is None:
         return
@@ -410,9 +410,9 @@ _NOT_IN_COLUMNS = {
 
 
 def columnar(given: Mapping[str, Any], storm: bool, on_error: str, measures: Sequence[Measure | None]) -> str | None:
-    """Return the form in which windows are handed out, "arrow" or "numpy", None for rows; some options are in its way.
+    """Return the form in which windows are passed to the bolt: "arrow", "numpy", or None for rows. `measures`: length and slide.
 
-    measures: the length and the slide.
+    Raises where an option of _NOT_IN_COLUMNS is given too.
     """
     form: str | None = given.get("columnar")
     if form is None:
@@ -433,7 +433,7 @@ def columnar(given: Mapping[str, Any], storm: bool, on_error: str, measures: Seq
 
 
 def _one_table(given: Mapping[str, Any], form: str, measures: Sequence[Measure | None]) -> None:
-    """Raise where the results of all keys at an end make no table: a column for each of the key's fields and each result."""
+    """Raise where the results of all keys at an end cannot form a table with a column for each key field and each result."""
     aggregate = given["aggregate"]
     if not isinstance(aggregate, Mapping):
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""WindowConfig: everything that is declared about a window, checked when it is declared.
+"""WindowConfig: the complete declaration of a window, checked when it is made.
 
-Storm's options (`BaseWindowedBolt.with...`) and ours, in one frozen value. Intervals: a window holds the events of
+One frozen value holds Storm's options (`BaseWindowedBolt.with...`) and ours. Intervals: a window holds the events of
 `(end - length, end]`; its time ends are the multiples of the slide plus the offset.
 """
 
@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Protocol, TypedDict, Unpack
 
 from windowing.windows import checks
-from windowing.windows.measures import Count, Duration, Measure, shown_measure
+from windowing.windows.measures import Count, Duration, Measure, describe_measure
 
 __all__ = [
     "Lateness",
@@ -28,14 +28,14 @@ __all__ = [
 
 
 class Semantics(Enum):
-    """`lossless` is this library's own; `storm` reproduces Storm exactly, its losses included."""
+    """`lossless` is this library's own semantics; `storm` reproduces Storm exactly, its losses included."""
 
     LOSSLESS = "lossless"
     STORM = "storm"
 
 
 class Lateness(Enum):
-    """What a tuple is late against: the watermark, or the last end that could still hold it."""
+    """The limit below which a tuple is late: the watermark, or the last window end that could still hold the tuple."""
 
     WATERMARK = "watermark"
     WINDOW = "window"
@@ -51,11 +51,11 @@ class OnError(Enum):
 
 
 class SkippedTuplesWarning(UserWarning):
-    """A slide longer than the length: tuples between two windows are accepted, counted and never shown."""
+    """The slide is longer than the length: tuples between two windows are accepted and counted, but are in no window."""
 
 
 class Timedelta(Protocol):
-    """`datetime.timedelta`, by its shape: the pure core imports datetime in `windows/measures.py` only."""
+    """The attributes of `datetime.timedelta`; of the pure core only `windows/measures.py` imports datetime."""
 
     @property
     def days(self) -> int: ...
@@ -66,7 +66,7 @@ class Timedelta(Protocol):
 
 
 class WindowOptions(TypedDict, total=False):
-    """What `WindowConfig.of` and the decorators take beside length and slide; None is the same as not given."""
+    """The options of `WindowConfig.of` and of the decorators, without length and slide; None means not given."""
 
     timestamp: str | Callable[[Any], int] | None
     lag: Duration | Timedelta | None
@@ -95,21 +95,21 @@ class WindowOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowConfig:
-    """One window definition. Build it with `WindowConfig.of`, which takes Durations, timedeltas and names.
+    """One window definition. Build it with `WindowConfig.of`, which accepts Durations, timedeltas and names of choices.
 
     length, slide: Count or Duration. timestamp: None for processing time, else a field name or a function of the tuple
     that returns milliseconds since 1970. lag_ms: how far W stays behind the newest tuple. watermark_interval_ms: how
-    often a local runtime makes a watermark turn. late_stream: the side stream. offset_ms: shifts the time ends.
-    lateness: see Lateness. repeat, max_repeats: Storm's repeats of a Count/Duration window in a gap (always so in storm
-    semantics). source: a field whose values have watermarks of their own. idle_timeout_ms: after what silence a stream
-    holds back W no more. max_future_ms: how far ahead of the clock a tuple may be. key, key_ttl_ms: windows of each key,
-    and when a key is forgotten. on_error: see OnError. on_invalid: "late" (side stream) or "raise". eviction: a factory of
-    policies of the user's own, which choose among the tuples that a length, where there is one, holds. trigger: a factory
-    of policies that stand for the slide. max_events_in_memory: how many tuples of a task may lie in memory, the rest in
-    pages on disk; None for all of them, see docs/guides/bigger_than_memory.md. message_id, recovery_timeout_ms: the field by
-    which a stateful bolt knows tuples again after a restart, and how long it waits for the next of them, see
-    docs/guides/state.md. columnar: "arrow" or "numpy" where windows, or with aggregate= the results of all keys, are
-    handed out as columns, see docs/guides/columns.md.
+    often a local runtime advances the watermark. late_stream: the side stream. offset_ms: shifts the time ends.
+    lateness: see Lateness. repeat, max_repeats: Storm's repeats of a Count/Duration window in a gap (always on in storm
+    semantics). source: a field; each of its values has its own watermark. idle_timeout_ms: a stream that is silent for so
+    long no longer holds back W. max_future_ms: how far ahead of the clock a tuple may be. key: windows for each key;
+    key_ttl_ms: when a key is forgotten. on_error: see OnError. on_invalid: "late" (side stream) or "raise". eviction: a
+    factory of the user's eviction policies, which choose among the tuples within the length, if there is one. trigger: a
+    factory of the user's trigger policies, which replace the slide. max_events_in_memory: how many tuples of a task are kept
+    in memory, the others in pages on disk; None keeps all in memory (docs/guides/bigger_than_memory.md). message_id: the
+    field by which a stateful bolt recognises tuples after a restart; recovery_timeout_ms: how long it waits for the next of
+    them (docs/guides/state.md). columnar: "arrow" or "numpy" passes windows to the bolt as columns; with aggregate= the
+    results of all keys together (docs/guides/columns.md).
     """
 
     length: Measure | None
@@ -139,26 +139,26 @@ class WindowConfig:
     columnar: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for what no machine can work with, however the config was made."""
+        """Raise ConfigError for values with which no machine can run, also where `of` was not used."""
         checks.workable(self.length, self.slide, self.eviction is not None)
 
     @property
     def event_time(self) -> bool:
-        """Whether windows run over the tuples' own timestamps (else over the clock at arrival)."""
+        """Whether windows use the tuples' own timestamps (else the clock at arrival)."""
         return self.timestamp is not None
 
     @property
     def about(self) -> str:
-        """Which windows these are, in a line for people.
+        """A one-line description of the windows for people.
 
         >>> from windowing.windows.measures import minutes, hours
         >>> WindowConfig.of(length=hours(1), slide=minutes(15), timestamp="departure", key="carrier").about
         '1 h every 15 min, by departure, key carrier'
         """
         by = self.timestamp if isinstance(self.timestamp, str) else "a function" if self.timestamp else "the clock"
-        parts = [f"{shown_measure(self.length)} every {shown_measure(self.slide)}", f"by {by}"]
+        parts = [f"{describe_measure(self.length)} every {describe_measure(self.slide)}", f"by {by}"]
         if self.lag_ms:
-            parts.append(f"lag {shown_measure(Duration(self.lag_ms))}")
+            parts.append(f"lag {describe_measure(Duration(self.lag_ms))}")
         if self.key:
             parts.append(f"key {', '.join(self.key)}")
         return ", ".join(parts)
@@ -171,10 +171,10 @@ class WindowConfig:
         slide: Count | Duration | Timedelta | None = None,
         **options: Unpack[WindowOptions],
     ) -> WindowConfig:
-        """Return the definition that a user wrote, or raise ConfigError: a sentence that says what to write instead.
+        """Return the definition that a user wrote, or raise ConfigError with a sentence that says what to write instead.
 
-        `slide` left out is Count(1), as in Storm; `length` may be left out only with an `eviction` of one's own. Spans
-        of time are Durations or timedeltas, choices are names ("storm", "window", "skip"); WindowOptions lists all.
+        A `slide` left out is Count(1), as in Storm; `length` may be left out only with an `eviction` of the user's own. Spans
+        of time are Durations or timedeltas, choices are names ("storm", "window", "skip"); WindowOptions lists all options.
         Warns (SkippedTuplesWarning) when the slide is longer than the length. Source: Storm's `BaseWindowedBolt`.
 
         >>> from windowing.windows.measures import minutes, hours
@@ -188,7 +188,7 @@ class WindowConfig:
 
 
 def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel: int = 2) -> WindowConfig:
-    """Do the work of `WindowConfig.of`; a warning points `stacklevel` frames up, to the line of the user."""
+    """Implement `WindowConfig.of`; a warning points `stacklevel` frames up, to the user's line."""
     checks.refuse_unknown(options, {"length", "slide", *WindowOptions.__optional_keys__})
     given = {option: value for option, value in options.items() if value is not None}
     semantics = checks.choice(Semantics, given, "semantics", Semantics.LOSSLESS)

@@ -1,10 +1,10 @@
-"""ProcessedIds: which message ids of one channel a window has seen, exactly for the newest; Deduplicator: of all channels.
+"""ProcessedIds: the message ids that one channel has processed, exact for the newest ids; Deduplicator: the same for all channels.
 
     ids       1 .. 900    901 902 904 907 ...
-    known     all         those that are in the set       903 is not: it may come for the first time, late as it is
+    known     all         those in the set                903 is not: it may arrive late, for the first time
 
-Laws: an id that was added is known for good. One that was not is unknown as long as it is among the REMEMBERED greatest, at least;
-below `floor` all are taken for known. Ids that came together are told apart exactly, however many they are.
+Laws: an id that was added stays known. An id that was not added is unknown while it is at least as great as the REMEMBERED greatest
+ids; every id at or below `floor` counts as known. Ids of one call are distinguished exactly, however many they are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_CHANNEL = ""
 
 
 class ProcessedIds:
-    """A set of whole numbers that forgets how far below its greatest ones others are. Cost: O(1) an id, amortised.
+    """A set of whole numbers that keeps the greatest ones and counts all below `floor` as members. Cost: O(1) an id, amortised.
 
     >>> seen = ProcessedIds(remembered=2)
     >>> for id in (1, 3, 7, 8): seen.add(id)
@@ -51,7 +51,7 @@ class ProcessedIds:
         return iter(self._ids)
 
     def add(self, id: int) -> None:
-        """Take note of an id."""
+        """Add an id."""
         if id in self:
             return
         self._ids.add(id)
@@ -61,13 +61,13 @@ class ProcessedIds:
             self._ids = set(ordered[-self._remembered :])
 
     def plain(self) -> list[Any]:
-        """Return the ids as plain data: the floor, the smallest id, and the steps from one to the next."""
+        """Return the ids as plain data: the floor, the smallest id, and the differences between consecutive ids."""
         ordered = sorted(self._ids)
         return [self.floor, *ordered[:1], *(two - one for one, two in pairwise(ordered))]
 
     @classmethod
     def of(cls, data: list[Any]) -> ProcessedIds:
-        """Return the ids of `plain`."""
+        """Restore the ids from the data of `plain`."""
         seen = cls()
         seen.floor = data[0]
         seen._ids = set(accumulate(data[1:]))
@@ -75,13 +75,13 @@ class ProcessedIds:
 
 
 class Deduplicator:
-    """Which tuples came before, by message id: whole numbers that rise on each channel, each its own tuple's.
+    """Recognises tuples that were processed before, by message id: a whole number that rises on each channel, one for each tuple.
 
-    A channel is whatever ids are unique on: an upstream task and its stream, an input stream. `duplicates` counts what came again.
+    A channel is what ids are unique on: an upstream task and its stream, or an input stream. `duplicates` counts repeated ids.
     Cost: O(1) an id; `plain` is O(ids).
 
     >>> known = Deduplicator("bolt 'count'")
-    >>> known.fresh([1, 2, 2, 3]), known.fresh([3, 4]), known.duplicates
+    >>> known.new_positions([1, 2, 2, 3]), known.new_positions([3, 4]), known.duplicates
     ([0, 1, 3], [1], 2)
     """
 
@@ -90,9 +90,9 @@ class Deduplicator:
         self._who = who
         self._seen: dict[Hashable, ProcessedIds] = {}
 
-    def fresh(self, ids: Sequence[Any], channels: Sequence[Hashable] | None = None) -> list[int]:
-        """Take note of ids; return the positions of those that are new. Raises ConfigError for one that is no whole number; nothing
-        has changed then.
+    def new_positions(self, ids: Sequence[Any], channels: Sequence[Hashable] | None = None) -> list[int]:
+        """Add the ids and return the positions of the new ones. Raises ConfigError for an id that is no whole number, and then adds
+        none.
         """
         for id in ids:
             if type(id) is not int:
@@ -109,7 +109,7 @@ class Deduplicator:
                 continue
             now.add(id)
             kept.append(at)
-        for channel, found in new.items():  # only now may the oldest be forgotten
+        for channel, found in new.items():  # after all ids were looked up, because add may raise the floor
             seen = self._seen.setdefault(channel, ProcessedIds())
             for id in sorted(found):
                 seen.add(id)
@@ -121,6 +121,6 @@ class Deduplicator:
         return [[channel, seen.plain()] for channel, seen in self._seen.items()]
 
     def restore(self, data: list[Any], duplicates: int = 0) -> None:
-        """Become what `plain` returned."""
+        """Restore the ids of all channels from the data of `plain`."""
         self._seen = {key_of(channel): ProcessedIds.of(ids) for channel, ids in data}
         self.duplicates = duplicates

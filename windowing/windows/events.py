@@ -1,4 +1,4 @@
-"""What goes into a machine and what comes out of it: events, effects, and the TupleWindow that a bolt sees when its window fires.
+"""The inputs and outputs of a window machine: events, effects, and the TupleWindow that a bolt gets when a window fires.
 
     length 4, slide 2         queue   1  2  3  4  5  6
     previous window  (2, 4]           [--------]
@@ -7,12 +7,12 @@
 
 Law: previous - expired + new == current, for every firing of the same queue.
 
-A field of a tuple is `row["delay"]` of a mapping or a Record, `row.delay` of anything else; without a name it is the tuple itself.
-What lies in columns (windowing/columnar) is asked for all of them at once: rows for `field_values(name)`, timestamps for `bounds()`
-and `outside(low, high)`, all of it for `take(positions)`.
+A field of a tuple is `row["delay"]` of a mapping or a Record, `row.delay` of any other object; without a field name the value is
+the tuple itself. A columnar batch (windowing/columnar) has methods that read all rows at once: `field_values(name)` for a field,
+`bounds()` and `outside(low, high)` for timestamps, `take(positions)` for both.
 
-Inside the queue of a built-in window there are no Event objects (parallel lists are three times cheaper); an `Event` is made
-only where a policy of Storm's per-event protocol asks for one.
+The queue of a built-in window holds no Event objects, because parallel lists are three times cheaper. An `Event` is created only
+for a policy that implements Storm's per-event protocol.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ __all__ = [
     "WaterMarkEvent",
     "WindowContent",
     "column_of",
-    "taken",
     "title_of_field",
+    "values_at",
 ]
 
 
-def column_of(field: str | None, payloads: Sequence[Any], asks: str = "aggregate=") -> Sequence[Any]:
-    """Return a field of each tuple, or the tuples themselves. Raises ConfigError, which names who `asks`, for a tuple without it.
+def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggregate=") -> Sequence[Any]:
+    """Return a field of each tuple, or the tuples themselves for None. Raises ConfigError if a tuple lacks the field; the error
+    names the option `reader`.
 
     Cost: C speed where all tuples are of one type.
 
@@ -64,12 +65,12 @@ def column_of(field: str | None, payloads: Sequence[Any], asks: str = "aggregate
         return [readers[type(payload)](payload) for payload in payloads]
     except (KeyError, AttributeError) as missing:
         raise ConfigError(
-            f"{asks} reads the field {field!r}, which a tuple does not have: {quote(missing.args)}; name one of its fields"
+            f"{reader} reads the field {field!r}, which a tuple does not have: {quote(missing.args)}; name one of its fields"
         ) from missing
 
 
-def taken(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
-    """Return the tuples, or what belongs to each, at these positions."""
+def values_at(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
+    """Return the elements at these positions, of a list or of a columnar batch."""
     take = getattr(values, "take", None)
     if take is None:
         return [values[position] for position in positions]
@@ -78,7 +79,7 @@ def taken(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
 
 
 def title_of_field(field: Any) -> str:
-    """Return how an error calls a field (its name in quotes) or a function of the tuple."""
+    """Return the text by which an error names a field (in quotes) or a function that takes the tuple."""
     return repr(field) if isinstance(field, str) else f"{getattr(field, '__qualname__', 'function')}()"
 
 
@@ -91,7 +92,7 @@ def _reader(kind: type, field: str) -> Callable[[Any], Any]:
 
 
 class WindowContent(Protocol):
-    """Where a window gets its tuples from when, and only when, it is asked for them."""
+    """The source of a window's tuples. Each method computes its result only when it is called."""
 
     def __len__(self) -> int: ...
     def current(self) -> Sequence[Any]: ...
@@ -101,7 +102,7 @@ class WindowContent(Protocol):
 
 
 class ListContent:
-    """Content that is already at hand as lists (Storm semantics, a user's own policies)."""
+    """Window content held as lists (for Storm semantics and for a user's own policies)."""
 
     __slots__ = ("_current", "_expired", "_new")
 
@@ -125,13 +126,14 @@ class ListContent:
 
 
 class TupleWindow(StormNames):
-    """The tuples of one firing, in (timestamp, arrival) order, with the new and the expired ones at hand.
+    """The tuples of one firing, in (timestamp, arrival) order, with those that are new and those that expired since the last
+    firing.
 
-    Valid until the bolt's `execute` returns; asked later it raises StaleWindowError, so copy what must live longer:
-    `list(window.get())`. `start_timestamp` is exclusive (None for a length in tuples), `end_timestamp` inclusive: the end of the
-    window, or the timestamp of the tuple that made a Count slide fire. `key` is the key of a keyed window.
+    It is valid until the bolt's `execute` returns; a later call raises StaleWindowError, so copy tuples that must live longer:
+    `list(window.get())`. `start_timestamp` is exclusive (None for a length in tuples). `end_timestamp` is inclusive: the end of the
+    window, or, for a Count slide, the timestamp of the tuple at which the window fired. `key` is the key of a keyed window.
 
-    Cost: each of `get`, `get_new`, `get_expired` is one slice, made when asked and not before. Source: Storm's `TupleWindow`.
+    Cost: `get`, `get_new` and `get_expired` each make one slice when they are called. Source: Storm's `TupleWindow`.
     """
 
     __slots__ = ("_content", "_valid", "end_timestamp", "key", "start_timestamp")
@@ -160,7 +162,7 @@ class TupleWindow(StormNames):
         return self._live().expired()
 
     def column(self, name: str) -> Sequence[Any]:
-        """Return one field of all tuples of the window: a list, or of a bolt with `columnar=` a view without a copy."""
+        """Return one field of all tuples of the window: a list, or, for a bolt with `columnar=`, a view without a copy."""
         content = self._live()
         own = getattr(content, "column", None)
         found: Sequence[Any] = own(name) if own is not None else column_of(name, content.current(), "column()")
@@ -168,7 +170,7 @@ class TupleWindow(StormNames):
 
     @property
     def aggregate(self) -> Any:
-        """The result of the bolt's `aggregate=` over the window: a value, or a dict of them by name."""
+        """The result of the bolt's `aggregate=` over the window: one value, or a dict of values by name."""
         return self._live().aggregate()
 
     def __len__(self) -> int:
@@ -178,7 +180,7 @@ class TupleWindow(StormNames):
         return iter(self.get())
 
     def invalidate(self) -> None:
-        """End the window's life; the machine calls this when the driver takes the next effect."""
+        """Make later calls raise StaleWindowError; the machine calls this when the driver requests the next effect."""
         self._valid = False
 
     def _live(self) -> WindowContent:
@@ -201,7 +203,7 @@ class TupleWindow(StormNames):
 
 
 class Event:
-    """A tuple with its timestamp, as a per-event policy sees it. Two events are equal only if they are the same one.
+    """A tuple with its timestamp, as a per-event policy receives it. Events compare by identity.
 
     Source: Storm's `Event` and `EventImpl`.
     """
@@ -223,7 +225,7 @@ class Event:
 
 
 class WaterMarkEvent(Event):
-    """The news that no tuple with a smaller timestamp is expected any more. Source: Storm's `WaterMarkEvent`."""
+    """A watermark: no tuple with a smaller timestamp is expected after it. Source: Storm's `WaterMarkEvent`."""
 
     __slots__ = ()
 
@@ -234,7 +236,7 @@ class WaterMarkEvent(Event):
 
 
 class LateReason(Enum):
-    """Why a tuple went to the side stream instead of a window; the value stands in its `reason` column."""
+    """Why a tuple went to the side stream instead of a window; the value is written to the `reason` column."""
 
     LATE = "late"
     FUTURE = "future"
@@ -243,7 +245,7 @@ class LateReason(Enum):
 
 
 class Activation:
-    """A window fires: the driver hands `window` to the bolt before it takes the next effect."""
+    """A window fires: the driver passes `window` to the bolt before it requests the next effect."""
 
     __slots__ = ("window",)
 
@@ -255,10 +257,10 @@ class Activation:
 
 
 class Expired:
-    """Tuples that no later window can hold: the moment to ack them.
+    """Tuples that no later window can hold; a driver can ack them now.
 
-    `count` tuples in queue order; `get()` makes the list of them (None where an aggregating window kept only partials). With
-    `spread` the i-th of them expired with the add at the effect's position plus i: tuples between two windows, in one run.
+    `count` is the number of tuples; `get()` lists them in queue order, or is None where an aggregating window kept only partials.
+    With `spread`, tuple i of the run expired with the add at the effect's position plus i (tuples between two windows).
     """
 
     __slots__ = ("_get", "count", "key", "spread")
@@ -280,9 +282,9 @@ class Expired:
 
 
 class Late:
-    """A run of consecutive tuples for the side stream, all for the same reason; they are acked at once.
+    """Consecutive tuples for the side stream, all with the same reason; they are acked at once.
 
-    `payloads[i]` came with `timestamps[i]`; from `add_batch` the effect's position is that of the first of them.
+    `payloads[i]` arrived with `timestamps[i]`. The position that `add_batch` yields with the effect is that of the first tuple.
     """
 
     __slots__ = ("payloads", "reason", "timestamps")
@@ -297,4 +299,4 @@ class Late:
 
 
 Effect = Activation | Expired | Late
-"""What a window machine returns: a window that fired, tuples that expired, or late ones."""
+"""An effect of a window machine: a window that fired, tuples that expired, or late tuples."""

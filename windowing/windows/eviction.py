@@ -1,11 +1,11 @@
-"""Eviction policies: which events a window holds, one event at a time, as Storm decides it.
+"""Eviction policies: they decide which events a window holds, one event at a time, as in Storm.
 
     a scan at reference time r      EXPIRE  PROCESS  PROCESS  KEEP      STOP
     the queue, in arrival order     oldest ------------------ ts > r    not looked at
 
-EXPIRE takes an event out of the queue for good, PROCESS shows it in this window, KEEP leaves it for a later one, STOP
-ends the scan. The built-in policies follow Storm to the event, its losses included; the lossless engine only asks them
-for their `length()` and answers in ranges. A user's own policy has no `length` and is scanned. Here no policy reads a
+EXPIRE removes an event from the queue for good, PROCESS puts it into this window, KEEP leaves it for a later one, STOP
+ends the scan. The built-in policies decide exactly as Storm's, losses included; the lossless engine uses only their
+`length()` and works with ranges. A user's own policy has no `length`, so its queue is scanned. No policy here reads a
 clock.
 """
 
@@ -46,7 +46,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvictionContext:
-    """What a trigger tells the eviction policy about the window that is due.
+    """What a trigger passes to the eviction policy about the window that is due.
 
     reference_time: end of the window, milliseconds. current_count: events in the queue with a timestamp <=
     reference_time. sliding_count: the slide, in events. sliding_interval: the slide, in milliseconds. Source: Storm's
@@ -68,7 +68,7 @@ def _loaded(state: dict[str, Any] | None) -> EvictionContext | None:
 
 
 def scan(events: Iterable[Event], evict: Callable[[Event], Action]) -> tuple[list[Event], list[Event]]:
-    """Ask a policy about one event after the other; return those that the window holds, and those that leave the queue."""
+    """Call `evict` for one event after the other; return the events that the window holds, and those that leave the queue."""
     window: list[Event] = []
     expired: list[Event] = []
     for event in events:
@@ -83,7 +83,7 @@ def scan(events: Iterable[Event], evict: Callable[[Event], Action]) -> tuple[lis
 
 
 class EvictionPolicy(ABC):
-    """The per-event protocol. A user's own policy needs only `evict`; one with a memory also writes the state pair.
+    """The per-event protocol. A user's own policy needs only `evict`; one with state also implements get_state and restore_state.
 
     >>> class OnlyOdd(EvictionPolicy):
     ...     def evict(self, event: Event) -> Action:
@@ -96,28 +96,28 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def evict(self, event: Event) -> Action:
-        """Return what the running scan does with `event`; called in arrival order."""
+        """Return the action of the running scan for `event`; called in arrival order."""
 
     def track(self, event: Event) -> None:  # noqa: B027 - optional
-        """Take note of `event`, a tuple or a WaterMarkEvent; called once, before any scan sees it."""
+        """Observe `event`, a tuple or a WaterMarkEvent; called once, before the first scan that includes it."""
 
     def get_context(self) -> EvictionContext | None:
         """Return the context of the last window that was due, None before the first."""
         return self._context
 
     def set_context(self, context: EvictionContext) -> None:
-        """Take the context of the window that is due; called before its scan."""
+        """Set the context of the window that is due; called before its scan."""
         self._context = context
 
     def reset(self) -> None:  # noqa: B027 - optional
-        """Get ready to be asked about the same window again; called before each scan of an iterator window."""
+        """Prepare for another scan of the same window; called before each scan of an iterator window."""
 
     def get_state(self) -> Any:
-        """Return all that the policy remembers, as plain data (None, numbers, strings, lists, dicts)."""
+        """Return the policy's state as plain data (None, numbers, strings, lists, dicts)."""
         return _saved(self._context)
 
     def restore_state(self, state: Any) -> None:
-        """Become the policy that `get_state` was asked of."""
+        """Restore the state that `get_state` returned."""
         self._context = _loaded(state)
 
 
@@ -137,7 +137,7 @@ class CountEvictionPolicy(EvictionPolicy):
         return self._length
 
     def evict(self, event: Event) -> Action:
-        """EXPIRE as long as more than `count` events are held, else PROCESS."""
+        """EXPIRE while more than `count` events are held, else PROCESS."""
         if self._current_count > self._threshold:
             self._current_count -= 1
             return Action.EXPIRE
@@ -153,7 +153,7 @@ class CountEvictionPolicy(EvictionPolicy):
         return {"current_count": self._current_count, "context": _saved(self._context)}
 
     def restore_state(self, state: Any) -> None:
-        """Take the number of events held, and the context."""
+        """Restore the number of events held, and the context."""
         self._current_count = state["current_count"]
         self._context = _loaded(state["context"])
 
@@ -162,7 +162,7 @@ class TimeEvictionPolicy(EvictionPolicy):
     """Holds events with a timestamp in `(reference - length_ms - delta_ms, reference]`.
 
     delta_ms is Storm's correction for a timer that fires early or late: the time since the last firing, minus the
-    slide. The first firing takes everything (delta 2**31 - 1). Before the first firing the reference is the newest
+    slide. The first firing holds every event (delta 2**31 - 1). Before the first firing the reference is the newest
     timestamp tracked, where Storm reads the clock. Source: Storm's `TimeEvictionPolicy`.
     """
 
@@ -177,7 +177,7 @@ class TimeEvictionPolicy(EvictionPolicy):
         return self._length
 
     def evict(self, event: Event) -> Action:
-        """EXPIRE what is older than the length, KEEP what is newer than the reference, else PROCESS."""
+        """EXPIRE an event older than the length, KEEP one newer than the reference, else PROCESS."""
         if self._context is not None:
             reference = self._context.reference_time
         else:
@@ -188,12 +188,12 @@ class TimeEvictionPolicy(EvictionPolicy):
         return Action.KEEP if age < 0 else Action.PROCESS
 
     def track(self, event: Event) -> None:
-        """Remember the newest timestamp: the clock, as far as a policy can know it."""
+        """Update the newest timestamp; it stands in for the clock, which a policy does not read."""
         if self._newest_ms is None or event.timestamp > self._newest_ms:
             self._newest_ms = event.timestamp
 
     def set_context(self, context: EvictionContext) -> None:
-        """Take the context; one with a sliding interval comes from a timer, whose drift is then made good."""
+        """Set the context; one with a sliding interval comes from a timer, and its drift is corrected."""
         previous, self._context = self._context, context
         if context.sliding_interval is None:
             return
@@ -203,11 +203,11 @@ class TimeEvictionPolicy(EvictionPolicy):
             self._delta_ms = context.reference_time - previous.reference_time - context.sliding_interval
 
     def get_state(self) -> dict[str, Any]:
-        """Return context, correction and newest timestamp (Storm keeps only the context, and loses the correction)."""
+        """Return context, correction and newest timestamp (Storm saves only the context, and loses the correction)."""
         return {"context": _saved(self._context), "delta_ms": self._delta_ms, "newest_ms": self._newest_ms}
 
     def restore_state(self, state: Any) -> None:
-        """Take context, correction and newest timestamp."""
+        """Restore context, correction and newest timestamp."""
         self._context = _loaded(state["context"])
         self._delta_ms = state["delta_ms"]
         self._newest_ms = state["newest_ms"]
@@ -216,7 +216,7 @@ class TimeEvictionPolicy(EvictionPolicy):
 class WatermarkCountEvictionPolicy(EvictionPolicy):
     """Keeps the last `count` of the events with a timestamp <= reference.
 
-    It believes the count that the trigger gives it, and expires from the head of the queue whatever stands there; with
+    It uses the count that the trigger gives it, and expires events from the head of the queue, whichever they are; with
     tuples out of order these are the wrong ones (defect D5, kept). Nothing expires before the first watermark. Source:
     Storm's `WatermarkCountEvictionPolicy`.
     """
@@ -232,7 +232,7 @@ class WatermarkCountEvictionPolicy(EvictionPolicy):
         return self._length
 
     def evict(self, event: Event) -> Action:
-        """STOP before the first context; KEEP the future and what exceeds the count; else as CountEvictionPolicy."""
+        """STOP before the first context; KEEP events after the reference or beyond the count; else as CountEvictionPolicy."""
         if self._context is None:
             return Action.STOP
         if event.timestamp > self._context.reference_time or self._processed >= self._current_count:
@@ -244,7 +244,7 @@ class WatermarkCountEvictionPolicy(EvictionPolicy):
         return Action.PROCESS
 
     def set_context(self, context: EvictionContext) -> None:
-        """Take the number of events from a time slide; for a count slide it is what was shown last plus one slide."""
+        """Set the context. A time slide gives the number of events; for a count slide it is that of the last one plus a slide."""
         self._context = context
         if context.current_count is not None:
             self._current_count = context.current_count
@@ -253,7 +253,7 @@ class WatermarkCountEvictionPolicy(EvictionPolicy):
         self._processed = 0
 
     def reset(self) -> None:
-        """Forget what was shown of the running window."""
+        """Reset the number of events shown in the running window."""
         self._processed = 0
 
     def get_state(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class WatermarkCountEvictionPolicy(EvictionPolicy):
         }
 
     def restore_state(self, state: Any) -> None:
-        """Take both counts and the context."""
+        """Restore both counts and the context."""
         self._current_count = state["current_count"]
         self._processed = state["processed"]
         self._context = _loaded(state["context"])
@@ -274,7 +274,7 @@ class WatermarkCountEvictionPolicy(EvictionPolicy):
 class WatermarkTimeEvictionPolicy(TimeEvictionPolicy):
     """Holds events with a timestamp in `(reference - length_ms, reference]`.
 
-    An event more than `lag_ms` ahead of the reference ends the scan, and hides all that arrived after it (defects D2
+    An event more than `lag_ms` ahead of the reference ends the scan and hides all events that arrived after it (defects D2
     and D3, kept). Nothing expires before the first watermark. Source: Storm's `WatermarkTimeEvictionPolicy`.
     """
 

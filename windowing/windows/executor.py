@@ -1,13 +1,13 @@
-"""WindowedBoltExecutor: the windows of one task of a bolt, without user code; and which machine a definition gets (`machine_for`).
+"""WindowedBoltExecutor: the windows of one task of a bolt, without user code; `machine_for` chooses the machine for a definition.
 
     tuple -> valid?  -> open?    -> not future? -> on time? -> the machine (WindowManager, say)
              invalid    closed      future         late        (side stream, with the reason)
 
-A tuple is judged by the watermark of the last turn. The driver says what time it is (`set_clock`), makes the turns (`turn`) and
-performs the effects; nothing here reads a clock or calls the bolt.
+A tuple is judged by the watermark of the last advance. The driver sets the clock (`set_clock`), advances the watermark (`turn`) and
+performs the effects; this module neither reads a clock nor calls the bolt.
 
-Laws: in == shown + skipped + pending + on the side stream, at any time (`counts`). What a driver has to know of a machine the
-machine says (`Machine`); no driver asks for its class. Machines over columns need Arrow, so a driver hands them in (`columns`).
+Laws: in == shown + skipped + pending + on the side stream, at any time (`counts`). A driver uses a machine only through the
+protocol `Machine` and never tests its class. Machines over columns need Arrow, so the driver passes their factory (`columns`).
 
 Source: Storm's `WindowedBoltExecutor`, without its emits, acks and threads.
 """
@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from windowing.errors import ConfigError, InvalidTimestampError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import Semantics, WindowConfig
-from windowing.windows.events import Effect, Late, LateReason, taken, title_of_field
+from windowing.windows.events import Effect, Late, LateReason, title_of_field, values_at
 from windowing.windows.guard import FREE, NO_EFFECTS, Guard, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally
 from windowing.windows.manager import WindowManager
@@ -48,43 +48,45 @@ __all__ = [
 
 
 class Machine(Protocol):
-    """Tuples in, windows out. Every entry returns an iterator of effects; see WindowManager for the laws."""
+    """The protocol of a window machine: tuples in, effects out. Every entry returns an iterator of effects; laws: WindowManager."""
 
     guard: Guard
 
     @property
     def takes_columns(self) -> bool:
-        """Whether tuples may be handed over in columns (ColumnRows, Timestamps, Keys): no row is made of them."""
+        """Whether `add_batch` accepts columns (ColumnRows, Timestamps, Keys) without making rows of them."""
 
     @property
     def keeps_tuples(self) -> bool:
-        """Whether it holds tuples, and not only what `aggregate=` makes of them."""
+        """Whether it holds tuples, and not only the partial results of `aggregate=`."""
 
     @property
     def shows_columns(self) -> bool:
-        """Whether windows are handed out as `columnar=` says; if not, a driver does it (`windowing.columnar.viewed`)."""
+        """Whether its windows have the form that `columnar=` asks for; if not, a driver converts them
+        (`windowing.columnar.viewed`).
+        """
 
     @property
     def tick_interval_ms(self) -> int | None:
-        """How often it has to be ticked over the clock, None where `next_deadline_ms` says when."""
+        """How often a driver has to call `tick` over the clock, None where `next_deadline_ms` gives the time."""
 
     @property
     def inbox(self) -> list[tuple[Any, int]] | None:
-        """Where tuples (payload, timestamp) that are not late may be put in place of an `add`, while the machine is free; they are
-        taken in by the next entry, all at once. None where a tuple has a key, effects of its own, or can be refused.
+        """A list to which a caller may append tuples (payload, timestamp) that are not late instead of calling `add`, while the
+        machine is free; the next entry adds them all at once. None where a tuple has a key, effects of its own, or can be refused.
         """
 
     @property
     def numbered(self) -> WindowManager | None:
-        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot."""
+        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot; else None."""
 
     @property
     def tally(self) -> Tally:
-        """What became of the tuples."""
+        """Counts of the tuples by outcome."""
 
     @property
     def watermark(self) -> int | None:
-        """W of the last turn."""
+        """W after the last advance."""
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         """Accept one tuple."""
@@ -92,52 +94,52 @@ class Machine(Protocol):
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; effects come with the position of their cause."""
+        """Accept tuples in arrival order; each effect comes with the position of the tuple that caused it."""
 
     def advance(self, watermark: int) -> Iterator[Effect]:
-        """Make a watermark turn."""
+        """Raise the watermark and fire the windows that are due."""
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Make a turn of the clock (processing time)."""
+        """Advance the watermark by the clock (processing time)."""
 
     def drain(self) -> Iterator[Effect]:
-        """Fire what is left and close."""
+        """Fire the remaining windows and close the machine."""
 
     def enter(self) -> None:
-        """Raise MachineSpentError unless an entry is allowed: the machine is free, and has not failed."""
+        """Raise MachineSpentError unless an entry is allowed: the machine is free and has not failed."""
 
     def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while nothing is."""
+        """Return the bound below which a timestamp is late, None while no timestamp is late."""
 
     def next_deadline_ms(self) -> int | None:
-        """Return the watermark (over the clock: the time, less 1 ms) at which a turn has something to do, None for none."""
+        """Return the watermark (over the clock: the time, less 1 ms) at which an advance has an effect, or None."""
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data."""
+        """Return the machine's state as plain data."""
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `data`."""
+        """Restore the machine's state from a snapshot."""
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the machine's invariants."""
 
 
 class ColumnMachines(Protocol):
-    """The machines over columns (`windowing.columnar.ColumnarMachines`), from a driver that has Arrow loaded."""
+    """The factory of the machines over columns (`windowing.columnar.ColumnarMachines`), passed by a driver that has Arrow."""
 
     @property
     def holds_columns(self) -> bool:
-        """Whether a queue may hold columns: a tuple is then no more than its fields."""
+        """Whether a queue may hold columns; a tuple then consists of its fields only."""
 
     def windows(self, config: WindowConfig, sequenced: bool) -> Machine:
-        """Return the machine of windows that are handed out as columns."""
+        """Return the machine for windows that are passed to the bolt as columns."""
 
     def panes(self, config: WindowConfig, component: str) -> Machine:
-        """Return the machine of `aggregate=` over Durations, which hands out one table for all keys where `columnar=` is said."""
+        """Return the machine for `aggregate=` over Durations; with `columnar=` its result is one table for all keys."""
 
 
 def refuse_tables(config: WindowConfig, component: str) -> None:
-    """Raise ConfigError for a bolt with `aggregate=` and `columnar=`, where its tuples are kept for acks, or for a restart."""
+    """Raise ConfigError for a bolt with `aggregate=` and `columnar=` whose tuples must be kept, for acks or for a restart."""
     if config.columnar is not None and config.aggregate is not None:
         raise ConfigError(
             f"bolt {component!r} is handed the aggregates of all keys in columns, and keeps no tuples, neither for acks nor for a "
@@ -154,22 +156,22 @@ def machine_for(
     component: str = "bolt",
     columns: ColumnMachines | None = None,
 ) -> Machine:
-    """Return a new machine for `config`, the first of the table that fits:
+    """Return a new machine for `config`: that of the first row of this table that fits.
 
         semantics="storm"                            StormMachine           Storm's policies, by arrival, its losses
         eviction= or trigger=                        PolicyWindowManager    a scan for each window
         max_events_in_memory=                        PagedWindowManager     ranges over pages, most of them in `pages`
         aggregate=, both Durations                   TimePaneManager        partials by pane, no tuples kept
-                    with `columns`                   ColumnarPaneManager    the same, batches of columns taken in without a row
+                    with `columns`                   ColumnarPaneManager    the same, accepts columns without making rows
                     with `columns` and columnar=     TablePaneManager       the same, one table for all keys
         aggregate=, both Counts                      NumberPaneManager      partials by key, no tuples kept
-        columnar=, with `columns` that hold them     ColumnarWindowManager  ranges over a queue of columns
+        columnar=, `columns` with `holds_columns`    ColumnarWindowManager  ranges over a queue of columns
         else, with or without aggregate=             WindowManager          ranges over an ordered queue
 
-    `sequenced` is for a driver that stores the tuples of a WindowManager itself, `keep_tuples` for one that has to know
-    which tuples an aggregating window holds, to ack them: then no panes. `pages` is where a PagedWindowManager puts its pages.
-    `component` names the bolt in errors. `columns` makes the machines over columns, for a driver whose tuples come in columns, or
-    whose bolt says `columnar=`.
+    `sequenced` is for a driver that stores the tuples of a WindowManager itself. `keep_tuples` is for one that acks the tuples of
+    an aggregating window, and excludes panes. `pages` is the store for the pages of a PagedWindowManager. `component` names the
+    bolt in errors. `columns` makes the machines over columns, for a driver whose tuples arrive in columns, or a bolt with
+    `columnar=`.
     """
     if config.semantics is Semantics.STORM:
         return StormMachine(config, component=component)
@@ -206,18 +208,18 @@ def machine_for(
 
 _MAX_TIMESTAMP = 2**62
 _BEFORE_ALL = -_MAX_TIMESTAMP
-_PROBE = 16  # how many tuples tell whether it is worth asking if a batch is in order
+_PROBE = 16  # so many tuples are examined first; only if they are in order, the whole batch is sorted
 
 Judged = tuple[int, LateReason]
 
 
 class WindowedBoltExecutor:
-    """The windows of one bolt task: feed tuples, make turns, perform the effects that come back.
+    """The windows of one bolt task: add tuples, advance the watermark, perform the effects that are returned.
 
     `streams` are the declared input streams: the watermark waits for each of them. `component` names the bolt in errors.
-    `sequenced` is for drivers that store tuples apart, `keep_tuples` for those that ack the tuples of aggregates.
-    `pages` is where a bolt with `max_events_in_memory` puts what is not in memory. `columns` is for those whose tuples come in
-    columns, or whose bolt says `columnar=` (see `machine_for`).
+    `sequenced` is for drivers that store tuples apart, `keep_tuples` for those that ack the tuples of aggregates. `pages` stores
+    the tuples that a bolt with `max_events_in_memory` does not keep in memory. `columns` is for drivers whose tuples arrive in
+    columns, and for bolts with `columnar=` (see `machine_for`).
 
     >>> from windowing.windows.measures import count
     >>> executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), slide=count(2), timestamp="ts"))
@@ -253,7 +255,8 @@ class WindowedBoltExecutor:
             max_future_ms=config.max_future_ms,
             sourced=config.source is not None,
         )
-        # The largest timestamp that `add` took since the generator was told; of sources it is told at once.
+        # The largest timestamp that `add` accepted since the last call of the generator; with sources every call goes there at
+        # once.
         self._largest = {} if config.source is not None else dict.fromkeys(streams, _BEFORE_ALL)
         self.side: Counter[str] = Counter()
         self.closed = False
@@ -264,10 +267,10 @@ class WindowedBoltExecutor:
         self._machine = machine
         self._guard = machine.guard
         self._inbox = machine.inbox
-        self._bound()
+        self._update_bounds()
 
-    def _bound(self) -> None:
-        """Note between which timestamps a tuple is accepted without a second look."""
+    def _update_bounds(self) -> None:
+        """Compute the range of timestamps that `add` accepts without further checks."""
         self._late_below = self._machine.late_below()
         if self.closed or not self._event_time:
             self._from_ms, self._upto_ms = 1, 0
@@ -279,7 +282,7 @@ class WindowedBoltExecutor:
 
     @property
     def manager(self) -> Machine:
-        """The machine; another one may be put in its place before the first tuple."""
+        """The machine; it may be replaced before the first tuple."""
         return self._machine
 
     @manager.setter
@@ -288,12 +291,12 @@ class WindowedBoltExecutor:
 
     @property
     def generator(self) -> WaterMarkEventGenerator:
-        """The watermark, which knows of all tuples so far."""
-        self._tell()
+        """The watermark generator, with the timestamps of all tuples so far."""
+        self._report_timestamps()
         return self._generator
 
-    def _tell(self) -> None:
-        """Tell the generator what `add` took."""
+    def _report_timestamps(self) -> None:
+        """Report the largest timestamps that `add` accepted to the generator."""
         for stream, timestamp in self._largest.items():
             if timestamp is not _BEFORE_ALL:
                 self._generator.track(stream, timestamp, None, self._now)
@@ -301,30 +304,30 @@ class WindowedBoltExecutor:
 
     @property
     def watermark(self) -> int | None:
-        """W: no tuple below it is on time. None while it is -infinity (and on processing time before the first tick)."""
+        """W: a tuple with a smaller timestamp is late. None while it is -infinity (on processing time: before the first tick)."""
         return self._generator.watermark if self._event_time else self._machine.watermark
 
     @property
     def now_ms(self) -> int | None:
-        """The clock as the driver last gave it."""
+        """The clock that the driver set last, in milliseconds."""
         return self._now
 
     def set_clock(self, now_ms: int) -> None:
-        """Take the driver's clock, milliseconds since 1970; on processing time it never runs backwards."""
+        """Set the driver's clock, milliseconds since 1970; on processing time it never runs backwards."""
         if self._now is None or now_ms > self._now or self._event_time:
-            self._tell()
+            self._report_timestamps()
             self._now = now_ms
-            self._bound()
+            self._update_bounds()
 
     # -- tuples --------------------------------------------------------------------------------------------------------
 
     def add(
         self, payload: Any, timestamp: Any = None, *, stream: str = DEFAULT_STREAM, key: Any = None, source: Any = None
     ) -> Iterator[Effect]:
-        """Offer one tuple; `timestamp` in milliseconds on event time, nothing on processing time (the clock is taken).
+        """Add one tuple; `timestamp` is in milliseconds on event time, None on processing time (the clock is used).
 
-        Raises InvalidTimestampError for an unusable timestamp if the bolt says `on_invalid="raise"`, and ConfigError for a
-        stream that was not declared; nothing has changed then. Cost: O(1).
+        Raises InvalidTimestampError for an unusable timestamp if the bolt has `on_invalid="raise"`, and ConfigError for a
+        stream that was not declared; the state is then unchanged. Cost: O(1).
         """
         if (
             type(timestamp) is int
@@ -341,7 +344,7 @@ class WindowedBoltExecutor:
         return self._add_with_care(payload, timestamp, stream, key, source)
 
     def _add_with_care(self, payload: Any, timestamp: Any, stream: str, key: Any, source: Any) -> Iterator[Effect]:
-        """Do the work of `add`, for a tuple that may be late, or is to be noted with its source, or over the clock."""
+        """Add a tuple that may be late or has a source, or any tuple on processing time."""
         if not self.closed and not self._event_time:
             return self._machine.add(payload, self._clock(), key)
         reason = LateReason.CLOSED if self.closed else self._judge(timestamp)
@@ -363,11 +366,12 @@ class WindowedBoltExecutor:
         trusted: bool = False,
         tracked: bool = True,
     ) -> Iterator[tuple[int, Effect]]:
-        """Offer tuples in arrival order; effects come with the position of the tuple that caused them.
+        """Add tuples in arrival order; each effect comes with the position of the tuple that caused it.
 
-        Exactly what one `add` for each gives. `stream` is one name or one for each tuple. `trusted` promises that every
-        timestamp is an int or None; `tracked=False` leaves the watermark to `track` (Spark's control rows). Raises ConfigError
-        for a column of another length. Cost: two passes at C speed over the timestamps if all are on time.
+        The result is exactly that of one `add` for each. `stream` is one name or one for each tuple. `trusted` promises that every
+        timestamp is an int or None. `tracked=False` does not report timestamps to the watermark; a driver then calls `track`
+        (Spark's control rows). Raises ConfigError for a column of another length. Cost: two passes at C speed if all tuples are on
+        time.
         """
         streams = None if isinstance(stream, str) else stream
         one_for_each(payloads, timestamps=timestamps, keys=keys, sources=sources, streams=streams)
@@ -393,18 +397,18 @@ class WindowedBoltExecutor:
         return self._add_judged(payloads, timestamps, keys, judged)
 
     def track(self, stream: str, timestamp: int, source: Any = None) -> None:
-        """Learn that `stream` has shown `timestamp`, without a tuple of it: an upstream partition's largest, say."""
+        """Report `timestamp` of `stream` to the watermark without a tuple, such as the largest of an upstream partition."""
         self._generator.track(stream, timestamp, source, self._now)
 
     def observe(self, timestamp: Any, stream: str = DEFAULT_STREAM, source: Any = None) -> None:
-        """Learn of a tuple that is offered later: the generator takes note of it as `add` will."""
+        """Report the timestamp of a tuple that is added later, exactly as `add` would."""
         if self._event_time and self._judge(timestamp) in (None, LateReason.LATE):
             self.track(stream, timestamp, source)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def turn(self) -> Iterator[Effect]:
-        """Make a watermark turn (on processing time a tick): raise W if possible and fire what falls due."""
+        """Advance the watermark (on processing time: tick): raise W if possible and fire the windows that are due."""
         self._machine.enter()
         if self.closed:
             return NO_EFFECTS
@@ -414,15 +418,15 @@ class WindowedBoltExecutor:
         if watermark is None:
             return NO_EFFECTS
         effects = self._machine.advance(watermark)
-        self._bound()
+        self._update_bounds()
         return effects
 
     def drain(self) -> Iterator[Effect]:
-        """End of the input: fire what is left, let everything expire, send later tuples to the side stream. Idempotent."""
+        """End the input: fire the remaining windows, expire all tuples, send later ones to the side stream. Idempotent."""
         self._machine.enter()
         effects = self._machine.drain()
         self.closed = True
-        self._bound()
+        self._update_bounds()
         return effects
 
     # -- judging -------------------------------------------------------------------------------------------------------
@@ -444,7 +448,7 @@ class WindowedBoltExecutor:
         return LateReason.LATE if self._late_below is not None and timestamp < self._late_below else None
 
     def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> Sequence[int] | None:
-        """Return the timestamps, marked if they are in order, when all tuples of a batch are on time; None if one may not be."""
+        """Return the timestamps if all are on time, as InOrder if they are sorted; None if one may not be on time."""
         of_column = getattr(timestamps, "bounds", None)
         if of_column is not None:
             lowest, highest = of_column()
@@ -456,7 +460,7 @@ class WindowedBoltExecutor:
         try:
             ordered = InOrder(sorted(given)) if sorted(first) == first else [min(given), max(given)]
             on_time = self._from_ms <= ordered[0] and ordered[-1] <= self._upto_ms
-        except TypeError:  # there is a None; a single one is compared with nothing before the bounds
+        except TypeError:  # there is a None; with a single one only the comparison with the bounds raises
             return None
         return None if not on_time else ordered if ordered == given else given
 
@@ -473,7 +477,7 @@ class WindowedBoltExecutor:
         sources: Sequence[Any] | None,
         judged: list[Judged] | None,
     ) -> None:
-        """Tell the generator the largest timestamp of each stream and source, leaving out what must not move W."""
+        """Report the largest timestamp of each stream and source to the generator, except invalid and future ones."""
         unusable = {p for p, reason in judged or () if reason in (LateReason.INVALID, LateReason.FUTURE)}
         if isinstance(stream, str) and sources is None and not unusable:
             self._generator.track(stream, newest_of(timestamps), None, self._now)
@@ -491,13 +495,13 @@ class WindowedBoltExecutor:
     def _add_judged(
         self, payloads: Sequence[Any], timestamps: Sequence[Any], keys: Sequence[Any] | None, judged: list[Judged]
     ) -> Iterator[tuple[int, Effect]]:
-        """Split a batch: what is on time goes to the manager, the rest to the side stream in runs of one reason."""
+        """Split a batch: tuples that are on time go to the machine, the others to the side stream in runs of one reason."""
         out = {position for position, _ in judged}
         kept = [position for position in range(len(payloads)) if position not in out]
-        chosen = None if keys is None else taken(keys, kept)
-        effects = self._machine.add_batch(taken(payloads, kept), taken(timestamps, kept), chosen)
+        chosen = None if keys is None else values_at(keys, kept)
+        effects = self._machine.add_batch(values_at(payloads, kept), values_at(timestamps, kept), chosen)
         late = [(run[0][0], each) for run in _runs(judged) for each in self._late_run(payloads, timestamps, run)]
-        # Only Storm's machine has effects when a tuple is added on event time.
+        # On event time only Storm's machine has effects when a tuple is added.
         return merge(late, ((kept[at], effect) for at, effect in effects), key=itemgetter(0))
 
     def _late_run(self, payloads: Sequence[Any], timestamps: Sequence[Any], run: list[Judged]) -> Iterator[Effect]:
@@ -519,7 +523,7 @@ class WindowedBoltExecutor:
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        """Return what became of the tuples: in, shown, skipped, pending, expired, late (all reasons), and windows fired."""
+        """Return counts of tuples: in, shown, skipped, pending, expired, late (all reasons); and of windows: fired."""
         tally, side = self.manager.tally, sum(self.side.values())
         return {
             "in": tally.accepted + side,
@@ -532,7 +536,7 @@ class WindowedBoltExecutor:
         }
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the executor as plain data (see WindowManager.snapshot)."""
+        """Return the executor's state as plain data (see WindowManager.snapshot)."""
         return {
             **snapshot_header("WindowedBoltExecutor"),
             "manager": self.manager.snapshot(events),
@@ -543,16 +547,16 @@ class WindowedBoltExecutor:
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the executor of `data`. Raises SnapshotError for another format."""
+        """Restore the executor's state from a snapshot. Raises SnapshotError for another format."""
         refuse_foreign(data, "WindowedBoltExecutor")
         self._machine.restore(data["manager"])
         self.generator.restore(data["generator"])
         self.side = Counter(data["side"])
         self.closed, self._now = data["closed"], data["now"]
-        self._bound()
+        self._update_bounds()
 
     def check(self) -> None:
-        """Assert what "correct" means: the parts, and that no tuple is lost between them."""
+        """Assert the invariants of the parts, and that no tuple is lost between them."""
         self.manager.check()
         self.generator.check()
         counts = self.counts()
@@ -562,7 +566,7 @@ class WindowedBoltExecutor:
 
 
 def _runs(judged: list[Judged]) -> Iterator[list[Judged]]:
-    """Yield the runs of neighbours with one reason."""
+    """Yield the runs of consecutive positions with the same reason."""
     numbered = enumerate(judged)
     for _, run in groupby(numbered, key=lambda item: (item[1][0] - item[0], item[1][1])):
         yield [each for _, each in run]

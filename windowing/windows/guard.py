@@ -1,18 +1,18 @@
-"""The guard of a machine: its effects are taken before it is entered again, and a failure ends it.
+"""The guard of a machine: all effects of an entry must be performed before the next entry, and a failure ends the machine.
 
-    free --run(effects)--> free     no effect came: the entry is over at once, even if nobody iterates the result
-    free --run(effects)--> busy     the first effect is ready; the rest is computed as it is taken
+    free --run(effects)--> free     no effect: the entry is complete, even if the result is never iterated
+    free --run(effects)--> busy     the first effect is ready; the others are computed as the driver requests them
     busy --exhausted-----> free
-    busy --closed--------> spent    the rest of the effects is lost
-    free, busy --raised--> spent    the machine stands between two states
-    any  --reset()-------> free     after a restore; an iterator of before ends at once
+    busy --closed--------> spent    the remaining effects are lost
+    free, busy --raised--> spent    the machine stopped between two states
+    any  --reset()-------> free     after a restore; an iterator from before it ends at once
 
-Laws: an entry of a machine that is not free raises MachineSpentError and changes nothing. A window is valid from the
-moment its Activation is taken until the next effect is asked for, the iterator is closed, or it fails.
+Laws: entering a machine that is not free raises MachineSpentError and changes nothing. A window is valid from the moment its
+Activation is yielded until the driver requests the next effect, or the iterator is closed or fails.
 
-What a user's policy or aggregator raises inside a machine becomes one BoltError that names bolt, part, window and line (`fault`);
-what a bolt raises on its window, topology/user_code.py sees to. Each snapshot begins with the name of its machine and the format of
-it (`snapshot_header`); a machine restores no other.
+An exception of a user's policy or aggregator inside a machine becomes one BoltError that names bolt, part, window and line
+(`fault`); exceptions of a bolt on its window are handled in topology/user_code.py. Each snapshot begins with the name and the
+format of its machine (`snapshot_header`); a machine restores only snapshots with its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class MachineState(Enum):
-    """Where a machine stands between two entries; `guard.state` is only read from outside."""
+    """The state of a machine between two entries; other modules only read `guard.state`."""
 
     FREE = "free"
     BUSY = "busy"
@@ -52,11 +52,11 @@ class MachineState(Enum):
 FREE, _BUSY, _SPENT = MachineState.FREE, MachineState.BUSY, MachineState.SPENT
 _END: Any = object()
 NO_EFFECTS: Iterator[Any] = iter(())
-"""An iterator of nothing, for an entry that knows it has no effects."""
+"""The empty iterator, for entries without effects."""
 
 
 def one_for_each(payloads: Sized, **columns: Sized | None) -> None:
-    """Raise ConfigError for a column of a batch that has not one value for each tuple. Cost: O(1)."""
+    """Raise ConfigError for a column of a batch that does not have one value for each tuple. Cost: O(1)."""
     for name, column in columns.items():
         if column is not None and len(column) != len(payloads):
             raise ConfigError(
@@ -65,7 +65,7 @@ def one_for_each(payloads: Sized, **columns: Sized | None) -> None:
 
 
 class Guard:
-    """One per machine; every entry returns `guard.run(generator)`, or calls `guard.enter()` if it has no effects.
+    """The guard of one machine: an entry returns `guard.run(generator)`, or calls `guard.enter()` if it has no effects.
 
     Cost: about 0.2 us for an entry without effects, 0.1 us for each effect.
 
@@ -85,7 +85,7 @@ class Guard:
 
     @property
     def busy(self) -> bool:
-        """Whether effects of the last entry are still to be taken."""
+        """Whether effects of the last entry are still to be performed."""
         return self.state is _BUSY
 
     @property
@@ -94,15 +94,15 @@ class Guard:
         return self.state is _SPENT
 
     def enter(self) -> None:
-        """Raise MachineSpentError unless the machine is free; for entries without effects (`snapshot`, say)."""
+        """Raise MachineSpentError unless the machine is free; for entries without effects (such as `snapshot`)."""
         if self.state is not FREE:
             self._refuse()
 
     def run(self, effects: Iterator[T], positions: bool = False) -> Iterator[T]:
-        """Run `effects` up to its first item now, and return an iterator of all of them.
+        """Run `effects` up to its first item, and return an iterator of all items.
 
         The items are effects, or (position, effect) pairs with `positions=True`. Raises MachineSpentError if the
-        machine is not free, and whatever `effects` raises; the machine is then spent.
+        machine is not free. An exception of `effects` is passed on, and the machine is then spent.
         """
         if self.state is not FREE:
             self._refuse()
@@ -125,7 +125,7 @@ class Guard:
         self._end(_SPENT)
 
     def reset(self) -> None:
-        """Free the machine after its state was restored; an iterator of before the restore ends at once."""
+        """Free the machine after its state was restored; an iterator from before the restore ends at once."""
         self._end(FREE)
 
     def _end(self, state: MachineState) -> None:
@@ -136,7 +136,7 @@ class Guard:
             run.close()
 
     def ended(self, entry: int, failed: bool) -> None:
-        """Take the news that the iterator of an entry is over; news of one of before a restore is ignored."""
+        """Record that the iterator of an entry has ended; an entry from before a restore is ignored."""
         if entry == self._entry:
             self._run = None
             self.state = _SPENT if failed else FREE
@@ -156,7 +156,7 @@ class Guard:
 def _handed_out(
     guard: Guard, entry: int, effects: Iterator[Any], first: Any, positions: bool
 ) -> Generator[Any, None, None]:
-    """Yield None, so that a `close()` is noticed from then on, and the effects; tell the guard how it ended."""
+    """Yield None, so that a later `close()` runs the finally block; then yield the effects, and report the end to the guard."""
     window: TupleWindow | None = None
     failed = True
     try:
@@ -185,7 +185,7 @@ _CORE = __file__.removesuffix("guard.py")
 
 
 def fault(component: str, where: str, problem: Exception) -> BoltError:
-    """Return the error of a part of `component` that raised `problem`; raise it `from` the problem, which stays its cause.
+    """Return the BoltError for a part of `component` that raised `problem`; use `raise fault(...) from problem`.
 
     where: the part and what it was doing, such as "OnlyOdd.evict on the window that ends at 10".
     """
@@ -203,16 +203,16 @@ def fault(component: str, where: str, problem: Exception) -> BoltError:
 
 
 SNAPSHOT_FORMAT = 1
-"""The format of all machines."""
+"""The snapshot format of all machines."""
 
 
 def snapshot_header(machine: str) -> dict[str, Any]:
-    """Return what the snapshot of a machine begins with."""
+    """Return the first entries of a machine's snapshot."""
     return {"format": SNAPSHOT_FORMAT, "machine": machine}
 
 
 def refuse_foreign(data: dict[str, Any], machine: str) -> None:
-    """Raise SnapshotError for the snapshot of another machine, or of another format."""
+    """Raise SnapshotError for a snapshot of another machine, or of another format."""
     if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != machine:
         raise SnapshotError(
             f"a {machine} snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(data.get('machine'))} of "

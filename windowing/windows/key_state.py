@@ -1,11 +1,11 @@
-"""KeyState: the windows of one key (or of a whole task without keys): its queue and how far it got.
+"""KeyState: the window state of one key (or of a whole task without keys): its queue and its progress.
 
     base        horizon          shown up to  numbered up to  end
     |  expired  |  live          |            |               |  staged
     [-- last window --]          (kept while the next firing may report it as expired)
 
-Laws: previous - expired + new == current at every firing; a tuple is counted shown or skipped once; what the last fired window
-held stays in the queue until the next firing has reported it.
+Laws: previous - expired + new == current at every firing; a tuple is counted shown or skipped once; the tuples of the last fired
+window stay in the queue until the next firing has reported them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from windowing.windows.assigners import Firing, Track
+from windowing.windows.assigners import Firing, QueueProgress
 from windowing.windows.events import TupleWindow
 from windowing.windows.queue import TupleBuffer
 
 __all__ = [
+    "KeyProgress",
     "KeyState",
-    "KeyTrack",
     "PayloadFold",
     "RangeView",
     "Tally",
@@ -32,11 +32,11 @@ __all__ = [
 _DETACH_OVER = 1024
 
 PayloadFold = Callable[[Sequence[Any]], Any]
-"""What makes `window.aggregate` of the tuples of a window."""
+"""Computes `window.aggregate` from the tuples of a window."""
 
 
 def key_of(saved: Any) -> Any:
-    """Return a key of a snapshot: one of several fields is a tuple, which becomes a list where plain data is JSON.
+    """Return a key of a snapshot: a key of several fields is a tuple, which JSON stores as a list.
 
     >>> key_of(["JFK", 3]), key_of("JFK")
     (('JFK', 3), 'JFK')
@@ -45,7 +45,7 @@ def key_of(saved: Any) -> Any:
 
 
 def positions_by_key(keys: Iterable[Any]) -> dict[Any, list[int]]:
-    """Return where each key stands, by first arrival.
+    """Return the positions of each key, in order of first arrival.
 
     >>> positions_by_key("aba")
     {'a': [0, 2], 'b': [1]}
@@ -57,7 +57,7 @@ def positions_by_key(keys: Iterable[Any]) -> dict[Any, list[int]]:
 
 
 class Tally:
-    """What became of the tuples of a task, in tuples; `fired` counts windows.
+    """Counts of a task's tuples by outcome; `fired` counts windows.
 
     accepted == shown + skipped + pending, at any time.
     """
@@ -73,7 +73,7 @@ class Tally:
 
     @property
     def pending(self) -> int:
-        """Tuples that no window has shown yet and some later one may."""
+        """The number of tuples that no window has shown yet and a later one may show."""
         return self.accepted - self.shown - self.skipped
 
     def snapshot(self) -> dict[str, int]:
@@ -85,20 +85,20 @@ class Tally:
 
 
 class RangeView:
-    """The content of a window as ranges of a queue; a list is made only when asked for.
+    """The content of a window as ranges of a queue; a list is made only when a method is called.
 
-    `last_low, last_high` is the range of the last fired window, `fired_at` the sequence number at its firing: tuples inside that
-    range with a later number came in afterwards (`lateness="window"`), so it did not hold them.
+    `last_low, last_high` is the range of the last fired window, `fired_at` the sequence number at its firing: a tuple inside that
+    range with a later number arrived afterwards (`lateness="window"`), so that window did not hold it.
     """
 
     __slots__ = ("_buffer", "_fired_at", "_fold", "_high", "_last", "_last_high", "_last_low", "_low")
 
-    def __init__(self, track: KeyState, firing: Firing, fold: PayloadFold | None) -> None:
-        self._buffer = track.buffer
+    def __init__(self, state: KeyState, firing: Firing, fold: PayloadFold | None) -> None:
+        self._buffer = state.buffer
         self._low, self._high = firing.low, firing.high
-        self._last_low, self._last_high = track.last_low, track.last_high
-        self._last = track.last
-        self._fired_at = track.fired_at if track.late_insertions else None
+        self._last_low, self._last_high = state.last_low, state.last_high
+        self._last = state.last
+        self._fired_at = state.fired_at if state.late_insertions else None
         self._fold = fold
 
     def __len__(self) -> int:
@@ -128,39 +128,39 @@ class RangeView:
         return self._fold(self.current())
 
 
-class KeyTrack(Track, Protocol):
-    """What is kept of one key, or of a whole task without keys."""
+class KeyProgress(QueueProgress, Protocol):
+    """The state of one key, or of a whole task without keys, as KeyedMachine uses it."""
 
     key: Any
     ordinal: int
-    """The how-manieth key it is, by first arrival."""
+    """The number of the key in order of first arrival."""
     newest: int | None
-    """The largest timestamp, once settled."""
+    """The largest settled timestamp."""
     deadline: int | None
-    """The watermark at which it is to be looked at, as noted among the wake-ups."""
+    """The watermark of the key's entry among the wake-ups, None without one."""
 
     @property
     def empty(self) -> bool:
         """Whether every tuple has expired."""
 
     def settle(self, by_window: bool) -> None:
-        """Bring new tuples in order."""
+        """Merge new tuples into the order of the queue."""
 
     def expire(self, horizon: int, tally: Tally) -> int:
-        """Let all tuples before `horizon` expire; return the position of the first that did."""
+        """Expire all tuples before `horizon`; return the position of the first of them."""
 
     def trim(self) -> None:
-        """Free what is needed no more; called at the end of a turn."""
+        """Free tuples that are no longer needed; called at the end of a watermark advance."""
 
     def snapshot(self, events: bool) -> dict[str, Any]:
-        """Return the track as plain data."""
+        """Return the state as plain data."""
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
 
 
 class KeyState:
-    """One queue with the state that its assigner, its firings and its expiry need. Made by the WindowManager."""
+    """One queue with the state of its assigner, its firings and its expiry. Made by the WindowManager."""
 
     __slots__ = (
         "born",
@@ -196,7 +196,7 @@ class KeyState:
         self.deadline: int | None = None
 
     def settle(self, by_window: bool) -> None:
-        """Bring the queue in order. With `by_window` a tuple may land inside what was shown: positions move over it."""
+        """Merge new tuples into the queue. With `by_window` a tuple may land inside a shown range, which moves positions."""
         buffer = self.buffer
         if by_window and buffer.staged and buffer.end > buffer.base:
             self._make_room(sorted(buffer.staged))
@@ -223,7 +223,7 @@ class KeyState:
         fold: PayloadFold | None = None,
         make: Callable[..., TupleWindow] = TupleWindow,
     ) -> TupleWindow:
-        """Return the window of `firing`, made by `make`, and move on: it is now the last fired window."""
+        """Return the window of `firing`, made by `make`; it becomes the last fired window."""
         reference, low, high = firing
         start = None if length_ms is None else reference - length_ms
         content = RangeView(self, firing, fold)
@@ -246,7 +246,7 @@ class KeyState:
         self.shown_upto = shown_upto
 
     def expire(self, horizon: int, tally: Tally) -> int:
-        """Let all tuples before `horizon` expire; return the position of the first that did."""
+        """Expire all tuples before `horizon`; return the position of the first of them."""
         first = self.horizon
         if horizon > self.shown_upto:
             tally.skipped += horizon - self.shown_upto
@@ -257,13 +257,13 @@ class KeyState:
 
     @property
     def held_from(self) -> int:
-        """The position before which nothing is needed any more: neither live nor held by the last fired window."""
+        """The position of the first tuple that is still needed: a live one, or one of the last fired window."""
         if self.last is not None or self.last_high == self.last_low:
             return self.horizon
         return min(self.horizon, self.last_low)
 
     def trim(self) -> None:
-        """Free what is neither live nor in the last window; a small last window before a long gap is set aside."""
+        """Free tuples that are neither live nor in the last window; a last window far behind these is copied to a list."""
         gap = self.horizon - self.last_high
         if gap > _DETACH_OVER and self.last is None and not self.buffer.sequenced:
             self.last = self.buffer.slice(self.last_low, self.last_high)
@@ -275,7 +275,7 @@ class KeyState:
         return self.horizon == self.buffer.end and not self.buffer.staged
 
     def snapshot(self, events: bool) -> dict[str, Any]:
-        """Return the track as plain data; without `events`, for a driver that stores the tuples apart, all but those."""
+        """Return the state as plain data; without `events` the tuples are left out (a driver stores them apart)."""
         low = self.held_from
         data: dict[str, Any] = {
             "key": self.key,
@@ -297,24 +297,24 @@ class KeyState:
 
     @classmethod
     def restored(cls, data: dict[str, Any], buffer: TupleBuffer) -> KeyState:
-        """Return the track of a snapshot; its queue is filled from the snapshot, or stays empty for `ListBuffer.load`."""
-        track = cls(key_of(data["key"]), data["ordinal"], buffer, data["born"])
-        track.numbered_upto, track.horizon, track.shown_upto = data["mark"], data["horizon"], data["covered"]
-        track.last_low, track.last_high = data["last_window"]
-        track.last = None if data["last"] is None else list(data["last"])
-        track.fired_at, track.late_insertions, track.newest = data["fired_at"], data["strangers"], data["newest"]
+        """Return the state of a snapshot; a snapshot without tuples gives an empty queue, for `ListBuffer.load`."""
+        state = cls(key_of(data["key"]), data["ordinal"], buffer, data["born"])
+        state.numbered_upto, state.horizon, state.shown_upto = data["mark"], data["horizon"], data["covered"]
+        state.last_low, state.last_high = data["last_window"]
+        state.last = None if data["last"] is None else list(data["last"])
+        state.fired_at, state.late_insertions, state.newest = data["fired_at"], data["strangers"], data["newest"]
         if "timestamps" in data or "pages" in data:
             buffer.fill(data)
         else:
             buffer.base = data["base"]
-        return track
+        return state
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
         self.buffer.check()
-        # Everything that is live or may be reported as expired is still held.
+        # Every tuple that is live or may be reported as expired is still held.
         assert self.buffer.base <= self.held_from <= self.horizon <= self.buffer.end
-        # What was shown, or passed over, ends inside the queue; what expired was shown or passed over.
+        # The shown or skipped tuples end inside the queue; every expired tuple was shown or skipped.
         assert self.horizon <= self.shown_upto <= self.buffer.end
         # Only settled tuples are numbered.
         assert 0 <= self.numbered_upto <= self.buffer.end

@@ -1,10 +1,10 @@
-"""Per-event policies with the lossless rules, for what is not the user's own of a window.
+"""Built-in policies with lossless rules, for the part of a window (length or slide) that the user's own policy does not replace.
 
     slide=   in tuples or time    CountSlide, TimeSlide         where there is no trigger=
-    length=  in tuples or time    CountLength, TimeLength       an eviction= chooses among what it holds
+    length=  in tuples or time    CountLength, TimeLength       an eviction= chooses among the tuples that it holds
 
-The policies of eviction.py and trigger.py follow Storm to the event and lose data as Storm does, so they do not serve here. Laws:
-what one of these lets expire, no later reference can hold; a time slide jumps over gaps, and begins at minus infinity.
+The policies of eviction.py and trigger.py reproduce Storm, its losses included, so they cannot be used here. Laws: a tuple that one
+of these policies expires can be in no later window; a time slide jumps over gaps, and begins at minus infinity.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CountSlide(TriggerPolicy):
         return None if self._numbered % self.count else [EvictionContext(event.timestamp, sliding_count=self.count)]
 
     def missing(self) -> int:
-        """Return how many tuples the next window still waits for, 0 if none came since the last."""
+        """Return how many tuples are missing to the next window, 0 if none arrived since the last one."""
         return -self._numbered % self.count
 
     def get_state(self) -> int:
@@ -95,21 +95,21 @@ class CountSlide(TriggerPolicy):
 class TimeSlide(TriggerPolicy):
     """Fires at the ends `k * slide_ms + offset_ms` that are passed.
 
-    With a length in time, or none, at each end until the window is empty, then at the next one that can hold an event; with a
-    length in tuples only where an event was not yet among those of a fired end (or at every end, with `repeat`).
+    With a length in time, or none, it fires at each end until the window is empty, then at the next end that can hold an event.
+    With a length in tuples it fires only where an event was not yet among those of a fired end (with `repeat`, at every end).
     """
 
     def __init__(self, slide_ms: int, offset_ms: int, length: Count | Duration | None, repeat: bool) -> None:
         self.passed: int | None = None
-        """All ends up to here have had their turn."""
+        """All ends up to here are done."""
         self._slide, self._offset = slide_ms, offset_ms
         self._length = length
         self._repeat = repeat
         self._counts = isinstance(length, Count)
         self._unfired: deque[int] = deque()  # timestamps of the events that were not among those of a fired end
-        self._repeats = False  # whether there has been an end to repeat
+        self._repeats = False  # whether an end has fired that can be repeated
         self._until: int | None = None
-        self._last: int | None = None  # the last end of this turn
+        self._last: int | None = None  # the last end of this advance
         self._shown = False
 
     def track(self, event: Event) -> Iterable[EvictionContext] | None:
@@ -160,13 +160,13 @@ class TimeSlide(TriggerPolicy):
         return end if passed is None else max(end, end_after(passed, self._slide, self._offset))
 
     def next_end(self, earliest: int | None) -> int | None:
-        """Return the end at which a turn has something to do, None if none is waited for; `earliest`: of the live events."""
+        """Return the end at which an advance has an effect, or None; `earliest` is the smallest timestamp of the live events."""
         if self._counts:
             return self._next_new()
         return None if earliest is None else self._first_end(earliest, self.passed)
 
     def last_end(self, newest: int) -> int | None:
-        """Return how far a drain goes on: until all windows are empty, or each event was among those of a fired end."""
+        """Return the last end of a drain: when all windows are empty, or each event was among those of a fired end."""
         if isinstance(self._length, Duration):
             return newest + self._length.ms + self._slide
         return self._first_end(newest, self.passed) if self._unfired else None

@@ -1,23 +1,23 @@
-"""WindowManager: tuples in, windows out, without losing one; the machine of all keys of a task.
+"""WindowManager: tuples in, windows out, without loss; it is the machine of all keys of a task.
 
-A micro-batch is: all its tuples in arrival order, then one watermark turn.
+A micro-batch is: all its tuples in arrival order, then one watermark advance.
 
     add 3, add 9, add 4      tumbling 5                 W = -inf: nothing fires, the queue is 3 4 9
     advance(7)               W = 7, the end 5 passed    Activation (0, 5] holds 3 4, then Expired 3 4
     drain()                  W = infinity               Activation (5, 10] holds 9, then Expired 9
 
-    TaskMachine      how a machine is entered: advance, tick and drain, under a guard (guard.py)
-    WindowMachine    with a built-in length and slide (assigners.py)
-    KeyedMachine     a turn looks at keys with new tuples, and at those whose deadline W has reached; at no other
-    WindowManager    which keeps the tuples of each key in a queue (key_state.py)
+    TaskMachine      the entries of a machine: advance, tick and drain, under a guard (guard.py)
+    WindowMachine    adds a built-in length and slide (assigners.py)
+    KeyedMachine     an advance visits only keys with new tuples, and those whose deadline W has reached
+    WindowManager    keeps the tuples of each key in a queue (key_state.py)
 
 Laws
-- The machine decides, the driver acts: every entry returns an iterator of effects, in the order in which they are to be done.
-- Event time: windows are numbered and fired only in a turn that raises W, or in `drain`. A Count slide on processing time fires on
-  the add of its K-th tuple.
-- Firings of one turn come in (end or reference, first arrival of the key) order; expiries follow the turn's last firing.
+- The machine decides, the driver acts: every entry returns an iterator of effects, in the order in which to perform them.
+- Event time: windows are numbered and fired only in an advance that raises W, or in `drain`. A Count slide on processing time fires
+  on the add of its K-th tuple.
+- Firings of one advance come in (end or reference, first arrival of the key) order; expiries follow the last firing.
 - accepted == shown + skipped + pending; each accepted tuple expires exactly once, after the last window that shows it.
-- The watermark never falls; a turn that does not raise it does nothing at all.
+- The watermark never falls; an advance that does not raise it has no effect.
 
 Source: Storm's `WindowManager`; the semantics are those of docs/concepts/windows.md, not Storm's (those are in storm.py).
 """
@@ -39,7 +39,7 @@ from windowing.windows.assigners import CountCount, DurationCount, Firing, Windo
 from windowing.windows.config import Lateness, Semantics, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import NO_EFFECTS, Guard, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import KeyState, KeyTrack, PayloadFold, Tally
+from windowing.windows.key_state import KeyProgress, KeyState, PayloadFold, Tally
 from windowing.windows.queue import ListBuffer, TupleBuffer
 
 __all__ = [
@@ -57,11 +57,11 @@ _MACHINES = {
     "trigger": "PolicyWindowManager",
     "max_events_in_memory": "PagedWindowManager",
 }
-"""The machine that does what an option says."""
+"""The machine that implements each option."""
 
 
 def refuse_options(config: WindowConfig, machine: str, options: Iterable[str]) -> None:
-    """Raise ConfigError for an option of these that the definition has and that `machine` would not do."""
+    """Raise ConfigError if the definition has one of `options`, which `machine` does not implement."""
     for option in options:
         value = getattr(config, option)
         if value is not None and value is not Semantics.LOSSLESS:
@@ -73,11 +73,11 @@ def refuse_options(config: WindowConfig, machine: str, options: Iterable[str]) -
 
 
 class TaskMachine(ABC):
-    """How the machines of one task are entered. Raises ConfigError for a definition with what another machine does."""
+    """The entries of a task's machine. Raises ConfigError for a definition with an option that another machine implements."""
 
     not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
-    """Options that are those of other machines."""
-    # What a driver asks: see Machine (executor.py).
+    """The options that this machine does not implement."""
+    # Attributes for drivers: see Machine (executor.py).
     takes_columns = False
     keeps_tuples = True
     shows_columns = False
@@ -94,30 +94,30 @@ class TaskMachine(ABC):
 
     @abstractmethod
     def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
-        """Yield what a turn from the watermark `since` to `until` does."""
+        """Yield the effects of an advance of the watermark from `since` to `until`."""
 
     @abstractmethod
     def _end(self) -> Iterator[Effect]:
-        """Yield what the end of the input does."""
+        """Yield the effects of the end of the input."""
 
-    def _take_in(self) -> None:  # noqa: B027 - optional
-        """Take in what lies in the machine's inbox, where it has one."""
+    def _add_inbox(self) -> None:  # noqa: B027 - optional
+        """Add the tuples of the machine's inbox, where it has one."""
 
     @property
     def numbered(self) -> WindowManager | None:
-        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot."""
+        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot; else None."""
         return None
 
     @property
     def tally(self) -> Tally:
-        """What became of the tuples."""
-        self._take_in()
+        """Counts of the tuples by outcome."""
+        self._add_inbox()
         return self._tally
 
     def advance(self, watermark: int) -> Iterator[Effect]:
-        """Make a turn: raise W to `watermark` (nothing happens if that does not raise it) and fire what falls due.
+        """Raise W to `watermark` and fire the windows that are due; no effect if W is already as high.
 
-        Cost: O(log n) and what is handed over for each queue that has something due; other keys cost nothing.
+        Cost: O(log n) and the size of the result for each queue with a window that is due; other keys cost nothing.
         """
         self._open()
         since = self.watermark
@@ -127,11 +127,11 @@ class TaskMachine(ABC):
         return self.guard.run(self._turn(since, watermark))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
+        """Advance W to clock - 1 ms (processing time), since this millisecond may bring more tuples."""
         return self.advance(now_ms - 1)
 
     def drain(self) -> Iterator[Effect]:
-        """Close the machine: fire what is left (the short last windows too), let everything expire. Idempotent."""
+        """Close the machine: fire the remaining windows (incomplete ones too) and expire all tuples. Idempotent."""
         self.enter()
         if self.closed:
             return NO_EFFECTS
@@ -141,39 +141,39 @@ class TaskMachine(ABC):
     def enter(self) -> None:
         """Raise MachineSpentError unless an entry is allowed."""
         self.guard.enter()
-        self._take_in()
+        self._add_inbox()
 
     def _open(self) -> None:
         self.enter()
         if self.closed:
             raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
 
-    def _outlived(self, newest: int | None, watermark: int) -> bool:
-        """Whether a key is forgotten whose largest timestamp this is."""
+    def _past_ttl(self, newest: int | None, watermark: int) -> bool:
+        """Return whether `key_ttl` has passed for a key whose largest timestamp is `newest`."""
         ttl = self.config.key_ttl_ms
         return ttl is not None and newest is not None and newest + ttl <= watermark
 
 
 class WindowMachine(TaskMachine):
-    """A machine of a built-in length and slide."""
+    """A machine with a built-in length and slide."""
 
     def __init__(self, config: WindowConfig) -> None:
         self._assigner: WindowAssigner = assigner_of(config)
         super().__init__(config)
 
     def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while nothing is."""
+        """Return the bound below which a timestamp is late, None while no timestamp is late."""
         return self._assigner.late_below(self.watermark)
 
 
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
 
 
-T = TypeVar("T", bound=KeyTrack)
+T = TypeVar("T", bound=KeyProgress)
 
 
 class KeyedMachine(WindowMachine, Generic[T]):
-    """The turns and the wake-ups of WindowManager and NumberPaneManager; see WindowManager for the laws."""
+    """The advances and wake-ups of WindowManager and NumberPaneManager; for the laws see the top of this file."""
 
     kind: ClassVar[str]
     """The name of the machine in its snapshots."""
@@ -182,49 +182,49 @@ class KeyedMachine(WindowMachine, Generic[T]):
         super().__init__(config)
         self._by_window = config.lateness is Lateness.WINDOW
         self._keyed = config.key is not None
-        # A Count slide on processing time fires as tuples arrive; everything else waits for a turn.
+        # A Count slide on processing time fires as tuples arrive; every other window waits for an advance.
         self._stepping = (
             self._assigner if not config.event_time and isinstance(self._assigner, CountCount | DurationCount) else None
         )
         self._sequence = 0
         self._ordinal = 0
-        self._tracks: dict[Any, T] = {}
+        self._states: dict[Any, T] = {}
         self._touched: dict[Any, T] = {}
         self._by_ordinal: dict[int, T] = {}
         self._wakeups: SortedList[tuple[int, int]] = SortedList()
 
-    # -- what a subclass says ------------------------------------------------------------------------------------------
+    # -- implemented by subclasses -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _track(self, key: Any, ordinal: int) -> T:
-        """Return the track of a new key."""
+    def _new_state(self, key: Any, ordinal: int) -> T:
+        """Return the state of a new key."""
 
     @abstractmethod
     def _restored(self, data: dict[str, Any]) -> T:
-        """Return the track of a snapshot."""
+        """Return the state of a key in a snapshot."""
 
     @abstractmethod
-    def _window(self, track: T, firing: Firing) -> TupleWindow:
-        """Return the window of a firing, and move the track on: it is now the last fired one."""
+    def _window(self, state: T, firing: Firing) -> TupleWindow:
+        """Return the window of a firing, and make it the key's last fired window."""
 
     @abstractmethod
-    def _tuples(self, track: T, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
-        """Return what makes the sequence of the tuples at [low, high), which have just expired; None if they are not kept."""
+    def _tuples(self, state: T, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
+        """Return a function that lists the tuples at [low, high), which have just expired; None if tuples are not kept."""
 
     # -- entries -------------------------------------------------------------------------------------------------------
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple that is not late. Cost: O(1) on event time; on processing time what falls due with it.
+        """Accept one tuple that is not late. Cost: O(1) on event time; on processing time also the windows that it makes fire.
 
-        Not late means `timestamp >= late_below()`; it is the executor that asks, no machine does.
+        Not late means `timestamp >= late_below()`. The executor checks this; the machine does not.
         """
         self._open()
         try:
-            track = self._tracks.get(key)
-            if track is None:
-                track = self._new_track(key)
-            self._touched[key] = track
-            track.buffer.stage_one(timestamp, payload, self._sequence)
+            state = self._states.get(key)
+            if state is None:
+                state = self._add_key(key)
+            self._touched[key] = state
+            state.buffer.stage_one(timestamp, payload, self._sequence)
         except BaseException:
             self.guard.fail()
             raise
@@ -232,14 +232,14 @@ class KeyedMachine(WindowMachine, Generic[T]):
         self._tally.accepted += 1
         if self._stepping is None:
             return NO_EFFECTS
-        return self.guard.run(effect for _, effect in self._steps(track, None))
+        return self.guard.run(effect for _, effect in self._steps(state, None))
 
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples that are not late in arrival order; effects come with the position of the tuple that caused them.
+        """Accept tuples that are not late in arrival order; each effect comes with the position of the tuple that caused it.
 
-        Exactly what one `add` for each gives. Cost: list slices and one merge, no work per tuple without keys.
+        The result is exactly that of one `add` for each. Cost: list slices and one merge, no work per tuple without keys.
         """
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
@@ -258,20 +258,20 @@ class KeyedMachine(WindowMachine, Generic[T]):
         self._tally.accepted += len(timestamps)
         if self._stepping is None:
             return NO_EFFECTS
-        steps = [self._steps(track, positions) for track, positions in touched]
+        steps = [self._steps(state, positions) for state, positions in touched]
         return self.guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=_position), positions=True)
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples.
+        """Advance W to clock - 1 ms (processing time), since this millisecond may bring more tuples.
 
-        To a Count slide, which fires as tuples come, it only tells which keys are outlived.
+        With a Count slide, which fires as tuples arrive, it only forgets keys whose `key_ttl` has passed.
         """
         if self._stepping is not None and self.config.key_ttl_ms is None:
             self._open()
             return NO_EFFECTS
         return super().tick(now_ms)
 
-    def _take_in(self) -> None:
+    def _add_inbox(self) -> None:
         if self.inbox:
             payloads, timestamps = zip(*self.inbox, strict=True)
             self.inbox.clear()
@@ -282,149 +282,149 @@ class KeyedMachine(WindowMachine, Generic[T]):
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
-        tracks = self._due_tracks(until)
-        over = {track.ordinal for track in tracks if self._outlived(track.newest, until)}
+        states = self._due_states(until)
+        over = {state.ordinal for state in states if self._past_ttl(state.newest, until)}
         firings = [
-            chain(self._assigner.due(track, since, until), self._assigner.rest(track, until))
-            if track.ordinal in over
-            else self._assigner.due(track, since, until)
-            for track in tracks
+            chain(self._assigner.due(state, since, until), self._assigner.rest(state, until))
+            if state.ordinal in over
+            else self._assigner.due(state, since, until)
+            for state in states
         ]
-        yield from self._activations(tracks, firings)
-        for track in tracks:
-            end = track.buffer.end if track.ordinal in over else self._assigner.horizon(track, until)
-            yield from self._expire(track, end)
-            track.trim()
-            if track.ordinal in over or (self._keyed and track.empty and not self._assigner.keeps_keys):
-                self._forget(track)
+        yield from self._activations(states, firings)
+        for state in states:
+            end = state.buffer.end if state.ordinal in over else self._assigner.horizon(state, until)
+            yield from self._expire(state, end)
+            state.trim()
+            if state.ordinal in over or (self._keyed and state.empty and not self._assigner.keeps_keys):
+                self._forget(state)
             else:
-                self._wake_later(track)
+                self._wake_later(state)
 
     def _end(self) -> Iterator[Effect]:
-        tracks = list(self._tracks.values())
-        for track in tracks:
-            track.settle(self._by_window)
-        yield from self._activations(tracks, [self._assigner.rest(track, self.watermark) for track in tracks])
-        for track in tracks:
-            yield from self._expire(track, track.buffer.end)
-        self._tracks.clear()
+        states = list(self._states.values())
+        for state in states:
+            state.settle(self._by_window)
+        yield from self._activations(states, [self._assigner.rest(state, self.watermark) for state in states])
+        for state in states:
+            yield from self._expire(state, state.buffer.end)
+        self._states.clear()
         self._by_ordinal.clear()
         self._touched.clear()
         self._wakeups.clear()
 
-    def _activations(self, tracks: list[T], firings: list[Iterator[Firing]]) -> Iterator[Effect]:
-        if len(tracks) == 1:
-            track = tracks[0]
+    def _activations(self, states: list[T], firings: list[Iterator[Firing]]) -> Iterator[Effect]:
+        if len(states) == 1:
+            state = states[0]
             for firing in firings[0]:
-                yield Activation(self._window(track, firing))
+                yield Activation(self._window(state, firing))
             return
         ordered = merge(
-            *(_with_track(track, each) for track, each in zip(tracks, firings, strict=True)), key=_firing_order
+            *(_with_state(state, each) for state, each in zip(states, firings, strict=True)), key=_firing_order
         )
-        for track, firing in ordered:
-            yield Activation(self._window(track, firing))
+        for state, firing in ordered:
+            yield Activation(self._window(state, firing))
 
-    def _expire(self, track: T, horizon: int, spread: bool = False) -> Iterator[Expired]:
-        if horizon > track.horizon:
-            first = track.expire(horizon, self._tally)
-            yield Expired(horizon - first, self._tuples(track, first, horizon), track.key, spread)
+    def _expire(self, state: T, horizon: int, spread: bool = False) -> Iterator[Expired]:
+        if horizon > state.horizon:
+            first = state.expire(horizon, self._tally)
+            yield Expired(horizon - first, self._tuples(state, first, horizon), state.key, spread)
 
-    def _steps(self, track: T, positions: Sequence[int] | None) -> Iterator[tuple[int, Effect]]:
-        """Yield what the newly staged tuples of `track` do as they arrive; `positions` are theirs in the batch."""
+    def _steps(self, state: T, positions: Sequence[int] | None) -> Iterator[tuple[int, Effect]]:
+        """Yield the effects of the newly staged tuples of `state` as they arrive; `positions` are their positions in the batch."""
         assert self._stepping is not None
-        before = track.buffer.end
-        track.settle(self._by_window)
-        for step in self._stepping.steps(track):
+        before = state.buffer.end
+        state.settle(self._by_window)
+        for step in self._stepping.steps(state):
             at = step.at - before
             if step.firing is not None:
-                yield at if positions is None else positions[at], Activation(self._window(track, step.firing))
+                yield at if positions is None else positions[at], Activation(self._window(state, step.firing))
             if step.spread and positions is not None:
-                for horizon in range(track.horizon + 1, step.horizon + 1):
-                    for effect in self._expire(track, horizon):
+                for horizon in range(state.horizon + 1, step.horizon + 1):
+                    for effect in self._expire(state, horizon):
                         yield positions[horizon - 1 - before], effect
                 continue
-            for effect in self._expire(track, step.horizon, step.spread):
+            for effect in self._expire(state, step.horizon, step.spread):
                 yield at if positions is None else positions[at], effect
-        track.trim()
+        state.trim()
 
-    # -- tracks --------------------------------------------------------------------------------------------------------
+    # -- states of the keys --------------------------------------------------------------------------------------------
 
-    def _new_track(self, key: Any) -> T:
-        track = self._tracks[key] = self._track(key, self._ordinal)
-        self._by_ordinal[self._ordinal] = track
+    def _add_key(self, key: Any) -> T:
+        state = self._states[key] = self._new_state(key, self._ordinal)
+        self._by_ordinal[self._ordinal] = state
         self._ordinal += 1
-        return track
+        return state
 
     def _stage(self, key: Any, payloads: Sequence[Any], timestamps: Sequence[int], sequence: int) -> T:
-        track = self._tracks.get(key) or self._new_track(key)
-        self._touched[key] = track
-        track.buffer.stage(timestamps, payloads, sequence)
-        return track
+        state = self._states.get(key) or self._add_key(key)
+        self._touched[key] = state
+        state.buffer.stage(timestamps, payloads, sequence)
+        return state
 
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
     ) -> list[tuple[T, Sequence[int] | None]]:
-        tracks, touched, sequence = self._tracks, self._touched, self._sequence
+        states, touched, sequence = self._states, self._touched, self._sequence
         positions: dict[Any, list[int]] = {}
         for position, key in enumerate(keys):
-            track = tracks.get(key)
-            if track is None:
-                track = self._new_track(key)
-            touched[key] = track
-            track.buffer.stage_one(timestamps[position], payloads[position], sequence + position)
+            state = states.get(key)
+            if state is None:
+                state = self._add_key(key)
+            touched[key] = state
+            state.buffer.stage_one(timestamps[position], payloads[position], sequence + position)
             if self._stepping is not None:
                 positions.setdefault(key, []).append(position)
-        return [(tracks[key], at) for key, at in positions.items()]
+        return [(states[key], at) for key, at in positions.items()]
 
-    def _due_tracks(self, until: int) -> list[T]:
-        """Return the tracks that a turn has to look at, in order of first arrival, each settled."""
-        due = {track.ordinal: track for track in self._touched.values()}
+    def _due_states(self, until: int) -> list[T]:
+        """Return the states that an advance has to visit, in order of first arrival, each settled."""
+        due = {state.ordinal: state for state in self._touched.values()}
         self._touched.clear()
         while self._wakeups and self._wakeups[0][0] <= until:
             _, ordinal = self._wakeups.pop(0)
             due[ordinal] = self._by_ordinal[ordinal]
             due[ordinal].deadline = None
-        tracks = [due[ordinal] for ordinal in sorted(due)]
-        for track in tracks:
-            track.settle(self._by_window)
-        return tracks
+        states = [due[ordinal] for ordinal in sorted(due)]
+        for state in states:
+            state.settle(self._by_window)
+        return states
 
-    def _wake_later(self, track: T) -> None:
-        deadline = self._assigner.deadline(track, self.watermark)
-        if self.config.key_ttl_ms is not None and track.newest is not None:
-            gone = track.newest + self.config.key_ttl_ms
+    def _wake_later(self, state: T) -> None:
+        deadline = self._assigner.deadline(state, self.watermark)
+        if self.config.key_ttl_ms is not None and state.newest is not None:
+            gone = state.newest + self.config.key_ttl_ms
             deadline = gone if deadline is None else min(deadline, gone)
-        if deadline == track.deadline:
+        if deadline == state.deadline:
             return
-        if track.deadline is not None:
-            self._wakeups.remove((track.deadline, track.ordinal))
+        if state.deadline is not None:
+            self._wakeups.remove((state.deadline, state.ordinal))
         if deadline is not None:
-            self._wakeups.add((deadline, track.ordinal))
-        track.deadline = deadline
+            self._wakeups.add((deadline, state.ordinal))
+        state.deadline = deadline
 
-    def _forget(self, track: T) -> None:
-        if track.deadline is not None:
-            self._wakeups.remove((track.deadline, track.ordinal))
-        del self._tracks[track.key], self._by_ordinal[track.ordinal]
+    def _forget(self, state: T) -> None:
+        if state.deadline is not None:
+            self._wakeups.remove((state.deadline, state.ordinal))
+        del self._states[state.key], self._by_ordinal[state.ordinal]
 
     # -- for drivers -----------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return the watermark at which the next turn has something to do, None if there is nothing to wait for.
+        """Return the watermark at which the next advance has an effect, None if there is none.
 
-        Cost: O(log n) for each key that was added to since the last turn.
+        Cost: O(log n) for each key with new tuples since the last advance.
         """
-        self._take_in()
-        for track in self._touched.values():
-            track.settle(self._by_window)
-            self._wake_later(track)
+        self._add_inbox()
+        for state in self._touched.values():
+            state.settle(self._by_window)
+            self._wake_later(state)
         return self._wakeups[0][0] if self._wakeups else None
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data; without `events`, all but the tuples (a driver stores those of `held_sequences`)."""
+        """Return the machine's state as plain data; without `events` the tuples are left out (a driver stores `held_sequences`)."""
         self.enter()
-        for track in self._tracks.values():
-            track.settle(self._by_window)
+        for state in self._states.values():
+            state.settle(self._by_window)
         return {
             **snapshot_header(self.kind),
             "watermark": self.watermark,
@@ -432,51 +432,51 @@ class KeyedMachine(WindowMachine, Generic[T]):
             "sequence": self._sequence,
             "ordinal": self._ordinal,
             "tally": self.tally.snapshot(),
-            "tracks": [track.snapshot(events) for track in self._tracks.values()],
+            "tracks": [state.snapshot(events) for state in self._states.values()],
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `data`. Raises SnapshotError for another format, ConfigError for rows that make no columns where
-        those are wanted; the machine is then unchanged.
+        """Restore the machine's state from a snapshot. Raises SnapshotError for another format, and ConfigError for rows that
+        cannot become columns where columns are wanted; the machine is then unchanged.
         """
         refuse_foreign(data, self.kind)
-        tracks = [self._restored(each) for each in data["tracks"]]
+        states = [self._restored(each) for each in data["tracks"]]
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._sequence, self._ordinal = data["sequence"], data["ordinal"]
         self._tally.restore(data["tally"])
         if self.inbox is not None:
             self.inbox.clear()
-        self._tracks = {track.key: track for track in tracks}
-        self._by_ordinal = {track.ordinal: track for track in tracks}
+        self._states = {state.key: state for state in states}
+        self._by_ordinal = {state.ordinal: state for state in states}
         self._touched.clear()
         self._wakeups.clear()
-        # Every track is looked at in the next turn: deadlines are derived, so they are not stored.
-        self._touched.update(self._tracks)
+        # Deadlines are derived, so they are not stored; the next advance visits every key.
+        self._touched.update(self._states)
         self.guard.reset()
 
     def check(self) -> None:
-        """Assert what "correct" means, for every key."""
+        """Assert the invariants of the machine and of every key."""
         tally = self.tally
         # Each tuple is shown, skipped or pending; an expired one is no longer pending.
         assert tally.pending >= 0
         assert tally.shown + tally.skipped >= tally.expired
-        for key, track in self._tracks.items():
-            track.check()
-            assert track.key is key or track.key == key  # NaN is not equal to itself
-        # A queue that is not looked at in the next turn either waits for its deadline or has nothing to wait for.
+        for key, state in self._states.items():
+            state.check()
+            assert state.key is key or state.key == key  # NaN is not equal to itself
+        # A key without new tuples either waits for its deadline or has none.
         waiting = set(self._wakeups)
-        assert waiting == {(t.deadline, t.ordinal) for t in self._tracks.values() if t.deadline is not None}
-        assert set(self._by_ordinal) == {track.ordinal for track in self._tracks.values()}
+        assert waiting == {(t.deadline, t.ordinal) for t in self._states.values() if t.deadline is not None}
+        assert set(self._by_ordinal) == {state.ordinal for state in self._states.values()}
 
 
-def _with_track(track: T, firings: Iterator[Firing]) -> Iterator[tuple[T, Firing]]:
+def _with_state(state: T, firings: Iterator[Firing]) -> Iterator[tuple[T, Firing]]:
     for firing in firings:
-        yield track, firing
+        yield state, firing
 
 
 def _firing_order(item: tuple[T, Firing]) -> tuple[int, int]:
-    track, firing = item
-    return firing.reference, track.ordinal
+    state, firing = item
+    return firing.reference, state.ordinal
 
 
 def _position(item: tuple[int, Effect]) -> int:
@@ -490,9 +490,9 @@ _OF_COLUMNS = "ColumnarWindowManager"
 
 
 class WindowManager(KeyedMachine[KeyState]):
-    """The windows of one task in lossless semantics, of all its keys if the definition has `key=`.
+    """The windows of one task in lossless semantics; with `key=`, of all its keys.
 
-    `sequenced=True` keeps arrival numbers, for a driver that stores the tuples itself (`held_sequences`, `load`). `fold` makes
+    `sequenced=True` keeps arrival numbers, for a driver that stores the tuples itself (`held_sequences`, `load`). `fold` computes
     `window.aggregate` from the list of a window's tuples.
 
     >>> from windowing.windows.events import Activation
@@ -503,7 +503,7 @@ class WindowManager(KeyedMachine[KeyState]):
     >>> [effect.window.get() for effect in manager.advance(3) if isinstance(effect, Activation)]
     [['a', 'b']]
 
-    `add_batch` yields each effect with the position of the tuple that caused it, the other entries effects alone:
+    `add_batch` yields each effect with the position of the tuple that caused it; the other entries yield effects alone:
 
     >>> by_arrival = WindowManager(WindowConfig(length=count(2), slide=count(2)))
     >>> for position, effect in by_arrival.add_batch(["a", "b", "c"], [0, 0, 0]):
@@ -521,32 +521,32 @@ class WindowManager(KeyedMachine[KeyState]):
         if self._stepping is None and not self._keyed and type(self)._buffer is WindowManager._buffer:
             self.inbox = []
 
-    def _track(self, key: Any, ordinal: int) -> KeyState:
+    def _new_state(self, key: Any, ordinal: int) -> KeyState:
         return KeyState(key, ordinal, self._buffer(), self._sequence)
 
     def restore(self, data: dict[str, Any]) -> None:
-        # Windows over columns were stored under a name of their own once; what was stored of them is the same.
+        # Older versions stored windows over columns under another machine name; the data are the same.
         super().restore({**data, "machine": "WindowManager"} if data.get("machine") == _OF_COLUMNS else data)
 
     def _restored(self, data: dict[str, Any]) -> KeyState:
         return KeyState.restored(data, self._buffer())
 
     def _buffer(self) -> TupleBuffer:
-        """Return the queue of a new track."""
+        """Return the queue of a new key."""
         return ListBuffer(self._sequenced)
 
-    def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
-        return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, self._fold)
+    def _window(self, state: KeyState, firing: Firing) -> TupleWindow:
+        return state.fire(firing, self._assigner.length_ms, self._sequence, self._tally, self._fold)
 
-    def _tuples(self, track: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
-        return partial(track.buffer.slice, low, high)
+    def _tuples(self, state: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
+        return partial(state.buffer.slice, low, high)
 
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
 
     @property
     def next_sequence(self) -> int:
         """The arrival number of the next tuple, from 0."""
-        self._take_in()
+        self._add_inbox()
         return self._sequence
 
     @property
@@ -555,32 +555,32 @@ class WindowManager(KeyedMachine[KeyState]):
         return self
 
     def held_sequences(self) -> Any:
-        """Return the arrival numbers of what is held.
+        """Return the arrival numbers of the held tuples.
 
-        For a driver that stores tuples apart (`sequenced=True`): any other tuple is needed no more. Between turns only.
+        For a driver that stores tuples apart (`sequenced=True`): it may delete all others. Call it between advances only.
         """
         self.enter()
-        for track in self._tracks.values():
-            track.settle(self._by_window)
-        held = (_listed(track.buffer).sequences_from(track.held_from) for track in self._tracks.values())
+        for state in self._states.values():
+            state.settle(self._by_window)
+        held = (_listed(state.buffer).sequences_from(state.held_from) for state in self._states.values())
         return list(chain.from_iterable(held))
 
     def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
-        """Yield (key, sequence, timestamp, tuple, whether it has expired) of all that is held, key by key in queue order.
+        """Yield (key, sequence, timestamp, tuple, whether it has expired) of every held tuple, key by key in queue order.
 
-        What has expired is held while the next window may report it as expired. Between turns only.
+        An expired tuple is held while the next window may report it as expired. Call it between advances only.
         """
         self.enter()
-        for track in self._tracks.values():
-            track.settle(self._by_window)
-            expired = track.horizon - track.held_from
-            for number, entry in enumerate(_listed(track.buffer).held(track.held_from)):
-                yield track.key, *entry, number < expired
+        for state in self._states.values():
+            state.settle(self._by_window)
+            expired = state.horizon - state.held_from
+            for number, entry in enumerate(_listed(state.buffer).held(state.held_from)):
+                yield state.key, *entry, number < expired
 
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
     ) -> None:
-        """Give a machine restored from a snapshot without events its tuples back: exactly those of `held_sequences`."""
+        """Fill a machine restored from a snapshot without events with its tuples: exactly those of `held_sequences`."""
         held: dict[Any, list[tuple[int, int, Any]]] = {}
         for key, *entry in zip(
             repeat(None) if keys is None else keys, timestamps, sequences, payloads, strict=keys is not None
@@ -589,7 +589,7 @@ class WindowManager(KeyedMachine[KeyState]):
         for key, entries in held.items():
             entries.sort(key=itemgetter(0, 1))
             ordered_at, numbers, tuples = zip(*entries, strict=True)
-            buffer = _listed(self._tracks[key].buffer)
+            buffer = _listed(self._states[key].buffer)
             buffer.load(ordered_at, tuples, numbers, buffer.base)
 
 
@@ -601,6 +601,6 @@ def _listed(buffer: TupleBuffer) -> ListBuffer:
 class StatefulWindowManager(WindowManager):
     """The manager of bolts that keep state over their windows.
 
-    Storm's walks its windows by iterator and gives no new or expired tuples; in lossless semantics every window is lazy and has
-    both, so nothing is left to differ. Source: Storm's `StatefulWindowManager` (its own behaviour: `StormStatefulWindowManager`).
+    Storm's iterates over its windows and gives no new or expired tuples. In lossless semantics every window is lazy and has both,
+    so this class equals WindowManager. Source: Storm's `StatefulWindowManager` (its own behaviour: `StormStatefulWindowManager`).
     """

@@ -1,4 +1,4 @@
-"""Count and Duration: the two measures in which the length and the slide of a window are given.
+"""Count and Duration, the two measures for the length and the slide of a window.
 
 Source: `BaseWindowedBolt.Count` and `.Duration` of Storm. A Duration has no upper bound here (Storm stops at 24.8 days).
 """
@@ -18,18 +18,18 @@ __all__ = [
     "as_measure",
     "count",
     "days",
+    "describe_measure",
     "hours",
     "millis",
     "minutes",
     "plain_measure",
     "seconds",
-    "shown_measure",
 ]
 
 
 _INFINITE = float("inf")
 _ROUNDING = 1e-15
-"""How far from a whole number of milliseconds a float may be, in parts of it: 1.001 * 1000 is 1000.9999999999999."""
+"""The relative error up to which a float counts as a whole number of milliseconds: 1.001 * 1000 is 1000.9999999999999."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -128,7 +128,7 @@ def days(amount: float) -> Duration:
 
 
 def plain_measure(measure: Measure | None) -> dict[str, int] | None:
-    """Return a measure as plain data, as definitions hold it.
+    """Return a measure as plain data, the form in which stored definitions hold it.
 
     >>> plain_measure(Count(3)), plain_measure(Duration(ms=5)), plain_measure(None)
     ({'count': 3}, {'ms': 5}, None)
@@ -138,11 +138,11 @@ def plain_measure(measure: Measure | None) -> dict[str, int] | None:
     return {"count": measure.value} if isinstance(measure, Count) else {"ms": measure.ms}
 
 
-def shown_measure(measure: Measure | None) -> str:
-    """Return a measure as drawings and titles show it, in the largest unit that fits; None: policies of the user's own.
+def describe_measure(measure: Measure | None) -> str:
+    """Return a measure for drawings and titles, in the largest unit that divides it; None stands for a user's own policies.
 
-    >>> shown_measure(Count(3)), shown_measure(Duration(ms=90_000)), shown_measure(Duration(ms=3_600_000)), shown_measure(None)
-    ('3 tuples', '90 s', '1 h', 'custom')
+    >>> list(map(describe_measure, [Count(3), Duration(ms=90_000), Duration(ms=3_600_000), None]))
+    ['3 tuples', '90 s', '1 h', 'custom']
     """
     if measure is None:
         return "custom"

@@ -1,20 +1,20 @@
-"""PagedWindowManager: windows bigger than memory, whose tuples lie in pages; at most `max_events_in_memory` are in memory.
+"""PagedWindowManager: windows larger than memory, with their tuples in pages; at most `max_events_in_memory` are in memory.
 
     position    0         1000      2000      3000    3400
     pages       [  away  ][  away  ][resident][tail     |    staged
-                first, last, count of each are known       (fewer than a page, in memory)
+                first, last, count of each are in memory    (fewer than a page, in memory)
 
-    settle      4 tuples behind the last: the tail grows; 2 before it: each goes into the one page that holds its time
-    get()       a sequence of positions; iterating it reads page after page, one at a time
+    settle      4 tuples after the last one: appended to the tail; 2 before it: each merged into the page that covers its time
+    get()       a sequence of positions; an iteration reads one page after the other
 
 Laws
-- The windows are those of WindowManager, tuple by tuple: a PagedBuffer answers as a ListBuffer does, in the same order.
-- A search reads at most one page, and none whose ends answer it. Expiring whole pages reads none.
-- A sequence that was handed out is good until its lease ends: until the window's execute has returned, for expired tuples until
-  the next effect is taken. Then it raises, it never shows other tuples. Each iterator pins one page at a time.
-- A snapshot names pages in the store instead of holding tuples: it is good as long as the store has them (see `committed`).
+- The windows are those of WindowManager, tuple by tuple: a PagedBuffer returns the same tuples in the same order as a ListBuffer.
+- A search reads at most one page, and none where the first and last timestamps decide. Expiring whole pages reads none.
+- A sequence is valid until its lease ends: for a window when its execute has returned, for expired tuples when the driver requests
+  the next effect. Then it raises; it never gives other tuples. Each iterator pins one page at a time.
+- A snapshot names pages in the store and holds no tuples: it is valid while the store holds these pages (see `committed`).
 
-Source: Storm's `WindowState`, whose windows can only be iterated.
+Source: Storm's `WindowState`, whose windows support iteration only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PageRun = tuple[int, int]
 
 
 class Lease:
-    """How long the sequences of one window are good, and which pages its iterators have pinned."""
+    """The lifetime of the sequences of one window, and the pages that their iterators have pinned."""
 
     __slots__ = ("_cache", "_pinned", "ended")
 
@@ -60,19 +60,19 @@ class Lease:
         self.ended = False
 
     def pin(self, page: Page) -> PageRows:
-        """Return the rows of a page, which stay until `unpin` or the end of the lease."""
+        """Pin a page and return its rows; they stay in memory until `unpin` or the end of the lease."""
         rows = self._cache.pin(page)
         self._pinned.append(page)
         return rows
 
     def unpin(self, page: Page) -> None:
-        """Let go of a page; ignored after the end of the lease."""
+        """Unpin a page; ignored after the end of the lease."""
         if not self.ended:
             self._pinned.remove(page)
             self._cache.unpin(page)
 
     def end(self) -> None:
-        """Let go of everything; iterators that are left raise at their next page."""
+        """Unpin all pages; iterators that are not exhausted raise at their next page."""
         self.ended = True
         for page in self._pinned:
             self._cache.unpin(page)
@@ -80,10 +80,10 @@ class Lease:
 
 
 class PagedTuples(Sequence[Any]):
-    """Tuples of a PagedBuffer by runs of positions: `len`, indices, slices and any number of iterations, a page at a time.
+    """Tuples of a PagedBuffer as runs of positions, with `len`, indices, slices and repeated iteration, one page at a time.
 
-    A slice without a step is lazy too. Raises StaleWindowError after the end of the lease; an iterator may give the rest of its
-    page before it does. Cost: an iteration reads each page once, an index at most one page.
+    A slice without a step is lazy too. Raises StaleWindowError after the end of the lease; an iterator may first yield the rest of
+    its page. Cost: an iteration reads each page once, an index at most one page.
     """
 
     __slots__ = ("_buffer", "_lease", "_runs", "_upto")
@@ -131,17 +131,17 @@ class PagedTuples(Sequence[Any]):
             return NotImplemented
         return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]  # equal to a list, so as little a key as a list
+    __hash__ = None  # type: ignore[assignment]  # it equals lists, so like a list it has no hash
 
     def __repr__(self) -> str:
         return f"<{len(self)} tuples in pages>"
 
 
 class PagedBuffer:
-    """The Buffer of a window whose pages a PageCache holds; all keys of a task share the cache.
+    """The Buffer of a window with its pages in a PageCache, which all keys of a task share.
 
-    `page_tuples` is how many tuples a page is filled with; one that tuples come into out of order may grow to twice that, and
-    pages of a checkpoint stay as they are.
+    `page_tuples` is the number of tuples of a full page. A page that gets tuples out of order may grow to twice that size. Pages of
+    a checkpoint keep their size.
     """
 
     sequenced = True
@@ -181,7 +181,7 @@ class PagedBuffer:
         self._staged.sequences.append(sequence)
 
     def settle(self) -> None:
-        """Merge what is staged. Cost: that of the pages which tuples come into, the tail and those of tuples out of order."""
+        """Merge the staged tuples. Cost: that of the pages that change: the tail, and those of tuples out of order."""
         staged = self._staged
         if not staged.timestamps:
             return
@@ -189,7 +189,7 @@ class PagedBuffer:
         self._staged = PageRows([], [], [])
         ordered = sorted(staged.timestamps)
         if ordered != staged.timestamps:
-            # sorted() is stable, so equal timestamps keep their order of arrival.
+            # sorted() is stable, so tuples with equal timestamps stay in arrival order.
             pick = itemgetter(*sorted(range(len(ordered)), key=staged.timestamps.__getitem__))
             staged = PageRows(ordered, list(pick(staged.payloads)), list(pick(staged.sequences)))
         behind = bisect_left(ordered, self._lasts[-1]) if self._lasts else 0
@@ -198,7 +198,7 @@ class PagedBuffer:
         self._append(staged, behind)
 
     def _append(self, rows: PageRows, at: int) -> None:
-        """Put the rows from the `at`-th on behind all others."""
+        """Append the rows from position `at` on after all others."""
         while at < len(rows.timestamps):
             room = self._page_tuples - self.pages[-1].count if self.pages else 0
             if room > 0:
@@ -213,7 +213,7 @@ class PagedBuffer:
             self._end = self._starts[-1] + page.count
 
     def _insert(self, rows: PageRows) -> None:
-        """Put rows, all before the last timestamp, into the pages that hold their times."""
+        """Merge rows, all before the last timestamp, into the pages that cover their times."""
         first = bisect_right(self._lasts, rows.timestamps[0])
         at, number = 0, first
         while at < len(rows.timestamps):
@@ -223,14 +223,14 @@ class PagedBuffer:
             self._cache.merge(page, _part(rows, at, upto))
             at = upto
             self._split(number)
-        # All behind the first page has moved.
+        # The positions of all pages after the first one have moved.
         counts = (page.count for page in self.pages[first:])
         starts = list(accumulate(counts, initial=self._starts[first]))
         self._end = starts.pop()
         self._starts[first:] = starts
 
     def _split(self, number: int) -> None:
-        """Cut a page that holds more than twice what it should into pages that do not."""
+        """Split a page of more than twice the wanted size into pages of that size."""
         page = self.pages[number]
         if page.count <= 2 * self._page_tuples:
             return
@@ -248,7 +248,7 @@ class PagedBuffer:
         self._lasts.insert(number, page.last)
 
     def trim(self, position: int) -> None:
-        """Drop the pages that end before `position`. Cost: O(1) a page dropped, none is read."""
+        """Drop the pages that end before `position`. Cost: O(1) a dropped page; none is read."""
         self.lend()
         gone = len(self.pages) if position >= self._end else bisect_right(self._starts, position) - 1
         if gone <= 0:
@@ -278,10 +278,10 @@ class PagedBuffer:
             return page.first
         return page.last if at == page.count - 1 else self._cache.rows(page).timestamps[at]
 
-    # -- handing out -----------------------------------------------------------------------------------------------------
+    # -- sequences for the bolt ------------------------------------------------------------------------------------------
 
     def lend(self) -> Lease:
-        """End what was handed out so far; return the lease of what is handed out from now on."""
+        """End the lease of earlier sequences; return the lease of the next ones."""
         self._lease.end()
         self._lease = Lease(self._cache)
         return self._lease
@@ -300,7 +300,7 @@ class PagedBuffer:
         return sum(end - start for start, end in self._picked(low, high, sequence, True))
 
     def _picked(self, low: int, high: int, sequence: int, after: bool) -> Iterator[PageRun]:
-        """Yield the runs of [low, high) that arrived at `sequence` or later (or before). Reads only pages that hold both."""
+        """Yield the runs of [low, high) that arrived at `sequence` or later (or before). Reads only pages with both kinds."""
         low = max(low, self.base)
         while low < high:
             number = bisect_right(self._starts, low) - 1
@@ -315,7 +315,7 @@ class PagedBuffer:
             low = end
 
     def read(self, runs: Iterable[PageRun], lease: Lease) -> Iterator[list[Any]]:
-        """Yield the tuples of the runs as lists, one a page, each page pinned while its list is used."""
+        """Yield the tuples of the runs as one list a page; the page is pinned while its list is used."""
         for low, high in runs:
             while low < high:
                 if lease.ended or low < self.base:
@@ -336,11 +336,11 @@ class PagedBuffer:
     # -- storing ---------------------------------------------------------------------------------------------------------
 
     def dump(self, position: int) -> dict[str, Any]:
-        """Return which pages hold what is not yet trimmed; they have been flushed. Cost: O(pages)."""
+        """Return the pages that are not trimmed, as plain data; they have been flushed. Cost: O(pages)."""
         return {"start": self.base, "pages": [page.plain() for page in self.pages]}
 
     def fill(self, data: dict[str, Any]) -> None:
-        """Become the buffer of a checkpoint. Cost: O(pages), none is read."""
+        """Restore the buffer from a checkpoint. Cost: O(pages); none is read."""
         self.base = data["start"]
         self.pages = [Page.of(each) for each in data["pages"]]
         starts = list(accumulate((page.count for page in self.pages), initial=self.base))
@@ -349,10 +349,10 @@ class PagedBuffer:
         self._lasts = [page.last for page in self.pages]
 
     def check(self) -> None:
-        """Assert what "correct" means, without reading a page."""
+        """Assert the invariants, without reading a page."""
         for page in self.pages:
             page.check()
-        # The pages are side by side, in order of time.
+        # The pages are adjacent and in order of time.
         assert self._lasts == [page.last for page in self.pages]
         assert [*self._starts, self._end] == list(accumulate((page.count for page in self.pages), initial=self.base))
         assert all(one.last <= two.first for one, two in pairwise(self.pages))
@@ -364,7 +364,7 @@ def _part(rows: PageRows, start: int, stop: int) -> PageRows:
 
 
 def _runs_of(chosen: list[bool], first: int) -> Iterator[PageRun]:
-    """Yield the runs of True, the first item being position `first`."""
+    """Yield the runs of True; the first item has the position `first`."""
     edges = [at for at, (one, two) in enumerate(pairwise([False, *chosen, False])) if one is not two]
     return zip((first + at for at in edges[::2]), (first + at for at in edges[1::2]), strict=True)
 
@@ -377,7 +377,7 @@ PAGES_IN_MEMORY = 10
 
 
 def page_tuples_for(max_events: int) -> int:
-    """Return how many tuples make a page: 1,000, or fewer where not ten of those would fit.
+    """Return the number of tuples of a full page: 1,000, or fewer if ten such pages exceed `max_events`.
 
     >>> page_tuples_for(50_000), page_tuples_for(2_000)
     (1000, 200)
@@ -386,7 +386,7 @@ def page_tuples_for(max_events: int) -> int:
 
 
 class _PagedWindow(TupleWindow):
-    """A window whose tuples come out of pages until it is invalidated."""
+    """A window with tuples in pages; its lease ends when it is invalidated."""
 
     __slots__ = ("_lease",)
 
@@ -402,10 +402,10 @@ class _PagedWindow(TupleWindow):
 
 
 class PagedWindowManager(WindowManager):
-    """The windows of one task that need not fit into memory; the pages that do not are in `store`.
+    """The windows of one task that need not fit into memory; pages that do not fit are in `store`.
 
-    `max_events`, in tuples, defaults to the definition's `max_events_in_memory`; `page_tuples` is there for tests. What the store
-    raises (a full disk, a damaged page) comes out of the entry, and the machine is then spent.
+    `max_events`, in tuples, defaults to the definition's `max_events_in_memory`; `page_tuples` is for tests. An error of the store
+    (a full disk, a damaged page) is raised by the entry, and the machine is then spent.
     """
 
     kind = "PagedWindowManager"
@@ -425,7 +425,7 @@ class PagedWindowManager(WindowManager):
 
     @property
     def resident(self) -> int:
-        """How many tuples are in memory now, staged ones included."""
+        """The number of tuples in memory now, staged ones included."""
         return self.cache.resident + self._staged
 
     def _buffer(self) -> PagedBuffer:
@@ -453,23 +453,23 @@ class PagedWindowManager(WindowManager):
         return NO_EFFECTS
 
     def _note(self, tuples: int, keys: Sequence[Any]) -> None:
-        """Bring what was staged into pages as soon as it would fill one."""
+        """Count staged tuples of these keys, and settle all keys as soon as the staged tuples would fill a page."""
         self._staged += tuples
         for key in keys:
-            self._unsettled[key] = self._tracks[key]
+            self._unsettled[key] = self._states[key]
         if self._staged >= self._page_tuples:
             with _spent_on_error(self.guard):
-                for track in self._unsettled.values():
-                    track.settle(self._by_window)
+                for state in self._unsettled.values():
+                    state.settle(self._by_window)
             self._settled()
 
     def _settled(self) -> None:
         self._unsettled.clear()
         self._staged = 0
 
-    def _due_tracks(self, until: int) -> list[KeyState]:
-        due = super()._due_tracks(until)
-        self._settled()  # what is staged was touched, and what was touched is due
+    def _due_states(self, until: int) -> list[KeyState]:
+        due = super()._due_states(until)
+        self._settled()  # every key with staged tuples is touched, and every touched key is due
         return due
 
     def next_deadline_ms(self) -> int | None:
@@ -479,36 +479,36 @@ class PagedWindowManager(WindowManager):
 
     # -- windows ---------------------------------------------------------------------------------------------------------
 
-    def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
-        make = partial(_PagedWindow, lease=_paged(track).lend())
-        return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=make)
+    def _window(self, state: KeyState, firing: Firing) -> TupleWindow:
+        make = partial(_PagedWindow, lease=_paged(state).lend())
+        return state.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=make)
 
-    def _tuples(self, track: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
-        buffer = _paged(track)
+    def _tuples(self, state: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
+        buffer = _paged(state)
         return partial(buffer.slice, low, high, buffer.lend())
 
-    def _forget(self, track: KeyState) -> None:
-        super()._forget(track)
-        _clear(track)
+    def _forget(self, state: KeyState) -> None:
+        super()._forget(state)
+        _clear(state)
 
     def _end(self) -> Iterator[Effect]:
-        tracks = list(self._tracks.values())
+        states = list(self._states.values())
         yield from super()._end()
-        for track in tracks:
-            _clear(track)
+        for state in states:
+            _clear(state)
         self._settled()
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data that names pages, after every page of it was made durable in the store.
+        """Return the machine as plain data that names pages; all its pages are durable in the store before it returns.
 
-        Cost: O(tuples that came since the last one), and six numbers a page. `events=False` leaves the pages out.
+        Cost: O(tuples added since the last snapshot), and six numbers a page. `events=False` leaves the pages out.
         """
         self.enter()
         with _spent_on_error(self.guard):
-            for track in self._tracks.values():
-                track.settle(self._by_window)
+            for state in self._states.values():
+                state.settle(self._by_window)
             self._settled()
             self.cache.flush()
         data = super().snapshot(events)
@@ -516,13 +516,13 @@ class PagedWindowManager(WindowManager):
         return data
 
     def committed(self) -> None:
-        """Take note that the last snapshot is what a restart will begin with: pages that it does not name are deleted."""
+        """The last snapshot is committed, so a restart uses it: delete the pages that it does not name."""
         self.cache.committed()
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `data`, and delete all pages that it does not name. Cost: O(pages), none is read.
+        """Restore the machine's state from a snapshot, and delete all pages that it does not name. Cost: O(pages); none is read.
 
-        Raises SnapshotError for another format (nothing has changed then), CorruptStateError if a page is missing.
+        Raises SnapshotError for another format (the state is then unchanged), CorruptStateError if a page is missing.
         """
         super().restore(data)
         with _spent_on_error(self.guard):
@@ -530,13 +530,13 @@ class PagedWindowManager(WindowManager):
         self._settled()
 
     def _pages(self) -> list[Page]:
-        return [page for track in self._tracks.values() for page in _paged(track).pages]
+        return [page for state in self._states.values() for page in _paged(state).pages]
 
     def check(self) -> None:
-        """Assert what "correct" means, for every key and the cache."""
+        """Assert the invariants of every key and of the cache."""
         super().check()
         self.cache.check(self._pages())
-        assert self._staged == sum(len(track.buffer.staged) for track in self._tracks.values())
+        assert self._staged == sum(len(state.buffer.staged) for state in self._states.values())
         assert self._staged < self._page_tuples
 
 
@@ -549,10 +549,10 @@ def _spent_on_error(guard: Guard) -> Iterator[None]:
         raise
 
 
-def _paged(track: KeyState) -> PagedBuffer:
-    assert isinstance(track.buffer, PagedBuffer)
-    return track.buffer
+def _paged(state: KeyState) -> PagedBuffer:
+    assert isinstance(state.buffer, PagedBuffer)
+    return state.buffer
 
 
-def _clear(track: KeyState) -> None:
-    track.buffer.trim(track.buffer.end)
+def _clear(state: KeyState) -> None:
+    state.buffer.trim(state.buffer.end)

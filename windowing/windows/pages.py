@@ -1,14 +1,14 @@
-"""Pages of tuples, of which a bounded number lies in memory: the rest is in a PageStore.
+"""Pages of tuples: a bounded number of tuples is in memory, the other pages are in a PageStore.
 
     changed --write--> stored as n        an eviction, or a flush before a checkpoint
-    stored as n --a tuple comes--> changed: n names an older version, and goes when no checkpoint needs it
+    stored as n --a tuple is added--> changed: n is an older version, dropped when no checkpoint names it
     resident --evict--> away --rows()--> resident        least recently used first; a page that is being read is pinned
 
 Laws
-- A stored page never changes: a page that did is written under a new id, and ids only grow.
-- resident <= max(limit, pinned), where the one page in use counts as pinned. `peak` is the largest value there ever was.
-- A page that the last committed checkpoint names is dropped from the store only when a later one, which does not, is committed.
-- Nothing is read to be thrown away: dropping pages does not touch their rows.
+- A stored page never changes: a changed page is written under a new id, and ids only grow.
+- resident <= max(limit, pinned), where the one page in use counts as pinned. `peak` is the largest value so far.
+- A page that the last committed checkpoint names is dropped from the store only after a later one, which does not, is committed.
+- Dropping pages does not read their rows.
 
 Source: Storm's `WindowState` and `SimpleWindowPartitionCache`, which evicts the newest unpinned partition first.
 """
@@ -42,54 +42,54 @@ class PageRows(NamedTuple):
 
 
 class PageStore(Protocol):
-    """Where pages lie that are not in memory. One task writes it. Whatever cannot be read is an error that names the page."""
+    """The store of the pages that are not in memory. One task writes it. A page that cannot be read raises an error with its id."""
 
     def write(self, page_id: int, rows: PageRows) -> None:
-        """Store a page under an id that is not in use; durable at the next `flush`. The lists stay the caller's."""
+        """Store a page under an unused id; durable after the next `flush`. The store keeps no reference to the lists."""
 
     def read(self, page_id: int) -> PageRows:
-        """Return a page as it was written, in lists of its own. Raises CorruptStateError if it is damaged or missing."""
+        """Return a page as it was written, in new lists. Raises CorruptStateError if it is damaged or missing."""
 
     def drop(self, page_ids: Collection[int]) -> None:
-        """Forget pages; ids that are not there are ignored."""
+        """Delete pages; unknown ids are ignored."""
 
     def flush(self) -> None:
-        """Make all that was written durable."""
+        """Make all writes durable."""
 
     def ids(self) -> Iterable[int]:
-        """Return the ids of all pages, garbage of a run that was killed included."""
+        """Return the ids of all pages, including those that a killed run left behind."""
 
 
 class CheckpointedPages(PageStore, Protocol):
-    """A PageStore that keeps the manifests of its task's checkpoints too: one that is committed, one that is prepared.
+    """A PageStore that also keeps the manifests of its task's checkpoints: a committed one and a prepared one.
 
-    task_ids: by component, the ids of the tasks that a topology's tuples come from; not stored, for they are those of now.
+    task_ids: by component, the current ids of the tasks that a topology's tuples come from; they are not stored.
     """
 
     name: str
     task_ids: Mapping[str, range]
 
     def prepare(self, txid: int, manifest: Any) -> None:
-        """Keep a manifest beside the committed one; durable on return."""
+        """Store a manifest beside the committed one; durable on return."""
 
     def commit(self, txid: int) -> None:
-        """Make the manifest that was prepared the one that counts; durable on return, idempotent."""
+        """Make the prepared manifest the committed one; durable on return, idempotent."""
 
     def rollback(self) -> None:
-        """Forget the manifest that was prepared, if there is one."""
+        """Delete the prepared manifest, if there is one."""
 
     def committed(self) -> tuple[int, Any] | None:
         """Return (txid, manifest) of the committed checkpoint, None before the first."""
 
     def close(self) -> None:
-        """Let go of the store; what was not flushed is gone."""
+        """Close the store; writes that were not flushed are lost."""
 
 
 class Page:
-    """What is known of a page while its rows are away; `rows` is None then.
+    """The description of a page, also while its rows are away; `rows` is None then.
 
     `first`, `last` are its smallest and largest timestamps, `oldest`, `newest` its smallest and largest sequence numbers. `id`
-    is None until it is stored, `changed` says that what is stored is not what it holds, `named` that a checkpoint names `id`.
+    is None until it is stored. `changed`: the stored version differs from the rows. `named`: a checkpoint names `id`.
     """
 
     __slots__ = ("changed", "count", "first", "id", "last", "named", "newest", "oldest", "pins", "rows")
@@ -104,21 +104,21 @@ class Page:
         self.pins = 0
 
     def plain(self) -> list[int]:
-        """Return the page as a checkpoint names it."""
+        """Return the page as plain data, as a checkpoint stores it."""
         assert self.id is not None
         assert not self.changed
         return [self.id, self.count, self.first, self.last, self.oldest, self.newest]
 
     @classmethod
     def of(cls, data: Iterable[int]) -> Page:
-        """Return the page of `plain`; its rows are away."""
+        """Return the page described by `plain`; its rows are away."""
         page = cls()
         page.id, page.count, page.first, page.last, page.oldest, page.newest = data
         page.named = True
         return page
 
     def extend(self, added: PageRows) -> None:
-        """Append tuples that are in order, to rows that are in memory. Cost: O(added)."""
+        """Append tuples that are in order to the rows, which are in memory. Cost: O(added)."""
         assert self.rows is not None
         oldest, newest = min(added.sequences), max(added.sequences)
         if self.count:
@@ -128,7 +128,7 @@ class Page:
         self.describe(oldest, newest)
 
     def describe(self, oldest: int, newest: int) -> None:
-        """Take note that the rows have changed, given their smallest and largest sequence number."""
+        """Update the description after the rows changed, given their smallest and largest sequence number."""
         assert self.rows is not None
         timestamps = self.rows.timestamps
         self.count, self.first, self.last = len(timestamps), timestamps[0], timestamps[-1]
@@ -136,11 +136,11 @@ class Page:
         self.changed = True
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
         assert self.count > 0
         assert self.first <= self.last
         assert self.oldest <= self.newest
-        # What is not in memory is stored as it is.
+        # A page that is not in memory is stored, in its current version.
         assert self.rows is not None or (self.id is not None and not self.changed)
         assert self.pins == 0 or self.rows is not None
         if self.rows is not None:
@@ -153,7 +153,7 @@ class Page:
 
 
 class PageCache:
-    """The pages of one task, of all its keys: which lie in memory, and what becomes garbage in the store.
+    """The pages of one task, of all its keys: which of them are in memory, and which stored versions can be dropped.
 
     `limit` is in tuples. `reads` and `writes` count pages.
     """
@@ -168,14 +168,14 @@ class PageCache:
         self.writes = 0
         self._next_id = 0
         self._recent: dict[Page, None] = {}  # resident pages, the least recently used first
-        self._loose: list[int] = []  # stored, replaced, and in no checkpoint
+        self._loose: list[int] = []  # stored versions that were replaced and that no checkpoint names
         self._replaced: list[int] = []  # named by a checkpoint, and replaced since the last one was prepared
-        self._condemned: list[int] = []  # named by an older checkpoint than the one that was prepared last
+        self._condemned: list[int] = []  # named by a checkpoint older than the one that was prepared last
 
     # -- rows ------------------------------------------------------------------------------------------------------------
 
     def rows(self, page: Page) -> PageRows:
-        """Return the rows of a page, from the store if they are away. They are good until the next call of anything here."""
+        """Return the rows of a page, read from the store if they are away. They are valid until the next call of the cache."""
         recent = self._recent
         if page.rows is not None:
             del recent[page]
@@ -195,21 +195,21 @@ class PageCache:
         return rows
 
     def admit(self, page: Page, rows: PageRows) -> None:
-        """Take rows as those of a new page; the lists are the page's own from now on."""
+        """Add a new page with these rows; the page owns the lists from then on."""
         self.make_room(len(rows.timestamps))
         page.rows = rows
         page.describe(min(rows.sequences), max(rows.sequences))
         self._enter(page, page.count)
 
     def append(self, page: Page, added: PageRows) -> None:
-        """Add tuples behind those of a page."""
+        """Append tuples to a page."""
         self.rows(page)
         self.make_room(len(added.timestamps), keep=page)
         page.extend(added)
         self._count(len(added.timestamps))
 
     def merge(self, page: Page, added: PageRows) -> None:
-        """Add tuples to a page, each in its place; they came after all that it holds. Cost: O(page), it is read if it is away."""
+        """Merge tuples into a page by timestamp; they arrived after all its tuples. Cost: O(page); it is read if it is away."""
         rows = self.rows(page)
         self.make_room(len(added.timestamps), keep=page)
         order = sorted(range(page.count + len(added.timestamps)), key=(rows.timestamps + added.timestamps).__getitem__)
@@ -219,17 +219,17 @@ class PageCache:
         self._count(len(added.timestamps))
 
     def cut(self, page: Page, at: int) -> PageRows:
-        """Take the tuples from the `at`-th on out of a page that is in memory, and return them."""
+        """Remove the tuples from position `at` on from a page that is in memory, and return them."""
         assert page.rows is not None
-        taken = PageRows(*(held[at:] for held in page.rows))
+        removed = PageRows(*(held[at:] for held in page.rows))
         for held in page.rows:
             del held[at:]
         page.describe(min(page.rows.sequences), max(page.rows.sequences))
-        self._count(-len(taken.timestamps))
-        return taken
+        self._count(-len(removed.timestamps))
+        return removed
 
     def make_room(self, tuples: int, keep: Page | None = None) -> None:
-        """Evict until `tuples` more fit, or only pages are left that are being read. Cost: O(pages that are pinned or evicted)."""
+        """Evict pages until `tuples` more fit, or only pinned pages are left. Cost: O(pages that are pinned or evicted)."""
         while self.resident + tuples > self.limit:
             page = next((each for each in self._recent if not each.pins and each is not keep), None)
             if page is None:
@@ -252,7 +252,7 @@ class PageCache:
             self.peak = self.resident
 
     def pin(self, page: Page) -> PageRows:
-        """Return the rows of a page, which stay until `unpin`."""
+        """Pin a page and return its rows; they stay in memory until `unpin`."""
         rows = self.rows(page)
         if not page.pins:
             self.pinned += page.count
@@ -260,7 +260,7 @@ class PageCache:
         return rows
 
     def unpin(self, page: Page) -> None:
-        """Let a page go that was pinned; ignored if it was dropped since."""
+        """Unpin a page; ignored if it was dropped since."""
         if page.pins:
             page.pins -= 1
             if not page.pins:
@@ -292,7 +292,7 @@ class PageCache:
             self._loose = []
 
     def discard(self, pages: Iterable[Page]) -> None:
-        """Forget pages, whoever reads them. Cost: O(1) a page, nothing is read."""
+        """Drop pages, pinned ones too. Cost: O(1) a page; none is read."""
         for page in pages:
             if page.pins:
                 page.pins = 0
@@ -305,14 +305,14 @@ class PageCache:
                 self._release(page.id, page.named)
 
     def flush(self) -> None:
-        """Write every page that has changed and make the store durable; all pages stay where they are. Cost: O(resident)."""
+        """Write every page that has changed and make the store durable; resident pages stay in memory. Cost: O(resident)."""
         for page in self._recent:
             self._write(page)
         self._sweep()
         self.store.flush()
 
     def prepared(self, pages: Iterable[Page]) -> dict[str, int]:
-        """Take note that a checkpoint names these pages, all of the task's; return what it needs to know of the cache."""
+        """Mark all pages of the task as named by the checkpoint in preparation; return the cache's part of its data."""
         for page in pages:
             page.named = True
         self._condemned += self._replaced
@@ -320,16 +320,16 @@ class PageCache:
         return {"next_id": self._next_id}
 
     def committed(self) -> None:
-        """Drop what the checkpoint that was prepared last, and is committed now, does not name."""
+        """The last prepared checkpoint is committed: drop the pages that only older ones name."""
         if self._condemned:
             self.store.drop(self._condemned)
             self._condemned = []
         self.store.flush()
 
     def restore(self, data: dict[str, int] | None, named: Collection[int]) -> None:
-        """Begin with the pages of a checkpoint, none with None; all others are garbage. Nothing is read.
+        """Start with the pages of a checkpoint, or with none for None; drop all other pages. No page is read.
 
-        Raises CorruptStateError if one of them is missing; nothing is dropped then.
+        Raises CorruptStateError if one of them is missing; then no page is dropped.
         """
         held = set(self.store.ids())
         missing = sorted(set(named) - held)
@@ -340,7 +340,7 @@ class PageCache:
             )
         self.store.drop(held - set(named))
         self.store.flush()
-        for page in self._recent:  # an iterator of before may still let go of one
+        for page in self._recent:  # an iterator from before the restore may still unpin one
             page.rows, page.pins = None, 0
         self.resident = self.pinned = 0
         self._next_id = 0 if data is None else data["next_id"]
@@ -348,18 +348,18 @@ class PageCache:
         self._loose, self._replaced, self._condemned = [], [], []
 
     def check(self, pages: Collection[Page]) -> None:
-        """Assert what "correct" means; `pages` are all of the task's. Cost: O(pages and resident tuples)."""
+        """Assert the invariants; `pages` are all of the task's. Cost: O(pages and resident tuples)."""
         for page in pages:
             page.check()
         resident = [page for page in pages if page.rows is not None]
-        # The order of use knows the resident pages, each once, and the counters are their sums.
+        # `_recent` contains each resident page once, and the counters are sums over them.
         assert set(self._recent) == set(resident)
         assert self.resident == sum(page.count for page in resident)
         assert self.pinned == sum(page.count for page in resident if page.pins)
-        # The bound.
+        # The bound on memory.
         biggest = max((page.count for page in resident), default=0)
         assert self.resident <= max(self.limit, self.pinned + biggest)
-        # Every stored page is in the store, once.
+        # Every stored page is in the store, under an id of its own.
         stored = [page.id for page in pages if page.id is not None]
         assert len(stored) == len(set(stored))
         assert set(stored) | set(self._replaced) | set(self._condemned) <= set(self.store.ids())

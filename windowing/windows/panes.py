@@ -1,16 +1,16 @@
-"""Panes: windows of a bolt with `aggregate=`, which keep no tuples but partial results.
+"""Panes: the windows of a bolt with `aggregate=`, which keep partial results and no tuples.
 
-Every window begins and ends where a pane does: panes are as wide as the greatest common divisor of length and slide.
+A pane is as wide as the greatest common divisor of length and slide, so every window begins and ends at the edge of a pane.
 
 NumberPaneManager: length and slide are Counts, a pane is a run of numbers of one key.
 
     length 6, slide 4            pane = 2
-    numbers    | 1  2 | 3  4 | 5  6 | 7  ?  |            a partial each; 7 waits as (timestamp, value) until it has its number
+    numbers    | 1  2 | 3  4 | 5  6 | 7  ?  |            a partial each; 7 is kept as (timestamp, value) until it is numbered
     windows    [- up to 4 ---]
                       [------ up to 8 -----]
 
-TimePaneManager: length and slide are Durations, a pane has a cell for each key. A turn goes from end to end and looks at no key
-that has no tuple in the window.
+TimePaneManager: length and slide are Durations, a pane has a cell for each key. An advance jumps from end to end and visits only
+keys with a tuple in the window.
 
     length 6, slide 4                pane = 2
     pane ends     2     4     6     8    10
@@ -19,11 +19,11 @@ that has no tuple in the window.
     windows     [------ 6 ------]                    ends at 6: "a" 7, then "b" 2
                             [------ 10 -----]        ends at 10: "a" 9
 
-Inside a pane values are added in order of arrival. A tuple that no window can hold (a slide longer than the length) is counted,
-under its own millisecond, and never added.
+Inside a pane values are added in arrival order. A tuple that no window can hold (a slide longer than the length) is counted in a
+pane of its own millisecond, and its value is not added.
 
-Laws: firings, expiries and tally are those of WindowManager on the same tuples; resumed from a snapshot, results are the same to
-the last bit. Cost: O(1) a tuple, O(1) a key and window whatever the length (partials.py); other keys cost nothing.
+Laws: firings, expiries and tally are those of WindowManager on the same tuples; after a restore, results are the same to the last
+bit. Cost: O(1) a tuple, O(1) a key and window for any length (partials.py); other keys cost nothing.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ NO_TUPLES = (
 
 
 class PaneWindow(TupleWindow):
-    """A window of partials, oldest first; the result is made when asked for."""
+    """A window of partials, oldest first; its result is computed when it is read."""
 
     __slots__ = ("_aggregation", "_partials")
 
     def __init__(
         self, partials: Sequence[Partial], aggregation: Aggregation, start: int | None, end: int, key: Any
     ) -> None:
-        # Not by way of TupleWindow's: this is made for each key and window, and needs no content of its own.
+        # TupleWindow.__init__ is not called: a window is made for each key and end, and needs no content object.
         self._partials, self._aggregation, self._valid = partials, aggregation, True
         self.start_timestamp, self.end_timestamp, self.key = start, end, key
 
     @property
     def aggregate(self) -> Any:
-        """The result of the bolt's `aggregate=` over the window: a value, or a dict of them by name."""
+        """The result of the bolt's `aggregate=` over the window: one value, or a dict of values by name."""
         return self._aggregation.result(self._partials) if self._valid else self._live()
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class PaneWindow(TupleWindow):
 
 
 def _refuse_other(data: dict[str, Any], spec: Any) -> None:
-    """Raise SnapshotError for the snapshot of another aggregation."""
+    """Raise SnapshotError for a snapshot of another aggregation."""
     if data.get("aggregate") != spec:
         raise SnapshotError(
             f"the snapshot holds partials of {quote(data.get('aggregate'))}, this bolt declares aggregate="
@@ -102,7 +102,7 @@ def _refuse_other(data: dict[str, Any], spec: Any) -> None:
 
 
 class NumberPanes(ListBuffer):
-    """Panes of `width` numbers; the lists of the ListBuffer hold the values of the tuples that wait for their numbers."""
+    """Panes of `width` numbers; the inherited lists hold the values of tuples that are not numbered yet."""
 
     __slots__ = (
         "_aggregation",
@@ -123,7 +123,7 @@ class NumberPanes(ListBuffer):
         self.newest: int | None = None
         self.folded = 0
         self.shown_upto = 0
-        self.last_ms = 0  # timestamp of the tuple before the position `folded`
+        self.last_ms = 0  # timestamp of the tuple before position `folded`
         self._aggregation = aggregation
         self._length, self._slide = length, slide
         self._width = gcd(length, slide)
@@ -137,7 +137,7 @@ class NumberPanes(ListBuffer):
             self.newest = self.timestamps[-1]
 
     def timestamp_at(self, position: int) -> int:
-        # Only a drain asks for a number that was given in an earlier turn: the last one.
+        # Only a drain reads the timestamp of a tuple that an earlier advance has numbered: the last one.
         return self.last_ms if position == self.folded - 1 else super().timestamp_at(position)
 
     def fold(self, numbered: int) -> None:
@@ -182,7 +182,7 @@ class NumberPanes(ListBuffer):
         del self._ends[:gone]
 
     def partials(self, high: int) -> Sequence[Partial]:
-        """Return what makes the window whose last tuple has the number `high`, oldest first; after `show`."""
+        """Return the partials of the window that ends with tuple `high`, oldest first; call `show` before."""
         end = -(-high // self._slide) * self._slide
         if self._width == self._length:
             return (self._panes[end][None],)
@@ -192,7 +192,7 @@ class NumberPanes(ListBuffer):
         return (*(entry[0] for entry in head.values()), *tail.values())
 
     def trim(self, position: int) -> None:
-        """Nothing more than `fold` and `drop` have done."""
+        """Free nothing: `fold` and `drop` have done so."""
 
     def snapshot(self) -> dict[str, Any]:
         waiting = self.folded - self.base
@@ -215,7 +215,7 @@ class NumberPanes(ListBuffer):
 
     def check(self) -> None:
         super().check()
-        # Whatever has its number was added to its pane; panes stand in the order of their numbers.
+        # Every numbered tuple was added to its pane; panes are in the order of their numbers.
         assert self.base <= self.folded <= self.end
         assert self._ends == list(self._panes) == sorted(self._panes)
 
@@ -223,8 +223,8 @@ class NumberPanes(ListBuffer):
 # -- NumberPaneManager -----------------------------------------------------------------------------------------------------------
 
 
-class PaneTrack:
-    """The panes of one key, and how far it got."""
+class PaneKeyState:
+    """The panes and the progress of one key."""
 
     __slots__ = ("buffer", "deadline", "horizon", "key", "newest", "numbered_upto", "ordinal")
 
@@ -270,11 +270,11 @@ class PaneTrack:
         assert 0 <= self.numbered_upto <= self.buffer.end
 
 
-class NumberPaneManager(KeyedMachine[PaneTrack]):
+class NumberPaneManager(KeyedMachine[PaneKeyState]):
     """The windows of a bolt with `aggregate=` whose length and slide are both Counts.
 
     A window has a length and an `aggregate`, but no tuples; an Expired effect has a count, but no tuples. Cost: O(1) a tuple (a
-    batch is grouped at C speed and each aggregator is given runs), O(1) a firing whatever the length (partials.py).
+    batch is grouped at C speed, and each aggregator gets runs), O(1) a firing for any length (partials.py).
 
     >>> from windowing.windows import aggregate as agg
     >>> from windowing.windows.events import Activation
@@ -305,48 +305,48 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
         return NumberPanes(self._aggregation, self._count, self._every)
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that is read."""
+        """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that an aggregator reads."""
         return super().add(self._aggregation.values([payload])[0], timestamp, key)
 
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; exactly what one `add` for each gives."""
+        """Accept tuples in arrival order; the result is exactly that of one `add` for each."""
         return super().add_batch(self._aggregation.values(payloads), timestamps, keys)
 
-    def _track(self, key: Any, ordinal: int) -> PaneTrack:
-        return PaneTrack(key, ordinal, self._empty())
+    def _new_state(self, key: Any, ordinal: int) -> PaneKeyState:
+        return PaneKeyState(key, ordinal, self._empty())
 
-    def _restored(self, data: dict[str, Any]) -> PaneTrack:
-        track = PaneTrack(key_of(data["key"]), data["ordinal"], self._empty())
-        track.numbered_upto, track.horizon = data["mark"], data["horizon"]
-        track.buffer.restore(data["panes"])
-        return track
+    def _restored(self, data: dict[str, Any]) -> PaneKeyState:
+        state = PaneKeyState(key_of(data["key"]), data["ordinal"], self._empty())
+        state.numbered_upto, state.horizon = data["mark"], data["horizon"]
+        state.buffer.restore(data["panes"])
+        return state
 
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
-    ) -> list[tuple[PaneTrack, Sequence[int] | None]]:
-        # Runs of a key's tuples, so that each aggregator is asked once for a run and not once for a tuple.
+    ) -> list[tuple[PaneKeyState, Sequence[int] | None]]:
+        # Tuples are grouped into runs of one key, so that each aggregator is called once a run and not once a tuple.
         times = list(timestamps)
         return [
             (self._stage(key, [payloads[p] for p in at], [times[p] for p in at], 0), at)
             for key, at in positions_by_key(keys).items()
         ]
 
-    def _window(self, track: PaneTrack, firing: Firing) -> TupleWindow:
+    def _window(self, state: PaneKeyState, firing: Firing) -> TupleWindow:
         self._tally.fired += 1
-        track.buffer.show(firing.low, firing.high, self._tally)
-        return PaneWindow(track.buffer.partials(firing.high), self._aggregation, None, firing.reference, track.key)
+        state.buffer.show(firing.low, firing.high, self._tally)
+        return PaneWindow(state.buffer.partials(firing.high), self._aggregation, None, firing.reference, state.key)
 
-    def _tuples(self, track: PaneTrack, low: int, high: int) -> None:
+    def _tuples(self, state: PaneKeyState, low: int, high: int) -> None:
         return None
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data, partials included; there are no tuples to leave out."""
+        """Return the machine's state as plain data, partials included; `events` has no effect, since there are no tuples."""
         return super().snapshot(events) | {"aggregate": self._aggregation.spec}
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `data`. Raises SnapshotError for another format, or if something else was aggregated."""
+        """Restore the machine's state from a snapshot. Raises SnapshotError for another format, or another aggregation."""
         refuse_foreign(data, self.kind)
         _refuse_other(data, self._aggregation.spec)
         super().restore(data)
@@ -356,13 +356,13 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
 
 
 Windows = tuple[Collection[Any], Sequence[Sequence[Partial]]]
-"""The keys that have a window at an end, and of each the partials that make it, oldest first."""
+"""The keys that have a window at an end, and the partials of each window, oldest first."""
 
 
 class _Pane:
-    """The tuples of `(after, end]`: a cell for each key, how many there are, and how many of them a window has shown.
+    """The tuples of `(after, end]`: a cell for each key, the number of tuples, and how many of them a window has shown.
 
-    `held` is whether any window holds them; if not, cells are numbers of tuples only.
+    `held` is whether a window holds them; if not, cells contain numbers of tuples only.
     """
 
     __slots__ = ("after", "cells", "count", "end", "held", "shown")
@@ -375,9 +375,9 @@ class _Pane:
 
 
 def saved_cells(cells: Mapping[Any, Partial]) -> list[Any]:
-    """Return the cells of a pane as a snapshot has them: the keys, and a column for each place in their partials.
+    """Return the cells of a pane in the form of a snapshot: the keys, and a column for each place in their partials.
 
-    A long window has tens of thousands of cells, which are written and read in each turn on Spark: in columns, at C speed.
+    A long window has tens of thousands of cells, written and read in each micro-batch on Spark; columns do so at C speed.
 
     >>> saved_cells({"a": [2, 7], "b": [1, 5]}), restored_cells(*saved_cells({"a": [2, 7], "b": [1, 5]}))
     ([['a', 'b'], [[2, 1], [7, 5]]], {'a': [2, 7], 'b': [1, 5]})
@@ -386,7 +386,7 @@ def saved_cells(cells: Mapping[Any, Partial]) -> list[Any]:
 
 
 def restored_cells(keys: Sequence[Any], columns: Sequence[Sequence[Any]] | None = None) -> dict[Any, Partial]:
-    """Return the cells of `saved_cells`, sharing nothing with them; given one list, it is of [key, partial], as it was before."""
+    """Return the cells of `saved_cells`, as a copy. With one argument, a list of [key, partial], it reads the former format."""
     if columns is None:
         return {key_of(key): plain(partial) for key, partial in keys}
     named = map(key_of, keys) if list in set(map(type, keys)) else keys
@@ -424,11 +424,11 @@ class TimePaneManager(WindowMachine):
         self._gaps = slide.ms > length.ms
         self._keyed = config.key is not None
         self._ordinal = 0
-        self._ordinals: dict[Any, int] = {}  # the how-manieth key each is, by first arrival; in that order
+        self._ordinals: dict[Any, int] = {}  # the number of each key by first arrival, in that order
         self._newest: dict[Any, int] = {}  # the end of each key's last pane
         self._panes: dict[int, _Pane] = {}
         self._ends: list[int] = []
-        self._touched: set[int] = set()  # the ends of panes that hold what no window has shown
+        self._touched: set[int] = set()  # the ends of panes with tuples that no window has shown
         self._last: _Pane | None = None  # the pane of the last tuple, touched
         self._merged = None if self._width == self._length else self._merge_anew()
 
@@ -440,7 +440,7 @@ class TimePaneManager(WindowMachine):
     # -- tuples --------------------------------------------------------------------------------------------------------
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that is read."""
+        """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that an aggregator reads."""
         if self.closed or self.guard.state is not FREE:
             self._open()
         value = self._aggregation.value(payload)
@@ -463,7 +463,7 @@ class TimePaneManager(WindowMachine):
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; exactly what one `add` for each gives. Cost: one pass, grouping by pane and key."""
+        """Accept tuples in arrival order; the result is that of one `add` for each. Cost: one pass, grouped by pane and key."""
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
         values = self._aggregation.values(payloads)
@@ -476,7 +476,7 @@ class TimePaneManager(WindowMachine):
         return NO_EFFECTS
 
     def _pane_of(self, timestamp: int) -> _Pane:
-        """Return the pane that a tuple belongs to, which counts as touched: of its own millisecond if no window holds it."""
+        """Return the pane of a timestamp and mark it as touched; if no window holds it, the pane of its own millisecond."""
         after, end = self._span_of(timestamp)
         self._touched.add(end)
         pane = self._panes.get(end)
@@ -490,14 +490,14 @@ class TimePaneManager(WindowMachine):
         return (end - self._width, end) if self._is_held(end) else (timestamp - 1, timestamp)
 
     def _spans_of(self, timestamps: Sequence[int]) -> list[int]:
-        """Return where the pane of each ends: `_span_of`, in a quarter of the time where windows leave no gaps."""
+        """Return the end of the pane of each timestamp, as `_span_of`; without gaps between windows in a quarter of the time."""
         if self._gaps:
             return [self._span_of(timestamp)[1] for timestamp in timestamps]
         width, offset = self._width, self._offset
         return [offset - (offset - timestamp) // width * width for timestamp in timestamps]
 
     def _is_held(self, end: int) -> bool:
-        """Return whether any window holds what comes at `end`, the end of a pane or a millisecond between two windows."""
+        """Return whether a window holds tuples at `end`, the end of a pane or a millisecond between two windows."""
         return not self._gaps or align_up(end, self._slide, self._offset) - self._length < end
 
     def _new_cell(self, pane: _Pane, key: Any) -> Partial:
@@ -505,29 +505,29 @@ class TimePaneManager(WindowMachine):
         cell = pane.cells[key] = self._aggregation.init()
         newest = self._newest.get(key)
         if newest is None:
-            self._meet(key)
+            self._number_key(key)
             self._newest[key] = end
         elif end > newest:
             self._newest[key] = end
         return cell
 
-    def _meet(self, key: Any) -> None:
-        """Give a key its place among the keys, unless it has one."""
+    def _number_key(self, key: Any) -> None:
+        """Number a key by first arrival, unless it has a number."""
         if key not in self._ordinals:
             self._ordinals[key] = self._ordinal
             self._ordinal += 1
 
     def _stage(self, values: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None) -> None:
-        """Add a batch run by run, each the tuples of one pane in order of arrival."""
+        """Add a batch run by run; a run is the tuples of one pane in arrival order."""
         by = timestamps
         if type(timestamps) is not InOrder and sorted(timestamps) != timestamps:
             by = self._spans_of(timestamps)
             ordered = sorted(by)
             if ordered != by:
-                # Before they change places: keys are in order of arrival, not of panes.
+                # Keys are numbered before the tuples are reordered, because their order is that of arrival.
                 for key in dict.fromkeys(keys or ()):
-                    self._meet(key)
-                # sorted() is stable: inside a pane the order of arrival stays.
+                    self._number_key(key)
+                # sorted() is stable: inside a pane the arrival order stays.
                 pick = itemgetter(*sorted(range(len(by)), key=by.__getitem__))
                 values, keys = pick(values), None if keys is None else pick(keys)
                 by = ordered
@@ -570,7 +570,7 @@ class TimePaneManager(WindowMachine):
             yield from self._expire(self._ends[-1])
 
     def _fire(self, since: int | None, until: int) -> Iterator[Effect]:
-        """Fire every end in (since, until] whose window holds a tuple: its keys in the order of their first arrival."""
+        """Fire every end in (since, until] whose window holds a tuple; its keys in order of first arrival."""
         self._last = None
         touched = deque(sorted(self._touched))
         if touched and self._merged is not None:
@@ -606,7 +606,7 @@ class TimePaneManager(WindowMachine):
                 return
 
     def _show(self, pane_end: int, after: int) -> None:
-        """Count the tuples of a pane that the window of (after, ...] shows, those that were shown before left out."""
+        """Count the tuples of a pane as shown by a window that begins after `after`, except those that were shown before."""
         if pane_end > after:
             pane = self._panes[pane_end]
             self._tally.shown += pane.count - pane.shown
@@ -614,7 +614,7 @@ class TimePaneManager(WindowMachine):
             self._touched.discard(pane_end)
 
     def _windows(self, end: int) -> Windows:
-        """Return the window of each key that has a tuple in what ends at `end`."""
+        """Return the window of each key that has a tuple in the window that ends at `end`."""
         if self._merged is None:
             cells = self._panes[end].cells
             keys = self._in_order(cells)
@@ -632,13 +632,13 @@ class TimePaneManager(WindowMachine):
         return sorted(keys, key=self._ordinals.__getitem__) if len(keys) > 1 else keys
 
     def _expire(self, until: int) -> Iterator[Expired]:
-        """Let go of the panes that end at `until` or before: an effect for each key."""
-        counts = self._let_go(until)
+        """Drop the panes that end at or before `until`, and yield an Expired effect for each key."""
+        counts = self._drop_panes(until)
         for key in self._forget_old(counts, until):
             yield Expired(counts[key], None, key)
 
-    def _let_go(self, until: int) -> dict[Any, int]:
-        """Drop these panes; return how many tuples of each key were in them."""
+    def _drop_panes(self, until: int) -> dict[Any, int]:
+        """Drop the panes that end at or before `until`; return how many tuples of each key were in them."""
         gone = self._ends[: bisect_right(self._ends, until)]
         counts: dict[Any, int] = {}
         for end in gone:
@@ -652,7 +652,7 @@ class TimePaneManager(WindowMachine):
         return counts
 
     def _forget_old(self, keys: Collection[Any], until: int) -> Collection[Any]:
-        """Forget those of these keys that have no later pane; return all of them, by first arrival."""
+        """Forget those of `keys` that have no later pane; return all of them, by first arrival."""
         ordered = self._in_order(keys)
         newest, ordinals = self._newest, self._ordinals
         for key in ordered:
@@ -663,7 +663,7 @@ class TimePaneManager(WindowMachine):
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return the watermark at which the next turn has something to do, None if there is nothing to wait for."""
+        """Return the watermark at which the next advance has an effect, None if there is none."""
         if not self._ends:
             return None
         if self._gaps:
@@ -672,7 +672,7 @@ class TimePaneManager(WindowMachine):
         return end if self.watermark is None else max(end, end_after(self.watermark, self._slide, self._offset))
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data, partials included; there are no tuples to leave out."""
+        """Return the machine's state as plain data, partials included; `events` has no effect, since there are no tuples."""
         self.enter()
         return {
             **snapshot_header(self.kind),
@@ -688,7 +688,7 @@ class TimePaneManager(WindowMachine):
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `data`. Raises SnapshotError for another format, or if something else was aggregated."""
+        """Restore the machine's state from a snapshot. Raises SnapshotError for another format, or another aggregation."""
         refuse_foreign(data, self.kind)
         _refuse_other(data, self._aggregation.spec)
         self.watermark, self.closed = data["watermark"], data["closed"]
@@ -711,19 +711,19 @@ class TimePaneManager(WindowMachine):
         self.guard.reset()
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
         panes, tally = self._panes, self._tally
         assert tally.pending >= 0
         assert tally.shown + tally.skipped >= tally.expired
-        # The ends are those of the panes, in order; no cell is empty, and none shown more often than it has tuples.
+        # The ends are those of the panes, in order; no cell is empty; no pane has shown more tuples than it has.
         assert self._ends == sorted(panes)
         assert all(cell[0] > 0 for pane in panes.values() for cell in pane.cells.values())
         assert all(0 <= pane.shown <= pane.count for pane in panes.values())
         assert all(pane.count == sum(cell[0] for cell in pane.cells.values()) for pane in panes.values())
-        # What is held is what was accepted and did not expire; what was not shown is known as such.
+        # The panes hold the tuples that were accepted and have not expired; a pane with tuples not yet shown is touched.
         assert sum(pane.count for pane in panes.values()) == tally.accepted - tally.expired
         assert {end for end, pane in panes.items() if pane.shown < pane.count} <= self._touched <= panes.keys()
-        # A key is known as long as it has a pane, by its last one.
+        # A key is known exactly while it has a pane, with the end of its last one.
         newest: dict[Any, int] = {}
         for end in self._ends:
             newest.update(dict.fromkeys(panes[end].cells, end))

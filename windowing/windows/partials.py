@@ -1,22 +1,22 @@
-"""Partial results: what a pane keeps of its tuples (Aggregation), and how the panes of a sliding window are merged (SlidingMerge).
+"""Partial results: the state of a pane (Aggregation), and the merge of the panes of a sliding window (SlidingMerge).
 
     payloads   {"delay": 3, "carrier": "UA"}   {"delay": 5, "carrier": "AA"}
-    values     3                               5                              one field is read: the value itself
-               (3, "UA")                       (5, "AA")                      several are: a row of them
-    partial    [2, 8, "AA"]                                                   how many tuples, then an accumulator for each
-                                                                              aggregator but count(), which is that number
+    values     3                               5                              if one field is read: the value itself
+               (3, "UA")                       (5, "AA")                      if several are read: a row of values
+    partial    [2, 8, "AA"]                                                   the number of tuples, then an accumulator for each
+                                                                              aggregator except count(), which is that number
 
     panes       |  a  |  b  |  c  |  d  |  e  |  f  |       length: 4 panes; blocks of 4, the first ends with d
-    head         abcd   bcd   cd    d                        what a block comes to from each of its panes on, right to left
-    tail                                e     ef             what its next block comes to so far, left to right
+    head         abcd   bcd   cd    d                        the merge from each pane to the end of the block, right to left
+    tail                                e     ef             the merge of the next block so far, left to right
     window b-e         [      bcd    ][ e ]                  one entry of the head, then the tail
 
 Laws
-- A payload is asked once, on arrival, for the fields that are read and nothing else is kept of it; a partial is plain data; adding
-  in one run or in several gives the same, to the last bit.
-- Which panes are merged with which depends on where blocks end (multiples of the length, plus the offset), not on when it was
-  asked, so a machine resumed from a snapshot gives the same to the last bit. A pane that changes after it was merged makes the
-  merge begin anew (`forget`). A window costs two or three merges a key.
+- The fields of a payload are read once, on arrival, and the payload is not kept; a partial is plain data; adding values in one run
+  or in several gives the same, to the last bit.
+- Which panes are merged depends on where blocks end (multiples of the length, plus the offset), not on when a window is requested,
+  so a machine restored from a snapshot gives the same to the last bit. If a merged pane changes, the merge is rebuilt (`forget`). A
+  window costs two or three merges a key.
 
 Source: van Herk's and Gil and Werman's sliding minimum, for any associative merge.
 """
@@ -56,7 +56,7 @@ __all__ = [
 
 
 Partial = list[Any]
-"""How many tuples, and one accumulator for each aggregator that is not count()."""
+"""The number of tuples, and one accumulator for each aggregator that is not count()."""
 
 _SCALARS = (int, float, str, bool, type(None))
 _FLAT = frozenset(_SCALARS)
@@ -65,8 +65,8 @@ _OWN = (*_RESULT_IS_ACCUMULATOR, Averaged)
 
 
 class Aggregation:
-    """What `aggregate=` declares. Field access: a mapping's or a record's item, else an attribute; no field: the payload
-    itself.
+    """The compiled form of `aggregate=`. A field is an item of a mapping or a record, else an attribute; without a field the value
+    is the payload itself.
 
     >>> from windowing.windows import aggregate as agg
     >>> both = Aggregation({"flights": agg.count(), "worst": agg.max("delay")})
@@ -77,11 +77,11 @@ class Aggregation:
     __slots__ = (
         "_adders",
         "_columns",
+        "_empty",
         "_fields",
         "_finish",
         "_merges",
         "_names",
-        "_nothing",
         "_only",
         "_places",
         "_runs",
@@ -112,28 +112,28 @@ class Aggregation:
             for at, ((_, part), column) in enumerate(zip(self.parts, columns, strict=True), start=1)
         ]
         self._merges = [operator.add, *(part.merge for _, part in self.parts)]
-        # (add, add_many, merge) of the only part besides count(), the most common case: half the time without a loop.
+        # (add, add_many, merge) of the only part besides count(), the most common case; without a loop it takes half the time.
         self._only = (self._adders[0][1], self._runs[0][1], self._merges[1]) if len(self.parts) == 1 else None
         self._places = [(name, 0 if name in counting else 1 + kept.index(name)) for name in named]
         own = all(type(part) in _OWN for _, part in self.parts)
-        self._nothing: Partial | None = [0, *(part.init() for _, part in self.parts)] if own else None
+        self._empty: Partial | None = [0, *(part.init() for _, part in self.parts)] if own else None
         plainly = all(type(part) in _RESULT_IS_ACCUMULATOR for _, part in self.parts)
         self._finish = None if plainly else [_identity, *(_finisher(part) for _, part in self.parts)]
 
     def values(self, payloads: Sequence[Any]) -> Sequence[Any]:
-        """Return what is read of each payload. Raises ConfigError for a payload without the field. Cost: C speed."""
+        """Return the values that the aggregators read of each payload. Raises ConfigError for a missing field. Cost: C speed."""
         columns = [column_of(field, payloads) for field in self._fields]
         if len(columns) == 1:
             return columns[0]
         return list(zip(*columns, strict=True)) if columns else [None] * len(payloads)
 
     def value(self, payload: Any) -> Any:
-        """Return what is read of one payload."""
+        """Return the value that the aggregators read of one payload."""
         return payload if self._whole else self.values((payload,))[0]
 
     def init(self) -> Partial:
-        """Return the partial of nothing, a list of its own: our own accumulators are never changed in place."""
-        return [0, *(part.init() for _, part in self.parts)] if self._nothing is None else self._nothing.copy()
+        """Return an empty partial as a new list; our own accumulators are never changed in place, so they are shared."""
+        return [0, *(part.init() for _, part in self.parts)] if self._empty is None else self._empty.copy()
 
     def add(self, partial: Partial, value: Any) -> None:
         """Add one value to a partial, in place."""
@@ -149,7 +149,7 @@ class Aggregation:
         partial[0] += 1
 
     def add_many(self, partial: Partial, values: Sequence[Any]) -> None:
-        """Add values in order to a partial, in place: the same as one `add` for each."""
+        """Add values in order to a partial, in place; the result is that of one `add` for each."""
         at = 1
         columns = list(zip(*values, strict=True)) if len(self._fields) > 1 else ()
         try:
@@ -163,7 +163,7 @@ class Aggregation:
         partial[0] += len(values)
 
     def merge(self, older: Partial, newer: Partial) -> Partial:
-        """Return the partial of both, as a list of its own."""
+        """Return the merge of both partials, as a new list."""
         try:
             if self._only is not None:
                 return [older[0] + newer[0], self._only[2](older[1], newer[1])]
@@ -182,7 +182,7 @@ class Aggregation:
         return fault(self.component, "its aggregate=, merging two partial results", problem)
 
     def result(self, partials: Sequence[Partial]) -> Any:
-        """Return what the bolt sees of one partial, or of two, the older first: a value, or a dict of them by name."""
+        """Return the bolt's result for one partial, or for two, the older first: one value, or a dict of values by name."""
         merged = partials[0] if len(partials) == 1 else self.merge(*partials)
         if self._finish is not None:
             merged = [finish(acc) for finish, acc in zip(self._finish, merged, strict=True)]
@@ -191,7 +191,7 @@ class Aggregation:
         return {name: merged[at] for name, at in self._places}
 
     def results(self, windows: Sequence[Sequence[Partial]]) -> dict[str, list[Any]]:
-        """Return what `result` gives for each of many windows, by name. Cost: 0.1 to 0.3 us a window and name."""
+        """Return `result` for each of many windows, as a column for each name. Cost: 0.1 to 0.3 us a window and name."""
         columns = {}
         for name, at in self._places:
             merge = self._merges[at]
@@ -203,7 +203,7 @@ class Aggregation:
         return columns
 
     def fold(self, payloads: Sequence[Any]) -> Any:
-        """Return what the bolt sees of these payloads."""
+        """Return the bolt's result for these payloads."""
         partial = self.init()
         self.add_many(partial, self.values(payloads))
         return self.result([partial])
@@ -218,15 +218,15 @@ def _identity(acc: Any) -> Any:
 
 
 def _finisher(part: AggregateFunction) -> Callable[[Any], Any]:
-    """Return what makes the result of an accumulator."""
+    """Return a function from an accumulator to the result."""
     if type(part) in _OWN:
         return part.result
-    # Merged with nothing first: an accumulator itself never gets into the hands of a bolt that might keep or change it.
+    # The accumulator is first merged with an empty one, so that a bolt never gets the accumulator itself, which it might change.
     return lambda acc: part.result(part.merge(part.init(), acc))
 
 
 def plain(partial: Sequence[Any]) -> list[Any]:
-    """Return a copy that shares nothing with `partial`, or with a column of accumulators, for a snapshot."""
+    """Return a deep copy of a partial, or of a column of accumulators, for a snapshot."""
     if _FLAT.issuperset(map(type, partial)):
         return list(partial)
     return [acc if isinstance(acc, _SCALARS) else deepcopy(acc) for acc in partial]
@@ -243,10 +243,10 @@ _Entry = tuple[Partial, Any]
 
 
 class SlidingMerge:
-    """The windows `(end - length, end]` over panes, asked for in ascending order of `end`.
+    """The windows `(end - length, end]` over panes, requested in ascending order of `end`.
 
-    `ends` is the sorted list of the panes' inclusive ends, `cells_of` gives a pane's cells; both are only read. Blocks end at the
-    multiples of `length` plus `offset`. Cost: amortised three merges for each key and window, whatever the length.
+    `ends` is the sorted list of the panes' inclusive ends, `cells_of` returns a pane's cells; both are only read. Blocks end at the
+    multiples of `length` plus `offset`. Cost: amortised three merges for each key and window, for any length.
     """
 
     def __init__(
@@ -266,12 +266,12 @@ class SlidingMerge:
         self._tail: dict[Any, Partial] = {}
 
     def forget(self, changed: int) -> None:
-        """Take the news that the pane that ends at `changed` has changed."""
+        """Discard the merge if it contains the pane that ends at `changed`, which has changed."""
         if self._block_end is not None and changed <= self._reached:
             self._block_end = None
 
     def window(self, end: int) -> tuple[Mapping[Any, _Entry], Mapping[Any, Partial]]:
-        """Return the head (the partial is the first item of an entry) and the tail of the window; good until the next call."""
+        """Return the head (an entry's first item is the partial) and the tail of the window; valid until the next call."""
         block_end = self._offset - (self._offset - end) // self._length * self._length
         if block_end != self._block_end:
             self._begin(block_end, end - self._length)
@@ -280,7 +280,7 @@ class SlidingMerge:
         return self._head, self._tail
 
     def _begin(self, block_end: int, after: int) -> None:
-        """Make the head, of the panes in (after, block_end - length], and an empty tail."""
+        """Build the head from the panes in (after, block_end - length], and an empty tail."""
         self._block_end, self._reached = block_end, block_end - self._length
         self._tail, self._head = {}, {}
         self._leaving.clear()
@@ -293,7 +293,7 @@ class SlidingMerge:
             self._leaving.appendleft((pane, cells))
 
     def _leave(self, until: int) -> None:
-        """Let go of the panes of the head that end at `until` or before."""
+        """Remove the panes that end at or before `until` from the head."""
         head, leaving = self._head, self._leaving
         while leaving and leaving[0][0] <= until:
             for key in leaving.popleft()[1]:

@@ -1,18 +1,18 @@
-"""PersistentWindowedBoltExecutor: a window on disk that survives its process, by checkpoints.
+"""PersistentWindowedBoltExecutor: windows on disk that survive the end of their process, by checkpoints.
 
     restore(None)        add, turn ...        m = prepare()      the driver makes m durable       committed()
     |--------------------------------------------|--------------------------|--------------------------|
     a first start                       pages of m are durable      a restart: restore(m)     older pages are deleted
 
 Laws
-- After `restore(m)` the machine is what it was when `prepare` returned m: windows, watermark, counts, pages. (Storm forgets the
+- After `restore(m)` the machine is as it was when `prepare` returned m: windows, watermark, counts, pages. (Storm loses the
   watermark: after a restart it accepts tuples that were late before.)
-- A prepare costs the pages that changed. Nothing that the last committed manifest names is deleted before the next is committed.
-- With message ids, each its own tuple's on its channel, a tuple that is sent again is skipped if the window has seen it; without
-  them it is in the windows twice.
+- A prepare costs the pages that changed. A page that the last committed manifest names is deleted only after the next commit.
+- With message ids, unique on their channel, a tuple that is sent again is skipped if the executor has processed it; without them it
+  is in the windows twice.
 
-A tuple is acked when a checkpoint that holds it is committed (`StatefulBoltExecutor` sees to it), not when it expires: a window
-on disk outlives every message timeout. So what a bolt emits is not anchored, and a window that fired after the last commit fires
+A tuple is acked when a checkpoint that holds it is committed (by `StatefulBoltExecutor`), not when it expires, because a window on
+disk outlives every message timeout. Hence the bolt's output is not anchored, and a window that fired after the last commit fires
 again after a crash.
 
 Source: Storm's `PersistentWindowedBoltExecutor`.
@@ -27,7 +27,7 @@ from windowing.errors import CheckpointError, ConfigError, DefinitionChangedErro
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import WindowConfig
 from windowing.windows.deduplicator import DEFAULT_CHANNEL, Deduplicator
-from windowing.windows.events import Effect, taken
+from windowing.windows.events import Effect, values_at
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import NO_EFFECTS, one_for_each
 from windowing.windows.measures import plain_measure
@@ -43,10 +43,10 @@ MANIFEST_FORMAT = 2
 
 
 class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
-    """A WindowedBoltExecutor whose tuples lie in `store`, for a bolt with `max_events_in_memory`.
+    """A WindowedBoltExecutor with its tuples in `store`, for a bolt with `max_events_in_memory`.
 
-    A channel is whatever ids are unique on: an upstream task and its stream, a partition. `duplicates` counts what was skipped.
-    Call `restore` before anything else: with the manifest of the committed checkpoint, or None.
+    A channel is what ids are unique on: an upstream task and its stream, or a partition. `duplicates` counts skipped tuples.
+    Call `restore` before every other method: with the manifest of the committed checkpoint, or None.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
 
     @property
     def duplicates(self) -> int:
-        """How many tuples came again and were skipped."""
+        """The number of repeated tuples that were skipped."""
         return self._known.duplicates
 
     @property
@@ -89,9 +89,9 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         channel: Any = DEFAULT_CHANNEL,
         message_id: int | None = None,
     ) -> Iterator[Effect]:
-        """Offer one tuple; nothing happens if it was offered before, by its id."""
+        """Add one tuple; it has no effect if a tuple with its id was added before."""
         self._check_begun()
-        if message_id is not None and not self._known.fresh([message_id], [channel]):
+        if message_id is not None and not self._known.new_positions([message_id], [channel]):
             return NO_EFFECTS
         return super().add(payload, timestamp, stream=stream, key=key, source=source)
 
@@ -108,20 +108,20 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         channels: Sequence[Any] | None = None,
         message_ids: Sequence[int] | None = None,
     ) -> Iterator[tuple[int, Effect]]:
-        """Offer tuples in arrival order; exactly what one `add` for each gives."""
+        """Add tuples in arrival order; the result is exactly that of one `add` for each."""
         self._check_begun()
         one_for_each(payloads, message_ids=message_ids, channels=channels)
-        kept = None if message_ids is None else self._known.fresh(message_ids, channels)
+        kept = None if message_ids is None else self._known.new_positions(message_ids, channels)
         if kept is None or len(kept) == len(payloads):
             return super().add_batch(
                 payloads, timestamps, stream=stream, keys=keys, sources=sources, trusted=trusted, tracked=tracked
             )
         effects = super().add_batch(
-            taken(payloads, kept),
-            None if timestamps is None else taken(timestamps, kept),
+            values_at(payloads, kept),
+            None if timestamps is None else values_at(timestamps, kept),
             stream=stream if isinstance(stream, str) else [stream[at] for at in kept],
-            keys=None if keys is None else taken(keys, kept),
-            sources=None if sources is None else taken(sources, kept),
+            keys=None if keys is None else values_at(keys, kept),
+            sources=None if sources is None else values_at(sources, kept),
             trusted=trusted,
             tracked=tracked,
         )
@@ -140,9 +140,9 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> dict[str, Any]:
-        """Make all pages durable; return the manifest, plain data to be kept with the checkpoint.
+        """Make all pages durable; return the manifest, plain data to be stored with the checkpoint.
 
-        Between two entries only. Cost: the tuples that came since the last one, and six numbers for each page there is.
+        Call it between two entries only. Cost: the tuples added since the last prepare, and six numbers for each page.
         """
         self._check_begun()
         return {
@@ -155,14 +155,14 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         }
 
     def committed(self) -> None:
-        """Take note that the manifest of the last `prepare` is committed: pages that only older ones name are deleted."""
+        """The manifest of the last `prepare` is committed: delete the pages that only older manifests name."""
         self.pages.committed()
 
     def restore(self, data: dict[str, Any] | None) -> None:
-        """Become the executor of a manifest, a new one with None; pages that it does not name are deleted.
+        """Restore the executor from a manifest, or start anew with None; pages that the manifest does not name are deleted.
 
-        Raises SnapshotError for what is no manifest, DefinitionChangedError for one of another window (nothing is deleted then),
-        CorruptStateError if a page is missing.
+        Raises SnapshotError for data that is no manifest, DefinitionChangedError for one of another window (no page is deleted
+        then), CorruptStateError if a page is missing.
         """
         self._begun = False
         if data is None:
@@ -200,7 +200,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
 
 
 def _definition(config: WindowConfig) -> dict[str, Any]:
-    """Return what of the definition the stored windows depend on."""
+    """Return the part of the definition on which the stored windows depend."""
     return {
         "length": plain_measure(config.length),
         "slide": plain_measure(config.slide),

@@ -1,21 +1,21 @@
-"""PolicyWindowManager: windows by a user's own per-event policies, in lossless order.
+"""PolicyWindowManager: windows with a user's own per-event policies, in lossless order.
 
-    turn(W)   waiting  --(timestamp, arrival)-->  live     eviction.track, trigger.track, and fire what that makes due
-                                                           then WaterMarkEvent(W) to both, and fire what is due
+    turn(W)   waiting  --(timestamp, arrival)-->  live     eviction.track, trigger.track, and fire the windows that are due
+                                                           then WaterMarkEvent(W) to both, and fire the windows that are due
     fire      eviction.set_context(context), then for each live event, oldest first:
               EXPIRE  out of the queue for good     PROCESS  in this window
-              KEEP    left for a later one          STOP     the scan is over
-              (a length= is asked first; the eviction chooses among the events that it holds)
+              KEEP    left for a later one          STOP     the scan ends
+              (a length= is applied first; the eviction chooses among the events that it holds)
 
-    of a key  waiting --numbered--> live --EXPIRE--> gone --end of the turn--> expired      (PolicyKeyState)
+    of a key  waiting --numbered--> live --EXPIRE--> gone --end of the advance--> expired      (PolicyKeyState)
 
-Every firing is a scan, and every turn tells every key, so this is slow: O(live events) a firing, O(keys) a turn. The built-in
-lengths and slides answer in ranges (manager.py). Each key has policies of its own.
+Every firing is a scan, and every advance visits every key, so this is slow: O(live events) a firing, O(keys) an advance. Built-in
+lengths and slides use ranges instead (manager.py). Each key has its own policies.
 
-Laws: those of WindowManager, but what a window holds and when it fires is the policies' to say. Live events are in order of
-(timestamp, arrival); each event is tracked once by both policies, before any scan sees it; it expires at the end of the turn in
-which the eviction said EXPIRE, or in the drain. More than `max_repeats` firings without a new tuple in one turn are an error.
-Source: Storm's `WindowManager`, in order of time, not of arrival; decided in docs/decisions/0002-user-policies.md.
+Laws: those of WindowManager, except that the policies decide what a window holds and when it fires. Live events are in order of
+(timestamp, arrival); each event is tracked once by both policies, before any scan includes it; it expires at the end of the advance
+in which the eviction returned EXPIRE, or in the drain. More than `max_repeats` firings without a new tuple in one advance are an
+error. Source: Storm's `WindowManager`, in order of time, not of arrival; decided in docs/decisions/0002-user-policies.md.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class Fired(NamedTuple):
-    """A window that was fired; `first_shown` of its tuples were in no window before."""
+    """A window that has fired; `first_shown` of its tuples were in no window before."""
 
     reference: int
     current: list[Any]
@@ -62,7 +62,7 @@ class Fired(NamedTuple):
 class PolicyKeyState(QueueView):
     """The events of one key and its two policies. Made by PolicyWindowManager, at the key's first tuple.
 
-    Policies are asked by name, so one that is written to the protocol of the article, without our base classes, works too.
+    Policies are called by method name, so a policy that implements Storm's protocol without our base classes works too.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class PolicyKeyState(QueueView):
         self.ordinal = ordinal
         self.waiting: SortedKeyList[Event, int] = SortedKeyList(key=attrgetter("timestamp"))
         self.newest_numbered: int | None = None
-        self._live: dict[Event, bool] = {}  # in order; whether it was ever shown
+        self._live: dict[Event, bool] = {}  # in order; the value: whether a window has shown it
         self._last: dict[Event, None] = {}
         self._gone: dict[Event, bool] = {}
         self._repeats = 0
@@ -105,7 +105,7 @@ class PolicyKeyState(QueueView):
         self.tick_interval_ms = tick_interval_ms(self._trigger) if self._own_trigger else None
         if isinstance(self._trigger, TimeSlide):
             self._trigger.passed = watermark
-        self._ask(self._trigger, "start")
+        self._call(self._trigger, "start")
 
     @property
     def newest(self) -> int | None:
@@ -114,18 +114,18 @@ class PolicyKeyState(QueueView):
 
     @property
     def empty(self) -> bool:
-        """Whether no event waits or lives."""
+        """Whether the key has neither waiting nor live events."""
         return not self._live and not self.waiting
 
     @property
     def never_shown(self) -> int:
-        """How many events no window has shown yet."""
+        """The number of events that no window has shown yet."""
         return len(self.waiting) + sum(not was_shown for was_shown in self._live.values())
 
-    # -- what a trigger may ask, of the live events ------------------------------------------------------------------
+    # -- queries of a trigger, over the live events ------------------------------------------------------------------
 
     def earliest_event_timestamp(self, start_ms: int, end_ms: int) -> int | None:
-        # They are in order, so the first will do.
+        # The events are in order, so the first one has the smallest timestamp.
         return next((event.timestamp for event in self._until(end_ms) if event.timestamp > start_ms), None)
 
     def _until(self, reference_ms: int) -> Iterator[Event]:
@@ -134,29 +134,29 @@ class PolicyKeyState(QueueView):
     # -- turns -------------------------------------------------------------------------------------------------------
 
     def wait(self, payload: Any, timestamp: int) -> None:
-        """Take a tuple on event time: it waits for its number; equal timestamps keep their order of arrival."""
+        """Add a tuple on event time; it waits for its number. Equal timestamps keep their arrival order."""
         self.waiting.add(Event(payload, timestamp))
 
     def enter(self, payload: Any, timestamp: int) -> Iterator[Fired]:
-        """Yield what an add on processing time fires: the tuple has its number at once."""
+        """Add a tuple on processing time, which is numbered at once, and yield the windows that fire."""
         self._repeats = 0
         yield from self._number(Event(payload, timestamp))
         yield from self._due()
 
     def turn(self, watermark: int) -> Iterator[Fired]:
-        """Yield what a watermark turn fires."""
+        """Yield the windows that a watermark advance fires."""
         self._repeats = 0
         yield from self._number_all(watermark)
         yield from self._reach(watermark, watermark)
 
     def tick(self, now_ms: int) -> Iterator[Fired]:
-        """Yield what a tick of the clock fires."""
+        """Yield the windows that a tick of the clock fires."""
         self._repeats = 0
-        yield from self._fire_each(self._ask(self._trigger, "tick", now_ms))
+        yield from self._fire_each(self._call(self._trigger, "tick", now_ms))
         yield from self._due()
 
     def next_deadline_ms(self) -> int | None:
-        """Return the W over the clock at which a tick has something to do, None if the trigger waits for none, or does not say."""
+        """Return the W over the clock at which a tick has an effect; None if there is none, or the trigger does not say."""
         if isinstance(self._trigger, TimeSlide):
             return self._trigger.next_end(next(iter(self._live)).timestamp if self._live else None)
         if not self._own_trigger:
@@ -168,7 +168,7 @@ class PolicyKeyState(QueueView):
         return None if wanted_ms is None else wanted_ms - 1  # W is the clock less 1 ms
 
     def finish(self, watermark: int | None) -> Iterator[Fired]:
-        """Yield what a drain fires; then everything is gone."""
+        """Yield the windows that a drain fires; afterwards all events are gone."""
         self._repeats = 0
         newest = self.newest
         if newest is not None:
@@ -188,24 +188,24 @@ class PolicyKeyState(QueueView):
         self.newest_numbered = event.timestamp
         self._live[event] = False
         self._repeats = 0
-        self._ask(self._eviction, "track", event)
-        yield from self._fire_each(self._ask(self._trigger, "track", event), self._live)
+        self._call(self._eviction, "track", event)
+        yield from self._fire_each(self._call(self._trigger, "track", event), self._live)
 
     def _reach(self, watermark: int, until: int | None) -> Iterator[Fired]:
-        """Tell the policies of `watermark`, the trigger of `until` (None: nothing); fire what that makes due."""
-        self._ask(self._eviction, "track", WaterMarkEvent(watermark))
+        """Give `watermark` to the eviction and `until` (unless None) to the trigger; fire the windows that are due."""
+        self._call(self._eviction, "track", WaterMarkEvent(watermark))
         if until is not None:
-            yield from self._fire_each(self._ask(self._trigger, "track", WaterMarkEvent(until)))
+            yield from self._fire_each(self._call(self._trigger, "track", WaterMarkEvent(until)))
             yield from self._due()
 
     def _due(self) -> Iterator[Fired]:
-        while (context := self._ask(self._trigger, "due", self)) is not None:
+        while (context := self._call(self._trigger, "due", self)) is not None:
             yield from self._fire(context, self._until(context.reference_time))
 
     def _fire_each(
         self, contexts: Iterable[EvictionContext] | None, offered: Iterable[Event] | None = None
     ) -> Iterator[Fired]:
-        for context in self._each(contexts):
+        for context in self._contexts_of(contexts):
             yield from self._fire(context, self._until(context.reference_time) if offered is None else offered)
 
     def _fire_rest(self, newest: int) -> Iterator[Fired]:
@@ -213,7 +213,7 @@ class PolicyKeyState(QueueView):
             return
         context = EvictionContext(newest)
         if isinstance(self._trigger, CountSlide):
-            # What would have come at the next multiple of the slide, with what there is.
+            # The window of the next multiple of the slide, with the tuples that there are.
             count = len(self._live) + self._trigger.missing()
             context = EvictionContext(newest, current_count=count, sliding_count=self._trigger.count)
         yield from self._fire(context, self._live)
@@ -237,8 +237,8 @@ class PolicyKeyState(QueueView):
                 first_shown,
                 self.key,
             )
-        self._ask(self._trigger, "reset")
-        self._ask(self._trigger, "fired", bool(window))
+        self._call(self._trigger, "reset")
+        self._call(self._trigger, "fired", bool(window))
         self._reference = None
 
     def _scan(self, context: EvictionContext, offered: list[Event]) -> list[Event]:
@@ -246,18 +246,18 @@ class PolicyKeyState(QueueView):
             context = replace(context, current_count=self.event_count(context.reference_time))
         if self._length is not None:
             context, offered = self._bounded(self._length, context, offered)
-        self._ask(self._eviction, "set_context", context)
+        self._call(self._eviction, "set_context", context)
         window, expired = scan(offered, self._action)
-        self._let_go(expired)
+        self._remove(expired)
         return window
 
     def _bounded(
         self, length: TimeLength | CountLength, context: EvictionContext, offered: list[Event]
     ) -> tuple[EvictionContext, list[Event]]:
-        """Let expire what the length cannot hold any more; return what it holds, and the context that counts no more than that."""
+        """Expire the events that the length cannot hold any more; return those it holds, and a context that counts only these."""
         length.set_context(context)
         held, expired = scan(offered, length.evict)
-        self._let_go(expired)
+        self._remove(expired)
         return replace(context, current_count=(context.current_count or 0) - len(expired)), held
 
     def _action(self, event: Event) -> Action:
@@ -274,7 +274,7 @@ class PolicyKeyState(QueueView):
             f"the window that ends at {self._reference}; return one of Action.EXPIRE, PROCESS, KEEP, STOP"
         )
 
-    def _let_go(self, expired: list[Event]) -> None:
+    def _remove(self, expired: list[Event]) -> None:
         self._gone.update((event, self._live.pop(event)) for event in expired)
 
     def _limit(self, first_shown: int, reference: int) -> None:
@@ -286,13 +286,13 @@ class PolicyKeyState(QueueView):
             )
 
     def take_gone(self) -> tuple[list[Any], int]:
-        """Return the tuples that are gone since the last time, and how many of them were never shown."""
+        """Return the tuples that are gone since the last call, and how many of them were never shown."""
         gone, self._gone = self._gone, {}
         return [event.payload for event in gone], sum(not was_shown for was_shown in gone.values())
 
     def shutdown(self) -> None:
-        """Tell the trigger that the key is over."""
-        self._ask(self._trigger, "shutdown")
+        """Shut down the trigger; called when the key is forgotten."""
+        self._call(self._trigger, "shutdown")
 
     # -- policies ----------------------------------------------------------------------------------------------------
 
@@ -302,16 +302,16 @@ class PolicyKeyState(QueueView):
         except Exception as problem:
             raise fault(self._component, f"{option}=, when it was made", problem) from problem
 
-    def _ask(self, policy: Any, method: str, *arguments: Any) -> Any:
-        """Return what an optional method of a policy says, None if it has no such method."""
+    def _call(self, policy: Any, method: str, *arguments: Any) -> Any:
+        """Call an optional method of a policy and return its result, None if it has no such method."""
         asked = getattr(policy, method, None)
         try:
             return None if asked is None else asked(*arguments)
         except Exception as problem:
             raise self._fault(policy, method, problem) from problem
 
-    def _each(self, contexts: Iterable[EvictionContext] | None) -> Iterator[EvictionContext]:
-        """Yield what a trigger has returned, which may be a generator of its own."""
+    def _contexts_of(self, contexts: Iterable[EvictionContext] | None) -> Iterator[EvictionContext]:
+        """Yield the contexts that a trigger returned; they may be a generator that raises."""
         try:
             for context in contexts or ():
                 if not hasattr(context, "reference_time"):
@@ -330,7 +330,7 @@ class PolicyKeyState(QueueView):
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return everything as plain data; first the events that are only in the last window, then the live ones."""
+        """Return the state as plain data; first the events that are only in the last window, then the live ones."""
         past = [event for event in self._last if event not in self._live]
         events = [*past, *self._live]
         return {
@@ -342,30 +342,30 @@ class PolicyKeyState(QueueView):
             "shown": list(self._live.values()),
             "last": [at for at, event in enumerate(events) if event in self._last],
             "waiting": [[event.payload, event.timestamp] for event in self.waiting],
-            "eviction": self._ask(self._eviction, "get_state"),
-            "trigger": self._ask(self._trigger, "get_state"),
+            "eviction": self._call(self._eviction, "get_state"),
+            "trigger": self._call(self._trigger, "get_state"),
         }
 
     @classmethod
     def restored(cls, config: WindowConfig, data: dict[str, Any], component: str = "bolt") -> PolicyKeyState:
-        """Return the track of a snapshot."""
-        track = cls(config, key_of(data["key"]), data["ordinal"], None, component)
-        track.newest_numbered = data["newest"]
+        """Return the key state of a snapshot."""
+        state = cls(config, key_of(data["key"]), data["ordinal"], None, component)
+        state.newest_numbered = data["newest"]
         events = list(map(Event, data["payloads"], data["timestamps"]))
         live = events[len(events) - len(data["shown"]) :]
-        track._live = dict(zip(live, data["shown"], strict=True))
-        track._last = dict.fromkeys(events[at] for at in data["last"])
-        track.waiting.update(Event(payload, timestamp) for payload, timestamp in data["waiting"])
-        track._ask(track._eviction, "restore_state", data["eviction"])
-        track._ask(track._trigger, "restore_state", data["trigger"])
-        return track
+        state._live = dict(zip(live, data["shown"], strict=True))
+        state._last = dict.fromkeys(events[at] for at in data["last"])
+        state.waiting.update(Event(payload, timestamp) for payload, timestamp in data["waiting"])
+        state._call(state._eviction, "restore_state", data["eviction"])
+        state._call(state._trigger, "restore_state", data["trigger"])
+        return state
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
         times = [event.timestamp for event in self._live]
         assert times == sorted(times)
         assert not any(event.is_watermark for event in self._live)
-        # Between two turns nothing is half gone.
+        # Between two advances no event is gone without having expired.
         assert not self._gone
 
 
@@ -376,9 +376,9 @@ ContentFold = Callable[[list[Any]], Any]
 
 
 class PolicyWindowManager(TaskMachine):
-    """The windows of one task whose `eviction=` or `trigger=` (or both) is the user's own; what is not is lossless.
+    """The windows of one task with the user's own `eviction=` or `trigger=` (or both); the other parts are lossless.
 
-    `fold` makes `window.aggregate` from the list of a window's tuples; `component` names the bolt
+    `fold` computes `window.aggregate` from the list of a window's tuples; `component` names the bolt
     in errors. Snapshots hold `get_state()` of the policies of each key.
 
     >>> from windowing.windows.eviction import EvictionContext
@@ -402,11 +402,11 @@ class PolicyWindowManager(TaskMachine):
         self._component = component
         self._fold = fold
         self._ordinal = 0
-        self._tracks: dict[Any, PolicyKeyState] = {}
-        self._ticked_ms: int | None = None  # the last tick, or the first tuple's time
-        self._deadline: tuple[int | None] | None = None  # as of the last entry; None where it has to be asked for
+        self._states: dict[Any, PolicyKeyState] = {}
+        self._ticked_ms: int | None = None  # the time of the last tick, or of the first tuple
+        self._deadline: tuple[int | None] | None = None  # as of the last entry; None where it has to be computed
         in_time = isinstance(config.length, Duration) and isinstance(config.slide, Duration)
-        # A key cannot have a time to live if both are Durations: it goes with its last tuple.
+        # With two Durations a key cannot have a time to live: it is forgotten with its last tuple.
         self._forgets = in_time and config.key is not None
         self._declared = assigner_of(config) if in_time and config.trigger is None else None
         self._length_ms = config.length.ms if isinstance(config.length, Duration) else None
@@ -414,12 +414,12 @@ class PolicyWindowManager(TaskMachine):
     # -- entries -------------------------------------------------------------------------------------------------------
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple. Cost: O(1) on event time; on processing time a scan for each window that is due with it."""
+        """Accept one tuple. Cost: O(1) on event time; on processing time a scan for each window that it makes fire."""
         self._open()
         if not self.config.event_time:
             return self.guard.run(self._enter(payload, timestamp, key))
         try:
-            self._track(key).wait(payload, timestamp)
+            self._state_of(key).wait(payload, timestamp)
         except BaseException:
             self.guard.fail()
             raise
@@ -429,14 +429,14 @@ class PolicyWindowManager(TaskMachine):
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; exactly what one `add` for each gives."""
+        """Accept tuples in arrival order; the result is exactly that of one `add` for each."""
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
         if not self.config.event_time:
             return self.guard.run(self._enter_all(payloads, timestamps, keys), positions=True)
         try:
             for at, payload in enumerate(payloads):
-                self._track(None if keys is None else keys[at]).wait(payload, timestamps[at])
+                self._state_of(None if keys is None else keys[at]).wait(payload, timestamps[at])
         except BaseException:
             self.guard.fail()
             raise
@@ -444,12 +444,12 @@ class PolicyWindowManager(TaskMachine):
         return NO_EFFECTS
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
+        """Advance W to clock - 1 ms (processing time), since this millisecond may bring more tuples."""
         self._open()
         self._deadline, self._ticked_ms = None, now_ms
         if self.watermark is None or now_ms > self.watermark:
             self.watermark = now_ms - 1
-        return self.guard.run(self._fire_all(self.watermark, lambda track: track.tick(now_ms)))
+        return self.guard.run(self._fire_all(self.watermark, lambda state: state.tick(now_ms)))
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -462,42 +462,42 @@ class PolicyWindowManager(TaskMachine):
 
     def _enter(self, payload: Any, timestamp: int, key: Any) -> Iterator[Effect]:
         self._tally.accepted += 1
-        if not self._tracks:
+        if not self._states:
             self._ticked_ms = timestamp
         self._deadline = None
-        track = self._track(key)
-        yield from self._activations([(track, track.enter(payload, timestamp))])
-        yield from self._expired(track)
+        state = self._state_of(key)
+        yield from self._activations([(state, state.enter(payload, timestamp))])
+        yield from self._expired(state)
 
     def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
-        return self._fire_all(until, lambda track: track.turn(until))
+        return self._fire_all(until, lambda state: state.turn(until))
 
     def _fire_all(self, until: int, what: Callable[[PolicyKeyState], Iterator[Fired]]) -> Iterator[Effect]:
-        tracks = list(self._tracks.values())
-        over = {track.ordinal for track in tracks if self._outlived(track.newest, until)}
+        states = list(self._states.values())
+        over = {state.ordinal for state in states if self._past_ttl(state.newest, until)}
         yield from self._activations(
             [
-                (track, chain(what(track), track.finish(until)) if track.ordinal in over else what(track))
-                for track in tracks
+                (state, chain(what(state), state.finish(until)) if state.ordinal in over else what(state))
+                for state in states
             ]
         )
-        for track in tracks:
-            yield from self._expired(track)
-            if track.ordinal in over or (self._forgets and track.empty):
-                del self._tracks[track.key]
-                track.shutdown()
+        for state in states:
+            yield from self._expired(state)
+            if state.ordinal in over or (self._forgets and state.empty):
+                del self._states[state.key]
+                state.shutdown()
 
     def _end(self) -> Iterator[Effect]:
         self._deadline = (None,)
-        tracks = list(self._tracks.values())
-        yield from self._activations([(track, track.finish(self.watermark)) for track in tracks])
-        for track in tracks:
-            yield from self._expired(track)
-            track.shutdown()
-        self._tracks.clear()
+        states = list(self._states.values())
+        yield from self._activations([(state, state.finish(self.watermark)) for state in states])
+        for state in states:
+            yield from self._expired(state)
+            state.shutdown()
+        self._states.clear()
 
     def _activations(self, firings: list[tuple[PolicyKeyState, Iterator[Fired]]]) -> Iterator[Activation]:
-        runs: Iterable[Iterator[tuple[int, int, Fired]]] = [_in_order(track, fired) for track, fired in firings]
+        runs: Iterable[Iterator[tuple[int, int, Fired]]] = [_in_order(state, fired) for state, fired in firings]
         for reference, _, fired in merge(*runs, key=lambda item: item[:2]):
             self._tally.fired += 1
             self._tally.shown += fired.first_shown
@@ -505,26 +505,26 @@ class PolicyWindowManager(TaskMachine):
             content = _Content(fired.current, fired.new, fired.expired, self._fold)
             yield Activation(TupleWindow(content, start, reference, fired.key))
 
-    def _expired(self, track: PolicyKeyState) -> Iterator[Expired]:
-        gone, never_shown = track.take_gone()
+    def _expired(self, state: PolicyKeyState) -> Iterator[Expired]:
+        gone, never_shown = state.take_gone()
         if gone:
             self._tally.expired += len(gone)
             self._tally.skipped += never_shown
-            yield Expired(len(gone), lambda: gone, track.key)
+            yield Expired(len(gone), lambda: gone, state.key)
 
     # -- keys ----------------------------------------------------------------------------------------------------------
 
-    def _track(self, key: Any) -> PolicyKeyState:
-        track = self._tracks.get(key)
-        if track is None:
-            track = self._tracks[key] = PolicyKeyState(self.config, key, self._ordinal, self.watermark, self._component)
+    def _state_of(self, key: Any) -> PolicyKeyState:
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = PolicyKeyState(self.config, key, self._ordinal, self.watermark, self._component)
             self._ordinal += 1
-        return track
+        return state
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return the W over the clock at which the next tick has something to do, None if there is nothing to wait for.
+        """Return the W over the clock at which the next tick has an effect, None if there is none.
 
         Cost: O(keys) after an entry, else O(1).
         """
@@ -534,21 +534,21 @@ class PolicyWindowManager(TaskMachine):
 
     def _deadlines(self) -> Iterator[int]:
         ttl = self.config.key_ttl_ms
-        for track in self._tracks.values():
-            wanted = track.next_deadline_ms()
+        for state in self._states.values():
+            wanted = state.next_deadline_ms()
             if wanted is not None:
                 yield wanted
-            if track.tick_interval_ms is not None and self._ticked_ms is not None:
-                yield self._ticked_ms + track.tick_interval_ms - 1
-            if ttl is not None and track.newest is not None:
-                yield track.newest + ttl
+            if state.tick_interval_ms is not None and self._ticked_ms is not None:
+                yield self._ticked_ms + state.tick_interval_ms - 1
+            if ttl is not None and state.newest is not None:
+                yield state.newest + ttl
 
     def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late: W; of two Durations with a slide of ours, as built in."""
+        """Return the bound below which a timestamp is late: W; for two Durations without trigger=, as for built-in windows."""
         return self.watermark if self._declared is None else self._declared.late_below(self.watermark)
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data, the tuples always with it."""
+        """Return the machine's state as plain data, always with the tuples."""
         self.enter()
         return {
             **snapshot_header(self.kind),
@@ -556,36 +556,36 @@ class PolicyWindowManager(TaskMachine):
             "closed": self.closed,
             "ordinal": self._ordinal,
             "tally": self._tally.snapshot(),
-            "tracks": [track.snapshot() for track in self._tracks.values()],
+            "tracks": [state.snapshot() for state in self._states.values()],
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `data`. Raises SnapshotError for another format; the machine is then unchanged."""
+        """Restore the machine's state from a snapshot. Raises SnapshotError for another format; the machine is then unchanged."""
         refuse_foreign(data, self.kind)
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._ordinal = data["ordinal"]
         self._tally.restore(data["tally"])
-        tracks = [PolicyKeyState.restored(self.config, each, self._component) for each in data["tracks"]]
-        self._tracks = {track.key: track for track in tracks}
+        states = [PolicyKeyState.restored(self.config, each, self._component) for each in data["tracks"]]
+        self._states = {state.key: state for state in states}
         self._deadline = None
         if self.watermark is not None:
             self._ticked_ms = self.watermark + 1
         else:
-            self._ticked_ms = min((track.newest for track in tracks if track.newest is not None), default=None)
+            self._ticked_ms = min((state.newest for state in states if state.newest is not None), default=None)
         self.guard.reset()
 
     def check(self) -> None:
-        """Assert what "correct" means, for every key."""
-        for key, track in self._tracks.items():
-            track.check()
-            assert track.key is key or track.key == key  # NaN is not equal to itself
-        # A tuple that was neither shown nor passed over waits, or lives and was never shown.
-        assert self._tally.pending == sum(track.never_shown for track in self._tracks.values())
+        """Assert the invariants of every key."""
+        for key, state in self._states.items():
+            state.check()
+            assert state.key is key or state.key == key  # NaN is not equal to itself
+        # A pending tuple is waiting, or it is live and was never shown.
+        assert self._tally.pending == sum(state.never_shown for state in self._states.values())
         assert self._tally.shown + self._tally.skipped >= self._tally.expired
 
 
 class _Content(ListContent):
-    """The content of a window as lists, with the aggregate that the bolt may have declared."""
+    """The content of a window as lists, with the bolt's aggregate if it declares one."""
 
     __slots__ = ("_fold",)
 
@@ -597,6 +597,6 @@ class _Content(ListContent):
         return super().aggregate() if self._fold is None else self._fold(self.current())
 
 
-def _in_order(track: PolicyKeyState, firings: Iterator[Fired]) -> Iterator[tuple[int, int, Fired]]:
+def _in_order(state: PolicyKeyState, firings: Iterator[Fired]) -> Iterator[tuple[int, int, Fired]]:
     for fired in firings:
-        yield fired.reference, track.ordinal, fired
+        yield fired.reference, state.ordinal, fired

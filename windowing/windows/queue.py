@@ -1,8 +1,8 @@
-"""The ordered events behind a window: the Buffer protocol, and the buffer of parallel lists.
+"""The ordered queue behind a window: the Buffer protocol, and its implementation with parallel lists.
 
-Positions are absolute: the n-th tuple ever queued stands at position n - 1 for good (a tuple's number minus one), whatever was
-trimmed before it. A buffer is written in two steps, because nobody reads between two watermark turns: `stage` appends runs as
-they arrive, `settle` merges them into (timestamp, arrival) order once.
+Positions are absolute: the n-th tuple ever queued keeps position n - 1 (its number minus one), however many before it were
+trimmed. A buffer is written in two steps, because it is read only in a watermark advance: `stage` appends runs as they arrive,
+`settle` merges them into (timestamp, arrival) order once.
 
     staged           9 4 7
     settled  1 3 5            settle()  ->  1 3 4 5 7 9
@@ -30,13 +30,13 @@ _TRIM_AT_LEAST = 256
 
 
 class InOrder(list[int]):
-    """Timestamps that somebody has found to be in ascending order, so that nobody need look again."""
+    """Timestamps that are known to be in ascending order, so that they need not be checked again."""
 
     __slots__ = ()
 
 
 def newest_of(timestamps: Sequence[int]) -> int:
-    """Return the largest of at least one."""
+    """Return the largest of at least one timestamp."""
     if type(timestamps) is InOrder:
         return timestamps[-1]
     of_column = getattr(timestamps, "bounds", None)
@@ -45,17 +45,17 @@ def newest_of(timestamps: Sequence[int]) -> int:
 
 
 class Buffer(Protocol):
-    """What a window manager needs of a queue. A row buffer and a columnar one differ only behind this."""
+    """The queue of a window manager. A row buffer and a columnar one both implement it."""
 
     base: int
-    """Position of the first tuple still held."""
+    """Position of the first tuple that is still held."""
 
     def __len__(self) -> int:
         """Return how many tuples are held, staged ones included."""
 
     @property
     def end(self) -> int:
-        """Position after the last settled tuple: how many were ever settled."""
+        """Position after the last settled tuple: the number of tuples ever settled."""
 
     @property
     def staged(self) -> Sequence[int]:
@@ -64,14 +64,14 @@ class Buffer(Protocol):
     def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
         """Append a run in arrival order; its tuples get sequence numbers from `first_sequence` on.
 
-        One that is InOrder, and behind all others, may be settled at once: nothing of what stands before it moves.
+        A run that is InOrder, and later than all others, may be settled at once, because no tuple before it moves.
         """
 
     def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
         """Append one tuple."""
 
     def settle(self) -> None:
-        """Merge what is staged into (timestamp, arrival) order. Cost: a merge sort over the tail that changes."""
+        """Merge the staged tuples into (timestamp, arrival) order. Cost: a merge sort over the tail that changes."""
 
     def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
         """Return the position after the last tuple with a timestamp <= `timestamp`, searching [low, high). Cost: O(log n)."""
@@ -83,40 +83,40 @@ class Buffer(Protocol):
         """Return the tuples at positions [low, high). Cost: the copy, or nothing where the sequence is lazy."""
 
     def trim(self, position: int) -> None:
-        """Let go of all tuples before `position`; memory follows within a constant factor. Cost: amortised O(1) a tuple."""
+        """Free all tuples before `position`; memory follows within a constant factor. Cost: amortised O(1) a tuple."""
 
 
 class TupleBuffer(Buffer, Protocol):
-    """A buffer whose tuples are kept one by one, with what the windows over them ask."""
+    """A buffer that holds single tuples, with the queries of the windows over them."""
 
     @property
     def sequenced(self) -> bool:
-        """Whether it knows the arrival number of each tuple."""
+        """Whether it stores the arrival number of each tuple."""
 
     def came_after(self, low: int, high: int, sequence: int, all_from: int) -> Sequence[Any]:
-        """Return those at [low, high) that arrived at `sequence` or later, and all at position `all_from` or above."""
+        """Return the tuples at [low, high) that arrived at `sequence` or later, and all at position `all_from` or above."""
 
     def came_before(self, low: int, high: int, sequence: int) -> Sequence[Any]:
-        """Return those at [low, high) that arrived before `sequence`."""
+        """Return the tuples at [low, high) that arrived before `sequence`."""
 
     def count_after(self, low: int, high: int, sequence: int) -> int:
-        """Return how many of those at [low, high) arrived at `sequence` or later."""
+        """Return how many of the tuples at [low, high) arrived at `sequence` or later."""
 
     def dump(self, position: int) -> dict[str, Any]:
-        """Return what is held from `position` on as plain data, while nothing is staged."""
+        """Return the tuples from `position` on as plain data; no tuple may be staged."""
 
     def fill(self, data: dict[str, Any]) -> None:
-        """Fill an empty buffer from what `dump` returned; `data["base"]` is the position it was asked for."""
+        """Fill an empty buffer with the data of `dump`; `data["base"]` is the position of its first tuple."""
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
 
 
 class ListBuffer:
-    """The Buffer of the core: parallel lists of timestamps and tuples, and of sequence numbers where a driver asks for them.
+    """The Buffer of the core: parallel lists of timestamps and tuples, and, if a driver needs them, of sequence numbers.
 
     Invariants: see `check`. Sequence numbers (`sequenced=True`) are the arrival numbers in the whole task; a driver that stores
-    tuples apart uses them to tell which are new.
+    tuples apart identifies new tuples by them.
 
     >>> queue = ListBuffer()
     >>> queue.stage([9, 4], ["i", "d"], 0); queue.settle(); queue.slice(0, 2)
@@ -179,7 +179,7 @@ class ListBuffer:
     def load(
         self, timestamps: Iterable[int], payloads: Iterable[Any], sequences: Iterable[int] | None, base: int
     ) -> None:
-        """Fill an empty buffer from a snapshot: tuples in order, the first of them at position `base`."""
+        """Fill an empty buffer with tuples of a snapshot, in order, the first of them at position `base`."""
         self.timestamps = list(timestamps)
         self.payloads = list(payloads)
         if self.sequences is not None:
@@ -187,11 +187,11 @@ class ListBuffer:
         self.base = base
 
     def sequences_from(self, position: int) -> Sequence[int]:
-        """Return the sequence numbers of what is held from `position` on."""
+        """Return the sequence numbers of the tuples from `position` on."""
         return (self.sequences or [])[position - self.base :]
 
     def held(self, position: int) -> Iterator[tuple[int, int, Any]]:
-        """Return (sequence, timestamp, tuple) of what is held from `position` on."""
+        """Return (sequence, timestamp, tuple) of the tuples from `position` on."""
         at = position - self.base
         return zip(self.sequences_from(position), self.timestamps[at:], self.payloads[at:], strict=True)
 
@@ -213,7 +213,7 @@ class ListBuffer:
                 del self.sequences[cut:]
             ordered = sorted(staged)
         if ordered != staged:
-            # sorted() is stable, so equal timestamps keep their order of arrival.
+            # sorted() is stable, so tuples with equal timestamps stay in arrival order.
             pick = itemgetter(*sorted(range(len(staged)), key=staged.__getitem__))
             payloads = pick(payloads)
             if self.sequences is not None:
@@ -282,8 +282,8 @@ class ListBuffer:
         self.base = position
 
     def check(self) -> None:
-        """Assert what "correct" means."""
-        # The lists are parallel, the settled part in order of time, and of arrival among equal times.
+        """Assert the invariants."""
+        # The lists are parallel; the settled part is in (timestamp, arrival) order.
         assert len(self.timestamps) == len(self.payloads)
         assert all(a <= b for a, b in zip(self.timestamps, self.timestamps[1:], strict=False))
         assert len(self._staged_timestamps) == len(self._staged_payloads)

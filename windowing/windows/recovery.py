@@ -1,30 +1,30 @@
-"""WindowRecovery: the windows of a stateful bolt go on where the last checkpoint left them, with tuples that come again.
+"""WindowRecovery: restores the windows of a stateful bolt from the last checkpoint and from tuples that are sent again.
 
     checkpoint --> rows     the machine without its tuples; the ids of the tuples that are not acked; the tuples that are acked but
                             that the next window may still report as expired
-    restart    <-- rows     RECOVERING: what comes is told apart by its id
-                              gone     acked before: absorbed (acked again, shown nowhere)
-                              awaited  put back in its place; fires nothing
-                              new      set aside, and the turns too, in order
-    all are back            RUNNING: what was set aside is done; windows fire where the undisturbed run fires them
+    restart    <-- rows     RECOVERING: each arriving tuple is classified by its id
+                              gone     acked before: absorbed (acked again, shown in no window)
+                              awaited  put back in its place; fires no window
+                              new      set aside in order, and so are the advances
+    all are back            RUNNING: the entries set aside are processed; windows fire as in a run without the crash
 
     rows      ("machine",)       the executor without its queues    ("waits", channel, id)  [sequence, timestamp, key]
-              ("track", ordinal) one queue's numbers, no tuples     ("shown", sequence)     [timestamp, key, tuple]
+              ("track", ordinal) the state of one queue, no tuples  ("shown", sequence)     [timestamp, key, tuple]
               ("gone", channel)  the ids that are gone (deduplicator.py)
 
 Laws
-- What is acked is in the rows, or no window will ever need it; what is not acked comes again from its source. So nothing is lost,
-  and after a crash at any point the windows since the checkpoint are those of a run without the crash, for all four mixes, over
-  event time and the clock, with keys or without: same tuples, same new and expired, same references.
-- Ids of a channel (component, stream, task) are whole numbers that grow, each its own tuple's. What is gone is known exactly, so
-  tuples may come again in any order, and more than once; one that comes for the first time may come behind 65,536 others.
-- A tuple that comes again while the first is held is absorbed when that one is gone.
-- The executor's generator knows, while tuples are awaited too, what a run without the crash would: other tasks may learn from it,
-  and it from them.
-- A source that does not send a tuple again holds recovery up until `recovery_timeout` after the last that came; then the
+- A tuple that is acked is in the rows, or no window will need it; one that is not acked is sent again by its source. So no tuple is
+  lost, and after a crash at any point the windows since the checkpoint are those of a run without the crash, for all four mixes, on
+  event time and on the clock, with keys or without: same tuples, same new and expired, same references.
+- Ids of a channel (component, stream, task) are growing whole numbers, one for each tuple. The ids that are gone are known exactly,
+  so tuples may be repeated in any order, and more than once; a new tuple may arrive after 65,536 tuples with greater ids.
+- A repetition of a tuple that is still held is absorbed when the held one is gone.
+- The executor's generator has, while tuples are awaited too, the timestamps that a run without the crash would have, so that
+  generators of other tasks can be merged with it in both directions.
+- A source that does not send a tuple again delays recovery until `recovery_timeout` after the last repeated tuple; then the
   tuple is given up by name (Missed), as if it had expired. (In Storm recovery then never ends.)
 
-Cost: O(held) at a checkpoint, of which what changed is written; O(1) a tuple. Source: Storm's `StatefulWindowedBoltExecutor`.
+Cost: O(held) at a checkpoint, of which only changes are written; O(1) a tuple. Source: Storm's `StatefulWindowedBoltExecutor`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TRACK, WAITS, SHOWN, GONE = "track", "waits", "shown", "gone"
 
 
 class TuplePosition(NamedTuple):
-    """Where a tuple stands: its arrival number, its timestamp, and the key whose queue it is in."""
+    """The place of a tuple: its arrival number, its timestamp, and the key of its queue."""
 
     sequence: int
     timestamp: int
@@ -74,45 +74,45 @@ class TuplePosition(NamedTuple):
 
 
 def without(manager: dict[str, Any], held: Iterable[TuplePosition], lost: Iterable[TuplePosition]) -> dict[str, Any]:
-    """Return a manager's snapshot as if the `lost` tuples had expired: `held` are the others that it held.
+    """Return a manager's snapshot as if the `lost` tuples had expired; `held` are the other tuples that it held.
 
-    Numbers that were given stay given, so count windows go on at the number where they were: before a lost tuple that had its
-    number the others move up by one, behind one that had none they move down. What no window had shown counts as skipped.
+    Numbers once given stay, so count windows continue at the same number: for a lost tuple with a number, the tuples before it move
+    up by one; for one without, the tuples after it move down by one. A lost tuple that no window had shown counts as skipped.
     """
     gone = list(lost)
     tally = dict(manager["tally"])
-    tracks = []
-    for track in manager["tracks"]:
-        key = key_of(track["key"])
+    states = []
+    for state in manager["tracks"]:
+        key = key_of(state["key"])
         here = sorted((place.timestamp, place.sequence) for place in (*held, *gone) if place.key == key)
         out = {
-            track["base"] + bisect_left(here, (place.timestamp, place.sequence)): place.sequence
+            state["base"] + bisect_left(here, (place.timestamp, place.sequence)): place.sequence
             for place in gone
             if place.key == key
         }
         positions = sorted(out)
-        # With lateness="window" one may have come, after the last firing, to a place that windows have passed.
-        late_insertions = sum(at < track["covered"] and number >= track["fired_at"] for at, number in out.items())
-        tally["skipped"] += sum(at >= track["covered"] for at in positions) + late_insertions
+        # With lateness="window" a tuple may have arrived, after the last firing, at a position that windows have passed.
+        late_insertions = sum(at < state["covered"] and number >= state["fired_at"] for at, number in out.items())
+        tally["skipped"] += sum(at >= state["covered"] for at in positions) + late_insertions
         tally["expired"] += len(positions)
-        tracks.append(_closed_up(track, positions))
-    return {**manager, "tracks": tracks, "tally": tally}
+        states.append(_without_positions(state, positions))
+    return {**manager, "tracks": states, "tally": tally}
 
 
-def _closed_up(track: dict[str, Any], positions: Sequence[int]) -> dict[str, Any]:
-    numbered = [position for position in positions if position < track["mark"]]
+def _without_positions(state: dict[str, Any], positions: Sequence[int]) -> dict[str, Any]:
+    numbered = [position for position in positions if position < state["mark"]]
     behind = positions[len(numbered) :]
 
     def moved(position: int) -> int:
         return position + len(numbered) - bisect_left(numbered, position) - bisect_left(behind, position)
 
-    low, high = track["last_window"]
+    low, high = state["last_window"]
     return {
-        **track,
-        "base": track["base"] + len(numbered),
-        "mark": moved(track["mark"]),
-        "horizon": moved(track["horizon"]),
-        "covered": moved(track["covered"]),
+        **state,
+        "base": state["base"] + len(numbered),
+        "mark": moved(state["mark"]),
+        "horizon": moved(state["horizon"]),
+        "covered": moved(state["covered"]),
         "last_window": [moved(low), moved(high)],
     }
 
@@ -121,25 +121,25 @@ def _closed_up(track: dict[str, Any], positions: Sequence[int]) -> dict[str, Any
 
 
 Channel = Hashable
-"""Where tuples come from: (component, stream, task), plain data."""
+"""The origin of tuples: (component, stream, task), as plain data."""
 Identity = tuple[Channel, int]
 _ABSENT: Any = object()
 
 
 class Absorbed(NamedTuple):
-    """These tuples had their windows before: ack them, they are shown nowhere."""
+    """Tuples whose windows have fired before: ack them; no window shows them again."""
 
     payloads: tuple[Any, ...]
 
 
 class Missed(NamedTuple):
-    """These tuples did not come again in time: no window shows them any more."""
+    """Tuples that were not sent again in time: no window shows them any more."""
 
     identities: tuple[Identity, ...]
 
 
 class RecoveryChanges(NamedTuple):
-    """What to do with the stored rows at a checkpoint, and what to ack with it."""
+    """The rows to write and delete at a checkpoint, and the tuples to ack with it."""
 
     put: dict[RowKey, Any]
     delete: list[RowKey]
@@ -147,7 +147,7 @@ class RecoveryChanges(NamedTuple):
 
 
 class _Arrival(NamedTuple):
-    """A tuple with all that the executor wants to know."""
+    """The arguments of one `offer`."""
 
     payload: Any
     channel: Channel
@@ -158,10 +158,10 @@ class _Arrival(NamedTuple):
 
 
 class _RecoveredTurn(NamedTuple):
-    """A turn, and what the watermark had heard by then: of what is set aside, and by whoever told its generator (`merge`)."""
+    """An advance that was set aside, with a copy of the generator, which has the timestamps of all tuples until then."""
 
     now_ms: int
-    heard: WaterMarkEventGenerator
+    generator: WaterMarkEventGenerator
 
 
 def _same(payload: Any) -> Any:
@@ -169,10 +169,10 @@ def _same(payload: Any) -> Any:
 
 
 class WindowRecovery:
-    """One task of a stateful windowed bolt: `begin` with the stored rows, then offer tuples and make turns through it.
+    """One task of a stateful windowed bolt: call `begin` with the stored rows, then add tuples and advance through it.
 
-    `encode` and `decode` turn a tuple into plain data and back. Perform the effects of an entry before the next. An executor made
-    by `executor_of` is wanted: it keeps arrival numbers.
+    `encode` and `decode` turn a tuple into plain data and back. Perform the effects of an entry before the next. The executor must
+    keep arrival numbers, as that of `WindowRecovery.of` does.
 
     >>> from windowing.windows.config import WindowConfig
     >>> from windowing.windows.measures import count
@@ -207,23 +207,23 @@ class WindowRecovery:
 
     @classmethod
     def of(cls, config: Any, streams: Iterable[str] = ("default",), component: str = "bolt") -> WindowRecovery:
-        """Return a recovery with an executor of its own."""
+        """Return a recovery with a new executor."""
         return cls(WindowedBoltExecutor(config, tuple(streams), component, sequenced=True, keep_tuples=True))
 
     def _clear(self) -> None:
         self.missing.clear()
         self._live: dict[Identity, int] = {}
         self._gone: dict[Channel, ProcessedIds] = {}
-        self._again: list[tuple[Identity, Any]] = []
+        self._repeated: list[tuple[Identity, Any]] = []
         self._written: dict[RowKey, Any] = {}
-        self._back: dict[Identity, Any] = {}
-        self._aside: list[_Arrival | _RecoveredTurn] = []
+        self._returned: dict[Identity, Any] = {}
+        self._deferred: list[_Arrival | _RecoveredTurn] = []
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
     @property
     def recovering(self) -> bool:
-        """Whether tuples are awaited that have to come again."""
+        """Whether tuples are awaited that must be sent again."""
         return bool(self.missing)
 
     @property
@@ -232,8 +232,8 @@ class WindowRecovery:
         return MACHINE in self._written and bool(self._written[MACHINE]["closed"])
 
     def last(self, channel: Channel) -> tuple[int | None, int | None]:
-        """Return (last expired, last evaluated) of a channel: the greatest id that is gone before all that are held, and the
-        greatest that came; None for none. Cost: O(ids).
+        """Return (last expired, last evaluated) of a channel: the greatest id that is gone and less than all held ids, and the
+        greatest id of all; None for none. Cost: O(ids).
         """
         live = [id for of, id in self._live if of == channel]
         gone = [*self._gone.get(channel, ())]
@@ -241,7 +241,7 @@ class WindowRecovery:
         return max(passed, default=None), max([*live, *gone], default=None)
 
     def begin(self, rows: Iterable[tuple[RowKey, Any]], now_ms: int) -> None:
-        """Take what the last checkpoint has stored, at the start and after a rollback; nothing is kept of before."""
+        """Load the rows of the last checkpoint, at the start and after a rollback; earlier state is discarded."""
         self._clear()
         self._written = dict(rows)
         self.executor.restore(self._blank)
@@ -259,11 +259,11 @@ class WindowRecovery:
             self._resume()
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` gives up what did not come again, None while nothing is awaited."""
+        """Return when `tick` gives up the awaited tuples, None while no tuple is awaited."""
         return self._deadline_ms if self.recovering else None
 
     def tick(self, now_ms: int) -> Iterator[Effect | Absorbed | Missed]:
-        """Take note of the time: recovery ends at the deadline."""
+        """End recovery if the clock has reached the deadline."""
         if not self.recovering or now_ms < self._deadline_ms:
             return NO_EFFECTS
         return self._end()
@@ -273,34 +273,34 @@ class WindowRecovery:
     def offer(
         self, payload: Any, channel: Channel, message_id: Any, timestamp: Any = None, *, now_ms: int, **options: Any
     ) -> Iterator[Effect | Absorbed | Missed]:
-        """Take one tuple; `options` are those of `WindowedBoltExecutor.add` (stream, key, source)."""
+        """Add one tuple; `options` are those of `WindowedBoltExecutor.add` (stream, key, source)."""
         if type(message_id) is not int:
             raise ConfigError(
                 f"bolt {self.executor.component!r}: message_id {self.executor.config.message_id!r} is {quote(message_id)}, "
                 "wanted a whole number that grows from tuple to tuple of a task; take the offset at the source, say"
             )
         arrival = _Arrival(payload, channel, message_id, timestamp, now_ms, options)
-        return self._take_back(arrival) if self.recovering else self._take(arrival)
+        return self._recover(arrival) if self.recovering else self._add(arrival)
 
     def turn(self, now_ms: int) -> Iterator[Effect | Absorbed | Missed]:
-        """Make a watermark turn (over the clock: a tick of it), after recovery if that is under way."""
+        """Advance the watermark (over the clock: tick it); during recovery the advance is set aside."""
         if self.recovering:
-            self._aside.append(_RecoveredTurn(now_ms, deepcopy(self.executor.generator)))
+            self._deferred.append(_RecoveredTurn(now_ms, deepcopy(self.executor.generator)))
             return NO_EFFECTS
         self.executor.set_clock(now_ms)
         return self.executor.turn()
 
     def drain(self, now_ms: int) -> Iterator[Effect | Absorbed | Missed]:
-        """End of the input: what did not come again by now is given up."""
+        """End the input; tuples that are still awaited are given up."""
         if self.recovering:
             yield from self._end()
         self.executor.set_clock(now_ms)
         yield from self.executor.drain()
 
-    def _take(self, arrival: _Arrival) -> Iterator[Effect | Absorbed | Missed]:
+    def _add(self, arrival: _Arrival) -> Iterator[Effect | Absorbed | Missed]:
         identity = arrival.channel, arrival.id
         if identity in self._live:
-            self._again.append((identity, arrival.payload))
+            self._repeated.append((identity, arrival.payload))
             return NO_EFFECTS
         if self._is_gone(*identity):
             return iter((Absorbed((arrival.payload,)),))
@@ -310,29 +310,29 @@ class WindowRecovery:
         if self._manager.next_sequence > sequence:
             self._live[identity] = sequence
         else:
-            self._let_go(*identity)
+            self._mark_gone(*identity)
         return effects
 
     def _is_gone(self, channel: Channel, id: int) -> bool:
         return channel in self._gone and id in self._gone[channel]
 
-    def _let_go(self, channel: Channel, id: int) -> None:
+    def _mark_gone(self, channel: Channel, id: int) -> None:
         self._live.pop((channel, id), None)
         self._gone.setdefault(channel, ProcessedIds()).add(id)
 
-    def _take_back(self, arrival: _Arrival) -> Iterator[Effect | Absorbed | Missed]:
+    def _recover(self, arrival: _Arrival) -> Iterator[Effect | Absorbed | Missed]:
         identity = arrival.channel, arrival.id
         if identity in self._live:
-            before = self._back.get(identity, _ABSENT)
+            before = self._returned.get(identity, _ABSENT)
             if before is not _ABSENT:
-                self._again.append((identity, before))  # it came twice: the later one is the one that is waited for
-            self._back[identity] = arrival.payload
+                self._repeated.append((identity, before))  # it was sent twice: the later one takes its place
+            self._returned[identity] = arrival.payload
             self.missing.discard(identity)
             self._deadline_ms = arrival.now_ms + self._timeout_ms
             return NO_EFFECTS if self.missing else self._end()
         if self._is_gone(*identity):
             return iter((Absorbed((arrival.payload,)),))
-        self._aside.append(arrival)
+        self._deferred.append(arrival)
         self.executor.set_clock(arrival.now_ms)
         self.executor.observe(
             arrival.timestamp, arrival.options.get("stream", DEFAULT_STREAM), arrival.options.get("source")
@@ -342,38 +342,38 @@ class WindowRecovery:
     # -- the end of a recovery -----------------------------------------------------------------------------------------
 
     def _end(self) -> Iterator[Effect | Absorbed | Missed]:
-        """Go on from the checkpoint, then do what was set aside meanwhile."""
+        """Restore the checkpoint's windows, then process the entries that were set aside."""
         missed = tuple(sorted(self.missing, key=repr))
         self._resume()
-        aside, self._aside = self._aside, []
-        return self._caught_up(missed, aside)
+        deferred, self._deferred = self._deferred, []
+        return self._caught_up(missed, deferred)
 
     def _caught_up(
-        self, missed: tuple[Identity, ...], aside: list[_Arrival | _RecoveredTurn]
+        self, missed: tuple[Identity, ...], deferred: list[_Arrival | _RecoveredTurn]
     ) -> Iterator[Effect | Absorbed | Missed]:
         if missed:
             yield Missed(missed)
-        for each in aside:
+        for each in deferred:
             if isinstance(each, _RecoveredTurn):
-                self.executor.generator.merge(each.heard)
+                self.executor.generator.merge(each.generator)
                 yield from self.turn(each.now_ms)
             else:
-                yield from self._take(each)
+                yield from self._add(each)
 
     def _resume(self) -> None:
-        """Make the executor that of the checkpoint, its tuples in their places."""
+        """Restore the executor of the checkpoint, with its tuples in their places."""
         rows = self._written
         places = {identity: TuplePosition(*rows[WAITS, *identity]) for identity in self._live}
-        held = [(place, self._back[identity]) for identity, place in places.items() if identity in self._back]
+        held = [(place, self._returned[identity]) for identity, place in places.items() if identity in self._returned]
         held += [
             (TuplePosition(row[1], *value[:2]), self._decode(value[2]))
             for row, value in rows.items()
             if row[0] == SHOWN
         ]
         lost = [places[identity] for identity in self.missing]
-        tracks = [rows[row] for row in sorted((row for row in rows if row[0] == TRACK), key=lambda row: int(row[1]))]
+        states = [rows[row] for row in sorted((row for row in rows if row[0] == TRACK), key=lambda row: int(row[1]))]
         machine = rows[MACHINE]
-        manager = {**machine["manager"], "tracks": tracks}
+        manager = {**machine["manager"], "tracks": states}
         if lost:
             manager = without(manager, [place for place, _ in held], lost)
         self.executor.restore({**machine, "manager": manager})
@@ -384,16 +384,16 @@ class WindowRecovery:
             [payload for _, payload in held],
         )
         for identity in self.missing:
-            self._let_go(*identity)
+            self._mark_gone(*identity)
         self.missing.clear()
-        self._back.clear()
+        self._returned.clear()
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def changes(self) -> RecoveryChanges:
-        """Return what has to be stored with the checkpoint that is being prepared; it is taken for stored from then on.
+        """Return the rows to write with the checkpoint in preparation; from then on they count as written.
 
-        While tuples are awaited nothing changes: the checkpoint before is still what there is to recover.
+        While tuples are awaited there are no changes: the previous checkpoint still describes the state to recover.
         """
         if self.recovering:
             return RecoveryChanges({}, [], Absorbed(()))
@@ -401,15 +401,15 @@ class WindowRecovery:
         put = {row: value for row, value in rows.items() if self._written.get(row, _ABSENT) != value}
         delete = [row for row in self._written if row not in rows]
         self._written = rows
-        absorbed = tuple(payload for identity, payload in self._again if identity not in self._live)
-        self._again = [(identity, payload) for identity, payload in self._again if identity in self._live]
+        absorbed = tuple(payload for identity, payload in self._repeated if identity not in self._live)
+        self._repeated = [(identity, payload) for identity, payload in self._repeated if identity in self._live]
         return RecoveryChanges(put, delete, Absorbed(absorbed))
 
     def _rows(self) -> dict[RowKey, Any]:
         snapshot = self.executor.snapshot(events=False)
-        tracks = snapshot["manager"].pop("tracks")
+        states = snapshot["manager"].pop("tracks")
         rows: dict[RowKey, Any] = {MACHINE: snapshot}
-        rows |= {(TRACK, track["ordinal"]): track for track in tracks}
+        rows |= {(TRACK, state["ordinal"]): state for state in states}
         places = {}
         for key, sequence, timestamp, payload, expired in self._manager.held():
             if expired:
@@ -418,21 +418,21 @@ class WindowRecovery:
             else:
                 places[sequence] = [sequence, timestamp, key]
         for identity in [identity for identity, sequence in self._live.items() if sequence not in places]:
-            self._let_go(*identity)
+            self._mark_gone(*identity)
         rows |= {(WAITS, *identity): places[sequence] for identity, sequence in self._live.items()}
         return rows | {(GONE, channel): ids.plain() for channel, ids in self._gone.items()}
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
         if self.recovering:
-            # Each tuple that was held is back or awaited, not both.
-            assert self.missing | self._back.keys() == self._live.keys()
-            assert not self.missing & self._back.keys()
+            # Each held tuple is either back or awaited.
+            assert self.missing | self._returned.keys() == self._live.keys()
+            assert not self.missing & self._returned.keys()
             return
         self.executor.check()
-        # No tuple is both live and gone; an arrival number is that of one tuple.
+        # No tuple is both live and gone; arrival numbers are unique.
         assert not any(self._is_gone(*identity) for identity in self._live)
         assert len(set(self._live.values())) == len(self._live)
-        # Nothing is set aside, and nothing waits to be put back.
-        assert not self._aside
-        assert not self._back
+        # No entry is set aside, and no tuple is to be put back.
+        assert not self._deferred
+        assert not self._returned

@@ -1,18 +1,18 @@
-"""The windows of N tasks of a keyed bolt, dealt out to M tasks: each key goes, whole, to the task that it now has.
+"""Rescaling a keyed bolt from N to M tasks: the complete state of each key moves to the task that now owns the key.
 
     task 0: a c --+              +--> task 0: c
     task 1: b ----+-- task_of ---+--> task 1: a
                                  +--> task 2: b
 
-    of a key     its tuples or partials, how far it got            goes with the key
-    of a task    arrival numbers, order of first arrival           counted on from task to task, so that each stays unique
+    of a key     its tuples or partials, its progress              moves with the key
+    of a task    arrival numbers, order of first arrival           offset by those of the tasks before, so that they stay unique
                  watermark, largest timestamps                     the same in all tasks of a bolt, or refused
-                 how many tuples there were, and what became of them   what is held goes with its key, the past to task 0
+                 counts of tuples by outcome                       live tuples move with their key, past ones to task 0
 
 Laws
-- A run cut between two batches, dealt out and gone on with fires for each key the windows of the run that was not cut: the same
-  tuples, the same new and expired, the same aggregates. The counts of all tasks together stay what they were.
-- What belongs to a task and not to a key is refused by name: windows without `key=`, policies of a user's, pages on disk.
+- A run that is stopped between two batches, rescaled and continued fires for each key the same windows as an uninterrupted run: the
+  same tuples, the same new and expired ones, the same aggregates. The counts over all tasks stay the same.
+- State that belongs to a task and not to a key is refused by name: windows without `key=`, a user's policies, pages on disk.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from windowing.windows.panes import restored_cells, saved_cells
 from windowing.windows.partials import Partial
 
 __all__ = [
-    "known_by_all",
     "require_key",
     "rescaled",
+    "union_of_ids",
 ]
 
 
@@ -39,7 +39,7 @@ Data = dict[str, Any]
 
 
 def require_key(key: Collection[str] | None, component: str) -> None:
-    """Raise ConfigError for windows that belong to a task."""
+    """Raise ConfigError for windows without a key, which belong to a task."""
     if not key:
         raise ConfigError(
             f"bolt {component!r} has no key=, so its windows belong to a task and cannot be dealt out to others; keep its number "
@@ -50,17 +50,17 @@ def require_key(key: Collection[str] | None, component: str) -> None:
 def rescaled(
     key: Collection[str] | None, old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str = "bolt"
 ) -> list[Data]:
-    """Return the snapshots of `tasks` executors that hold what those of `old` hold, in the order of tasks.
+    """Return the snapshots of `tasks` executors with the state of the executors of `old`, in the order of tasks.
 
-    key: of the bolt's config. old: `WindowedBoltExecutor.snapshot()` of each task that ever had a turn, with its tuples.
-    task_of: the new task of a key.
+    key: of the bolt's config. old: `WindowedBoltExecutor.snapshot()` of each task that has run, with its tuples.
+    task_of: returns the new task of a key.
     Raises ConfigError for windows that belong to a task, DrainedCheckpointError for windows that are closed, CheckpointError for
-    tasks that are not those of one bolt after one batch. Cost: O(held).
+    tasks that are not those of one bolt after one batch. Cost: O(held tuples).
     """
     require_key(key, component)
     machines = [_machine(each["manager"], component) for each in old]
     head = _common(old, component)
-    dealt = _panes if machines and machines[0]["machine"] == _TIME_PANES else _tracks
+    dealt = _deal_panes if machines and machines[0]["machine"] == _TIME_PANES else _deal_states
     managers = dealt(machines, tasks, task_of, component)
     _deal_tallies([each["tally"] for each in machines], managers)
     side: dict[str, int] = {}
@@ -70,12 +70,12 @@ def rescaled(
     return [{**head, "manager": each, "side": side if task == 0 else {}} for task, each in enumerate(managers)]
 
 
-def known_by_all(seen: Iterable[list[Any]]) -> list[Any]:
-    """Return the message ids that each new task knows: those that any old one knew, as `Deduplicator.plain` has them.
+def union_of_ids(seen: Iterable[list[Any]]) -> list[Any]:
+    """Return the message ids of each new task, in the form of `Deduplicator.plain`: the union of the ids of all old tasks.
 
-    An id does not tell its key, so every task is told all of them.
+    An id does not determine its key, so every task gets all of them.
 
-    >>> known_by_all([[["s", [None, 1, 2]]], [["s", [None, 2]], ["t", [None, 7]]]])
+    >>> union_of_ids([[["s", [None, 1, 2]]], [["s", [None, 2]], ["t", [None, 7]]]])
     [['s', [None, 1, 1, 1]], ['t', [None, 7]]]
     """
     known: dict[Any, ProcessedIds] = {}
@@ -100,19 +100,19 @@ def _machine(manager: Data, component: str) -> Data:
 
 
 def _common(old: Sequence[Data], component: str) -> Data:
-    """Return what all tasks of a bolt have in common: they hear the same largest timestamps and make the same turns."""
+    """Return the common state of a bolt's tasks; all of them get the same largest timestamps and the same advances."""
     if not old:
         raise CheckpointError(f"bolt {component!r} has no task with a state: there is nothing to deal out; start anew")
     if any(each["closed"] for each in old):
         raise DrainedCheckpointError(
             f"the windows of bolt {component!r} were drained: they have fired and are closed; start with a new checkpoint"
         )
-    heard = [_heard(each) for each in old]
-    odd = next((task for task, each in enumerate(heard) if each != heard[0]), None)
+    shared = [_shared_state(each) for each in old]
+    odd = next((task for task, each in enumerate(shared) if each != shared[0]), None)
     if odd is not None:
         raise CheckpointError(
-            f"tasks of bolt {component!r} are not those of one batch: one has heard {quote(heard[0])}, another "
-            f"{quote(heard[odd])}; let the query make a batch and stop it again, or put the checkpoint back from a copy"
+            f"tasks of bolt {component!r} are not those of one batch: one has heard {quote(shared[0])}, another "
+            f"{quote(shared[odd])}; let the query make a batch and stop it again, or put the checkpoint back from a copy"
         )
     generators = [each["generator"] for each in old]
     generator = {**generators[0], "first_now_ms": _of(min, [each["first_now_ms"] for each in generators])}
@@ -124,7 +124,7 @@ def _common(old: Sequence[Data], component: str) -> Data:
     return {**old[0], "generator": generator, "now": _of(max, [each["now"] for each in old])}
 
 
-def _heard(executor: Data) -> Data:
+def _shared_state(executor: Data) -> Data:
     manager, generator = executor["manager"], executor["generator"]
     return {
         "machine": manager["machine"],
@@ -140,7 +140,7 @@ def _of(choose: Callable[[list[int]], int], times: list[int | None]) -> int | No
 
 
 def _owners(keys: Iterable[Any], tasks: int, task_of: Callable[[Any], int], component: str) -> dict[Any, int]:
-    """Return the new task of each key. Raises CheckpointError for one that two old tasks hold."""
+    """Return the new task of each key. Raises CheckpointError for a key that two old tasks hold."""
     owners: dict[Any, int] = {}
     for key in keys:
         if key in owners:
@@ -152,49 +152,55 @@ def _owners(keys: Iterable[Any], tasks: int, task_of: Callable[[Any], int], comp
     return owners
 
 
-# -- Queues, and panes of numbers: a track for each key --------------------------------------------------------------------------
+# -- Queues, and panes of numbers: a state for each key --------------------------------------------------------------------------
 
 
-def _tracks(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
-    owners = _owners((key_of(track["key"]) for each in old for track in each["tracks"]), tasks, task_of, component)
+def _deal_states(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
+    owners = _owners((key_of(state["key"]) for each in old for state in each["tracks"]), tasks, task_of, component)
     dealt: list[list[Data]] = [[] for _ in range(tasks)]
     sequence = ordinal = 0
     for each in old:
-        for track in each["tracks"]:
-            dealt[owners[key_of(track["key"])]].append(_counted_on(track, sequence, ordinal))
+        for state in each["tracks"]:
+            dealt[owners[key_of(state["key"])]].append(_offset_numbers(state, sequence, ordinal))
         sequence += each["sequence"]
         ordinal += each["ordinal"]
     return [
-        {**old[0], "sequence": sequence, "ordinal": ordinal, "tracks": tracks, "tally": _sum(map(_of_track, tracks))}
-        for tracks in dealt
+        {
+            **old[0],
+            "sequence": sequence,
+            "ordinal": ordinal,
+            "tracks": states,
+            "tally": _sum(map(_live_and_pending, states)),
+        }
+        for states in dealt
     ]
 
 
-def _counted_on(track: Data, sequence: int, ordinal: int) -> Data:
-    """Return a track whose arrival numbers and order of arrival come after those of the tasks before its own."""
-    moved = {**track, "ordinal": track["ordinal"] + ordinal}
+def _offset_numbers(state: Data, sequence: int, ordinal: int) -> Data:
+    """Return a key's state with its arrival numbers and order of arrival offset by those of the tasks before its own."""
+    moved = {**state, "ordinal": state["ordinal"] + ordinal}
     for name in ("born", "fired_at"):
-        if name in track:
-            moved[name] = track[name] + sequence
-    if track.get("sequences") is not None:
-        moved["sequences"] = [number + sequence for number in track["sequences"]]
+        if name in state:
+            moved[name] = state[name] + sequence
+    if state.get("sequences") is not None:
+        moved["sequences"] = [number + sequence for number in state["sequences"]]
     return moved
 
 
-def _of_track(track: Data) -> tuple[int, int]:
-    """Return how many tuples of a key have not expired, and how many of them no window has shown or passed over."""
-    if "panes" in track:
-        panes = track["panes"]
+def _live_and_pending(state: Data) -> tuple[int, int]:
+    """Return how many tuples of a key have not expired, and how many of these no window has shown or skipped."""
+    if "panes" in state:
+        panes = state["panes"]
         end = panes["base"] + len(panes["timestamps"])
-        return end - track["horizon"], end - panes["covered"]
-    end = track["base"] + len(track["timestamps"])
-    return end - track["horizon"], end - track["covered"] + track["strangers"]
+        return end - state["horizon"], end - panes["covered"]
+    end = state["base"] + len(state["timestamps"])
+    return end - state["horizon"], end - state["covered"] + state["strangers"]
 
 
 # -- Panes of time: a cell for each pane and key ---------------------------------------------------------------------------------
 
 
-def _panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
+def _deal_panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
     owners = _owners((key_of(key) for each in old for key in each["keys"]), tasks, task_of, component)
     cells: dict[int, list[dict[Any, Partial]]] = {}
     shown: dict[int, int] = {}
@@ -209,7 +215,7 @@ def _panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], compo
         for end in sorted(cells):
             if not (of_task := cells[end][task]):
                 continue
-            # Which keys of a pane were shown is not known, nor does it matter: the next window shows what is left of all of them.
+            # The snapshot does not say which tuples of a pane were shown; the next window shows the rest of all of them.
             count = sum(partial[0] for partial in of_task.values())
             seen = min(count, shown[end])
             shown[end] -= seen
@@ -220,7 +226,7 @@ def _panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], compo
     return managers
 
 
-# -- What became of the tuples ---------------------------------------------------------------------------------------------------
+# -- Counts of tuples by outcome -------------------------------------------------------------------------------------------------
 
 
 def _sum(tallies: Iterable[tuple[int, int]]) -> tuple[int, int]:
@@ -232,7 +238,7 @@ def _sum(tallies: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _deal_tallies(old: Sequence[Data], managers: list[Data]) -> None:
-    """Replace (live, pending) of each manager by its tally: what is live is its own, all that is past is task 0's."""
+    """Replace (live, pending) of each manager by its tally: its own live tuples, and for task 0 all past ones too."""
     rest = {name: sum(each[name] for each in old) for name in _COUNTED}
     for manager in managers[:0:-1]:
         live, pending = manager["tally"]

@@ -1,20 +1,20 @@
-"""Storm's semantics: its window managers as they are, losses included, and the machine of a bolt.
+"""Storm's semantics: its window managers, losses included, and the machine of a bolt with `semantics="storm"`.
 
     add(x) -> queue -> eviction.track -> trigger.track -> windows due -> every 100 entries: expire from the head
               arrival                                        |
               order            a scan of the whole queue: EXPIRE / PROCESS / KEEP, up to STOP
                                                              |
-                                        Expired(what it took out), Activation(what it shows), in this order
+                                        Expired(the tuples it removed), Activation(those of the window), in this order
 
     length   Count      CountEvictionPolicy     event time: WatermarkCountEvictionPolicy
              Duration   TimeEvictionPolicy                  WatermarkTimeEvictionPolicy
     slide    Count      CountTriggerPolicy                  WatermarkCountTriggerPolicy
              Duration   TimeTriggerPolicy                   WatermarkTimeTriggerPolicy
 
-Laws, of Storm and kept: the queue is in arrival order, whatever the timestamps. A watermark is an entry, but no tuple.
-An empty window is not shown, and the tuples expired since the last window are then never told to any window (defect
-D14). There are no keys and no drain. What is lost is counted as skipped, so accepted == shown + skipped + pending. Proven by
-`tests/windows/test_conformance.py`; `semantics="lossless"` is the engine without the losses.
+Laws, Storm's and kept: the queue is in arrival order, whatever the timestamps. A watermark is an entry but not a tuple.
+An empty window does not fire, and the tuples that expired since the last window are then in no window's expired tuples
+(defect D14). There are no keys and no drain. Lost tuples count as skipped, so accepted == shown + skipped + pending. Verified
+by `tests/windows/test_conformance.py`; `semantics="lossless"` is the engine without the losses.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ __all__ = [
 
 
 EXPIRE_EVENTS_THRESHOLD = 100
-"""So many entries after the last scan, what has expired is taken from the head of the queue."""
+"""After so many entries since the last scan, expired events are removed from the head of the queue."""
 
 _VERSION = 1
 
 
 class StormWindowManager(QueueView):
-    """The queue behind a window, its eviction and its trigger policy. It starts the trigger.
+    """The queue behind a window, its eviction policy and its trigger policy. It starts the trigger.
 
-    Each entry returns an iterator of effects, to be exhausted before the next entry (see `Guard`). Cost: O(1) an
+    Each entry returns an iterator of effects, which must be exhausted before the next entry (see `Guard`). Cost: O(1) an
     entry, O(queue) a window, as in Storm. Source: Storm's `WindowManager`.
 
     >>> from windowing.windows.eviction import CountEvictionPolicy
@@ -105,7 +105,7 @@ class StormWindowManager(QueueView):
         self._eviction = eviction
         self._trigger = trigger
         self.guard = Guard()
-        self._queue: dict[Event, None] = {}  # an ordered set: Events are equal only if they are the same
+        self._queue: dict[Event, None] = {}  # an ordered set: Events compare by identity
         self._previous: set[Event] = set()
         self._expired: list[Any] = []
         self._entries_since_scan = 0
@@ -120,26 +120,26 @@ class StormWindowManager(QueueView):
         self.guard.enter()
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Add a tuple; in processing time `timestamp` is the clock. There are no keys."""
+        """Add a tuple; on processing time `timestamp` is the clock. Keys are ignored."""
         return self.guard.run(self._enter(Event(payload, timestamp)))
 
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
-        """Add tuples one after the other; return each effect with the position of the tuple that caused it."""
+        """Add tuples one after the other; yield each effect with the position of the tuple that caused it."""
         one_for_each(payloads, timestamps=timestamps)
         return self.guard.run(self._enter_all(payloads, timestamps), positions=True)
 
     def advance(self, watermark: int) -> Iterator[Effect]:
-        """Tell the policies that no tuple with a smaller timestamp is expected."""
+        """Add a watermark, after which no tuple with a smaller timestamp is expected."""
         return self.guard.run(self._enter(WaterMarkEvent(watermark)))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Fire what the trigger says is due by the clock."""
+        """Fire the windows that the trigger says are due by the clock."""
         return self.guard.run(self._tick(now_ms))
 
     def drain(self) -> NoReturn:
-        """Storm has no end of a stream, so its last windows never fire; raises ConfigError."""
+        """Raise ConfigError: Storm has no end of a stream, so its last windows never fire."""
         raise ConfigError(
             'semantics="storm" cannot drain: Storm never fires the windows that are open when a stream ends; '
             'use semantics="lossless" to have them fired'
@@ -163,15 +163,15 @@ class StormWindowManager(QueueView):
         if contexts is not None:
             for context in contexts:
                 yield from self._fire(context)
-        while (asked := self._trigger.due(self)) is not None:
-            yield from self._fire(asked)
+        while (due := self._trigger.due(self)) is not None:
+            yield from self._fire(due)
         yield from self._compact()
 
     def _tick(self, now_ms: int) -> Iterator[Effect]:
         for context in self._trigger.tick(now_ms) or ():
             yield from self._fire(context)
-        while (asked := self._trigger.due(self)) is not None:
-            yield from self._fire(asked)
+        while (due := self._trigger.due(self)) is not None:
+            yield from self._fire(due)
 
     def _fire(self, context: EvictionContext) -> Iterator[Effect]:
         self._eviction.set_context(context)
@@ -180,9 +180,9 @@ class StormWindowManager(QueueView):
         self._trigger.fired(was_shown)
 
     def _show(self, context: EvictionContext) -> Generator[Effect, None, bool]:
-        """Scan the whole queue; show the window unless it is empty."""
-        window, taken = scan(self._queue, self._eviction.evict)
-        yield from self._expire(taken)
+        """Scan the whole queue; fire the window unless it is empty."""
+        window, removed = scan(self._queue, self._eviction.evict)
+        yield from self._expire(removed)
         expired, self._expired = self._expired, []
         previous, self._previous = self._previous, set(window)
         if not window:
@@ -192,24 +192,24 @@ class StormWindowManager(QueueView):
         return True
 
     def _compact(self) -> Iterator[Effect]:
-        """At the hundredth entry after a scan, take what has expired from the head of the queue."""
+        """At the hundredth entry after a scan, remove expired events from the head of the queue."""
         self._entries_since_scan += 1
         if self._entries_since_scan < EXPIRE_EVENTS_THRESHOLD:
             return
-        taken: list[Event] = []
+        removed: list[Event] = []
         for event in self._queue:
             if self._eviction.evict(event) is not Action.EXPIRE:
                 break
-            taken.append(event)
-        yield from self._expire(taken)
+            removed.append(event)
+        yield from self._expire(removed)
 
-    def _expire(self, taken: list[Event]) -> Iterator[Effect]:
+    def _expire(self, removed: list[Event]) -> Iterator[Effect]:
         self._entries_since_scan = 0
-        if not taken:
+        if not removed:
             return
-        for event in taken:
+        for event in removed:
             del self._queue[event]
-        payloads = [event.payload for event in taken]
+        payloads = [event.payload for event in removed]
         self._expired.extend(payloads)
         yield Expired(len(payloads), lambda: payloads)
 
@@ -230,7 +230,7 @@ class StormWindowManager(QueueView):
         ]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all state as plain data; a machine restored from it goes on as if it were this one."""
+        """Return all state as plain data; a machine restored from it continues exactly as this one."""
         self.guard.enter()
         return {
             "version": _VERSION,
@@ -245,7 +245,7 @@ class StormWindowManager(QueueView):
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `snapshot`, even if this one is spent; SnapshotError if it was another window's."""
+        """Restore the machine's state from a snapshot, even if it is spent. Raises SnapshotError for one of another window."""
         if (
             not isinstance(data, dict)
             or data.get("version") != _VERSION
@@ -270,17 +270,17 @@ class StormWindowManager(QueueView):
         self.guard.reset()
 
     def check(self) -> None:
-        """Assert what always holds of a machine that is not in the middle of an entry."""
-        # A hundred entries without a scan cause one.
+        """Assert the invariants of a machine between two entries."""
+        # After a hundred entries without a scan there is one.
         assert 0 <= self._entries_since_scan < EXPIRE_EVENTS_THRESHOLD
-        # What waits in the queue is tuples; a watermark is never one of them.
+        # The queue holds tuples only, no watermark.
         assert not any(event.is_watermark for event in self._queue)
 
 
 class StormStatefulWindowManager(StormWindowManager):
-    """The manager of windows too large for memory: the bolt's own iteration is the scan, and takes expired events out.
+    """The manager of windows too large for memory: the bolt's own iteration is the scan, and removes expired events.
 
-    Nobody is told which tuples expired, the queue is not compacted, and a window knows neither new nor expired tuples.
+    There are no Expired effects, the queue is not compacted, and a window has neither new nor expired tuples.
     Source: Storm's `StatefulWindowManager`.
     """
 
@@ -300,10 +300,10 @@ class StormStatefulWindowManager(StormWindowManager):
         return True
 
     def _scan(self) -> Iterator[Any]:
-        """Yield the tuples of the window that is due, asking the policy as it goes; expired ones leave the queue."""
+        """Yield the tuples of the window that is due, and call the policy meanwhile; expired events leave the queue."""
         self._eviction.reset()
         for event in list(self._queue):
-            if event not in self._queue:  # another scan of the same window took it out
+            if event not in self._queue:  # another scan of the same window has removed it
                 continue
             action = self._eviction.evict(event)
             if action is Action.PROCESS:
@@ -315,7 +315,7 @@ class StormStatefulWindowManager(StormWindowManager):
 
 
 class _ScannedContent:
-    """The content of an iterator window: each `current()` is a scan; the first reuses the look for a first tuple."""
+    """The content of an iterator window: each `current()` is a scan; the first one continues the scan of `is_empty`."""
 
     __slots__ = ("_initial", "_live", "_rescan")
 
@@ -325,7 +325,7 @@ class _ScannedContent:
         self._initial: Iterator[Any] | None = None
 
     def is_empty(self) -> bool:
-        """Look for the first tuple of the window."""
+        """Scan up to the first tuple of the window."""
         scan = self._rescan()
         for first in scan:
             self._initial = _with_first(first, scan)
@@ -333,7 +333,7 @@ class _ScannedContent:
         return True
 
     def end(self) -> None:
-        """End the window: no iterator of it may scan any more."""
+        """End the window: its iterators raise from now on."""
         self._live = False
 
     def scan(self) -> Iterator[Any]:
@@ -368,7 +368,7 @@ class _ScannedContent:
 
 
 class _ScannedTuples(Sequence[Any]):
-    """A sequence that scans as it is iterated; asked for its length or an item it scans once and keeps the list."""
+    """A sequence that scans while it is iterated; its length or an item needs one scan, whose list is kept."""
 
     __slots__ = ("_content", "_kept")
 
@@ -382,7 +382,7 @@ class _ScannedTuples(Sequence[Any]):
         return self._kept
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator: list(...) asks for an iterator first and for the length then, and shall cause one scan, not two.
+        # A generator, because list(...) requests an iterator and then the length, which must be one scan, not two.
         yield from self._content.scan() if self._kept is None else self._kept
 
     def __len__(self) -> int:
@@ -401,7 +401,7 @@ def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 
 
 def storm_policies(config: WindowConfig) -> tuple[EvictionPolicy, TriggerPolicy]:
-    """Return the policies of a definition, chosen as Storm's executor does; the user's own where there are some."""
+    """Return the policies of a definition, as Storm's executor chooses them; the user's own where there are some."""
     return _eviction(config), _trigger(config)
 
 
@@ -429,8 +429,8 @@ def _trigger(config: WindowConfig) -> TriggerPolicy:
 class StormMachine(StormWindowManager):
     """The StormWindowManager of a definition, with a tally.
 
-    Over the clock it is ticked every `tick_interval_ms`: the slide, whether a window is due or not, or what a trigger of the user's
-    own wants.
+    Over the clock a driver ticks it every `tick_interval_ms`: the slide, whether a window is due or not, or the interval of a
+    user's own trigger.
 
     >>> from windowing.windows.measures import count
     >>> machine = StormMachine(WindowConfig.of(length=count(2), slide=count(2), semantics="storm"))
@@ -441,7 +441,7 @@ class StormMachine(StormWindowManager):
     1
     """
 
-    # What a driver asks: see Machine (executor.py).
+    # Attributes for drivers: see Machine (executor.py).
     takes_columns = False
     keeps_tuples = True
     shows_columns = False
@@ -456,18 +456,18 @@ class StormMachine(StormWindowManager):
             )
         self.tally = Tally()
         self.watermark = 0
-        """W of the last turn; Storm's begins at 0."""
+        """W after the last advance; Storm's begins at 0."""
         self._component = component
         with self._attributed():
             super().__init__(*storm_policies(config))
         slide_ms = config.slide.ms if isinstance(config.slide, Duration) else None
         self._own_trigger = None if config.trigger is None else self._trigger
         self.tick_interval_ms = slide_ms if self._own_trigger is None else tick_interval_ms(self._own_trigger)
-        # Storm shows the last N tuples again at every end of a gap, however long it is.
+        # Storm fires the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
-        # An iterator window does not know its new tuples, so nothing tells that it is a repeat.
+        # An iterator window has no new tuples, so a repeat cannot be recognised.
         self._max_repeats = config.max_repeats if repeats and self.kind == StormWindowManager.kind else None
-        self._shown: set[Event] = set()  # of the queued events, those that were in a window
+        self._shown: set[Event] = set()  # the queued events that were in a window
 
     def advance(self, watermark: int) -> Iterator[Effect]:
         effects = super().advance(watermark)
@@ -483,7 +483,7 @@ class StormMachine(StormWindowManager):
         return self._noted(super()._tick(now_ms), now_ms)
 
     def _noted(self, effects: Iterator[Effect], until: int) -> Iterator[Effect]:
-        """Pass the effects of an entry, but raise RepeatLimitError once the same window came too often."""
+        """Yield the effects of an entry, but raise RepeatLimitError when the same window repeats too often."""
         repeats = 0
         with self._attributed():
             for effect in effects:
@@ -499,12 +499,12 @@ class StormMachine(StormWindowManager):
                 yield effect
 
     def _note(self, effect: Effect) -> None:
-        """Count what an effect tells. Cost: O(its tuples), and for an expiry O(queue), as for Storm's own scan."""
+        """Update the tally with an effect. Cost: O(its tuples), and for an expiry O(queue), as for Storm's own scan."""
         if isinstance(effect, Activation):
             self.tally.fired += 1
-            fresh = self._previous - self._shown
-            self.tally.shown += len(fresh)
-            self._shown |= fresh
+            first_shown = self._previous - self._shown
+            self.tally.shown += len(first_shown)
+            self._shown |= first_shown
         elif isinstance(effect, Expired):
             gone = self._shown - self._queue.keys()
             self._shown -= gone
@@ -513,7 +513,7 @@ class StormMachine(StormWindowManager):
 
     @contextmanager
     def _attributed(self) -> Iterator[None]:
-        """Name the bolt in what its policies raise; Storm's own raise nothing."""
+        """Convert exceptions of the bolt's policies to an error that names the bolt; Storm's own policies raise none."""
         try:
             yield
         except (WindowingError, AssertionError):
@@ -525,7 +525,7 @@ class StormMachine(StormWindowManager):
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return the clock's time, less 1 ms, of the tick that a trigger of the user's own wants next; None if it does not say."""
+        """Return the next tick of a user's own trigger, as the clock's time less 1 ms; None if it does not say."""
         if self._own_trigger is None:
             return None
         with self._attributed():
@@ -533,11 +533,11 @@ class StormMachine(StormWindowManager):
         return None if wanted_ms is None else wanted_ms - 1
 
     def late_below(self) -> int | None:
-        """Return W: a tuple below it is late."""
+        """Return W; a tuple with a smaller timestamp is late."""
         return self.watermark
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data, the tuples always with it."""
+        """Return the machine's state as plain data, always with the tuples."""
         return {
             **snapshot_header("StormMachine"),
             **super().snapshot(),
@@ -547,7 +547,7 @@ class StormMachine(StormWindowManager):
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `data`. Raises SnapshotError for another format."""
+        """Restore the machine's state from a snapshot. Raises SnapshotError for another format."""
         refuse_foreign(data, "StormMachine")
         super().restore(data)
         self.watermark = data["watermark"]
@@ -555,7 +555,7 @@ class StormMachine(StormWindowManager):
         self._shown = {event for event, was in zip(self._queue, data["shown"], strict=True) if was}
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
         super().check()
-        # What was shown and is still queued is remembered, and nothing else.
+        # `_shown` contains queued events only.
         assert self._shown <= self._queue.keys()

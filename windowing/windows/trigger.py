@@ -1,17 +1,17 @@
-"""Trigger policies: when a window is due. A trigger answers; the manager fires.
+"""Trigger policies: they decide when a window is due. A trigger returns contexts; the manager fires the windows.
 
     manager                               trigger
-    an event comes   -- track(event) -->  contexts of the windows due with it, or None
-    a timer rings    -- tick(now_ms) -->  the same
-    then, until None -- due(queue) ---->  the next window due, by a look at the queue
-    when to ring?    -- next_deadline_ms() -> the clock's time of the next tick that it wants, or None
-    after each one   -- reset() ------->  Storm's news that a window was fired
-                     -- fired(shown) -->  whether it held anything (an empty one is not shown to the bolt)
+    an event arrives -- track(event) -->  contexts of the windows due with it, or None
+    a timer expires  -- tick(now_ms) -->  the same
+    then, until None -- due(queue) ---->  the next window due, given the queue
+    next timer       -- next_deadline_ms() -> the clock's time of the next tick that it needs, or None
+    after a firing   -- reset() ------->  Storm's notification that a window has fired
+                     -- fired(shown) -->  whether the window held a tuple (an empty one does not reach the bolt)
 
-Laws: a trigger knows neither manager, handler nor eviction policy; the context it returns is handed to the eviction
-policy by the manager. Windows are fired in the order they were named. Nothing is pending between two entries of the
-manager, so `get_state` need not hold it. The built-in triggers follow Storm exactly; the lossless engine only asks
-them for their `slide()`.
+Laws: a trigger has no reference to manager, handler or eviction policy; the manager passes the context it returns to the
+eviction policy. Windows fire in the order in which they are returned. No window is pending between two entries of the
+manager, so `get_state` need not hold any. The built-in triggers follow Storm exactly; the lossless engine only uses
+their `slide()`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = [
 
 
 TICK_INTERVAL_MS = 100
-"""How often a trigger of a user's own ticks over the clock that does not say when it wants to."""
+"""The tick interval, over the clock, of a user's own trigger that does not implement next_deadline_ms."""
 
 
 class QueueView(ABC):
-    """What a trigger may ask about the queue behind a window. Cost: O(queue). Source: three methods of Storm's `WindowManager`."""
+    """A trigger's view of the queue behind a window. Cost: O(queue). Source: three methods of Storm's `WindowManager`."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class QueueView(ABC):
 
 
 class TriggerPolicy(ABC):
-    """The protocol of a trigger. A user's own needs only `track`; one with a memory also writes the state pair.
+    """The protocol of a trigger. A user's own needs only `track`; one with state also implements get_state and restore_state.
 
     >>> class OnEnd(TriggerPolicy):
     ...     def track(self, event: Event) -> Iterable[EvictionContext] | None:
@@ -81,52 +81,52 @@ class TriggerPolicy(ABC):
         """Return the contexts of the windows due with `event`, a tuple or a WaterMarkEvent, in order; or None."""
 
     def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
-        """Return the contexts of the windows that fall due by the clock, when the driver's timer rings; or None.
+        """Return the contexts of the windows that are due by the clock, when the driver's timer expires; or None.
 
-        In one process that is when `next_deadline_ms` says, or every 100 ms where a trigger does not say; on Spark and in Trident
-        at the end of each micro-batch.
+        In one process a tick comes at `next_deadline_ms`, or every 100 ms for a trigger without it; on Spark and in Trident at the
+        end of each micro-batch.
         """
         return None
 
     def next_deadline_ms(self) -> int | None:
-        """Return the clock's time from which on a tick has something to do, None if there is nothing to wait for.
+        """Return the clock's time of the next tick that the trigger needs, None if it needs none.
 
-        Asked only over the clock, after each entry; a time that has passed is asked for again 1 ms after the tick.
+        Called over the clock only, after each entry; for a time in the past it is called again 1 ms after the tick.
         """
         return None
 
     def due(self, queue: QueueView) -> EvictionContext | None:
-        """Return the next window due by what stands in the queue; asked after `track` and `tick`, until None."""
+        """Return the next window that is due given the queue; called after `track` and `tick`, until it returns None."""
         return None
 
     def fired(self, shown: bool) -> None:  # noqa: B027 - optional
-        """Take the answer to a window: `shown` is False if it was empty. Called after `reset`."""
+        """Learn the outcome of a window: `shown` is False if it was empty. Called after `reset`."""
 
     def reset(self) -> None:  # noqa: B027 - optional
-        """Take note that a window was fired."""
+        """Called after a window has fired."""
 
     def start(self) -> None:  # noqa: B027 - optional
-        """Begin to fire; the manager calls this when it is made."""
+        """Allow firings; the manager calls this when it is made."""
 
     def shutdown(self) -> None:  # noqa: B027 - optional
-        """Let go of what `start` took."""
+        """Release what `start` acquired."""
 
     def get_state(self) -> Any:
-        """Return all that the trigger remembers, as plain data (None, numbers, strings, lists, dicts)."""
+        """Return the trigger's state, as plain data (None, numbers, strings, lists, dicts)."""
         return None
 
     def restore_state(self, state: Any) -> None:  # noqa: B027 - optional
-        """Become the trigger that `get_state` was asked of."""
+        """Restore the state that `get_state` returned."""
 
 
 class _Startable(TriggerPolicy):
-    """A trigger that fires nothing before `start`."""
+    """A trigger that fires no window before `start`."""
 
     def __init__(self) -> None:
         self._started = False
 
     def start(self) -> None:
-        """Begin to fire."""
+        """Allow firings."""
         self._started = True
 
 
@@ -158,11 +158,11 @@ class CountTriggerPolicy(_Startable):
         self._current_count = 0
 
     def get_state(self) -> int:
-        """Return the tuples since the last window."""
+        """Return the number of tuples since the last window."""
         return self._current_count
 
     def restore_state(self, state: Any) -> None:
-        """Take the tuples since the last window."""
+        """Restore the number of tuples since the last window."""
         self._current_count = state
 
 
@@ -180,16 +180,16 @@ class TimeTriggerPolicy(TriggerPolicy):
         return self._slide
 
     def track(self, event: Event) -> Iterable[EvictionContext] | None:
-        """No tuple makes a timer ring."""
+        """Return None: a tuple does not make a time window due."""
         return None
 
     def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
-        """Return the one window that ends now. It holds no tuple of this millisecond: more of them may come."""
+        """Return the one window that ends now. It holds no tuple of this millisecond, because more of them may arrive."""
         return (EvictionContext(now_ms - 1, sliding_interval=self._slide.ms),)
 
 
 class WatermarkCountTriggerPolicy(_Startable):
-    """Fires, when a watermark comes, at each `count`-th event by arrival that is newer than the last reference.
+    """Fires, when a watermark arrives, at each `count`-th event by arrival that is newer than the last reference.
 
     Events with the timestamp of the last reference that missed the multiple are never counted again (defect D4, kept).
     Source: Storm's `WatermarkCountTriggerPolicy`.
@@ -208,20 +208,20 @@ class WatermarkCountTriggerPolicy(_Startable):
         return self._slide
 
     def track(self, event: Event) -> Iterable[EvictionContext] | None:
-        """Note a watermark; the windows follow from `due`."""
+        """Store a watermark; `due` returns its windows."""
         if self._started and event.is_watermark:
             self._watermark_ms = event.timestamp
         return None
 
     def due(self, queue: QueueView) -> EvictionContext | None:
-        """Return the next of the windows that a watermark made due; the first look at the queue finds them all."""
+        """Return the next window that a watermark made due; the first call collects all of them from the queue."""
         if self._watermark_ms is not None:
             until, self._watermark_ms = self._watermark_ms, None
             self._pending.extend(queue.sliding_count_timestamps(self._last_processed_ms, until, self._count))
         return EvictionContext(self._pending[0], sliding_count=self._count) if self._pending else None
 
     def fired(self, shown: bool) -> None:
-        """Go on after the window that was fired."""
+        """Continue after the window that has fired."""
         self._last_processed_ms = self._pending.popleft()
 
     def get_state(self) -> int:
@@ -229,14 +229,14 @@ class WatermarkCountTriggerPolicy(_Startable):
         return self._last_processed_ms
 
     def restore_state(self, state: Any) -> None:
-        """Take the reference of the last window."""
+        """Restore the reference of the last window."""
         self._last_processed_ms = state
         self._watermark_ms = None
         self._pending.clear()
 
 
 class WatermarkTimeTriggerPolicy(_Startable):
-    """Fires, when a watermark comes, at each multiple of the slide up to it, first at 0; it jumps over a gap.
+    """Fires, when a watermark arrives, at each multiple of the slide up to it, first at 0; it jumps over a gap.
 
     Source: Storm's `WatermarkTimeTriggerPolicy`.
     """
@@ -254,19 +254,19 @@ class WatermarkTimeTriggerPolicy(_Startable):
         return self._slide
 
     def track(self, event: Event) -> Iterable[EvictionContext] | None:
-        """Note a watermark; the windows follow from `due`."""
+        """Store a watermark; `due` returns its windows."""
         if self._started and event.is_watermark:
             self._watermark_ms = event.timestamp
         return None
 
     def due(self, queue: QueueView) -> EvictionContext | None:
-        """Return the window that ends next; after an empty one, the first that can hold a later event."""
+        """Return the next window by its end; after an empty one, the first that can hold a later event."""
         if self._watermark_ms is None:
             return None
         if self._was_empty:
             self._was_empty = False
             earliest = queue.earliest_event_timestamp(self._next_end_ms, self._watermark_ms)
-            if earliest is None:  # Storm stays at the empty end, and tries it again at the next watermark
+            if earliest is None:  # Storm stays at the empty end, and tests it again at the next watermark
                 self._watermark_ms = None
                 return None
             self._next_end_ms = -(-earliest // self._slide_ms) * self._slide_ms
@@ -276,7 +276,7 @@ class WatermarkTimeTriggerPolicy(_Startable):
         return None
 
     def fired(self, shown: bool) -> None:
-        """Step to the next end, or leave it to `due` to jump."""
+        """Step to the next end; after an empty window `due` jumps instead."""
         if shown:
             self._next_end_ms += self._slide_ms
         else:
@@ -287,14 +287,14 @@ class WatermarkTimeTriggerPolicy(_Startable):
         return self._next_end_ms
 
     def restore_state(self, state: Any) -> None:
-        """Take the end of the next window."""
+        """Restore the end of the next window."""
         self._next_end_ms = state
         self._watermark_ms = None
         self._was_empty = False
 
 
 def tick_interval_ms(trigger: Any) -> int | None:
-    """Return how often a trigger of a user's own has to tick over the clock, None if it says when, or no tick moves it.
+    """Return the tick interval of a user's own trigger over the clock, None if it gives the next time itself, or has no `tick`.
 
     >>> tick_interval_ms(TimeTriggerPolicy(5_000)), tick_interval_ms(CountTriggerPolicy(3))
     (5000, None)
@@ -305,7 +305,7 @@ def tick_interval_ms(trigger: Any) -> int | None:
 
 
 def next_tick_ms(trigger: Any) -> int | None:
-    """Return when a trigger of a user's own wants its next tick. Raises TypeError for what is no time of the clock."""
+    """Return when a user's own trigger needs its next tick. Raises TypeError if its answer is no time in milliseconds."""
     if not _says(trigger, "next_deadline_ms"):
         return None
     wanted = trigger.next_deadline_ms()
@@ -315,6 +315,6 @@ def next_tick_ms(trigger: Any) -> int | None:
 
 
 def _says(trigger: Any, method: str) -> bool:
-    """Whether a trigger has an optional method of its own, not that of the base class."""
+    """Return whether a trigger overrides an optional method of the base class."""
     found = getattr(trigger, method, None)
     return found is not None and getattr(found, "__func__", found) is not getattr(TriggerPolicy, method)

@@ -1,14 +1,14 @@
-"""The watermark: how far event time has come, as the tuples of all input streams tell it.
+"""The watermark: the progress of event time, computed from the timestamps of all input streams.
 
     stream a    ..3....7.....9          largest 9
-    stream b    ....2....5              largest 5   <- the minimum; W = 5 - lag at the next turn
-                             turn
+    stream b    ....2....5              largest 5   <- the minimum; W = 5 - lag at the next advance
+                             advance
 
-Laws (lossless): W changes only in a turn, never falls, and is -infinity (None) until every declared stream has shown a
-tuple. It is the minimum, over the streams or over the (stream, source) pairs seen, of the largest timestamp, minus the
-lag. A stream or pair that is silent for the idle timeout does not hold it back; when all are silent it stays. In
-Storm's semantics W begins at 0 and is per stream, nothing is ever idle. Time is what the driver hands in; nothing here
-reads a clock.
+Laws (lossless): W changes only in an advance, never falls, and is -infinity (None) until every declared stream has had a
+tuple. It is the minimum, over the streams or over the (stream, source) pairs so far, of the largest timestamp, minus the
+lag. A stream or pair that is silent for the idle timeout is left out of the minimum; when all are silent W stays. In
+Storm's semantics W begins at 0, is per stream, and no stream is ever idle. The driver passes the time; this module
+reads no clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SourceKey = str | int | None
 
 
 class _StreamMark:
-    """What is known of a stream, or of one source in it; last_seen_ms is the clock, None if there was none yet."""
+    """The state of a stream, or of one source in it; last_seen_ms is the clock, None before the first clock."""
 
     __slots__ = ("largest_ms", "last_seen_ms")
 
@@ -40,11 +40,11 @@ class _StreamMark:
 
 
 class WaterMarkEventGenerator:
-    """Remembers the largest timestamps, and says at each turn whether the watermark rises.
+    """Keeps the largest timestamps, and computes at each advance whether the watermark rises.
 
     streams: the declared input streams. lag_ms: how far W stays behind. idle_timeout_ms: see the laws above.
-    max_future_ms: how far ahead of the clock a tuple may be. sourced: whether each source of a stream (a Kafka
-    partition, say) counts on its own. Cost: O(1) a `track`, O(streams and sources) a `turn`. Source: Storm's
+    max_future_ms: how far ahead of the clock a tuple may be. sourced: whether each source of a stream (such as a Kafka
+    partition) has its own largest timestamp. Cost: O(1) a `track`, O(streams and sources) a `turn`. Source: Storm's
     `WaterMarkEventGenerator`, without its thread.
 
     >>> generator = WaterMarkEventGenerator(["a", "b"], lag_ms=5)
@@ -87,11 +87,11 @@ class WaterMarkEventGenerator:
 
     @property
     def watermark(self) -> int | None:
-        """W of the last turn, None for -infinity."""
+        """W after the last advance, None for -infinity."""
         return self._watermark
 
     def track(self, stream: str, timestamp_ms: int, source: SourceKey = None, now_ms: int | None = None) -> bool:
-        """Take note of a tuple, or of the newest of a batch; return whether it is on time by the W of the last turn.
+        """Record the timestamp of a tuple, or the newest of a batch; return whether it is on time by the current W.
 
         `now_ms` is the clock, for the idle timeout. Raises ConfigError if the stream was not declared.
         """
@@ -109,7 +109,7 @@ class WaterMarkEventGenerator:
         return watermark is None or timestamp_ms >= watermark
 
     def merge(self, other: WaterMarkEventGenerator) -> None:
-        """Take note of what another one of the same streams has seen: that of a task of the same bolt, say."""
+        """Record the timestamps of another generator of the same streams, such as that of a task of the same bolt."""
         for (stream, source), mark in other._marks.items():
             self.track(stream, mark.largest_ms, source, mark.last_seen_ms)
 
@@ -128,7 +128,7 @@ class WaterMarkEventGenerator:
         return self._max_future_ms is not None and timestamp_ms > now_ms + self._max_future_ms
 
     def turn(self, now_ms: int | None = None) -> int | None:
-        """Return the new watermark if it rises with this turn, else None."""
+        """Advance: return the new watermark if it rises, else None."""
         if now_ms is not None:
             self._clock(now_ms)
         if self._semantics is Semantics.STORM:
@@ -151,18 +151,18 @@ class WaterMarkEventGenerator:
             self._first_now_ms = now_ms
 
     def _idle(self, last_seen_ms: int | None, now_ms: int | None) -> bool:
-        """Return whether a mark seen last at `last_seen_ms` (None: not since the first clock) is silent too long."""
+        """Return whether the idle timeout has passed since `last_seen_ms` (None: since the first clock)."""
         if self._idle_timeout_ms is None or now_ms is None:
             return False
         since_ms = self._first_now_ms if last_seen_ms is None else last_seen_ms
         return since_ms is not None and now_ms - since_ms >= self._idle_timeout_ms
 
     def _held_back(self, now_ms: int | None) -> bool:
-        """Return whether a declared stream that has shown nothing is still waited for."""
+        """Return whether a declared stream without a tuple holds back W."""
         return bool(self._unseen) and not self._idle(None, now_ms)
 
     def _smallest(self, now_ms: int | None) -> int | None:
-        """Return the smallest of the largest timestamps of what is not idle, None if all is idle."""
+        """Return the smallest of the largest timestamps of all that are not idle, None if all are idle."""
         return min(
             (mark.largest_ms for mark in self._marks.values() if not self._idle(mark.last_seen_ms, now_ms)),
             default=None,
@@ -180,7 +180,7 @@ class WaterMarkEventGenerator:
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the generator of `snapshot`; lag and timeouts may have changed, the rest not (SnapshotError)."""
+        """Restore the state from a snapshot; lag and timeouts may have changed. Raises SnapshotError if the rest has."""
         wanted = [_VERSION, self._semantics.value, self._sourced]
         if not isinstance(data, dict) or [data.get(name) for name in ("version", "semantics", "sourced")] != wanted:
             raise SnapshotError(
@@ -201,13 +201,13 @@ class WaterMarkEventGenerator:
         self._unseen = set(self._streams) - {stream for stream, _ in marks}
 
     def check(self) -> None:
-        """Assert what always holds."""
-        # Every mark is of a declared stream, and a stream is unseen until it has one.
+        """Assert the invariants."""
+        # Every mark is of a declared stream, and a stream is unseen until it has a mark.
         assert {stream for stream, _ in self._marks} | self._unseen == set(self._streams)
         assert not self._unseen & {stream for stream, _ in self._marks}
         # Without sources there is one mark a stream.
         assert self._sourced or all(source is None for _, source in self._marks)
         # Storm's watermark begins at 0 and never falls.
         assert self._semantics is Semantics.LOSSLESS or (self._watermark is not None and self._watermark >= 0)
-        # Nobody was seen before there was a clock.
+        # No mark has a time if there was no clock.
         assert self._first_now_ms is not None or all(mark.last_seen_ms is None for mark in self._marks.values())
