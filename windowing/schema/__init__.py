@@ -1,1 +1,1 @@
-"""What a row is: types, fields, rows, tuples, and the hash by which a grouping sends a tuple to its task."""
+"""Rows: types, fields, rows, tuples, and the hash by which a grouping chooses the task of a tuple."""

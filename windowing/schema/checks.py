@@ -1,13 +1,13 @@
-"""Checks of declarations: names, options, choices, and the names that a user of Storm writes by habit.
+"""Checks of declarations: names, options, choices, and the names that a Storm user writes by habit.
 
-Each answers with a value or raises a ConfigError with the way out. Names in camelCase, and the orders of emit's arguments, are
-answered with what to write here:
+Each check returns a value or raises a ConfigError that says what to write instead. So do wrong attributes in camelCase, and emits
+with arguments in Storm's order:
 
     window.getNew()                  'TupleWindow' has no 'getNew'; write get_new()
     tuple.getStringByField("word")   a tuple of split:default[0] has no field 'getStringByField'; write tuple["word"]
     collector.emit("moon", 3)        emit takes one row, got 2 values without a name: ...; give one tuple: emit(('moon', 3))
 
-Law: only what fails anyway comes here, so nothing that works is slower or otherwise.
+Law: this code runs only after an error, so it neither slows down nor changes calls that succeed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 DEFAULT_STREAM = "default"
-"""Where the rows of a bolt go that names no stream."""
+"""The stream of a bolt's rows that name no stream."""
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -53,7 +53,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def checked_name(name: Any, what: str) -> str:
-    """Return `name` if it is an identifier of at most 63 characters, the only names that reach files, SQL and state."""
+    """Return `name` if it is an identifier of at most 63 characters; only such names are used in files, SQL and state."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"{what} must be a name of letters, digits and underscores that begins with no digit, at most 63 long, "
@@ -62,7 +62,7 @@ def checked_name(name: Any, what: str) -> str:
     return name
 
 
-# -- names that a user of Storm writes -------------------------------------------------------------------------------------------
+# -- names of Storm's API --------------------------------------------------------------------------------------------------------
 
 
 _GETTERS = ("Value", "String", "Integer", "Long", "Boolean", "Short", "Byte", "Double", "Float", "Binary")
@@ -71,7 +71,7 @@ _VALUES = (tuple, list, Mapping)
 
 
 def getters(tuple: str) -> dict[str, str]:
-    """Return what to write for each of the typed getters of Storm's `ITuple`, in Java's spelling and in Python's.
+    """Return what to write instead of each typed getter of Storm's `ITuple`, in Java's spelling and in Python's.
 
     >>> getters("row")["getInteger"], getters("row")["getStringByField"], getters("row")["get_integer"]
     ('row[0]', 'row["word"]', 'row[0]')
@@ -88,9 +88,9 @@ def _snake(name: str) -> str:
 def missing(
     owner: type[Any], name: str, elsewhere: Mapping[str, str] | None = None, sentence: str = ""
 ) -> AttributeError:
-    """Return the error of an attribute that is not there, which says what to write: as `elsewhere` has it, or the nearest name.
+    """Return the AttributeError for a missing attribute; it says what to write: the entry of `elsewhere`, or the nearest name.
 
-    `sentence` begins the sentence. Cost: O(attributes) for a name that is asked for the first time.
+    `sentence` replaces the beginning of the message. Cost: O(attributes) for the first request of a name.
     """
     sentence = sentence or f"{owner.__name__!r} has no {name!r}"
     if name.startswith("_"):
@@ -102,7 +102,7 @@ def missing(
 
 @lru_cache(maxsize=1024)
 def _nearest(owner: Any, name: str) -> str:
-    """Return the end of the sentence; kept, since some code asks what an object has (`hasattr`) once for every row."""
+    """Return the end of the sentence; cached, because some code calls `hasattr` for every row."""
     known = [each for each in dir(owner) if not each.startswith("_")]
     snake = _snake(name)
     for same in (snake, f"{snake}_", re.sub("^(get|is)_", "", snake)):
@@ -112,22 +112,22 @@ def _nearest(owner: Any, name: str) -> str:
 
 
 class StormNames:
-    """Answers a name that is not there with the one that is; `_elsewhere` has those that differ by more than their spelling."""
+    """Raises AttributeError with the right name for a wrong one; `_elsewhere` lists those that differ by more than spelling."""
 
     __slots__ = ()
 
     _elsewhere: ClassVar[Mapping[str, str]] = {}
 
-    if not TYPE_CHECKING:  # a type checker is to go on saying which attributes there are
+    if not TYPE_CHECKING:  # a type checker must still report unknown attributes
 
         def __getattr__(self, name: str) -> Any:
             raise missing(type(self), name, self._elsewhere)
 
 
 def emit_advice(given: tuple[Any, ...], streams: Collection[str], tracked: str = "", method: str = "emit") -> str:
-    """Return the sentence about an emit whose arguments have no names, in Storm's order or value by value.
+    """Return the sentence about an emit with positional arguments, in Storm's order or value by value.
 
-    `streams`: what the component declares. `tracked`: how the collector calls what is tracked: "anchors", "message_id" or nothing.
+    `streams`: those that the component declares. `tracked`: the collector's tracking argument: "anchors", "message_id" or "".
 
     >>> emit_advice(("moon", 3), ["default"]).partition("; ")[2]
     "give one tuple: emit(('moon', 3))"
@@ -158,7 +158,7 @@ def emit_advice(given: tuple[Any, ...], streams: Collection[str], tracked: str =
 
 
 def stream_or_value(values: Any, stream: Any, streams: Collection[str]) -> str:
-    """Return what to add to the sentence about a stream that is not declared, where it may be a value of the row instead."""
+    """Return the addition to the sentence about an undeclared stream, if it may be a value of the row instead."""
     if isinstance(values, _VALUES):
         return ""
     row = f"emit({quote(stream)}, stream={quote(values)})" if values in streams else f"emit({quote((values, stream))})"
@@ -166,7 +166,7 @@ def stream_or_value(values: Any, stream: Any, streams: Collection[str]) -> str:
 
 
 def _is_tuple(value: Any) -> bool:
-    """Whether it is a Tuple of a topology, which this ring does not know."""
+    """Return whether it is a Tuple of a topology; the class itself cannot be imported here."""
     return hasattr(type(value), "source_component")
 
 

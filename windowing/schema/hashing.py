@@ -1,4 +1,4 @@
-"""xxhash64: the hash by which a key finds its task, the same in every process, on every machine and on Spark.
+"""xxhash64: the hash that assigns a key to a task, the same in every process, on every machine and on Spark.
 
     h := 42; for each column: h := h if its value is None else xxh64(bytes of the value, seed h); task = pmod(h, tasks)
 
@@ -57,7 +57,7 @@ class GroupingError(WindowingError):
 
 
 def signed(value: int) -> int:
-    """Return 64 bits as Spark shows them.
+    """Return an unsigned 64-bit value as Spark shows it, signed.
 
     >>> signed(2**64 - 1), signed(5)
     (-1, 5)
@@ -79,7 +79,7 @@ def hashable(kind: str) -> str | None:
 
 
 def key_hash(types: tuple[str, ...], values: tuple[Any, ...]) -> int:
-    """Return Spark's `xxhash64(columns)` of one key, signed as Spark shows it.
+    """Return Spark's `xxhash64(columns)` of one key, signed.
 
     >>> key_hash(("bigint", "string"), (1, "storm"))
     6608486490729738416
@@ -92,7 +92,7 @@ def key_hash(types: tuple[str, ...], values: tuple[Any, ...]) -> int:
 
 
 def hasher_of(kind: str) -> Hasher:
-    """Return the hash of values of one type, spelled as `Schema` spells it; GroupingError for a value of another type.
+    """Return the hash function of one type, spelled as in `Schema`; it raises GroupingError for a value of another type.
 
     Raises ConfigError where the package `xxhash` is missing.
     """
@@ -120,7 +120,7 @@ def hasher_of(kind: str) -> Hasher:
         try:
             return digest(to_bytes(value), seed)
         except (struct.error, TypeError, ValueError, AttributeError, OverflowError) as problem:
-            raw = getattr(value, "raw", None)  # a value that Spark holds and Python cannot (spark/unreadable.py)
+            raw = getattr(value, "raw", None)  # a value of Spark that Python cannot represent (spark/unreadable.py)
             if raw is not None and kind in _RAW:
                 return digest(_RAW[kind](raw), seed)
             raise GroupingError(
@@ -159,7 +159,7 @@ def _packer(layout: str) -> Callable[[Any], bytes]:
 
 def _floating(layout: str) -> Callable[[Any], bytes]:
     pack, nan = _packer(layout), _NAN[layout]
-    # Adding 0.0 makes 0.0 of -0.0 and changes nothing else.
+    # Adding 0.0 turns -0.0 into 0.0 and changes no other value.
     return lambda value: pack(value + 0.0) if value == value else nan
 
 
@@ -195,7 +195,7 @@ def _timestamp(value: Any) -> bytes:
 
 
 def _decimal(value: Any, precision: int, scale: int) -> bytes:
-    """Return the bytes of a Decimal or an int, exactly: a value that the type cannot hold is refused, never rounded."""
+    """Return the bytes of a Decimal or an int, exactly; a value that the type cannot hold raises and is never rounded."""
     if not isinstance(value, Decimal | int) or isinstance(value, bool):
         raise TypeError("it is no Decimal")
     sign, digits, exponent = Decimal(value).as_tuple()

@@ -1,9 +1,9 @@
-"""Rows: Record, a row as a bolt sees it, the same in one process and on Spark; and which rows it is that a bolt returned.
+"""Rows: Record, the row that a bolt gets, the same in one process and on Spark; and the rows in the value that a bolt returned.
 
     row.delay        row["delay"]        row[2]        origin, delay = row        row._asdict()
 
-Laws: `row[name]` finds every field, whatever it is called; `row.name` does where the name is an identifier of Python that begins
-with no underscore. A record is a tuple of its values, equal to any other tuple of them, and never changes.
+Laws: `row[name]` finds every field, whatever its name; `row.name` finds it if the name is a Python identifier without a leading
+underscore. A record is a tuple of its values, equal to any tuple with the same values, and never changes.
 
 | returned                                | meaning                                                  |
 |-----------------------------------------|----------------------------------------------------------|
@@ -12,13 +12,13 @@ with no underscore. A record is a tuple of its values, equal to any other tuple 
 | a dict                                  | one row, by field name                                   |
 | a str, bytes, number, date, ...         | one row of a stream with ONE field                       |
 | a list, a generator, any other iterable | rows, each a tuple, a list, a dict or, of ONE field, a scalar |
-| a pyarrow Table or RecordBatch, or one among rows | rows, its columns by field name                |
-| a Tuple that the bolt was handed        | one row: its values                                      |
+| a pyarrow Table or RecordBatch, or one in a list | rows, its columns by field name                 |
+| a Tuple that the bolt got               | one row: its values                                      |
 | a set, an awaitable, a class            | an error: no order, no value, no rows                    |
-| a data frame of pandas, polars, ...     | an error: its iteration gives the names of columns, or columns |
+| a data frame of pandas, polars, ...     | an error: iterating it gives names of columns, or columns |
 
-None among rows is an error, since it may mean "no row" or "an empty value": leave it out, or write `(None,)`. Every value is
-given as its declared type holds it, or the row is refused (values.py).
+A None among rows is an error, since it may mean "no row" or "an empty value": leave it out, or write `(None,)`. Every value is
+converted to its declared type, or the row is refused (values.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 class Record(StormNames):
-    """What every record can do; `record_type` makes the class for the fields of a stream.
+    """The base class of all records; `record_type` makes the class for the fields of a stream.
 
     >>> row = record_type(("origin", "flight no"))("JFK", 7)
     >>> row.origin, row["origin"], row["flight no"], row[1]
@@ -67,7 +67,7 @@ class Record(StormNames):
     __slots__ = ()
 
     _by_name = True
-    """Makes `aggregate=` read fields by item (windowing/windows/partials.py); an attribute may be called otherwise."""
+    """Makes `aggregate=` read fields by item (windowing/windows/partials.py), because attributes may have other names."""
     _positions: ClassVar[Mapping[str, int]]
     _elsewhere = getters("row") | {
         "getValues": "tuple(row)",
@@ -87,20 +87,20 @@ class Record(StormNames):
             raise KeyError(f"no field {key!r}; {did_you_mean(key, self._positions)}") from None
 
     def _asdict(self) -> dict[str, Any]:
-        """Return the values by name, by the real names."""
+        """Return the values by name; also names that are no identifiers."""
         return dict(zip(self._positions, self, strict=True))  # type: ignore[call-overload]
 
 
 @lru_cache(maxsize=1024)
 def record_type(names: tuple[str, ...]) -> Any:
-    """Return the class of records with these fields, a namedtuple (`_make`, `_fields`). The same names give the same class."""
+    """Return the class of records with these fields, a namedtuple (`_make`, `_fields`). Equal names give the same class."""
     base = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # the names are known at run time only
     positions = {name: position for position, name in enumerate(names)}
     return type("Row", (Record, base), {"__slots__": (), "_positions": positions, "__doc__": "A row of a stream."})
 
 
 def record_of(row: Any) -> Any:
-    """Return a mapping with names as keys as a record of its own; any other row as it is.
+    """Return a mapping with text keys as a record; any other row unchanged.
 
     >>> record_of({"origin": "JFK", "delay": 3})
     Row(origin='JFK', delay=3)
@@ -118,11 +118,11 @@ _VALUES = frozenset({str, bytes, int, float, bool})
 
 
 class RowError(BoltError):
-    """A row does not fit its stream; the runner makes a BoltError of it that names the bolt and the window."""
+    """A row does not fit its stream; the runner converts it to a BoltError that names the bolt and the window."""
 
 
 def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows that a bolt returned, one after the other as its iterable makes them.
+    """Yield the rows that a bolt returned, one after the other as its iterable produces them.
 
     >>> list(rows_of([("JFK", 3), {"n": 2, "origin": "LGA"}], Schema.parse("origin string, n int"), "default"))
     [('JFK', 3), ('LGA', 2)]
@@ -131,7 +131,7 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
     """
     if returned is None:
         return
-    if type(returned) is tuple:  # most are
+    if type(returned) is tuple:  # the most common case
         yield row_of(returned, schema, stream)
         return
     refuse_awaitable(returned)
@@ -152,7 +152,7 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
 
 
 def no_rows(given: Any) -> str | None:
-    """Return what is wrong with an iterable that gives no rows, or none in an order, and the way out; None for any other.
+    """Return the problem with an object that has no rows, or no order of rows, and what to give instead; None for any other.
 
     >>> no_rows({3}), no_rows([3])
     ('a set, whose order changes from run to run, {3}; give sorted(...)', None)
@@ -177,7 +177,7 @@ _FRAMES = {
 
 
 def is_frame(given: Any) -> bool:
-    """Return whether this is a data frame of some library, which this ring does not know; Arrow's tables are none."""
+    """Return whether this is a data frame of another library, which cannot be imported here; Arrow's tables are none."""
     if is_table(given):
         return False
     return hasattr(given, "__dataframe__") or (hasattr(given, "columns") and hasattr(given, "shape"))
@@ -193,8 +193,8 @@ def _rows_of_table(table: Any, schema: Schema, stream: str) -> Iterator[tuple[An
 
 
 def is_table(returned: Any) -> bool:
-    """Return whether this is one of Arrow's tables, which this ring does not know."""
-    if isinstance(returned, tuple):  # a record answers names that it has not with a sentence, which takes its time
+    """Return whether this is an Arrow table; the class cannot be imported here."""
+    if isinstance(returned, tuple):  # a record would compute a sentence for each missing attribute
         return False
     return hasattr(returned, "column_names") and hasattr(returned, "to_pylist")
 
@@ -208,23 +208,23 @@ def refuse_rows(returned: Any) -> None:
 
 
 def refuse_returned(returned: Any) -> None:
-    """Raise RowError if what emits to a collector returned something."""
+    """Raise RowError if code that emits to a collector returned a value."""
     refuse_awaitable(returned)
     if returned is not None:
         raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
 
 
 def refuse_awaitable(returned: Any) -> None:
-    """Raise RowError for a coroutine and its like: a window is handed out for the time of one plain call."""
+    """Raise RowError for a coroutine or the like, because a window is valid during one plain call only."""
     if isinstance(returned, Awaitable | AsyncIterable):
         close = getattr(returned, "close", None)
         if close is not None:
-            close()  # a coroutine that nobody awaits would be warned of as well
+            close()  # otherwise Python warns of a coroutine that was never awaited
         raise RowError(f"it returned {quote(returned)}, which nobody awaits; make the function a plain one")
 
 
 def row_of(row: Any, schema: Schema, stream: str) -> tuple[Any, ...]:
-    """Return one row as the tuple of its values in the order of the schema, each as its type holds it, or raise RowError.
+    """Return one row as a tuple of its values in the order of the schema, each converted to its type, or raise RowError.
 
     Cost: 0.5 us for a row of three values that are of their types.
     """
@@ -237,7 +237,7 @@ def row_of(row: Any, schema: Schema, stream: str) -> tuple[Any, ...]:
 
 
 def row_converter(schema: Schema, stream: str) -> Callable[[Any], tuple[Any, ...]]:
-    """Return `row_of` for the rows of one stream, made once by who takes many. Cost: half of it for a row of one value."""
+    """Return `row_of` for one stream, for callers with many rows. Cost: half of it for a row of one value."""
     converters = converters_of(schema.types)
     width = len(converters)
     first = converters[0] if width == 1 else None
@@ -253,7 +253,7 @@ def row_converter(schema: Schema, stream: str) -> Callable[[Any], tuple[Any, ...
 
 
 def rows_converter(schema: Schema, stream: str) -> Callable[[Any], Sequence[tuple[Any, ...]]]:
-    """Return what takes all of `rows_of`, made once by who takes many."""
+    """Return a function that collects `rows_of` of a returned value, for callers with many."""
     converters = converters_of(schema.types)
     width = len(converters)
     first = converters[0] if width == 1 else None
@@ -292,7 +292,7 @@ def _in_order(row: Any, schema: Schema, stream: str) -> Sequence[Any]:
 
 
 def _misfit(values: Sequence[Any], schema: Schema, stream: str) -> str:
-    """Return the sentence about the first value that its field does not take."""
+    """Return the sentence about the first value that does not fit its field."""
     for name, kind, value in zip(schema.names, schema.types, values, strict=True):
         try:
             converter_of(kind)(value)

@@ -1,11 +1,11 @@
-"""Fields, Values, Tuple: what travels between components. Source: Storm's classes of these names.
+"""Fields, Values, Tuple: the data that components exchange. Source: Storm's classes of these names.
 
-    Fields   names in order, once per stream            Fields("word", "count")
+    Fields   names in order, once for each stream       Fields("word", "count")
     Values   the values of one tuple, in that order     Values("storm", 3)
-    Tuple    values + where they come from              tuple["word"], tuple[0], tuple.word
+    Tuple    values and their origin                    tuple["word"], tuple[0], tuple.word
 
-Laws: a Tuple never changes; two Tuples are equal only if they are the same one (as in Storm), so that a set of tuples is
-cheap. All Tuples of a task's stream share one Origin: a Tuple itself is four pointers.
+Laws: a Tuple never changes; Tuples compare by identity (as in Storm), so that a set of tuples is
+cheap. All Tuples of a task's stream share one Origin; a Tuple consists of four pointers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 SYSTEM, TICK = "__system", "__tick"
-"""The component and the stream that tick tuples come from."""
+"""The component and the stream of tick tuples."""
 
 _NO_IDS: Mapping[int, int] = {}
 _IN_STORM = getters("tuple") | {
@@ -44,7 +44,7 @@ _NO_TASKS: Mapping[str, range] = {}
 
 
 class Fields:
-    """Names in order, each once; looking one up costs one dict access.
+    """Names in order, each once; a lookup costs one dict access.
 
     >>> Fields("word", "count").index("count"), "word" in Fields(["word"]), list(Fields("a", "b"))
     (1, True, ['a', 'b'])
@@ -61,7 +61,7 @@ class Fields:
             raise ConfigError(f"a field stands twice in {', '.join(self.names)}; name each field once")
 
     def index(self, name: str) -> int:
-        """Return the position of a field; ConfigError names the nearest one that is there."""
+        """Return the position of a field. Raises ConfigError, which names the nearest field."""
         position = self._index.get(name)
         if position is None:
             raise ConfigError(f"there is no field {quote(name)}; {did_you_mean(str(name), self.names)}")
@@ -87,7 +87,7 @@ class Fields:
 
 
 class Values(tuple[Any, ...]):
-    """The values of one tuple, in the order of its fields: a tuple that is written as in Storm.
+    """The values of one tuple, in the order of its fields, written as in Storm; a Python tuple.
 
     >>> Values("storm", 3)
     ('storm', 3)
@@ -100,10 +100,10 @@ class Values(tuple[Any, ...]):
 
 
 class Origin:
-    """Where tuples come from: a task of a component and one of its streams; made once, shared by all its tuples.
+    """The origin of tuples: a task of a component and one of its streams; made once, shared by all its tuples.
 
-    task: the task's index in the component, which stays when a topology gets other components. id: its id in the topology, which is
-    looked up in `task_ids`; the index where there is none.
+    task: the task's index in the component, which does not depend on other components. id: its id in the topology, from `task_ids`;
+    the index if the component is not in it.
     """
 
     __slots__ = ("component", "fields", "id", "stream", "task")
@@ -128,10 +128,10 @@ class Origin:
 
 
 class Tuple:
-    """One tuple, as a bolt is handed it: by position, by name, or as an attribute where no method has that name.
+    """One tuple, as a bolt gets it; a field is read by position, by name, or as an attribute if no method has that name.
 
-    `tuple[name]` always finds the field; `tuple.name` does unless the field is called `select`, `as_dict` or like another of
-    the names below. Source: `TupleImpl`.
+    `tuple[name]` always finds the field; `tuple.name` does unless the field is called `select`, `as_dict` or like another
+    attribute below. Source: `TupleImpl`.
 
     >>> word = Tuple(("storm", 3), Origin("split", 1, Fields("word", "count")))
     >>> word["word"], word[1], word.count, word.source_component, len(word)
@@ -142,7 +142,7 @@ class Tuple:
 
     _by_name = True  # see Record
     _kind: type[Tuple] | None = None
-    """What `tuple_type` has made this class of."""
+    """The class from which `tuple_type` has made this class."""
 
     def __init__(self, values: tuple[Any, ...], origin: Origin, ids: Mapping[int, int] = _NO_IDS) -> None:
         self._values = values
@@ -158,7 +158,7 @@ class Tuple:
         return self._origin.fields
 
     def get_message_id(self) -> Mapping[int, int]:
-        """Return the edge id for each root that the tuple belongs to; empty for an unanchored one."""
+        """Return the edge id for each root to which the tuple belongs; empty for an unanchored one."""
         return self._ids
 
     @property
@@ -168,7 +168,7 @@ class Tuple:
 
     @property
     def source_stream(self) -> str:
-        """The stream that it was emitted on."""
+        """The stream on which it was emitted."""
         return self._origin.stream
 
     @property
@@ -185,7 +185,7 @@ class Tuple:
         """Return the values by name."""
         return dict(zip(self._origin.fields.names, self._values, strict=True))
 
-    _asdict = as_dict  # as a namedtuple has it, which is what a row is on Spark
+    _asdict = as_dict  # the name in a namedtuple, which is what a row is on Spark
 
     def __getitem__(self, key: int | str) -> Any:
         if not isinstance(key, str):
@@ -195,7 +195,7 @@ class Tuple:
         return self._values[fields.index(key) if position is None else position]
 
     def __getattr__(self, name: str) -> Any:
-        # Only for names that are no attribute; a slot is asked for here before it is set (copy).
+        # Called only for names that are no attribute; while an object is copied also for slots that are not set yet.
         if name[:1] == "_" and (name.startswith("__") or name in Tuple.__slots__):
             raise AttributeError(name)
         position = self._origin.fields._index.get(name)
@@ -224,9 +224,9 @@ T = TypeVar("T", bound=Tuple)
 
 @lru_cache(maxsize=1024)
 def tuple_type(kind: type[T], names: tuple[str, ...]) -> type[T]:
-    """Return `kind`, a class of tuples, for those with these fields; the same fields give the same class.
+    """Return a subclass of `kind`, a class of tuples, for these fields; equal fields give the same class.
 
-    Where many tuples are made: an attribute is found in a tenth of the time, an item in half of it. Each works without.
+    For code that makes many tuples: an attribute is found in a tenth of the time, an item in half. It is optional.
     """
     positions: dict[Any, int] = {name: position for position, name in enumerate(names)}
     positions |= {position: position for position in range(-len(names), len(names))}
@@ -253,23 +253,23 @@ def _reader(position: int) -> Callable[[Any], Any]:
 
 
 def _blank(kind: type[Tuple], names: tuple[str, ...]) -> Tuple:
-    """Return a tuple to be filled: what is copied or pickled comes back as its own class."""
+    """Return an empty tuple to be filled, so that a copy or an unpickled tuple has its own class."""
     made: Tuple = object.__new__(tuple_type(kind, names))  # type: ignore[arg-type]  # mypy: a class of a TypeVar is hashable
     return made
 
 
 def late_values(late: Tuple, fields: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return the values of a late tuple for the fields of a late stream, those of all inputs; None where its own has none."""
+    """Return the values of a late tuple for the fields of a late stream, which are those of all inputs; None for missing ones."""
     if late._origin.fields.names == fields:
         return late._values
     return tuple(map(late.as_dict().get, fields))
 
 
 def _is_method(name: str) -> bool:
-    """Whether a name that is no field is one of Storm's methods."""
+    """Return whether a name that is no field is one of Storm's methods."""
     return name in _IN_STORM or (name.startswith("get") and name[3:4].isupper())
 
 
 def is_tick(tuple: Tuple) -> bool:
-    """Whether a tuple is a tick, made by the clock every `topology.tick.tuple.freq.secs`. Source: `TupleUtils.isTick`."""
+    """Return whether a tuple is a tick of the clock (`topology.tick.tuple.freq.secs`). Source: `TupleUtils.isTick`."""
     return tuple.source_component == SYSTEM and tuple.source_stream == TICK

@@ -1,13 +1,13 @@
-"""Types of fields, and Schema: the fields that a stream carries, written as in Spark's DDL.
+"""Types of fields, and Schema: the fields of a stream, written as in Spark's DDL.
 
-    "origin string, flights long, mean double"         field, field, ...; a field is a name, a blank (or a colon), a type
+    "origin string, flights long, mean double"         field, field, ...; a field is a name, a space (or a colon), a type
 
     "array<struct<x: long, y decimal(5, 2)>>"
         array --of--> struct --x--> bigint
                              --y--> decimal(5,2)          prints array<struct<x:bigint,y:decimal(5,2)>>
 
-Laws: every way of writing a type gives the same tree (long is bigint), so equal types compare equal; what `str` prints, `parse`
-reads back.
+Laws: every spelling of a type gives the same tree (long is bigint), so equal types compare equal; `parse` reads the output of
+`str` back.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _NAMED = re.compile(r"\s*([^\s:]+)(?:\s*:\s*|\s+|\s*$)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """A type: its kind in Spark's spelling, and what is inside.
+    """A type: its kind in Spark's spelling, and the types inside.
 
-    `inner`: the element of an array, key and value of a map, the fields of a struct, which `names` names. `digits`: precision
+    `inner`: the element of an array, key and value of a map, or the fields of a struct, named by `names`. `digits`: precision
     and scale of a decimal.
 
     >>> str(FieldType.parse("Map<string, array<LONG>>", "delays"))
@@ -76,7 +76,7 @@ class FieldType:
     @staticmethod
     @cache
     def parse(written: str, field: str = "value") -> FieldType:
-        """Return the type that `written` says; ConfigError names the `field`. Cost: O(len(written)), once."""
+        """Return the type that `written` means. Raises ConfigError, which names the `field`. Cost: O(len(written)), once."""
         written = written.strip()
         simple = _SIMPLE.get(written.lower())
         if simple is not None:
@@ -131,7 +131,7 @@ def _nested(kind: str, inside: str, written: str, field: str) -> FieldType:
 
 
 def _one_bracket(inside: str) -> bool:
-    """Return whether no bracket in `inside` closes one from before it: the text is not two types side by side."""
+    """Return whether no bracket in `inside` closes one from before it, so that the text is not two adjacent types."""
     depth = 0
     for character in inside:
         depth += {"<": 1, ">": -1}.get(character, 0)
@@ -170,7 +170,7 @@ def named_types(text: str) -> Iterator[tuple[str, FieldType]]:
 
 
 def cut(text: str) -> list[str]:
-    """Return `text` cut at the commas that stand in no bracket."""
+    """Return `text` split at the commas outside of brackets."""
     closing = {"<": ">", "(": ")"}
     opened: list[str] = []
     parts = [""]
@@ -210,21 +210,21 @@ class Schema:
 
     @classmethod
     def parse(cls, text: str) -> Schema:
-        """Return the schema that `text` declares; ConfigError says which field is wrong. Cost: O(len(text))."""
+        """Return the schema that `text` declares. Raises ConfigError, which names the wrong field. Cost: O(len(text))."""
         if not isinstance(text, str) or not text.strip():
             raise ConfigError(f"a schema is a text of fields with their types, got {quote(text)}; {_EXAMPLE}")
         fields = list(named_types(text))
         return cls(tuple(name for name, _ in fields), tuple(str(kind) for _, kind in fields))
 
     def of(self, names: Iterable[str]) -> Schema:
-        """Return the schema of some of the fields, in the order given."""
+        """Return the schema of some of the fields, in the given order."""
         types = dict(zip(self.names, self.types, strict=True))
         chosen = tuple(names)
         return Schema(chosen, tuple(types[name] for name in chosen))
 
     @property
     def ddl(self) -> str:
-        """The schema as a text that Spark reads, and that `parse` reads back to an equal schema."""
+        """The schema as a text that Spark reads, and that `parse` converts back to an equal schema."""
         return ", ".join(f"{name} {kind}" for name, kind in zip(self.names, self.types, strict=True))
 
     def __len__(self) -> int:

@@ -1,17 +1,17 @@
-"""What a declared type takes: a value is emitted as the type holds it, or refused; it is never cut, rounded or guessed.
+"""The values that a declared type accepts: a value is converted exactly, or refused; it is never cut, rounded or guessed.
 
-| type | takes | gives |
+| type | accepts | result |
 |---|---|---|
-| tinyint, smallint, int, bigint | whole numbers in its range, whatever they are kept in (3, 3.0, numpy's) | int |
-| float, double | floats; whole numbers that it holds exactly; a float that is too large for `float` is refused | float |
-| decimal(p,s) | Decimals and whole numbers of no more digits | Decimal, s digits behind the point |
+| tinyint, smallint, int, bigint | whole numbers in its range, of any type (3, 3.0, numpy's) | int |
+| float, double | floats; whole numbers that it represents exactly; a float that is too large for `float` is refused | float |
+| decimal(p,s) | Decimals and whole numbers of no more digits | Decimal, s digits after the decimal point |
 | boolean | True and False (numpy's too), no number | bool |
 | string, binary | str; bytes, bytearray, memoryview | str, bytes |
 | date, timestamp | a date that is no datetime; a datetime, in UTC where it names no zone | the same, to the microsecond |
 | array, map, struct | list or tuple (numpy's arrays too); mapping; mapping or tuple with exactly these fields | list, dict, dict |
 
-None fits everywhere but as the key of a map. Both runtimes use these rules, so a bolt that works in one process emits the same
-values on Spark.
+None is accepted everywhere except as the key of a map. Both runtimes use these rules, so a bolt that works in one process emits the
+same values on Spark.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ __all__ = [
 
 
 Converter = Callable[[Any], Any]
-"""Returns a value as its type holds it, or raises Misfit."""
+"""Converts a value to its type, or raises Misfit."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 class InvalidTimestampWarning(UserWarning):
-    """Rows went to the side stream as invalid because their timestamp could not be found: a field is missing, or the bolt's
-    timestamp function failed on them."""
+    """Rows went to the side stream as invalid because they have no usable timestamp: a field is missing, or the bolt's timestamp
+    function failed on them."""
 
 
 class Misfit(ValueError):
-    """A value is not of the declared type; the text says which value, and what the type takes instead."""
+    """A value is not of the declared type; the text names the value, and the values that the type accepts."""
 
     def __init__(self, value: Any, wanted: str) -> None:
         super().__init__(f"got {quote(value)}, wanted {wanted}")
@@ -58,13 +58,13 @@ class Misfit(ValueError):
 
 @cache
 def converters_of(types: tuple[str, ...]) -> tuple[Converter, ...]:
-    """Return the converters of a schema's types, in order; made once for each schema."""
+    """Return the converters of a schema's types, in order; cached by schema."""
     return tuple(converter_of(kind) for kind in types)
 
 
 @cache
 def converter_of(kind: str | FieldType) -> Converter:
-    """Return what makes values of one type, given in DDL. Cost of a value that already fits: about 0.05 us.
+    """Return the converter of one type, given in DDL. Cost of a value that already fits: about 0.05 us.
 
     >>> converter_of("bigint")(3.0), converter_of("double")(3), converter_of("decimal(5,2)")(3)
     (3, 3.0, Decimal('3.00'))
@@ -87,10 +87,10 @@ def converter_of(kind: str | FieldType) -> Converter:
 
 
 def timestamp_of(value: Any) -> int | None:
-    """Return a value as milliseconds since 1970, None where it is no usable timestamp.
+    """Return a value as milliseconds since 1970, None if it is no usable timestamp.
 
-    Whole numbers are milliseconds, whatever they are kept in. A datetime is taken in its own zone, a naive one and a date as
-    UTC, and rounded down.
+    Whole numbers of any type are milliseconds. A datetime is converted from its own zone, a naive one and a date from UTC; the
+    result is rounded down.
 
     >>> timestamp_of(datetime(1970, 1, 1, 0, 0, 1)), timestamp_of(7.0), timestamp_of(7.5), timestamp_of("soon")
     (1000, 7, None, None)
@@ -272,23 +272,23 @@ _SIMPLE: dict[str, Converter] = {
 
 
 def _plain(value: Any) -> Any:
-    """Return the Python value of a numpy scalar, known by its shape; everything else as it is."""
+    """Return the Python value of a numpy scalar, recognised by its shape; any other value unchanged."""
     if getattr(value, "shape", None) != () or not hasattr(value, "item"):
         return value
     plain = value.item()
-    # A moment or a span in nanoseconds becomes an int, which it is not.
+    # numpy returns a datetime or a timedelta in nanoseconds as an int; keep the scalar instead.
     return value if isinstance(plain, int) and value.dtype.kind in "mM" else plain
 
 
 def _as_integer(value: Any) -> int | None:
-    """Return an int as a plain one; None for anything else, True and False included."""
+    """Return an int as a plain int; None for any other value, True and False included."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return int(value)
 
 
 def _as_whole(value: Any) -> int | None:
-    """Return a number that is whole as an int; None for any other, and for what is no number."""
+    """Return a number without a fraction as an int; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, Number):
         return None
     try:
@@ -299,7 +299,7 @@ def _as_whole(value: Any) -> int | None:
 
 
 def _as_float(value: Any) -> float | None:
-    """Return a float as a plain one, and an int where a float holds it exactly; None for anything else."""
+    """Return a float as a plain float, and an int if a float represents it exactly; None for any other value."""
     if isinstance(value, float):
         return float(value)
     number = _as_integer(value)

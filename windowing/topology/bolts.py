@@ -1,15 +1,16 @@
-"""Bolts as data: how each task gets its instance, what a user's signature says, and WindowedBolt.
+"""Bolts as data: the factory of each task's instance, the meaning of a user's signature, and WindowedBolt.
 
-What makes the instance for each task is the class, a partial of it, or an instance to be copied:
+The factory of instances is a class, a partial of it, or an instance to be copied:
 
     Count                        Count()
     functools.partial(Count, 3)  Count(3)
-    Count(3)                     a deep copy of it, as it was when it was given: `copies_of`
+    Count(3)                     a deep copy of it, as it was when it was declared: `copies_of`
 
-How a function, or `execute`, is called is read from its signature; nothing is called here, and what cannot work is a ConfigError:
+The signature of a function, or of `execute`, decides how it is called. Nothing is called here; an unusable signature is a
+ConfigError:
 
     (window)               it returns or yields its rows       CallStyle.ROWS
-    (window, collector)    it hands them to the collector      CallStyle.COLLECTOR
+    (window, collector)    it emits them to the collector      CallStyle.COLLECTOR
 """
 
 from __future__ import annotations
@@ -69,11 +70,11 @@ CHANGES_A_COLLECTION = frozenset(
 )
 
 HOW_TO_MAKE = "give an instance, or functools.partial with the arguments"
-"""The way out where a class cannot be made without arguments."""
+"""The end of an error about a class that cannot be instantiated without arguments."""
 
 
 def copies_of(instance: Any) -> Callable[[], Any]:
-    """Return what makes deep copies of `instance`, as it is now; ConfigError where it cannot be copied."""
+    """Return a factory of deep copies of `instance`, as it is now. Raises ConfigError if it cannot be copied."""
     try:
         return functools.partial(copy.deepcopy, copy.deepcopy(instance))
     except Exception as problem:
@@ -100,7 +101,7 @@ def class_of(factory: Any) -> type[Any] | None:
 
 
 class CallStyle(Enum):
-    """How a bolt is called: it returns or yields its rows, or it hands them to a collector."""
+    """How a bolt returns its rows: as the result of the call, or through a collector."""
 
     ROWS = "rows"
     COLLECTOR = "collector"
@@ -108,7 +109,7 @@ class CallStyle(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowedBolt:
-    """A bolt over windows. It is made by `bolt_of` from what `@windowed_bolt` marked.
+    """A bolt over windows, made by `bolt_of` from the mark that `@windowed_bolt` left.
 
     `outputs`: the fields of each stream, "default" first. `target`: the user's function, or class (`is_class`: each
     task makes an instance of it). `style`: whether it, or its `execute`, takes (window) or (window, collector).
@@ -123,15 +124,15 @@ class WindowedBolt:
 
     @property
     def stateful(self) -> bool:
-        """Whether it has `init_state`, and so has to be handed a state."""
+        """Whether it has `init_state`, and so needs a state."""
         return self.is_class and callable(getattr(class_of(self.target), "init_state", None))
 
     def definition(self) -> dict[str, Any]:
-        """Return what the bolt is, as plain JSON data in two parts, to be kept with a checkpoint.
+        """Return the bolt as plain JSON data in two parts, to be stored with a checkpoint.
 
         "fixed" may not change over the life of a checkpoint: stored windows and their output depend on it. "free" may
-        change at every restart. Functions are known by their names, aggregators and policies by class and parameters
-        (aggregate.py): their code is the user's to keep compatible. Raises BoltError if a policy cannot be made.
+        change at every restart. A function is identified by its name, an aggregator or a policy by class and parameters
+        (aggregate.py); the user keeps their code compatible. Raises BoltError if a policy cannot be made.
         """
         config = self.config
         fixed = {
@@ -186,20 +187,20 @@ STATE_METHODS = (
     ("pre_commit", ("txid",)),
     ("pre_rollback", ()),
 )
-"""What a class with a state has, or may have."""
+"""The methods, with their arguments, of a class with a state; only init_state is required."""
 
 
 def bound(target: type[Any], method: str) -> Callable[..., Any]:
-    """Return a method as an instance would have it, without making an instance."""
+    """Return a method as it is bound to an instance, without making an instance."""
     function = getattr(target, method)
     found = inspect.getattr_static(target, method)
     return function if isinstance(found, staticmethod | classmethod) else functools.partial(function, None)
 
 
-def style_of_function(function: Callable[..., Any], body: Any, title: str, handed: str = "window") -> CallStyle:
-    """Return the style that the signature of `function` asks for; `body` is what runs, `handed` what it is called with."""
-    forms = f"a bolt takes ({handed}) or ({handed}, collector)"
-    refuse_async(body, title, handed)
+def style_of_function(function: Callable[..., Any], body: Any, title: str, argument: str = "window") -> CallStyle:
+    """Return the style that the signature of `function` means; `body` is the code that runs, `argument` names its argument."""
+    forms = f"a bolt takes ({argument}) or ({argument}, collector)"
+    refuse_async(body, title, argument)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -215,7 +216,7 @@ def style_of_function(function: Callable[..., Any], body: Any, title: str, hande
             f"{title}{signature} does not say how it is called, but {forms}; use functools.wraps in a decorator"
         )
     if needed > 2 or not positional:
-        raise ConfigError(f"{title}{signature} cannot be called with a {handed}: {forms}")
+        raise ConfigError(f"{title}{signature} cannot be called with a {argument}: {forms}")
     if needed < 2 and not (len(positional) > 1 and positional[1].name == "collector"):
         return CallStyle.ROWS
     if inspect.isgeneratorfunction(body):
@@ -223,21 +224,21 @@ def style_of_function(function: Callable[..., Any], body: Any, title: str, hande
     return CallStyle.COLLECTOR
 
 
-def refuse_async(body: Any, title: str, handed: str = "window") -> None:
-    """Raise for a coroutine function or an async generator; `handed` is what it would be given."""
+def refuse_async(body: Any, title: str, argument: str = "window") -> None:
+    """Raise for a coroutine function or an async generator; `argument` names its argument in the error."""
     if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
         raise ConfigError(
-            f"{title!r} is async, but a {handed} is handed out for the time of one call; "
+            f"{title!r} is async, but a {argument} is handed out for the time of one call; "
             "make it a plain function (asyncio.run inside it, if it must await)"
         )
 
 
 def check_call(function: Callable[..., Any], arguments: tuple[str, ...], what: str, way_out: str) -> None:
-    """Raise where `function` cannot be called with so many arguments; `what` and `way_out` are of the sentence."""
+    """Raise if `function` cannot be called with these arguments; `what` and `way_out` are parts of the error."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # written in C, without a signature: it shows when it is called
+        return  # written in C, without a signature: an error shows when it is called
     try:
         signature.bind(*arguments)
     except TypeError as problem:
@@ -247,7 +248,7 @@ def check_call(function: Callable[..., Any], arguments: tuple[str, ...], what: s
 
 
 def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
-    """Raise for a method that `target` has and that cannot be called with its arguments, or is async."""
+    """Raise for a method of `target` that cannot be called with its arguments, or is async."""
     for method, arguments in methods:
         if getattr(target, method, None) is not None:
             written = ", ".join(("self", *arguments))
@@ -256,9 +257,9 @@ def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple
 
 
 def fields_set(of_class: type[Any], method: str = "execute") -> list[str]:
-    """Return the fields of `self` that a method sets, itself or in methods that it calls, by its source; none where there is none.
+    """Return the fields of `self` that a method sets, or that methods it calls set, from its source; an empty list without source.
 
-    `self.counts.update(...)` sets it too, where `__init__` or `prepare` makes a collection of it.
+    `self.counts.update(...)` sets a field too, if `__init__` or `prepare` assigns a collection to it.
 
     >>> class Counts:
     ...     def __init__(self): self.n = 0
@@ -293,7 +294,7 @@ def fields_set(of_class: type[Any], method: str = "execute") -> list[str]:
 
 
 def _collections_of(of_class: type[Any]) -> dict[str, None]:
-    """Return the fields that the first methods of a class set to a list, dict or set, or to one of `collections`."""
+    """Return the fields to which `__init__`, `prepare` or `open` assign a list, dict or set, or another of COLLECTIONS."""
     found: dict[str, None] = {}
     for name in ("__init__", "prepare", "open"):
         function = _parsed(getattr(of_class, name, None))
@@ -326,7 +327,7 @@ def _parsed(function: Any) -> ast.FunctionDef | None:
 
 
 def _field_of(node: ast.expr, own: str) -> str | None:
-    """Return the field of `own` that a target is, or is a part of."""
+    """Return the field of `own` that a target is, or is part of."""
     field = None
     while isinstance(node, ast.Attribute | ast.Subscript):
         field = node.attr if isinstance(node, ast.Attribute) else None

@@ -1,4 +1,4 @@
-"""TopologyBuilder: spouts and bolts by id, who reads whom and how; `build` finds every mistake and returns the plan.
+"""TopologyBuilder: collects spouts and bolts by id, and their subscriptions; `build` checks everything and returns the plan.
 
     builder = TopologyBuilder("word_count")
     builder.set_spout("sentences", sentences)
@@ -6,7 +6,7 @@
     builder.set_bolt("count", count, 2).fields_grouping("split", "word")
     topology = builder.build()
 
-Laws: nothing before `build` raises or looks at what it is given; `build` reports all mistakes together, changes nothing, and
+Laws: no method before `build` raises or checks its arguments; `build` reports all mistakes together, changes nothing, and
 may be called again. Source: Storm's `TopologyBuilder`, `BoltDeclarer`, `SpoutDeclarer`.
 """
 
@@ -47,9 +47,9 @@ _Names = Fields | str | Iterable[str]
 
 
 class Declarer(StormNames):
-    """What `set_spout` and `set_bolt` return: says what a component reads and how it is set, and returns itself.
+    """The result of `set_spout` and `set_bolt`: declares a component's inputs and settings; its methods return itself.
 
-    The grouping methods name a component and one of its streams; docs/guides/topologies.md says what each does.
+    A grouping method names a component and one of its streams; docs/guides/topologies.md describes the groupings.
     """
 
     __slots__ = ("_component",)
@@ -58,57 +58,57 @@ class Declarer(StormNames):
         self._component = component
 
     def fields_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read it so that tuples with equal values of these fields reach one task."""
+        """Subscribe; tuples with equal values of these fields go to one task."""
         return self.grouping(component, FieldsGrouping(_names(fields)), stream)
 
     def partial_key_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read it so that tuples with equal values of these fields reach one of two tasks, the less loaded one."""
+        """Subscribe; tuples with equal values of these fields go to one of two tasks, the less loaded one."""
         return self.grouping(component, PartialKeyGrouping(_names(fields)), stream)
 
     def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read it so that each task gets as many tuples as every other."""
+        """Subscribe; each task gets the same number of tuples."""
         return self.grouping(component, ShuffleGrouping(), stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read it as by shuffle, among the tasks in the emitter's own worker if there are any."""
+        """Subscribe as by shuffle, but only to tasks in the emitter's own worker if there are any."""
         return self.grouping(component, LocalOrShuffleGrouping(), stream)
 
     def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read it by whatever grouping; it is a shuffle."""
+        """Subscribe with any grouping; it is a shuffle."""
         return self.grouping(component, NoneGrouping(), stream)
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read it so that every task gets every tuple."""
+        """Subscribe; every task gets every tuple."""
         return self.grouping(component, AllGrouping(), stream)
 
     def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read it so that task 0 gets every tuple."""
+        """Subscribe; task 0 gets every tuple."""
         return self.grouping(component, GlobalGrouping(), stream)
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read a stream on which the emitter names the task."""
+        """Subscribe to a stream on which the emitter names the task."""
         return self.grouping(component, DirectGrouping(), stream)
 
     def custom_grouping(self, component: str, grouping: Any, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read it by a function of (values, tasks) that returns the index of a task, or several."""
+        """Subscribe with a function of (values, tasks) that returns the index of a task, or several."""
         return self.grouping(component, CustomGrouping(grouping), stream)
 
     def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Read a stream by a grouping that is given as data."""
+        """Subscribe to a stream with a grouping object."""
         self._component.inputs.append(Subscription(_text(component), _text(stream), grouping))
         return self
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> Declarer:
-        """Set this component alone, by Storm's keys or typed names; a later setting wins."""
+        """Set options of this component only, by Storm's keys or typed names; a later setting wins."""
         self._component.settings += [*(settings or {}).items(), *typed.items()]
         return self
 
     def add_configuration(self, key: str, value: Any) -> Declarer:
-        """Set one key of this component, as in Storm."""
+        """Set one option of this component by its key, as in Storm."""
         return self.configure({key: value})
 
     def set_num_tasks(self, tasks: int) -> Declarer:
-        """Set the number of tasks, which is what `parallelism` says too."""
+        """Set the number of tasks, like `parallelism`."""
         self._component.parallelism = tasks
         return self
 
@@ -117,7 +117,7 @@ class Declarer(StormNames):
 
 
 class TopologyBuilder(StormNames):
-    """Collects a topology. `name` is what it is called in messages, drawings and checkpoints.
+    """Collects a topology. `name` is used in messages, drawings and checkpoints.
 
     >>> from windowing.topology.decorators import bolt, spout
     >>> @spout(output="sentence string")
@@ -150,11 +150,11 @@ class TopologyBuilder(StormNames):
         return self._add(ComponentDeclaration(id, spout, parallelism, is_spout=True))
 
     def set_bolt(self, id: str, bolt: Any, parallelism: int = 1) -> Declarer:
-        """Add a bolt under an id; what is returned says what it reads."""
+        """Add a bolt under an id; declare its inputs on the result."""
         return self._add(ComponentDeclaration(id, bolt, parallelism, is_spout=False))
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TopologyBuilder:
-        """Set the whole topology, by Storm's keys or typed names; a later setting wins.
+        """Set options of the whole topology, by Storm's keys or typed names; a later setting wins.
 
         >>> builder = TopologyBuilder().configure({"topology.message.timeout.secs": 60}, max_spout_pending=1000)
         """
@@ -180,7 +180,7 @@ class TopologyBuilder(StormNames):
         return Declarer(component)
 
     def _names_problems(self) -> Iterable[str]:
-        """Yield what is wrong with names before they can be used: the topology's, ids that are no text, ids given twice."""
+        """Yield a sentence for each wrong name: that of the topology, ids that are no text, ids given twice."""
         problem = name_problem(self.name, "the name of a topology")
         if problem is not None:
             yield problem
@@ -216,10 +216,10 @@ def _topology(name: str, resolved: ResolvedTopology) -> Topology:
 
 
 def _names(fields: Any) -> tuple[str, ...]:
-    """Return the fields of a grouping as they were given; `build` says what is wrong with them."""
+    """Return the fields of a grouping as they were given; `build` reports wrong ones."""
     return tuple(map(_text, [fields] if isinstance(fields, str) or not isinstance(fields, Iterable) else fields))
 
 
 def _text(name: Any) -> str:
-    """Return a name; what is none is quoted, and then not found by `build`."""
+    """Return a name; any other object is quoted, and `build` reports it as unknown."""
     return name if isinstance(name, str) else quote(name)

@@ -1,15 +1,15 @@
-"""Components: the classes of spouts and bolts, and what `open` and `prepare` are handed.
+"""Components: the base classes of spouts and bolts, and the arguments of `open` and `prepare`.
 
-| class                | is called                                       | who acks                                       |
+| class                | its methods                                     | acked by                                       |
 |----------------------|-------------------------------------------------|------------------------------------------------|
 | Spout                | open, next_tuple, ack, fail, ...                | its tuples are tracked if emitted with an id   |
 | Bolt                 | prepare(context, collector), execute(tuple)     | the bolt: collector.ack(tuple) or .fail(tuple) |
-| BasicBolt            | prepare(context), execute(tuple[, collector])   | the driver, when execute has returned          |
+| BasicBolt            | prepare(context), execute(tuple[, collector])   | the driver, after execute has returned         |
 | StatefulBolt         | init_state(state), then as a Bolt               | the bolt; held until the checkpoint commits    |
 | StatefulWindowedBolt | init_state(state), execute(window[, collector]) | the driver, when the tuple expires             |
 
-A class of one's own need not inherit: only Bolt (who acks) has to be said by inheritance. Storm's `declareOutputFields` is the
-`output=` of the decorator; its `topoConf` argument is `context.config`. Every task makes an instance of its own.
+A user's class need not inherit, except from Bolt, which declares that it acks by itself. The `output=` of the decorator replaces
+Storm's `declareOutputFields`; `context.config` replaces its `topoConf` argument. Every task makes its own instance.
 Source: `ISpout`, `IBolt`, `IBasicBolt`, `IStatefulBolt`, `IStatefulWindowedBolt`, `IComponent`.
 """
 
@@ -42,11 +42,11 @@ __all__ = [
 
 
 class TaskContext(NamedTuple):
-    """What `open` and `prepare` are handed: a TopologyContext. Source: the parts of Storm's that mean something here.
+    """The TopologyContext that `open` and `prepare` get. Source: the parts of Storm's that have a meaning here.
 
     component: the id in the topology, or the bolt's name where it runs alone. task_index: from 0 to tasks - 1 (Storm's
-    `getThisTaskIndex`). config: the settings; what Storm passes as `topoConf`. task_ids: the ids of the tasks of each component of
-    a topology; empty where there is none to send to: alone, and in Trident, a task's id is its index.
+    `getThisTaskIndex`). config: the settings; Storm's `topoConf`. task_ids: the ids of the tasks of each component of a topology.
+    It is empty for a bolt that runs alone and in Trident, where there is no other task to send to; a task's id is then its index.
 
     >>> context = TaskContext("count", task_index=1, tasks=4, task_ids={"count": range(2, 6)})
     >>> context.task, context.component_tasks("count"), TaskContext("count", 1, 4).task
@@ -61,7 +61,7 @@ class TaskContext(NamedTuple):
 
     @property
     def task(self) -> int:
-        """The id of the task: what `emit` returns and `emit_direct` takes. Source: `getThisTaskId`."""
+        """The id of the task, as `emit` returns it and `emit_direct` takes it. Source: `getThisTaskId`."""
         return self.component_tasks(self.component)[self.task_index]
 
     def component_tasks(self, component: str) -> range:
@@ -75,7 +75,7 @@ class TaskContext(NamedTuple):
         return range(self.tasks)
 
     def called(self, kind: str) -> str:
-        """Return how errors call the task: its component, and the task where there are several.
+        """Return the name of the task in errors: its component, with the task's index where there are several.
 
         >>> TaskContext("count").called("bolt"), TaskContext("count", 1, 4).called("bolt")
         ("bolt 'count'", "task 1 of bolt 'count'")
@@ -107,8 +107,8 @@ TaskContext.__getattr__ = _no_such  # type: ignore[attr-defined]  # the body of 
 
 
 class TopologyContext(Protocol):
-    """What a task knows of itself. `task` is its id, by which `emit` and `emit_direct` know it, `task_index` counts from 0 within
-    the component, `component_tasks` gives the ids of a component's tasks.
+    """The identity of a task within its topology. `task` is its id, as in `emit` and `emit_direct`; `task_index` counts from 0
+    within the component; `component_tasks` returns the ids of a component's tasks.
     """
 
     @property
@@ -126,28 +126,28 @@ class TopologyContext(Protocol):
 
 
 class BasicOutputCollector(Protocol):
-    """What a BasicBolt or a function emits to: every tuple is anchored to the one that is being executed.
+    """The collector of a BasicBolt or a function: every emitted tuple is anchored to the tuple that is being executed.
 
-    A row leaves when `execute` has returned, so `emit` returns no tasks. `emit_direct` takes the id of a task.
+    Rows are sent after `execute` has returned, so `emit` returns no tasks. `emit_direct` takes the id of a task.
     """
 
     def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit a row, or an object with the stream's fields, to all that read the stream."""
+        """Emit a row, or an object with the stream's fields, to all subscribers of the stream."""
 
     def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit a row to one task of each component that reads the stream by a direct grouping."""
+        """Emit a row to one task of each component that subscribes to the stream by a direct grouping."""
 
 
 class OutputCollector(Protocol):
-    """What a Bolt emits to; `anchors` are the tuples that the new one comes from (none: it is not tracked).
+    """The collector of a Bolt; `anchors` are the tuples from which the new one is derived (none: it is not tracked).
 
-    `emit` returns the ids of the tasks that the row goes to, `emit_direct` takes one of such.
+    `emit` returns the ids of the tasks that get the row; `emit_direct` takes one such id.
     """
 
     def emit(
         self, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
-        """Emit a row to all that read the stream, and return the ids of the tasks that it goes to."""
+        """Emit a row to all subscribers of the stream, and return the ids of the tasks that get it."""
 
     def emit_direct(
         self, task: int, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
@@ -155,117 +155,117 @@ class OutputCollector(Protocol):
         """Emit a row to one task, by a direct grouping."""
 
     def ack(self, tuple: Tuple) -> None:
-        """Say that a tuple is done; what was anchored to it is not waited for by the bolt."""
+        """Ack a tuple: this bolt is done with it; its anchored descendants are acked by the bolts that get them."""
 
     def fail(self, tuple: Tuple) -> None:
-        """Say that a tuple failed: its spout is notified, and may emit it again."""
+        """Fail a tuple: its spout is notified, and may emit it again."""
 
     def reset_timeout(self, tuple: Tuple) -> None:
-        """Begin the timeout of a tuple's trees anew."""
+        """Restart the timeout of a tuple's trees."""
 
     def report_error(self, error: BaseException) -> None:
-        """Report an error without ending anything."""
+        """Report an error; processing continues."""
 
 
 class SpoutOutputCollector(Protocol):
-    """What a spout emits to; a tuple with a `message_id` is tracked, and comes back by `ack` or `fail` with it."""
+    """The collector of a spout; a tuple with a `message_id` is tracked, and the spout's `ack` or `fail` is called with the id."""
 
     def emit(self, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]:
-        """Emit a row to all that read the stream, and return the ids of the tasks that it goes to."""
+        """Emit a row to all subscribers of the stream, and return the ids of the tasks that get it."""
 
     def emit_direct(self, task: int, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
         """Emit a row to one task, by a direct grouping."""
 
     def report_error(self, error: BaseException) -> None:
-        """Report an error without ending anything."""
+        """Report an error; processing continues."""
 
 
 class _Component:
     def get_component_configuration(self) -> Mapping[str, Any] | None:
-        """Return settings of this component alone, by Storm's keys; read once, when the topology is built."""
+        """Return settings of this component only, by Storm's keys; called once, when the topology is built."""
         return None
 
 
 class Spout(_Component, ABC):
-    """A source of tuples. `ack`, `fail` and `give_up` may take (message_id, values): then they are handed the values too.
+    """A source of tuples. `ack`, `fail` and `give_up` may take (message_id, values); then they get the values too.
 
-    `fail` asks for a message again, after its back-off; `give_up` says that it failed for the last time and is a dead letter.
+    `fail` requests a message again, after its back-off; `give_up` reports that it failed for the last time and is a dead letter.
 
-    The driver calls `next_tuple` again and again, one call at a time, on the thread of `ack` and `fail`; emitting nothing
-    says that there is nothing now. Source: `ISpout`, JStorm's `IAckValueSpout` and `IFailValueSpout`.
+    The driver calls `next_tuple` repeatedly, one call at a time, on the thread of `ack` and `fail`. A call that emits nothing
+    means that there is no data now. Source: `ISpout`, JStorm's `IAckValueSpout` and `IFailValueSpout`.
     """
 
     def open(self, context: TopologyContext, collector: SpoutOutputCollector) -> None:
-        """Begin: called once, before anything else."""
+        """Open the spout: called once, before every other method."""
         self.context, self.collector = context, collector
 
     @abstractmethod
     def next_tuple(self) -> None:
-        """Emit some tuples to the collector, or none; never wait."""
+        """Emit some tuples to the collector, or none; do not block."""
 
-    # These are given more than one argument by some spouts, so their types are left open here.
+    # Some spouts take more than one argument here, so the types are left open.
     ack: Any = None
     fail: Any = None
     give_up: Any = None
 
     def activate(self) -> None:
-        """Go on after `deactivate`."""
+        """Resume after `deactivate`."""
 
     def deactivate(self) -> None:
         """Pause: `next_tuple` is not called until `activate`."""
 
     def close(self) -> None:
-        """End; not called where the process is killed."""
+        """Close the spout; not called when the process is killed."""
 
 
 class Bolt(_Component, ABC):
-    """A bolt that anchors and acks by itself. Every tuple has to be acked or failed in the end. Source: `IRichBolt`."""
+    """A bolt that anchors and acks by itself. It must ack or fail every tuple eventually. Source: `IRichBolt`."""
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Begin: called once, before the first tuple."""
+        """Prepare the bolt: called once, before the first tuple."""
         self.context, self.collector = context, collector
 
     @abstractmethod
     def execute(self, tuple: Tuple) -> None:
-        """Take one tuple; ack or fail it now or later."""
+        """Process one tuple; ack or fail it now or later."""
 
     def cleanup(self) -> None:
-        """End; not called where the process is killed."""
+        """Release resources; not called when the process is killed."""
 
 
 class BasicBolt(_Component, ABC):
-    """A bolt whose tuples are acked when `execute` returns; what it emits is anchored to the tuple. Source: `IBasicBolt`.
+    """A bolt whose tuples the driver acks when `execute` returns; its rows are anchored to the tuple. Source: `IBasicBolt`.
 
     `execute` takes (tuple) and returns or yields rows, or (tuple, collector) and emits them.
     """
 
-    # One or two parameters, as the class needs; @bolt checks which.
+    # It has one or two parameters, as the class needs; @bolt checks them.
     execute: Any
 
     def prepare(self, context: TopologyContext) -> None:
-        """Begin: called once, before the first tuple."""
+        """Prepare the bolt: called once, before the first tuple."""
 
     def cleanup(self) -> None:
-        """End; not called where the process is killed."""
+        """Release resources; not called when the process is killed."""
 
 
 class _Stateful:
     @abstractmethod
     def init_state(self, state: Any) -> None:
-        """Take the state, before the first tuple and again after each rollback."""
+        """Set the state, before the first tuple and again after each rollback."""
 
     def pre_prepare(self, txid: int) -> None:
-        """Put what is in memory into the state: checkpoint `txid` is about to be prepared."""
+        """Write values held in memory to the state: checkpoint `txid` is about to be prepared."""
 
     def pre_commit(self, txid: int) -> None:
         """Checkpoint `txid` is about to be committed."""
 
     def pre_rollback(self) -> None:
-        """Forget what is in memory: `init_state` comes next."""
+        """Discard values held in memory: `init_state` is called next."""
 
 
 class StatefulBolt(_Stateful, Bolt):
-    """A Bolt with a state that outlives it; `ack` takes effect when the checkpoint commits. Source: `IStatefulBolt`."""
+    """A Bolt with a state that survives its task; `ack` takes effect when the checkpoint commits. Source: `IStatefulBolt`."""
 
 
 class StatefulWindowedBolt(_Stateful, ABC):
@@ -274,15 +274,15 @@ class StatefulWindowedBolt(_Stateful, ABC):
     execute: Any
 
     def prepare(self, context: TopologyContext) -> None:
-        """Begin: called once, before the first window."""
+        """Prepare the bolt: called once, before the first window."""
 
     def cleanup(self) -> None:
-        """End; not called where the process is killed."""
+        """Release resources; not called when the process is killed."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class InputSpout:
-    """A source that the driver is handed when it starts: batches of rows in one process, a streaming DataFrame on Spark.
+    """A source whose rows are passed to the driver at its start: batches of rows in one process, a streaming DataFrame on Spark.
 
     >>> InputSpout("word string").outputs["default"].names
     ('word',)

@@ -1,10 +1,10 @@
-"""TopologyConfig: the settings of a topology, by Storm's keys or by typed names, in one frozen value.
+"""TopologyConfig: the settings of a topology, by Storm's keys or by typed names, as one frozen value.
 
     configure({"topology.message.timeout.secs": 30})  ==  configure(message_timeout=seconds(30))
 
-`KEYS` is the table: each row a Storm key, the name it has here, what a value is, and where it may stand. A key of Storm's
-that means nothing here is refused with the reason; a key of one's own (it has a dot, and does not begin with "topology.",
-"storm." or "windowing.") is kept in `own` for the components to read.
+`KEYS` is the table: each row has a Storm key, its typed name here, the kind of value, and the scopes in which it is allowed. A
+Storm key without a meaning here is refused with the reason. A user's own key (it has a dot, and does not begin with "topology.",
+"storm." or "windowing.") is kept in `own` for the components.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ __all__ = [
     "Misplaced",
     "Setting",
     "TopologyConfig",
-    "pointless",
     "read_settings",
+    "refused_settings",
     "without_effect",
 ]
 
 
 Setting = tuple[str, Any]
-"""A key as it was written, and its value."""
+"""A key as it was written, with its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyConfig:
-    """What holds for a whole topology; the defaults are Storm's, where nothing else is said.
+    """The settings of a whole topology; the defaults are Storm's where nothing else is stated.
 
-    message_timeout_ms: after it a tuple tree has failed. max_spout_pending: how many of a spout task's tuples may be in
-    flight (None: any number). acker_executors: 0 acks at emit. acker_rotation: exact deadlines if None, else Storm's rotation
-    of so many buckets. max_attempts, retry_delay_ms, retry_delay_max_ms: how often a message is emitted before it is a dead
-    letter (None: no limit, as in Storm), and how long a failed one waits. tick_tuple_freq_ms: how often bolts get a tick
-    (None: never). state_provider: None is "sqlite" where the cluster is given a path, else "memory". max_task_parallelism: an
-    upper bound for every component. batch_emit_interval_ms, max_batch_size: of Trident in one process, from one batch to the
-    next at least (Storm's is 500), and how many tuples of a spout of single tuples are a batch. own: keys of one's own.
+    message_timeout_ms: a tuple tree fails after it. max_spout_pending: how many tuples of a spout task may be in
+    flight (None: no limit). acker_executors: with 0, tuples are acked when they are emitted. acker_rotation: None for exact
+    deadlines, else Storm's rotation of so many buckets. max_attempts, retry_delay_ms, retry_delay_max_ms: how often a message is
+    emitted before it is a dead letter (None: no limit, as in Storm), and how long a failed one waits. tick_tuple_freq_ms: how often
+    bolts get a tick (None: never). state_provider: None is "sqlite" where the cluster has a path, else "memory".
+    max_task_parallelism: an upper bound for every component. batch_emit_interval_ms, max_batch_size: for Trident in one process,
+    the minimum time between batches (Storm's is 500), and the number of tuples of a batch from a spout of single tuples. own: the
+    user's own keys.
 
     >>> from windowing.windows.measures import seconds
     >>> TopologyConfig.of({"topology.max.spout.pending": 1000}, message_timeout=seconds(0.5)).message_timeout_ms
@@ -75,7 +76,7 @@ class TopologyConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TopologyConfig:
-        """Return the config that the settings make, or raise ConfigError with a sentence for each wrong one."""
+        """Return the config of the settings, or raise ConfigError with a sentence for each wrong one."""
         values, problems = read_settings([*(settings or {}).items(), *typed.items()], "topology")
         if problems:
             raise ConfigError("; ".join(problems))
@@ -83,13 +84,13 @@ class TopologyConfig:
 
     @property
     def timeouts(self) -> bool:
-        """Whether tuple trees can time out: message timeouts are on, and there is an acker to see them."""
+        """Whether tuple trees can time out: message timeouts are on, and there is an acker to detect them."""
         return self.enable_message_timeouts and self.acker_executors > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentConfig:
-    """What holds for one component: what is in `given`, None too, and the keys of one's own; all else is as the topology says."""
+    """The settings of one component: those in `given`, None values too, and the user's own; the others are the topology's."""
 
     max_spout_pending: int | None = None
     tick_tuple_freq_ms: int | None = None
@@ -99,15 +100,15 @@ class ComponentConfig:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ComponentConfig:
-        """Return the config of what `read_settings` has read."""
+        """Return the config with the result of `read_settings`."""
         return cls(**values, given=frozenset(values) - {"own"})
 
 
 @dataclass(frozen=True, slots=True)
 class SettingKind:
-    """How a value is read: by Storm's key (`read`), and by its typed name (`read_typed`).
+    """How a value is parsed: for Storm's key (`read`), and for its typed name (`read_typed`).
 
-    Both raise ValueError for a value that is not what is `wanted`, or `wanted_typed`.
+    Both raise ValueError for a value that does not match `wanted`, or `wanted_typed`.
     """
 
     wanted: str
@@ -118,7 +119,7 @@ class SettingKind:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row of the table; `scopes` are where the key may stand: "topology", "spout", "bolt"."""
+    """One row of the table; `scopes` are where the key is allowed: "topology", "spout", "bolt"."""
 
     storm: str
     typed: str
@@ -170,16 +171,16 @@ def _provider(value: Any) -> str:
     return str(value)
 
 
-def _same(wanted: str, read: Callable[[Any], Any]) -> SettingKind:
+def _one_form(wanted: str, read: Callable[[Any], Any]) -> SettingKind:
     return SettingKind(wanted, read, wanted, read)
 
 
 def _count(least: int) -> SettingKind:
-    return _same(f"a whole number, {least} or more", _whole(least))
+    return _one_form(f"a whole number, {least} or more", _whole(least))
 
 
 def _limit(least: int) -> SettingKind:
-    return _same(f"a whole number, {least} or more, or None for no limit", _optional(_whole(least)))
+    return _one_form(f"a whole number, {least} or more, or None for no limit", _optional(_whole(least)))
 
 
 def _millis(least: int) -> SettingKind:
@@ -188,7 +189,7 @@ def _millis(least: int) -> SettingKind:
 
 
 _A_SPAN = "a span of {} ms or more, such as seconds(1)"
-_BOOLEAN = _same("True or False", _flag)
+_BOOLEAN = _one_form("True or False", _flag)
 _SECONDS = SettingKind("a positive number of seconds, in whole milliseconds", _seconds, _A_SPAN.format(1), _span(1))
 _TICKS = SettingKind(
     f"{_SECONDS.wanted}, or None for no ticks",
@@ -196,8 +197,8 @@ _TICKS = SettingKind(
     f"{_SECONDS.wanted_typed}, or None for no ticks",
     _optional(_span(1)),
 )
-_ROTATION = _same("a whole number of buckets, 2 or more, or None for exact deadlines", _optional(_whole(2)))
-_PROVIDER = _same("'memory' or 'sqlite'", _provider)
+_ROTATION = _one_form("a whole number of buckets, 2 or more, or None for exact deadlines", _optional(_whole(2)))
+_PROVIDER = _one_form("'memory' or 'sqlite'", _provider)
 
 
 KEYS = (
@@ -239,9 +240,9 @@ KEYS = (
     Key("topology.spout.max.batch.size", "max_batch_size", "max_batch_size", _count(1)),
     Key("topology.debug", "debug", "debug", _BOOLEAN, ("topology", "spout", "bolt")),
 )
-"""Every key that means something here."""
+"""Every key that has a meaning here."""
 
-POINTLESS = {
+REFUSED_PREFIXES = {
     "topology.tasks": "the number of tasks is the parallelism= of set_spout and set_bolt, or set_num_tasks",
     "topology.name": "the name is given to TopologyBuilder",
     "topology.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
@@ -249,11 +250,11 @@ POINTLESS = {
     "topology.bolts.": "windows are declared by @windowed_bolt(length=..., slide=..., timestamp=..., lag=...)",
     "topology.trident.": "a batch is what the driver cuts: batches= locally, the trigger on Spark",
 }
-"""Beginnings of Storm's keys that mean nothing here but would change results or the topology there, and what to do instead."""
+"""Prefixes of Storm's keys without a meaning here that change results or the topology there, with what to do instead."""
 
 _WORKERS = "there are no worker processes of Storm's: LocalCluster is one process, on Spark configure the session"
 _QUEUES = "there are no queues between threads; a spout stops at topology.max.spout.pending"
-_IDLE = "a spout that has nothing is asked again after topology.sleep.spout.wait.strategy.time.ms"
+_SPOUT_WAIT = "a spout that has nothing is asked again after topology.sleep.spout.wait.strategy.time.ms"
 
 WITHOUT_EFFECT = {
     "topology.workers": "LocalCluster is one process; on Spark the session's executors and cores decide",
@@ -267,8 +268,8 @@ WITHOUT_EFFECT = {
     "topology.producer.": _QUEUES,
     "topology.batch.flush.": _QUEUES,
     "topology.bolt.wait.": "the loop waits for the next deadline",
-    "topology.sleep.spout.wait.strategy": _IDLE,
-    "topology.spout.wait.": _IDLE,
+    "topology.sleep.spout.wait.strategy": _SPOUT_WAIT,
+    "topology.spout.wait.": _SPOUT_WAIT,
     "topology.fall.back.on.java.": "values are of declared types, nothing is serialized by Java",
     "topology.testing.": "tuples are checked against the declared types",
     "topology.eventlogger.": "there is no event logger",
@@ -283,32 +284,32 @@ WITHOUT_EFFECT = {
     "topology.classpath": _WORKERS,
     "topology.environment": _WORKERS,
 }
-"""Beginnings of Storm's keys that change no result there and nothing here, and why: they are taken, and logged once."""
+"""Prefixes of Storm's keys that change no result, with the reason: they are accepted, and logged once."""
 
 
 def without_effect(names: Iterable[str]) -> str | None:
-    """Return the sentence about those of the keys that have no effect here, None if there are none of them.
+    """Return the sentence about the keys without effect here, None if there are none.
 
     >>> without_effect(["topology.workers", "app.host"])
     "without effect: topology.workers (LocalCluster is one process; on Spark the session's executors and cores decide)"
     """
-    found = {name: reason for name in names if (reason := _idle(name)) is not None}
+    found = {name: reason for name in names if (reason := _no_effect_reason(name)) is not None}
     listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(found.items()))
     return f"without effect: {listed}" if listed else None
 
 
-def _idle(name: str) -> str | None:
+def _no_effect_reason(name: str) -> str | None:
     return next((reason for beginning, reason in WITHOUT_EFFECT.items() if name.startswith(beginning)), None)
 
 
 class Misplaced(NamedTuple):
-    """Settings that one kind of topology refuses: why, by attribute, and what it says of them."""
+    """Settings that one kind of topology refuses: the reason for each attribute, and the end of the sentence."""
 
     reasons: Mapping[str, str]
     says: str
 
     def sentence(self, attribute: str) -> str:
-        """Return what follows the name of the setting in its refusal."""
+        """Return the part of the refusal that follows the name of the setting."""
         return f"({self.reasons[attribute]}) {self.says}"
 
 
@@ -339,11 +340,11 @@ WINDOWS_OUTSIDE_TRIDENT: Mapping[str, str] = {
     "watermark_interval": "a turn is a batch",
     "aggregate": "the aggregator of a Trident window is what window() is given",
 }
-"""The options of windowed bolts that a window of Trident refuses, and why."""
+"""The options of windowed bolts that a Trident window refuses, with the reason."""
 
 
-def pointless(config: TopologyConfig, misplaced: Misplaced) -> Iterator[str]:
-    """Yield a sentence for each setting that says something else than its default, and is refused."""
+def refused_settings(config: TopologyConfig, misplaced: Misplaced) -> Iterator[str]:
+    """Yield a sentence for each refused setting whose value is not its default."""
     defaults = TopologyConfig()
     for key in KEYS:
         if key.attribute in misplaced.reasons and getattr(config, key.attribute) != getattr(defaults, key.attribute):
@@ -351,7 +352,7 @@ def pointless(config: TopologyConfig, misplaced: Misplaced) -> Iterator[str]:
 
 
 def read_settings(settings: Iterable[Setting], scope: str) -> tuple[dict[str, Any], list[str]]:
-    """Return (arguments of the config of this scope, a sentence for each setting that is wrong); a later one wins.
+    """Return (arguments of the config of this scope, a sentence for each wrong setting); a later setting wins.
 
     `scope` is "topology", "spout" or "bolt". Cost: O(settings).
     """
@@ -362,18 +363,18 @@ def read_settings(settings: Iterable[Setting], scope: str) -> tuple[dict[str, An
     for name, value in settings:
         key = by_name.get(name) if isinstance(name, str) else None
         if key is None:
-            problem = _foreign(name, value)
+            problem = _problem_of_own_key(name, value)
             if problem is None:
                 own[name] = value
         elif scope not in key.scopes:
             problem = _misplaced(key, name, scope)
         else:
-            problem = _take(key, name, value, values)
+            problem = _read_setting(key, name, value, values)
         problems += [] if problem is None else [problem]
     return values | {"own": own}, problems
 
 
-def _take(key: Key, name: str, value: Any, values: dict[str, Any]) -> str | None:
+def _read_setting(key: Key, name: str, value: Any, values: dict[str, Any]) -> str | None:
     kind = key.kind
     wanted, read = (kind.wanted, kind.read) if name == key.storm else (kind.wanted_typed, kind.read_typed)
     try:
@@ -390,15 +391,15 @@ def _misplaced(key: Key, name: str, scope: str) -> str:
     return f"{name} is for {where}, not for a {scope}; leave it out here"
 
 
-def _foreign(name: Any, value: Any) -> str | None:
-    """Return what is wrong with a key that the table does not know, None for a good one of the user's own."""
+def _problem_of_own_key(name: Any, value: Any) -> str | None:
+    """Return the problem with a key that is not in the table, None for a valid key of the user's own."""
     if not isinstance(name, str) or not name:
         return f"a key is a text such as 'topology.max.spout.pending', got {quote(name)}; write one"
-    for beginning, reason in POINTLESS.items():
+    for beginning, reason in REFUSED_PREFIXES.items():
         if name.startswith(beginning):
             return f"{name} has no meaning here: {reason}"
     ours = name.startswith(("topology.", "storm.", "windowing."))
-    if _idle(name) is None and (ours or "." not in name):
+    if _no_effect_reason(name) is None and (ours or "." not in name):
         known = [key.storm if ours else key.typed for key in KEYS]
         return f"unknown key {quote(name)}; {did_you_mean(name, known)} (a key of your own needs a dot: 'app.host')"
     return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {quote(value)}"

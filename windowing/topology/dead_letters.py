@@ -1,14 +1,14 @@
-"""Dead letters: what was given up, on a stream that every component has, `dead_letters`, the same on both runtimes.
+"""Dead letters: messages, tuples and windows that were given up, on the stream `dead_letters` of every component, on both runtimes.
 
     component  task  attempts  error                      window_start  window_end  window_key  tuples (JSON)
     split      1     5         too long                   -             -           -           [{"component": "in", ...}]
     count      0     1         bolt 'count' failed on...  0             10000       the         [{"word": "the", "at": 8000}]
 
-A message, or a tuple, that failed in every attempt (in one process: or that no spout sends again) is on the stream of the component
-that failed it, or where its tree was last seen; a window that failed, where the bolt says `on_error="dead_letter"`, on that of its
-bolt. Bolts read it like any other stream.
+A message, or a tuple, that failed in every attempt (in one process also one that no spout sends again) goes to the stream of the
+component that failed it, or in which its tree was last seen. A window that failed goes, with `on_error="dead_letter"`, to the
+stream of its bolt. Bolts subscribe to it like to any other stream.
 
-Law: what is a dead letter is done with for its source only when all who read the dead letter are done with that.
+Law: the source's tuple of a dead letter is acked only when all subscribers have acked the dead letter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 DEAD_LETTERS = "dead_letters"
-"""The stream; no component may have one of its own by this name."""
+"""The name of the stream; no component may declare a stream of this name."""
 
 DEAD_LETTER_FIELDS = Schema.parse(
     "component string, task int, attempts int, error string, window_start long, window_end long, window_key string, "
@@ -41,10 +41,11 @@ DEAD_LETTER_FIELDS = Schema.parse(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """What was given up. `task` is None for a message, whose component alone is known, `tuples` for a window that holds partials.
+    """A message, tuple or window that was given up.
 
-    tuples: the rows of a window; else the one Tuple that failed, or for a message of a spout the Tuple that the spout emitted
-    under `message_id`. error: what the bolt raised, or in words why it failed. window_end is None outside of windows.
+    task: None for a message, of which only the component is known. tuples: the rows of a window, None if it holds partials; else
+    the one Tuple that failed, or for a message of a spout the Tuple that the spout emitted under `message_id`. error: the exception
+    of the bolt, or the reason in words. window_end: None if it is not a window.
 
     >>> letter = DeadLetter(component="count", task=0, error="no", tuples=[{"n": 1}], window_start=0, window_end=10)
     >>> letter.row()
@@ -63,7 +64,7 @@ class DeadLetter:
 
     @classmethod
     def of_window(cls, bolt: str, task: int, error: BaseException | str, window: TupleWindow) -> DeadLetter:
-        """Return the dead letter of a window on which a bolt failed; it keeps the tuples, not the window."""
+        """Return the dead letter of a window on which a bolt failed; it copies the tuples and does not keep the window."""
         return cls(
             component=bolt,
             task=task,
@@ -81,7 +82,7 @@ class DeadLetter:
 
     @property
     def is_message(self) -> bool:
-        """Whether it is a message of a spout that was given up, after attempts of its whole tree."""
+        """Whether it is a message of a spout, given up after attempts of its whole tree."""
         return self.task is None
 
     @property
@@ -94,7 +95,7 @@ class DeadLetter:
         return tuple(self.tuples[0])
 
     def row(self) -> tuple[Any, ...]:
-        """Return it as a row of the stream. Cost: JSON of its tuples."""
+        """Return the row of the stream. Cost: JSON of its tuples."""
         rows = None if self.tuples is None else [self._as_plain(each) for each in self.tuples]
         return (
             self.component,
@@ -108,7 +109,7 @@ class DeadLetter:
         )
 
     def _as_plain(self, row: Any) -> Any:
-        """Return a row by name, where it has names; a single tuple with where it comes from."""
+        """Return a row as a dict by name, where it has names; a single tuple with its component and stream."""
         if isinstance(row, Tuple) and not self.is_window:
             return {"component": row.source_component, "stream": row.source_stream, "values": _named(row)}
         return _named(row)
@@ -118,12 +119,12 @@ _LONG_BITS = 2_000
 
 
 def as_json(value: Any) -> str:
-    """Return the text of a value, whatever its `__str__` does."""
+    """Return a value as text, even if its `__str__` raises."""
     return represented(value, str)
 
 
 def _named(row: Any) -> Any:
-    """Return the values of a row by name; one that cannot be read (spark/unreadable.py) is what its repr says."""
+    """Return the values of a row by name; a value that cannot be read (spark/unreadable.py) is replaced by its repr."""
     by_name = getattr(row, "_asdict", None)
     try:
         return row if by_name is None else by_name()
@@ -133,7 +134,7 @@ def _named(row: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can have it: the keys of a map are texts, and so are ints of more digits than Python writes out."""
+    """Return a value as JSON data: keys of a map become texts, and so do ints with more digits than Python converts."""
     if isinstance(value, Mapping):
         return {as_json(key): _plain(each) for key, each in value.items()}
     if type(value) is int and value.bit_length() > _LONG_BITS:

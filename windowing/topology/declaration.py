@@ -1,7 +1,7 @@
-"""Declarations: a topology as its author wrote it, and what can be resolved of it, right or wrong.
+"""Declarations: a topology as its author wrote it, and the parts of it that can be resolved.
 
-`resolve_topology` never raises for a mistake of the author: what cannot be read is left out and said in `problems`, so that the
-rules (windowing/topology/rules.py) go on with the rest and all mistakes are reported together.
+`resolve_topology` never raises for a mistake of the author: a part that cannot be resolved is left out and reported in `problems`,
+so that the rules (windowing/topology/rules.py) check the rest and all mistakes are reported together.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 
 
 REASON = "reason"
-"""The field that a late stream adds to those of the late tuples."""
+"""The field that a late stream adds to the fields of the late tuples."""
 
 
 @dataclass(slots=True)
 class ComponentDeclaration:
-    """One component as it was written; nothing in it has been checked."""
+    """One component as it was written; none of it has been checked."""
 
     id: Any
     target: Any
@@ -47,22 +47,22 @@ class ComponentDeclaration:
 
     @property
     def called(self) -> str:
-        """How a sentence calls it: "bolt 'count'"."""
+        """The component's name in a sentence: "bolt 'count'"."""
         return f"{'spout' if self.is_spout else 'bolt'} {quote(self.id)}"
 
 
 def stream_called(found: Subscription) -> str:
-    """Return how a sentence calls a stream that somebody reads: 'split', or 'split':'late'."""
+    """Return the name of a subscribed stream in a sentence: 'split', or 'split':'late'."""
     return quote(found.component) if found.stream == "default" else f"{quote(found.component)}:{quote(found.stream)}"
 
 
 @dataclass(slots=True)
 class ResolvedTopology:
-    """What is known of a topology; each mapping holds only what could be read.
+    """The resolved parts of a topology; each mapping contains only entries that could be resolved.
 
-    components: the first one of each id. declarations, configs: by id. outputs: by id and stream, the late stream of a bolt
-    only where its inputs agree on the types of fields of one name. order: None while there is a cycle. problems: what could
-    not be read.
+    components: the first one of each id. declarations, configs: by id. outputs: by id and stream; the late stream of a bolt only if
+    its inputs agree on the types of fields with the same name. order: None if there is a cycle. problems: a sentence for each part
+    that could not be resolved.
     """
 
     components: dict[str, ComponentDeclaration]
@@ -85,11 +85,11 @@ class ResolvedTopology:
                 yield self.components[name], declared
 
     def stream(self, found: Subscription) -> OutputStream | None:
-        """Return the stream that a subscription reads, None where it is not known."""
+        """Return the stream that a subscription reads, None if it is unknown."""
         return self.outputs.get(found.component, {}).get(found.stream)
 
     def spouts_above(self, name: str) -> list[str]:
-        """Return the spouts that a component's tuples come from, in the order in which they were given."""
+        """Return the spouts from which a component's tuples come, in the order in which they were declared."""
         visited, ahead = {name}, [name]
         while ahead:
             for found in self.components[ahead.pop()].inputs:
@@ -100,7 +100,7 @@ class ResolvedTopology:
 
 
 def resolve_topology(components: Sequence[ComponentDeclaration], settings: Iterable[Setting]) -> ResolvedTopology:
-    """Read what the author wrote. Cost: O(components + subscriptions), and one instance where a class has settings."""
+    """Resolve the author's declarations. Cost: O(components + subscriptions), and one instance of a class with settings."""
     values, problems = read_settings(settings, "topology")
     first: dict[str, ComponentDeclaration] = {}
     for component in components:
@@ -130,7 +130,7 @@ def _declare(resolved: ResolvedTopology, name: str, component: ComponentDeclarat
 
 
 def own_settings(declared: Declaration | WindowedBolt) -> Mapping[str, Any]:
-    """Return what `get_component_configuration` of a class says, asked of an instance made for it."""
+    """Return the settings of a class by `get_component_configuration`; an instance is made to call it."""
     of_class = class_of(declared.target) if declared.is_class else None
     method = getattr(of_class, "get_component_configuration", None)
     if method is None or method is _Component.get_component_configuration or declared.target is None:
@@ -152,7 +152,7 @@ def own_settings(declared: Declaration | WindowedBolt) -> Mapping[str, Any]:
 
 
 def _sort(resolved: ResolvedTopology) -> None:
-    """Find the order of the components, or every cycle that stands in its way."""
+    """Find the order of the components, or every cycle that prevents one."""
     edges = {
         name: [found.component for found in component.inputs if found.component in resolved.components]
         for name, component in resolved.components.items()
@@ -172,7 +172,7 @@ def _sort(resolved: ResolvedTopology) -> None:
 
 
 def _from_first(cycle: list[str], components: Mapping[str, ComponentDeclaration]) -> list[str]:
-    """Return a cycle in the direction of the data, from its component that was given first."""
+    """Return a cycle in the direction of the data, starting with its first declared component."""
     first = min(range(len(cycle)), key=lambda position: list(components).index(cycle[position]))
     return cycle[first:] + cycle[:first]
 
@@ -193,7 +193,7 @@ def _outputs(resolved: ResolvedTopology, name: str) -> dict[str, OutputStream]:
 
 
 def _late_fields(inputs: Sequence[Schema]) -> Schema | None:
-    """Return the fields of all inputs, each once, and the reason; None where two inputs have another type for one name."""
+    """Return the fields of all inputs, each once, and the reason; None if two inputs have different types for one name."""
     fields: dict[str, tuple[str, str]] = {}
     for schema in inputs:
         for name, kind in zip(schema.names, schema.types, strict=True):

@@ -1,4 +1,4 @@
-"""The decorators @windowed_bolt, @tumbling, @sliding, @spout and @bolt, and what collects what they have marked.
+"""The decorators @windowed_bolt, @tumbling, @sliding, @spout and @bolt, and the functions that read their marks.
 
     @sliding(hours(1), minutes(15), timestamp="departure", output="flights long")
     def count_flights(window):                  a function of (window) or (window, collector), or a class with execute
@@ -7,12 +7,12 @@
     @bolt(output="word string")
     def split(tuple): ...                       a function of (tuple) or (tuple, collector), or a class with execute
     @bolt(output="word string", columnar="arrow")
-    def words(batch): ...                       a function of a batch in columns that returns one, or a class with execute
+    def words(batch): ...                       a function of a columnar batch that returns one, or a class with execute
 
-Law: a decorator checks a declaration, marks what it stands on, and returns it unchanged, callable and testable. `bolt_of` makes a
-WindowedBolt of the mark, `declaration_of` what a topology needs to know of any component.
+Law: a decorator checks a declaration, marks its target, and returns it unchanged, callable and testable. `bolt_of` makes a
+WindowedBolt from the mark, `declaration_of` a Declaration of any component for a topology.
 
-What a topology takes: a marked function; a marked class (each task makes its own); `functools.partial` of one, for arguments;
+A topology accepts: a marked function; a marked class (each task makes an instance); `functools.partial` of one, for arguments;
 an instance of a marked class (each task gets a deep copy of it, as it is now); an InputSpout; a WindowedBolt.
 """
 
@@ -65,8 +65,8 @@ __all__ = [
 _MARK = "__windowing_component__"
 """The attribute in which a decorator leaves a Declaration, or a _WindowMark, on its target."""
 
-_SHOWN = "_repr_html_"
-"""Where Jupyter looks for what it shows of an object, also of a function."""
+_NOTEBOOK_METHOD = "_repr_html_"
+"""The method by which Jupyter gets the representation of an object, also of a function."""
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _Length = Count | Duration | timedelta
@@ -75,7 +75,7 @@ _Output = str | Schema | Mapping[str, str | Schema]
 
 @dataclass(frozen=True, slots=True)
 class _WindowMark:
-    """What a decorator of windows leaves on its target: everything of the bolt but the target itself."""
+    """The mark that a window decorator leaves on its target: everything of the bolt except the target itself."""
 
     title: str
     config: WindowConfig
@@ -96,10 +96,9 @@ def windowed_bolt(
 ) -> Callable[[_Target], _Target]:
     """Declare a bolt over windows, on a function of (window) or (window, collector), or on a class with `execute`.
 
-    A function of (window) returns or yields rows; a class may have prepare(context) and cleanup() too. `output` are
-    the fields of the rows, or a mapping of streams to fields; without it the bolt emits nothing. `name` is the function's
-    own where it is left out; the options are those of `WindowConfig.of`. Raises ConfigError where the declaration cannot
-    work, before data arrives.
+    A function of (window) returns or yields rows; a class may also have prepare(context) and cleanup(). `output` declares
+    the fields of the rows, or maps streams to fields; without it the bolt emits nothing. `name` defaults to the function's
+    name; the options are those of `WindowConfig.of`. An unusable declaration raises ConfigError here, before data arrives.
 
     >>> from windowing.windows.measures import seconds
     >>> @windowed_bolt(length=seconds(10), slide=seconds(5), timestamp="ts", output="words long")
@@ -155,11 +154,11 @@ def sliding(
 
 
 def bolt_of(target: Any) -> WindowedBolt:
-    """Return the bolt that `target` was declared as; a WindowedBolt is returned as it is.
+    """Return the bolt that `target` declares; a WindowedBolt is returned unchanged.
 
-    A marked class makes an instance for each task. For arguments give `functools.partial` of it, or an instance, of which
+    A marked class makes an instance for each task. For arguments pass `functools.partial` of it, or an instance, of which
     each task gets a deep copy, as it is now; a partial of a marked function fills in arguments by name. Raises ConfigError for
-    what no decorator has marked, a subclass of a marked class included.
+    a target without a mark, also for a subclass of a marked class.
 
     >>> @tumbling(Count(3), output="n long")
     ... class Over:
@@ -172,7 +171,7 @@ def bolt_of(target: Any) -> WindowedBolt:
     """
     if isinstance(target, WindowedBolt):
         return target
-    found = _found(target)
+    found = _marked(target)
     if found is None or not isinstance(found.mark, _WindowMark):
         marked = _innermost(target)
         parent = " (a class that it inherits from is)" if isinstance(getattr(marked, _MARK, None), _WindowMark) else ""
@@ -254,7 +253,7 @@ def _name(target: Any, name: str | None) -> str:
 
 
 def _style(target: Any, title: str) -> CallStyle:
-    """Return how `target` is called, or raise a sentence for what cannot be a bolt."""
+    """Return how `target` is called, or raise for a target that cannot be a bolt."""
     if isinstance(target, type):
         return _style_of_class(target, title)
     if not callable(target):
@@ -286,7 +285,7 @@ _SPOUT_METHODS = (("open", ("context", "collector")), ("activate", ()), ("deacti
 
 
 class ComponentKind(Enum):
-    """What a component is; BOLT acks by itself, BASIC_BOLT is acked by the driver, INPUT is fed by it."""
+    """The kind of a component; a BOLT acks by itself, the driver acks for a BASIC_BOLT and feeds an INPUT."""
 
     SPOUT = "spout"
     INPUT = "input"
@@ -297,12 +296,12 @@ class ComponentKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """A component before it stands in a topology: what a decorator marked.
+    """A component before it is added to a topology, as a decorator marked it.
 
-    target: the function, or what makes an instance (`is_class`); None for an INPUT. style: ROWS if the function, or a
+    target: the function, or the factory of instances (`is_class`); None for an INPUT. style: ROWS if the function, or a
     BASIC_BOLT's execute, returns its rows. direct: the streams on which the emitter names the task. values_back: which
-    of a spout's "ack", "fail" and "give_up" take (message_id, values). window: the windowed bolt. columnar: what a BASIC_BOLT is
-    handed batches as, "arrow" or "pandas"; None for tuples.
+    of a spout's "ack", "fail" and "give_up" take (message_id, values). window: the windowed bolt. columnar: the form of the batches
+    of a BASIC_BOLT, "arrow" or "pandas"; None for tuples.
     """
 
     kind: ComponentKind
@@ -331,8 +330,9 @@ def spout(
 ) -> Callable[[_Target], _Target]:
     """Declare a spout, on a class with `next_tuple`, or on a function of () or (collector).
 
-    `output` are the fields of the rows, or a mapping of streams to fields; `direct` the streams on which the emitter names the
-    task. A function of () gives rows, one of each `next_tuple`; (collector) is `next_tuple` itself. Raises ConfigError.
+    `output` declares the fields of the rows, or maps streams to fields; `direct` names the streams on which the emitter names the
+    task. A function of () returns or yields rows, one for each `next_tuple`; one of (collector) is `next_tuple`. Raises
+    ConfigError.
 
     >>> @spout(output="n long")
     ... def numbers():
@@ -367,11 +367,11 @@ def bolt(
 ) -> Any:
     """Declare a bolt, on a class with `execute`, or on a function of (tuple) or (tuple, collector).
 
-    Without `output`, and as a bare `@bolt`, it emits nothing. A subclass of Bolt acks by itself, what any other one is handed is
-    acked when it returns. A class with `init_state` is stateful. Raises ConfigError where the declaration cannot work.
+    Without `output`, and as a bare `@bolt`, it emits nothing. A subclass of Bolt acks by itself; for every other bolt a tuple is
+    acked when the call returns. A class with `init_state` is stateful. An unusable declaration raises ConfigError.
 
-    columnar: "arrow" or "pandas" for a bolt of (batch): it is handed rows of one input stream as a pyarrow.Table or a DataFrame,
-    and returns a batch of its stream "default", or a mapping of streams to batches; None for nothing. See docs/guides/columns.md.
+    columnar: "arrow" or "pandas" for a bolt of (batch): it gets rows of one input stream as a pyarrow.Table or a DataFrame, and
+    returns a batch for its stream "default", or a mapping of streams to batches; None for no rows. See docs/guides/columns.md.
 
     >>> @bolt(output="word string")
     ... def split(tuple):
@@ -394,14 +394,14 @@ def bolt(
 
 
 def declaration_of(target: Any) -> Declaration:
-    """Return what `target` was declared as; ConfigError for what cannot stand in a topology."""
+    """Return the declaration of `target`. Raises ConfigError for an object that cannot be part of a topology."""
     if isinstance(target, Declaration):
         return target
     if isinstance(target, InputSpout):
         return Declaration(kind=ComponentKind.INPUT, title="an InputSpout", outputs=target.outputs)
     if isinstance(target, WindowedBolt):
         return _windowed(target)
-    found = _found(target)
+    found = _marked(target)
     if found is None:
         raise _undeclared(_innermost(target))
     if isinstance(found.mark, _WindowMark):
@@ -410,7 +410,7 @@ def declaration_of(target: Any) -> Declaration:
 
 
 def columnar_of(target: Any) -> str | None:
-    """Return how a bolt is handed batches, "arrow" or "pandas"; None for one that is handed tuples, and for what is no bolt."""
+    """Return the form of a bolt's batches, "arrow" or "pandas"; None for a bolt of tuples, and for any other object."""
     inner = _innermost(target)
     found = _mark_of(inner) or _mark_of(type(inner))
     return found.columnar if isinstance(found, Declaration) else None
@@ -499,11 +499,11 @@ def _bolt_of(
     target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str], columnar: str | None
 ) -> Declaration:
     kind, stateful = ComponentKind.BASIC_BOLT, False
-    handed = "tuple" if columnar is None else "batch"
+    argument = "tuple" if columnar is None else "batch"
     if not isinstance(target, type):
         if not callable(target):
             raise ConfigError(f"a bolt is a function or a class, got {quote(target)}; put the decorator on one")
-        style = style_of_function(target, target, title, handed)
+        style = style_of_function(target, target, title, argument)
     else:
         _refuse_other_classes(target, title)
         prepare: tuple[str, ...] = ("context",)
@@ -512,7 +512,7 @@ def _bolt_of(
             check_methods(target, title, (("execute", ("tuple",)),))
         else:
             written: Any = target
-            style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", handed)
+            style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", argument)
         check_methods(target, title, (("prepare", prepare), ("cleanup", ())))
         stateful = callable(getattr(target, "init_state", None))
         if stateful:
@@ -535,7 +535,7 @@ def _bolt_of(
 def _refuse_columnar(
     title: str, columnar: str, kind: ComponentKind, stateful: bool, style: CallStyle, direct: frozenset[str]
 ) -> None:
-    """Raise for a bolt that has to know each tuple, and would be handed batches."""
+    """Raise for a columnar bolt that needs single tuples."""
     why = None
     if kind is ComponentKind.BOLT:
         why = "acks each tuple by itself, and a batch has none to ack; inherit from BasicBolt, or from nothing"
@@ -596,7 +596,7 @@ def _binds(function: Callable[..., Any], arguments: int) -> bool:
 
 
 class _Marked(NamedTuple):
-    """A mark, and what it is to be called or to make an instance: the target itself, a partial of it, or copies of an instance."""
+    """A mark, and the function or factory to use: the target itself, a partial of it, or copies of an instance."""
 
     mark: Declaration | _WindowMark
     target: Callable[..., Any]
@@ -604,14 +604,14 @@ class _Marked(NamedTuple):
 
 
 def _marker(declare: Callable[[Any, str], Declaration | _WindowMark]) -> Callable[[_Target], _Target]:
-    """Return a decorator that leaves on its target what `declare` makes of (target, title)."""
+    """Return a decorator that leaves the result of `declare(target, title)` on its target."""
 
     def mark(target: _Target) -> _Target:
         title = title_of(target)
         _refuse_marked(target, title)
         _refuse_storm_methods(target, title)
         declared = declare(target, title)
-        in_batches = getattr(declared, "columnar", None) is not None  # which may be a mapping of streams
+        in_batches = getattr(declared, "columnar", None) is not None  # its result may be a mapping of streams
         if (
             declared.style is CallStyle.ROWS
             and declared.outputs
@@ -634,17 +634,17 @@ def _marker(declare: Callable[[Any, str], Declaration | _WindowMark]) -> Callabl
             raise ConfigError(
                 f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
             ) from None
-        _show(target, declared)
+        _add_notebook_view(target, declared)
         return target
 
     return mark
 
 
-def _show(target: Any, mark: Declaration | _WindowMark) -> None:
-    """Let a notebook show the mark for its target, which stays what it was; one with a representation of its own keeps that."""
-    own = getattr(target, _SHOWN, None)
+def _add_notebook_view(target: Any, mark: Declaration | _WindowMark) -> None:
+    """Add the mark's notebook representation to the target; a target with its own representation keeps it."""
+    own = getattr(target, _NOTEBOOK_METHOD, None)
     if own is None or isinstance(getattr(own, "__self__", None), Declaration | _WindowMark):
-        setattr(target, _SHOWN, mark._repr_html_)
+        setattr(target, _NOTEBOOK_METHOD, mark._repr_html_)
 
 
 def _html(title: str, rows: Iterable[tuple[str, str]], outputs: Mapping[str, Schema]) -> str:
@@ -653,7 +653,7 @@ def _html(title: str, rows: Iterable[tuple[str, str]], outputs: Mapping[str, Sch
 
 
 def _mark_of(target: Any) -> Declaration | _WindowMark | None:
-    """Return what a decorator has left on `target` itself, not on a class that it inherits from."""
+    """Return the mark that a decorator has left on `target` itself, not on a base class."""
     mark = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
     return mark if isinstance(mark, Declaration | _WindowMark) else None
 
@@ -665,26 +665,26 @@ def _refuse_marked(target: Any, title: str) -> None:
         raise ConfigError(f"{title!r} is already declared as {what}; keep one decorator, or wrap it in a new function")
 
 
-def _found(target: Any) -> _Marked | None:
-    """Return the mark of a function, a class, a partial of one, or an instance of a class; None where there is none."""
+def _marked(target: Any) -> _Marked | None:
+    """Return the mark of a function, a class, a partial of one, or an instance of a class; None without a mark."""
     mark = _mark_of(target)
     if mark is not None:
         if isinstance(target, type):
             check_call(target, (), f"class {title_of(target)!r}", HOW_TO_MAKE)
         return _Marked(mark, target, isinstance(target, type))
     if isinstance(target, functools.partial):
-        return _found_in_partial(target)
+        return _marked_partial(target)
     mark = None if isinstance(target, type) else _mark_of(type(target))
     return None if mark is None else _Marked(mark, copies_of(target), True)
 
 
-def _found_in_partial(target: functools.partial[Any]) -> _Marked | None:
+def _marked_partial(target: functools.partial[Any]) -> _Marked | None:
     inner: Any = target.func
     mark = _mark_of(inner) if isinstance(inner, type) else None
     if mark is not None:
         check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
         return _Marked(mark, target, True)
-    found = _found(inner)
+    found = _marked(inner)
     if found is None:
         return None
     if target.args:
@@ -696,7 +696,7 @@ def _found_in_partial(target: functools.partial[Any]) -> _Marked | None:
 
 
 def _innermost(target: Any) -> Any:
-    """Return what a partial is of."""
+    """Return the function or class inside a partial."""
     while isinstance(target, functools.partial):
         target = target.func
     return target

@@ -1,22 +1,22 @@
-"""Groupings: which task of a component a tuple goes to.
+"""Groupings: they choose the tasks of a component that get a tuple.
 
     chooser = grouping.targets(tasks, schema)      once per (emitting task, stream, subscriber)
-    state   = chooser.start(seed)                  a list of ints: plain data, kept and restored by the driver
+    state   = chooser.start(seed)                  a list of ints: plain data, stored and restored by the driver
     chooser(values, state) -> task indexes         0 <= index < tasks
 
 | grouping          | tasks of a tuple                                     | state                          |
 |-------------------|------------------------------------------------------|--------------------------------|
 | Shuffle           | the next one, round robin from a seeded start        | [next]                         |
 | None              | as shuffle (Storm: at random)                        | [next]                         |
-| LocalOrShuffle    | the next one of those in the same worker, else as shuffle | [next]                    |
+| LocalOrShuffle    | the next one in the same worker, or as shuffle if there is none | [next]              |
 | Fields            | pmod(xxhash64(key), tasks)                           | []                             |
-| PartialKey        | the one of two candidates of the key that got less so far; the first if equal | [tuples for each task] |
+| PartialKey        | of the key's two candidates the one with fewer tuples; the first if equal | [tuples for each task] |
 | All               | every one                                            | []                             |
 | Global            | 0                                                    | []                             |
 | Direct            | the one that the emitter names                       | []                             |
-| Custom            | what a function of (values, tasks) says              | []                             |
+| Custom            | the result of a function of (values, tasks)          | []                             |
 
-Laws: (values, state) alone decide, so a replay from a saved state makes the same choices; a choice changes nothing but
+Laws: the choice depends on (values, state) only, so a replay from a saved state makes the same choices; a choice changes only
 `state`; n * tasks tuples through a shuffle are n for each task. Source: Storm's `GrouperFactory`, `PartialKeyGrouping`.
 """
 
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class GroupingKind(Enum):
-    """The groupings by the names under which a plan shows them."""
+    """The groupings, with the names that a plan shows."""
 
     SHUFFLE = "shuffle"
     FIELDS = "fields"
@@ -65,18 +65,18 @@ class GroupingKind(Enum):
 
 
 class Chooser(Protocol):
-    """What chooses the tasks of each tuple of one stream."""
+    """Chooses the tasks of each tuple of one stream."""
 
     def start(self, seed: int = 0) -> list[int]:
-        """Return the state before the first tuple; `seed` is the emitting task, so that not all begin with one task."""
+        """Return the state before the first tuple; `seed` is the emitting task, so that emitters start with different tasks."""
 
     def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
-        """Return the indexes of the tasks that a tuple goes to, and move `state` on."""
+        """Return the indexes of the tasks that get a tuple, and update `state`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """One edge's rule, as data; `targets` makes of it what chooses."""
+    """The grouping of one subscription, as data; `targets` makes its chooser."""
 
     kind: ClassVar[GroupingKind]
 
@@ -94,7 +94,7 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleGrouping(Grouping):
-    """Evenly: each task gets as many tuples as every other, give or take one.
+    """Evenly: the numbers of tuples of two tasks differ by one at most.
 
     >>> chooser = ShuffleGrouping().targets(3, Schema.parse("n long"))
     >>> state = chooser.start()
@@ -110,7 +110,7 @@ class ShuffleGrouping(Grouping):
 
 @dataclass(frozen=True, slots=True)
 class NoneGrouping(ShuffleGrouping):
-    """The emitter does not care: a shuffle."""
+    """The emitter has no preference; it is a shuffle."""
 
     kind = GroupingKind.NONE
 
@@ -127,7 +127,7 @@ class LocalOrShuffleGrouping(Grouping):
 
 @dataclass(frozen=True, slots=True)
 class FieldsGrouping(Grouping):
-    """Equal keys go to one task: the same one in every process and on Spark, as long as the number of tasks stays."""
+    """Equal keys go to one task: the same one in every process and on Spark, for a fixed number of tasks."""
 
     fields: tuple[str, ...]
     kind = GroupingKind.FIELDS
@@ -144,9 +144,9 @@ class FieldsGrouping(Grouping):
 
 @dataclass(frozen=True, slots=True)
 class PartialKeyGrouping(FieldsGrouping):
-    """Each key has two tasks and goes to the one that got less so far: skewed keys spread, two partials to merge.
+    """Each key has two tasks and goes to the one with fewer tuples so far: a skewed key is spread over two partial results.
 
-    The candidates are pmod(h, tasks) and, among the others, pmod(xxhash64(key, 1), tasks - 1) further on.
+    The candidates are task h = pmod(hash, tasks), and the task pmod(xxhash64(1, hash), tasks - 1) + 1 after it, modulo tasks.
     Source: "The Power of Both Choices" (Nasir et al., 2015); Storm's `PartialKeyGrouping`.
     """
 
@@ -178,7 +178,7 @@ class GlobalGrouping(Grouping):
 
 @dataclass(frozen=True, slots=True)
 class DirectGrouping(Grouping):
-    """The emitter names the task by its id (`emit_direct`, see `direct_targets`); a plain emit is an error."""
+    """The emitter names the task by its id (`emit_direct`, see `direct_targets`); a plain `emit` raises."""
 
     kind = GroupingKind.DIRECT
 
@@ -190,7 +190,7 @@ class DirectGrouping(Grouping):
 class CustomGrouping(Grouping):
     """A function of (values, tasks), or an object with `choose_tasks(values, tasks)`: it returns an index or several.
 
-    It has to depend on its arguments alone: then a replay sends each tuple where it went before.
+    Its result must depend on its arguments only, so that a replay sends each tuple to the same tasks.
     """
 
     choose: Any
@@ -207,7 +207,7 @@ class CustomGrouping(Grouping):
 
 
 def direct_targets(task: Any, readers: Mapping[str, range], stream: str) -> tuple[str, int]:
-    """Return the reader of a direct stream that has the task of this id, and the task's index there, or raise GroupingError.
+    """Return the subscriber of a direct stream that has the task with this id, and the task's index there, or raise GroupingError.
 
     >>> direct_targets(5, {"count": range(2, 4), "report": range(4, 6)}, "words")
     ('report', 1)
@@ -223,14 +223,14 @@ def direct_targets(task: Any, readers: Mapping[str, range], stream: str) -> tupl
 
 
 def direct_task(index: Any, tasks: int) -> int:
-    """Return `index` if it is one of so many tasks, or raise GroupingError."""
+    """Return `index` if it is the index of one of `tasks` tasks, or raise GroupingError."""
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < tasks:
         raise GroupingError(f"there is no task {quote(index)}, tasks are counted from 0 to {tasks - 1}; emit to one")
     return index
 
 
 def _key_hasher(fields: tuple[str, ...], schema: Schema) -> Callable[[Sequence[Any]], int]:
-    """Return the function of a tuple's values that is its key's hash, unsigned."""
+    """Return a function from a tuple's values to the unsigned hash of its key."""
     missing = [name for name in fields if name not in schema.names]
     if missing:
         raise ConfigError(f"the key names {quote(missing[0])}, the stream has {schema.ddl}; name fields that are there")
@@ -291,12 +291,12 @@ class _ByKey:
 
 
 class _LeastLoaded:
-    __slots__ = ("_again", "_choices", "_hash")
+    __slots__ = ("_choices", "_hash", "_second_hash")
 
     def __init__(self, tasks: int, key_hash: Callable[[Sequence[Any]], int]) -> None:
         self._choices = [(task,) for task in range(tasks)]
         self._hash = key_hash
-        self._again = hasher_of("int")
+        self._second_hash = hasher_of("int")
 
     def start(self, seed: int = 0) -> list[int]:
         return [0] * len(self._choices)
@@ -307,7 +307,7 @@ class _LeastLoaded:
         if tasks > 1:
             first_hash = self._hash(values)
             chosen = signed(first_hash) % tasks
-            other = (chosen + 1 + signed(self._again(1, first_hash)) % (tasks - 1)) % tasks
+            other = (chosen + 1 + signed(self._second_hash(1, first_hash)) % (tasks - 1)) % tasks
             if state[other] < state[chosen]:
                 chosen = other
         state[chosen] += 1

@@ -1,11 +1,11 @@
-"""What a notebook shows: plans as SVG, numbers as tables of HTML. Text alone, made of the strings it is given; nothing is loaded.
+"""Representations for notebooks: plans as SVG, numbers as HTML tables. Pure functions of strings; no library is loaded.
 
-    columns   a box stands right of everything that it reads; a cycle, which no plan has, would end after as many rounds as boxes
-    rows      boxes of a column stand in the order in which they were given
+    columns   a box is right of all its inputs; in a cycle, which no plan has, the loop would end after as many rounds as boxes
+    rows      the boxes of a column are in the order in which they were given
 
-`windowing.local.to_svg` draws a larger plan with fewer crossings, by matplotlib.
+`windowing.local.to_svg` draws larger plans with fewer crossings, with matplotlib.
 
-Law: every text is escaped, whatever data it shows.
+Law: every text is escaped, whatever data it contains.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def svg_of(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
     >>> picture.startswith("<svg "), "&lt;a&gt;" in picture, picture.count("<rect")
     (True, True, 2)
     """
-    drawn, ways = list(boxes), list(arrows)
+    drawn, arrows_drawn = list(boxes), list(arrows)
     column = {box.name: 0 for box in drawn}
     for _ in drawn:
-        for way in ways:
-            if way.source in column and way.target in column:
-                column[way.target] = min(len(drawn), max(column[way.target], column[way.source] + 1))
+        for arrow in arrows_drawn:
+            if arrow.source in column and arrow.target in column:
+                column[arrow.target] = min(len(drawn), max(column[arrow.target], column[arrow.source] + 1))
     filled: dict[int, int] = {}
     places: dict[str, tuple[int, int]] = {}
     for box in drawn:
@@ -52,12 +52,12 @@ def svg_of(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="12">',
     ]
-    parts += [_way(way, places) for way in ways if way.source in places and way.target in places]
-    parts += [_box(box, *places[box.name]) for box in drawn]
+    parts += [_arrow_svg(arrow, places) for arrow in arrows_drawn if arrow.source in places and arrow.target in places]
+    parts += [_box_svg(box, *places[box.name]) for box in drawn]
     return "".join([*parts, "</svg>"])
 
 
-def _box(box: Box, x: int, y: int) -> str:
+def _box_svg(box: Box, x: int, y: int) -> str:
     radius = 20 if box.shape == "spout" else 4
     stroke = _STROKES.get(box.shape, "#5b6878")
     lines = [
@@ -70,17 +70,15 @@ def _box(box: Box, x: int, y: int) -> str:
     return f"<g><title>{escape(', '.join(box.lines))}</title>{frame}{''.join(lines)}</g>"
 
 
-def _way(way: Arrow, places: dict[str, tuple[int, int]]) -> str:
-    (x1, y1), (x2, y2) = places[way.source], places[way.target]
+def _arrow_svg(arrow: Arrow, places: dict[str, tuple[int, int]]) -> str:
+    (x1, y1), (x2, y2) = places[arrow.source], places[arrow.target]
     x1, y1, y2 = x1 + _WIDTH, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
-    half, dashes = (x1 + x2) // 2, ' stroke-dasharray="4 3"' if way.dotted else ""
+    half, dashes = (x1 + x2) // 2, ' stroke-dasharray="4 3"' if arrow.dotted else ""
     line = f'<path d="M{x1} {y1}C{half} {y1} {half} {y2} {x2 - 7} {y2}" fill="none" stroke="#5b6878"{dashes}/>'
     head = f'<path d="M{x2 - 8} {y2 - 4}L{x2} {y2}L{x2 - 8} {y2 + 4}z" fill="#5b6878"/>'
     at = (y1 + y2) // 2 - 6
-    label = (
-        f'<text x="{half}" y="{at}" text-anchor="middle" font-size="11" fill="#5b6878">{_cut(way.label, _LABEL)}</text>'
-    )
-    return f"<g><title>{escape(way.label)}</title>{line}{head}{label}</g>"
+    label = f'<text x="{half}" y="{at}" text-anchor="middle" font-size="11" fill="#5b6878">{_cut(arrow.label, _LABEL)}</text>'
+    return f"<g><title>{escape(arrow.label)}</title>{line}{head}{label}</g>"
 
 
 def _cut(text: str, length: int) -> str:
@@ -88,18 +86,18 @@ def _cut(text: str, length: int) -> str:
 
 
 def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table; the first cell of a row is its name. None is an empty cell.
+    """Return an HTML table; the first cell of a row is its name. None is an empty cell.
 
     >>> html_table("<t>", ["bolt", "n"], [["a & b", None]])[:31]
     '<table><caption>&lt;t&gt;</capt'
     """
     head = "".join(f'<th style="{_CELL}">{escape(heading)}</th>' for heading in headings)
     body = "".join(
-        f"<tr>{''.join(f'<td style={chr(34)}{_CELL}{chr(34)}>{_shown(cell)}</td>' for cell in row)}</tr>"
+        f"<tr>{''.join(f'<td style={chr(34)}{_CELL}{chr(34)}>{_cell_text(cell)}</td>' for cell in row)}</tr>"
         for row in rows
     )
     return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _shown(cell: object) -> str:
+def _cell_text(cell: object) -> str:
     return "" if cell is None else escape(f"{cell:,}" if isinstance(cell, int) else str(cell))

@@ -1,15 +1,15 @@
-"""Topology: a checked plan as frozen plain data: components, their streams, who reads them and how, and the settings.
+"""Topology: a checked plan as frozen plain data: components, their streams and subscriptions, and the settings.
 
     Topology
       components   by id, in the order in which they were given
         outputs    by stream: fields, direct or not, late or not
         inputs     (component, stream, grouping)
-      order        every component after those that it reads
-      task_ids     component -> the ids of its tasks, counted through from 1 in the order of the components' ids, as in Storm
+      order        every component after those from which it reads
+      task_ids     component -> the ids of its tasks, numbered from 1 in the order of the components' ids, as in Storm
 
-Law: a Topology is made by `TopologyBuilder.build`, which has found every mistake; whoever runs it need not look again.
+Law: a Topology is made by `TopologyBuilder.build`, which has checked everything; a driver need not check it again.
 
-It is drawn as boxes and arrows, and so is what a driver makes of it (execution/plan.py): as Mermaid text here, the same for the
+It is drawn as boxes and arrows, and so is the ExecutionPlan made of it (execution/plan.py): as Mermaid text here, the same for the
 same plan, and as an image in local/drawing.py.
 """
 
@@ -50,7 +50,7 @@ _SHAPES = {"spout": ("([", "])"), "bolt": ("[", "]"), "window": ("[[", "]]"), "s
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A component as it is drawn; `shape` is "spout", "bolt", "window" or "state"."""
+    """A component in a drawing; `shape` is "spout", "bolt", "window" or "state"."""
 
     name: str
     lines: tuple[str, ...]
@@ -59,7 +59,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A subscription as it is drawn."""
+    """A subscription in a drawing."""
 
     source: str
     target: str
@@ -68,7 +68,7 @@ class Arrow:
 
 
 def mermaid(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
-    """Return a flowchart from left to right; names get a `c_` in front, for `end` and others are words of Mermaid.
+    """Return a flowchart from left to right; names get the prefix `c_`, because `end` and others are keywords of Mermaid.
 
     >>> print(mermaid([Box("end", ("end ×2",), "bolt")], [Arrow("end", "end", "shuffle")]), end="")
     flowchart LR
@@ -86,12 +86,12 @@ def mermaid(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
 
 
 def _id(name: str) -> str:
-    """Return the id of a box: `-` and `.` of a name are written by their codes, for a dash may be part of an arrow."""
+    """Return the id of a box; `-` and `.` in a name are replaced by their codes, because a dash may be part of an arrow."""
     return f"c_{name}".replace("-", "_2d_").replace(".", "_2e_")
 
 
 def _escaped(text: str) -> str:
-    """Return `text` as it may stand between quotes: the name of a custom grouping's function may hold a `<lambda>`."""
+    """Return `text` escaped for use in quotes; the name of a custom grouping's function may contain `<lambda>`."""
     return (
         text.replace("#", "#35;").replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
     )
@@ -101,7 +101,7 @@ def _escaped(text: str) -> str:
 
 
 class TopologyError(ConfigError):
-    """A topology cannot run as it is declared; `problems` are all its mistakes, a sentence for each."""
+    """A topology cannot run as it is declared; `problems` are all its mistakes, one sentence each."""
 
     code = "TOPOLOGY"
 
@@ -113,7 +113,7 @@ class TopologyError(ConfigError):
 
 
 def output_name(component: str, stream: str) -> str:
-    """Return what a stream is called that comes out, where it is kept or given a sink: the component alone for its default one.
+    """Return the name of a stream in results and for sinks: the component's name for its default stream.
 
     >>> output_name("count", "default"), output_name("count", "late")
     ('count', 'count.late')
@@ -122,7 +122,7 @@ def output_name(component: str, stream: str) -> str:
 
 
 def stream_name(component: str, stream: str) -> str:
-    """Return what a stream of a component is called in exchanges, and by the watermark of who reads it.
+    """Return the name of a component's stream in exchanges, and in the watermark of its subscribers.
 
     >>> stream_name("count", "default")
     'count:default'
@@ -132,8 +132,8 @@ def stream_name(component: str, stream: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OutputStream:
-    """A stream of a component; `direct`: its emitter names the task; `late`: the side stream of a windowed bolt; `dead`: the
-    stream of its dead letters (dead_letters.py).
+    """A stream of a component. `direct`: its emitter names the task. `late`: the side stream of a windowed bolt. `dead`: the stream
+    of its dead letters (dead_letters.py).
     """
 
     schema: Schema
@@ -143,13 +143,13 @@ class OutputStream:
 
     @property
     def own(self) -> bool:
-        """Whether the component's code emits on it."""
+        """Whether the component's code emits to it."""
         return not self.late and not self.dead
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a component reads: a stream of another one, by a grouping."""
+    """An input of a component: a stream of another component, by a grouping."""
 
     component: str
     stream: str
@@ -158,7 +158,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One spout or bolt; `declaration` is how it is made and called, `parallelism` its number of tasks."""
+    """One spout or bolt; `declaration` says how it is made and called, `parallelism` is its number of tasks."""
 
     id: str
     declaration: Declaration
@@ -169,12 +169,12 @@ class Component:
 
     @property
     def own_outputs(self) -> dict[str, OutputStream]:
-        """The streams that its code emits on."""
+        """The streams to which its code emits."""
         return {name: stream for name, stream in self.outputs.items() if stream.own}
 
     @property
     def kind(self) -> ComponentKind:
-        """What the component is."""
+        """The kind of the component."""
         return self.declaration.kind
 
     @property
@@ -184,24 +184,24 @@ class Component:
 
     @property
     def stateful(self) -> bool:
-        """Whether it has a state of its own: an `init_state`."""
+        """Whether it has a state, that is, an `init_state`."""
         return self.declaration.stateful
 
     @property
     def checkpointed(self) -> bool:
-        """Whether checkpoints hold something of it: a state, or a window on disk."""
+        """Whether checkpoints contain a state or a window on disk of it."""
         window = self.declaration.window
         return self.stateful or (window is not None and window.config.max_events_in_memory is not None)
 
     @property
     def window(self) -> WindowedBolt | None:
-        """The windowed bolt that it is, None for others."""
+        """Its windowed bolt, None for other components."""
         return self.declaration.window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """A plan that can run, in one process or on Spark."""
+    """A checked plan, which a driver can run in one process or on Spark."""
 
     name: str
     components: Mapping[str, Component]
@@ -210,17 +210,17 @@ class Topology:
 
     @property
     def spouts(self) -> tuple[Component, ...]:
-        """The sources, in the order in which they were given."""
+        """The sources, in the order in which they were declared."""
         return tuple(component for component in self.components.values() if component.is_spout)
 
     @property
     def bolts(self) -> tuple[Component, ...]:
-        """The bolts, in the order in which they were given."""
+        """The bolts, in the order in which they were declared."""
         return tuple(component for component in self.components.values() if not component.is_spout)
 
     @property
     def stateful(self) -> bool:
-        """Whether some bolt has a state, or its window on disk, so that there are checkpoints (Storm's `$checkpointspout`)."""
+        """Whether a bolt has a state or a window on disk, so that there are checkpoints (Storm's `$checkpointspout`)."""
         return any(component.checkpointed for component in self.components.values())
 
     @property
@@ -233,7 +233,7 @@ class Topology:
         return ids
 
     def component(self, name: str) -> Component:
-        """Return a component by its id; ConfigError names the nearest one."""
+        """Return a component by its id. Raises ConfigError, which names the nearest id."""
         if name not in self.components:
             raise ConfigError(f"there is no component {quote(name)}; {did_you_mean(str(name), self.components)}")
         return self.components[name]
@@ -243,12 +243,12 @@ class Topology:
         return self.components[subscription.component].outputs[subscription.stream]
 
     def schemas_read_by(self, component: Component) -> dict[tuple[str, str], Schema]:
-        """Return the fields of what a component reads, by (component, stream)."""
+        """Return the fields of a component's inputs, by (component, stream)."""
         read = [(found.component, found.stream) for found in component.inputs]
         return {(name, stream): self.components[name].outputs[stream].schema for name, stream in read}
 
     def readers(self, component: str, stream: str = DEFAULT_STREAM) -> tuple[tuple[Component, Grouping], ...]:
-        """Return who reads a stream, and by which grouping, in the order of the components."""
+        """Return the subscribers of a stream, each with its grouping, in the order of the components."""
         return tuple(
             (reader, found.grouping)
             for reader in self.components.values()
@@ -257,37 +257,37 @@ class Topology:
         )
 
     def ends(self, component: Component, stream: str) -> bool:
-        """Whether a stream is an end of the plan, which somebody has to keep: nobody reads it, and it is one that the component
-        emits on, its late stream, or that of the windows which it says are dead letters.
+        """Return whether a stream is an output of the plan: it has no subscriber, and it is a stream to which the component's code
+        emits, its late stream, or the dead letters of a bolt with `on_error="dead_letter"`.
         """
         window = component.window
         asked = window is not None and window.config.on_error is OnError.DEAD_LETTER
         return (asked or not component.outputs[stream].dead) and not self.readers(component.id, stream)
 
     def setting(self, component: str, name: str) -> Any:
-        """Return a setting as it holds for a component: its own where it has one, else the topology's."""
+        """Return the value of a setting for a component: its own if it has one, else the topology's."""
         own = self.components[component].config
         return getattr(own if name in own.given else self.config, name)
 
     def config_of(self, component: str) -> TopologyConfig:
-        """Return the settings of a component: the topology's, and over them its own."""
+        """Return the settings of a component: the topology's, overridden by its own."""
         own = self.components[component].config
         values = {name: getattr(own, name) for name in own.given}
         return replace(self.config, own={**self.config.own, **own.own}, **values)
 
     def to_mermaid(self) -> str:
-        """Return a drawing of the plan as Mermaid text (GitHub and most wikis show it); the same for the same plan.
+        """Return a drawing of the plan as Mermaid text (which GitHub and most wikis render); the same for the same plan.
 
         Spouts are rounded, windowed bolts have double sides, stateful ones are cylinders, late streams and dead letters are dotted.
         """
         return mermaid(self.boxes(), self.arrows())
 
     def _repr_svg_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the representation for notebooks."""
         return svg_of(self.boxes(), self.arrows())
 
     def boxes(self) -> Iterator[Box]:
-        """Yield what a drawing shows of each component, in the order in which data flows."""
+        """Yield the box of each component, in the order in which data flows."""
         for name in self.order:
             component = self.components[name]
             window = component.window
@@ -299,7 +299,7 @@ class Topology:
             yield Box(name, tuple(lines), "state" if component.stateful else shape)
 
     def arrows(self) -> Iterator[Arrow]:
-        """Yield what a drawing shows of each subscription, in the order in which data flows."""
+        """Yield the arrow of each subscription, in the order in which data flows."""
         for name in self.order:
             for found in self.components[name].inputs:
                 stream = "" if found.stream == DEFAULT_STREAM else f"{found.stream}: "
@@ -307,7 +307,9 @@ class Topology:
 
 
 def required(given: Any, runner: str) -> Topology:
-    """Return a Topology, or raise ConfigError that says what the runner is given here; in Storm it is (name, conf, topology)."""
+    """Return `given` if it is a Topology, else raise ConfigError that says what to pass; Storm's arguments are (name, conf,
+    topology).
+    """
     if isinstance(given, Topology):
         return given
     built = " its build()" if hasattr(given, "set_bolt") else " builder.build()"

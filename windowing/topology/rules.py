@@ -1,10 +1,10 @@
-"""The rules: a function for each mistake that a topology can have, which yields a sentence wherever it is made.
+"""The rules: one function for each mistake that a topology can have; it yields a sentence for each occurrence.
 
-RULES are all of them, in the order in which their sentences are reported; WINDOW_RULES among them are those of windowed bolts,
-CHECKPOINT_RULES those of windows that outlive their process, which a crash would lose something of.
+RULES contains all of them, in the order in which their sentences are reported. WINDOW_RULES are those of windowed bolts,
+CHECKPOINT_RULES those of windows that survive their process and would lose tuples in a crash.
 
-The first line of a rule's docstring is its row in docs/guides/topologies.md (a test compares them). A rule looks only at what could
-be resolved: one mistake is reported once, not again by all that follows from it.
+The first line of a rule's docstring is its row in docs/guides/topologies.md (a test compares them). A rule checks only resolved
+parts, so that a mistake is reported once and not again for each of its consequences.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from windowing.errors import quote
 from windowing.schema.checks import did_you_mean
 from windowing.schema.hashing import hashable
-from windowing.topology.config import OUTSIDE_TRIDENT, pointless
+from windowing.topology.config import OUTSIDE_TRIDENT, refused_settings
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.declaration import REASON, ComponentDeclaration, ResolvedTopology, stream_called
 from windowing.topology.groupings import (
@@ -45,7 +45,7 @@ _WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
 def nested(option: str, called: str, name: str, kind: str) -> str | None:
-    """Return the sentence about an option of a bolt that names a field of many values, None for a plain one.
+    """Return the sentence about an option that names a field of a nested type, None for a plain type.
 
     >>> nested("key", "bolt 'count'", "tags", "array<string>")
     "key of bolt 'count' names column 'tags', which is array<string>; give a column of plain values"
@@ -56,7 +56,7 @@ def nested(option: str, called: str, name: str, kind: str) -> str | None:
 
 
 def no_id(called: str, name: str, kind: str) -> str | None:
-    """Return the sentence about a message_id of a type that is none, None for a good one.
+    """Return the sentence about a message_id that is not a whole number, None for one that is.
 
     >>> no_id("bolt 'count'", "at", "double")
     "message_id of bolt 'count' names 'at', which is double; give a field of whole numbers that rise, an offset at the source, say"
@@ -220,7 +220,7 @@ WINDOW_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     windows_within_pending,
     ticks_of_bolts,
 )
-"""All of them, in the order in which their sentences are reported."""
+"""The rules of windowed bolts, in the order in which their sentences are reported."""
 
 
 def _inputs(resolved: ResolvedTopology, component: ComponentDeclaration) -> Iterator[OutputStream]:
@@ -228,13 +228,13 @@ def _inputs(resolved: ResolvedTopology, component: ComponentDeclaration) -> Iter
 
 
 def _sharing_tasks(component: ComponentDeclaration) -> int:
-    """Return how many tasks of a bolt share its tuples: one where each of them gets all, or one of them does."""
+    """Return how many tasks of a bolt share its tuples; 1 if every task, or one task, gets all of them."""
     whole = (GroupingKind.GLOBAL, GroupingKind.ALL)
     shared = any(found.grouping.kind not in whole for found in component.inputs)
     return component.parallelism if shared and isinstance(component.parallelism, int) else 1
 
 
-# -- rules of windows that outlive their process ---------------------------------------------------------------------------------
+# -- rules of windows that survive their process ---------------------------------------------------------------------------------
 
 
 _BY_CHANCE = (ShuffleGrouping, LocalOrShuffleGrouping, PartialKeyGrouping)
@@ -246,7 +246,7 @@ def ids_find_their_windows(resolved: ResolvedTopology) -> Iterator[str]:
         assert declared.window is not None
         if declared.window.config.message_id is None:
             continue
-        for reader, found in _way_to(resolved, component):
+        for reader, found in _subscriptions_above(resolved, component):
             if isinstance(found.grouping, _BY_CHANCE) and reader.parallelism != 1:
                 yield (
                     f"{component.called} knows tuples again by message_id={quote(declared.window.config.message_id)}, but "
@@ -272,7 +272,7 @@ def disks_feed_disks(resolved: ResolvedTopology) -> Iterator[str]:
         assert declared.window is not None
         if declared.window.config.max_events_in_memory is not None:
             continue
-        for disk in sorted({found.component for _, found in _way_to(resolved, component)}):
+        for disk in sorted({found.component for _, found in _subscriptions_above(resolved, component)}):
             above = resolved.declarations.get(disk)
             if above is not None and above.window is not None and above.window.config.max_events_in_memory is not None:
                 yield (
@@ -286,13 +286,13 @@ CHECKPOINT_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     ids_come_again,
     disks_feed_disks,
 )
-"""All of them, in the order in which their sentences are reported."""
+"""The rules of checkpointed windows, in the order in which their sentences are reported."""
 
 
-def _way_to(
+def _subscriptions_above(
     resolved: ResolvedTopology, component: ComponentDeclaration
 ) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
-    """Yield every subscription on the way from the spouts to a bolt, with who reads by it."""
+    """Yield every subscription between the spouts and a bolt, with the subscriber."""
     visited, ahead = {component.id}, [component]
     while ahead:
         reader = ahead.pop()
@@ -310,10 +310,11 @@ _CALLED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 
 
 def name_problem(name: object, what: str) -> str | None:
-    """Return why something may not be called `name`, None for a good name.
+    """Return the problem with `name` as a name, None for a good one.
 
-    Topologies, components and streams of batches have names as in Storm's examples, with `-` and `.`: no driver makes columns or
-    tables of them. What does become one (fields, streams, states, windowed bolts alone) is an identifier: `checked_name`.
+    Topologies, components and streams of batches have names as in Storm's examples, with `-` and `.`, because no driver makes
+    columns or tables of them. Names that become one (fields, streams, states, a windowed bolt alone) are identifiers:
+    `checked_name`.
     """
     if isinstance(name, str) and _CALLED.fullmatch(name):
         return None
@@ -403,7 +404,7 @@ def known_streams(resolved: ResolvedTopology) -> Iterator[str]:
             continue
         window = declared.window
         if window is not None and found.stream == window.config.late_stream:
-            continue  # its fields are not known: see late_streams
+            continue  # its fields are unknown: see late_streams
         streams = [*declared.outputs, *([window.config.late_stream] if window and window.config.late_stream else [])]
         hint = did_you_mean(found.stream, streams) if streams else "it declares none; add output= to its decorator"
         if window is not None and window.config.late_stream is None:
@@ -566,7 +567,7 @@ def ordered_delays(resolved: ResolvedTopology) -> Iterator[str]:
 
 def settings_of_batches(resolved: ResolvedTopology) -> Iterator[str]:
     """The two settings of batches are for Trident topologies."""
-    yield from pointless(resolved.config, OUTSIDE_TRIDENT)
+    yield from refused_settings(resolved.config, OUTSIDE_TRIDENT)
 
 
 RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
@@ -593,7 +594,7 @@ RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     checkpoints_within_timeout,
     *CHECKPOINT_RULES,
 )
-"""All of them, in the order in which their sentences are reported."""
+"""All rules, in the order in which their sentences are reported."""
 
 
 def _subscriptions(resolved: ResolvedTopology) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
@@ -612,7 +613,7 @@ def _wrong_field(what: str, name: str, stream: OutputStream) -> Iterator[str]:
 
 
 def _alike(kind: str) -> str:
-    """Return one spelling for all types whose equal values have one hash."""
+    """Return a common name for all types whose equal values have the same hash."""
     if kind in ("tinyint", "smallint"):
         return "int"
     if kind.startswith("decimal("):

@@ -1,16 +1,17 @@
-"""State, KeyValueState: what a stateful task keeps; BufferedState: the same over any store of bytes.
+"""State, KeyValueState: the state of a stateful task; BufferedState: its implementation over any store of bytes.
 
     put, delete -> changes --prepare_commit(n)--> prepared under n --commit(n)--> committed
                       |                                |
                       +----------- rollback -----------+--> gone
 
 Laws
-- A reader sees changes, over what is prepared, over what is committed.
-- A value is written down when it is put, and read anew at every get: to change what was put, or what `get` gave, changes nothing.
-- `commit(n)` makes exactly what `prepare_commit(n)` had current, what was put in between excluded; done twice it is done once.
-- After `rollback` the state is the committed one, whatever was prepared. (Storm's in-memory state then *is* the committed map: the
-  next put changes what the next rollback brings back.)
-- A prepare costs what changed since the last, not what there is.
+- A read returns the value in changes, else the prepared one, else the committed one.
+- A value is encoded when it is put, and decoded at every get: mutating an object that was put, or that `get` returned, has no
+  effect.
+- `commit(n)` makes exactly the data of `prepare_commit(n)` current, without values put since then; a second call has no effect.
+- After `rollback` the state is the committed one, whatever was prepared. (In Storm's in-memory state the committed map itself is
+  restored, so the next put changes the data of the next rollback.)
+- A prepare costs the changes since the last one, not the size of the state.
 
 Source: Storm's `State`, `KeyValueState` and `InMemoryKeyValueState`.
 """
@@ -37,82 +38,82 @@ __all__ = [
 
 
 NEVER = -1
-"""The txid of a state that was never committed."""
+"""The txid of a state that has never been committed."""
 
 Changes = Mapping[bytes, bytes | None]
-"""What is put under each key; None: the key is deleted."""
+"""The new value of each key; None means that the key is deleted."""
 
 
 class CheckpointedState(Protocol):
-    """What takes part in a checkpoint."""
+    """The part of a task that takes part in checkpoints."""
 
     def prepare_commit(self, txid: int) -> None:
-        """Make what changed durable under `txid`, without making it current."""
+        """Make the changes durable under `txid`, but not current."""
 
     def commit(self, txid: int) -> None:
-        """Make what was prepared under `txid` current; nothing happens if it is already."""
+        """Make the data prepared under `txid` current; no effect if they already are."""
 
     def rollback(self) -> None:
-        """Become the state that was committed last."""
+        """Restore the state that was committed last."""
 
     def require(self, txid: int) -> None:
-        """Raise CorruptStateError unless the state is that of `txid`, or was never committed."""
+        """Raise CorruptStateError unless the state is that of `txid`, or has never been committed."""
 
 
 class KeyValueState(CheckpointedState, Protocol):
-    """Values under keys, both plain data; keys are told apart by type too: 1 and True are two."""
+    """Values by key, both plain data; keys of different types are different: 1 and True are two."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return a copy of the value, or `default`."""
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value. Raises TypeError for what is not plain data, before anything changes."""
+        """Set the value. Raises TypeError, before any change, for a value that is not plain data."""
 
     def delete(self, key: Any) -> Any:
-        """Take the key out; return its value, None if there was none."""
+        """Delete the key; return its value, None if there was none."""
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield all keys and values, as they are at the first step, in the order of the keys' bytes."""
+        """Yield all keys and values, as of the first step, in the order of the keys' bytes."""
 
     def __contains__(self, key: object) -> bool: ...
 
 
 class StateProvider(Protocol):
-    """Where the states of one topology lie, and what else has to be as durable as they are."""
+    """Opens the states of one topology, and stores its other durable records."""
 
     def state(self, component: str, task: int, name: str = "state") -> KeyValueState:
-        """Return the state of a task, always the same object; a task may have several by name."""
+        """Return the state of a task, always the same object; a task may have several, by name."""
 
     def pages(self, component: str, task: int) -> CheckpointedPages:
-        """Return where the window of a task lies that does not fit into memory, always the same object."""
+        """Return the page store of a task's window on disk, always the same object."""
 
     def record(self, name: str) -> Any:
-        """Return what was saved under `name`, None if nothing was."""
+        """Return the record saved under `name`, None if there is none."""
 
     def save_record(self, name: str, data: Any) -> None:
         """Make plain data durable at once, outside of any checkpoint."""
 
     def forget(self) -> None:
-        """Forget what is not prepared, as if the process had ended; the store stays open, for the next cluster."""
+        """Discard all that is not prepared, as if the process had ended; the store stays open for the next cluster."""
 
     def close(self) -> None:
-        """Let go of the store; what is not prepared is gone."""
+        """Close the store; all that is not prepared is lost."""
 
 
 class StateStore(Protocol):
-    """One task's values as bytes. Each entry that writes is atomic and durable: it happens wholly or not at all."""
+    """One task's values as bytes. Each write is atomic and durable."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the store in errors."""
 
     @property
     def committed_txid(self) -> int:
-        """The txid committed last, NEVER before the first."""
+        """The txid that was committed last, NEVER before the first."""
 
     @property
     def prepared_txid(self) -> int | None:
-        """The txid that is prepared, None if none is."""
+        """The txid that is prepared, None if there is none."""
 
     def read(self, key: bytes) -> bytes | None:
         """Return the committed value."""
@@ -121,20 +122,20 @@ class StateStore(Protocol):
         """Yield the committed values, in order of the keys."""
 
     def prepared(self) -> Changes:
-        """Return what is prepared."""
+        """Return the prepared changes."""
 
     def prepare(self, txid: int, changes: Changes) -> None:
-        """Store all changes under `txid`, in place of whatever is prepared."""
+        """Store all changes under `txid`; they replace earlier prepared ones."""
 
     def commit(self, txid: int) -> None:
-        """Make what is prepared current, as of `txid`."""
+        """Make the prepared changes current, as of `txid`."""
 
     def rollback(self) -> None:
-        """Forget what is prepared."""
+        """Delete the prepared changes."""
 
 
 class BufferedState:
-    """A KeyValueState over a StateStore; what changed since the last prepare is in memory.
+    """A KeyValueState over a StateStore; changes since the last prepare are in memory.
 
     Cost: a get or put encodes one value (2 us for a number) and reads one; a prepare writes the changes.
     """
@@ -146,7 +147,7 @@ class BufferedState:
 
     @property
     def committed_txid(self) -> int:
-        """The txid committed last, NEVER before the first."""
+        """The txid that was committed last, NEVER before the first."""
         return self.store.committed_txid
 
     # -- for the bolt --------------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ class BufferedState:
     # -- for the checkpoints -------------------------------------------------------------------------------------------
 
     def prepare_commit(self, txid: int) -> None:
-        """Make what changed durable under `txid`. Raises CheckpointError for one that is over, or not the one under way."""
+        """Make the changes durable under `txid`. Raises CheckpointError if `txid` is committed, or another one is prepared."""
         store = self.store
         if txid <= store.committed_txid:
             raise CheckpointError(
@@ -206,7 +207,7 @@ class BufferedState:
         self._prepared, self._changes = changes, {}
 
     def commit(self, txid: int) -> None:
-        """Make what was prepared under `txid` current. Raises CheckpointError if something else, or nothing, was prepared."""
+        """Make the data prepared under `txid` current. Raises CheckpointError if another txid, or none, is prepared."""
         store = self.store
         if txid == store.committed_txid and store.prepared_txid is None:
             return
@@ -219,16 +220,16 @@ class BufferedState:
         self._prepared = {}
 
     def rollback(self) -> None:
-        """Become the state that was committed last."""
+        """Restore the state that was committed last."""
         self.store.rollback()
         self._changes, self._prepared = {}, {}
 
     def forget(self) -> None:
-        """Forget what is not prepared."""
+        """Discard all that is not prepared."""
         self._changes, self._prepared = {}, self.store.prepared()
 
     def require(self, txid: int) -> None:
-        """Raise CorruptStateError unless this is the state as of `txid`, or was never committed (a task that is new)."""
+        """Raise CorruptStateError unless the state is that of `txid`, or has never been committed (a new task)."""
         found = self.store.committed_txid
         if found not in (txid, NEVER):
             raise CorruptStateError(

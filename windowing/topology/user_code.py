@@ -1,4 +1,4 @@
-"""User code: how a bolt or a timestamp function is called, and the error that names what it did wrong.
+"""User code: the calls of bolts and timestamp functions, and the errors that attribute their failures.
 
     BoltRunner           a windowed bolt on one window           open(context) -> run(window) -> ... -> close()
     BoltCaller           any other bolt on one tuple             open(context) -> execute(tuple) -> ... -> close()
@@ -7,14 +7,14 @@
                                                                  None -> None: the row has no timestamp (invalid)
                                                                  "soon", KeyError -> None, and a warning with the first such case
 
-What goes wrong becomes one BoltError in one line that names component, place and line of code, with the user's error as its cause
-(`user_code_error`); a FailedException stays what it is: the tuple fails, and nothing stops. Only KeyboardInterrupt and
-GeneratorExit pass.
+An exception of user code becomes a one-line BoltError that names component, place and line of code, with the exception as its cause
+(`user_code_error`). A FailedException is passed on: the tuple fails, and the run continues. Only KeyboardInterrupt and
+GeneratorExit are not converted.
 
-Laws: all rows of a call are taken before it returns, generators included, so a window is valid while the user's code runs, and
-nothing that a failed call emitted gets out (in Storm it does). `OutputStreams` is how every emit of a component is checked, whoever
-collects it: stream, number of values, direct or not. Nothing is retried here. With `on_invalid="raise"` the second and third kind
-of timestamp are an InvalidTimestampError, whose cause is the function's error.
+Laws: all rows of a call are collected before it returns, those of a generator too, so a window is valid while the user's code runs,
+and no row of a failed call is sent (in Storm it is). `OutputStreams` checks every emit of a component, for all collectors: stream,
+number of values, direct or not. Nothing is retried here. With `on_invalid="raise"` the second and third kind of timestamp raise an
+InvalidTimestampError, whose cause is the function's error.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ def user_code_error(
     ours: tuple[str, ...] = (),
     home: str | None = None,
 ) -> BoltError:
-    """Return the error of a component that raised `problem`; raise it `from` the problem, which stays its cause.
+    """Return the error for a component that raised `problem`; use `raise ... from problem`.
 
-    who: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: where the user's code stands,
-    as `file_of` says. ours: files of the library that are on the way. home: what to name where no line of the user's was
-    running, for a row that was returned, as `home_of` says. KeyboardInterrupt, GeneratorExit and the like may be somebody
-    else's: they are raised as they are, with a note of who was running (`ended_in`).
+    who: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: the file of the user's code, from
+    `file_of`. ours: files of the library that may be in the traceback. home: the location to name if no line of the user's
+    code was running (a row that was returned), from `home_of`. KeyboardInterrupt, GeneratorExit and the like are raised again
+    unchanged, with a note that names the component (`ended_in`), because they may be meant for other code.
     """
     line = _user_line(problem.__traceback__, file, (*_OURS, *ours)) or home
     at = f" ({line})" if line else ""
@@ -100,7 +100,7 @@ def user_code_error(
 
 
 def ended_in(problem: BaseException) -> BoltError | None:
-    """Return the error of the component whose code ended with what is no Exception, None where none did."""
+    """Return the error of the component whose code was running when `problem`, no Exception, was raised; None if none was."""
     for note in getattr(problem, "__notes__", ()):
         if note.startswith(_ENDED):
             return BoltError(note.removeprefix(_ENDED))
@@ -108,13 +108,13 @@ def ended_in(problem: BaseException) -> BoltError | None:
 
 
 def file_of(target: Callable[..., Any], method: str | None = None) -> str | None:
-    """Return the file that the user's code stands in, as its frames name it; `method` is what a class is called by."""
+    """Return the file of the user's code, as its frames name it; `method` is the method of a class that is called."""
     code = _code_of(target, method)
     return None if code is None else str(code.co_filename)
 
 
 def home_of(target: Callable[..., Any], method: str | None = None) -> str | None:
-    """Return file:line of where the user's function, or method, begins."""
+    """Return file:line of the first line of the user's function or method."""
     code = _code_of(target, method)
     return None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
@@ -133,7 +133,7 @@ def _code_of(target: Callable[..., Any], method: str | None) -> CodeType | None:
 
 
 def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, ...]) -> str | None:
-    """Return file:line of the innermost frame in the user's file, else of the first frame that is not ours."""
+    """Return file:line of the innermost frame in the user's file, else of the first frame outside the library."""
     innermost, first = None, None
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
@@ -149,7 +149,7 @@ def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, .
 
 
 class UserCode:
-    """One task's instance of what a user wrote, None of a function; what it raises is attributed to `who`."""
+    """One task's instance of a user's class, None for a function; exceptions of its code are attributed to `who`."""
 
     __slots__ = ("_method", "_target", "_who", "instance")
 
@@ -159,11 +159,11 @@ class UserCode:
 
     @property
     def _file(self) -> str | None:
-        """The file that the code stands in, for errors."""
+        """The file of the user's code, for errors."""
         return file_of(self._target, self._method)
 
     def hook(self, method: str, *arguments: Any) -> None:
-        """Call a method of the instance that it may have, such as `pre_commit`; a function has none."""
+        """Call an optional method of the instance, such as `pre_commit`; a function has none."""
         written = getattr(self.instance, method, None)
         if written is None:
             return
@@ -180,7 +180,7 @@ class UserCode:
             self.instance = None
 
     def user_code_error(self, problem: BaseException, where: str) -> BaseException:
-        """Return the error to raise `from` what the code raised."""
+        """Return the error to raise `from` an exception of the code."""
         return user_code_error(self._who, problem, where, self._file, (__file__,))
 
 
@@ -188,14 +188,14 @@ class UserCode:
 
 
 BOUND = 2**62
-"""A usable timestamp lies in (-BOUND, BOUND)."""
+"""A usable timestamp is in (-BOUND, BOUND)."""
 TIMELESS = "no value of it is a timestamp; declare it long (milliseconds) or timestamp, or give a function of the tuple"
-"""What is wrong with a timestamp field for whose type `holds_times` is False, and the way out."""
+"""The end of an error about a timestamp field for whose type `holds_times` returns False."""
 _TIMELESS = ("string", "binary", "boolean", "array<", "map<", "struct<")
 
 
 class TimestampFunction:
-    """Called with a row it returns milliseconds since 1970, or None. `problem` is the first failure since it was made.
+    """Returns the timestamp of a row in milliseconds since 1970, or None. `problem` is the first failure so far.
 
     >>> stamp = TimestampFunction(lambda row: row["at"], "count")
     >>> stamp({"at": 3.0}), stamp({"at": "soon"}), stamp.problem
@@ -208,7 +208,7 @@ class TimestampFunction:
         self.problem: str | None = None
 
     def __call__(self, row: Any) -> int | None:
-        """Ask for the timestamp of a row. Raises InvalidTimestampError with `on_invalid="raise"`. Cost: that of the call."""
+        """Return the timestamp of a row. Raises InvalidTimestampError with `on_invalid="raise"`. Cost: that of the call."""
         try:
             value = self._function(row)
             stamp = timestamp_of(value)
@@ -226,7 +226,7 @@ class TimestampFunction:
         return None
 
     def warn(self) -> None:
-        """Say in the log of this process what the first failure was, if there was one."""
+        """Warn of the first failure, if there was one."""
         if self.problem is not None:
             warn_of(self.problem)
 
@@ -249,7 +249,7 @@ def holds_times(kind: str) -> bool:
 
 
 def warn_of(problem: str) -> None:
-    """Warn that rows have no timestamp that can be found."""
+    """Warn that rows have no usable timestamp."""
     warnings.warn(f"{problem}; such rows are invalid", InvalidTimestampWarning, stacklevel=3)
 
 
@@ -257,7 +257,9 @@ def warn_of(problem: str) -> None:
 
 
 class EmittedRow(NamedTuple):
-    """One row that a component emitted: its stream, its values in the stream's order, and the id of the task of a direct emit."""
+    """One row that a component emitted: its stream, its values in the stream's order, and, for a direct emit, the id of the
+    task.
+    """
 
     stream: str
     values: tuple[Any, ...]
@@ -265,7 +267,7 @@ class EmittedRow(NamedTuple):
 
 
 class OutputStreams:
-    """The declared streams of a component; `checked` returns the values of a row that may go out, or raises RowError."""
+    """The declared streams of a component; `checked` returns the values of a valid row, or raises RowError."""
 
     __slots__ = ("_others", "_streams")
 
@@ -292,18 +294,18 @@ class OutputStreams:
         return converted(values)
 
     def converters(self) -> dict[str, Callable[[Any], tuple[Any, ...]]]:
-        """Return `checked` for each stream that is not direct, for who has looked up the stream."""
+        """Return `checked` for each stream that is not direct, for a caller that has looked up the stream."""
         return {name: converted for name, (_, direct, converted) in self._streams.items() if not direct}
 
     def schema(self, stream: Any) -> Schema:
-        """Return the fields of a stream on which rows may go out, or raise RowError."""
+        """Return the fields of a stream to which the component's code emits, or raise RowError."""
         found = self._streams.get(stream)
         if found is None:
             raise RowError(self._unknown(stream))
         return found[0]
 
     def refuse(self, given: tuple[Any, ...], tracked: str = "", method: str = "emit") -> RowError:
-        """Return the error of an emit whose arguments have no names."""
+        """Return the error for an emit with positional arguments that must be named."""
         return RowError(emit_advice(given, self._streams, tracked, method))
 
     def _unknown(self, stream: Any) -> str:
@@ -313,7 +315,7 @@ class OutputStreams:
 
 
 class CollectedRows(StormNames):
-    """What a bolt of (tuple, collector) emits to, valid until its call returns. Source: `BasicOutputCollector`."""
+    """The collector of a bolt of (tuple, collector), valid until the call returns. Source: `BasicOutputCollector`."""
 
     __slots__ = ("_open", "_streams", "rows")
 
@@ -330,14 +332,14 @@ class CollectedRows(StormNames):
         self.rows.append(EmittedRow(stream, self._streams.checked(values, stream, False)))
 
     def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
-        """Emit one row to the task of this id, on a stream that is declared direct."""
+        """Emit one row to the task with this id, on a stream that is declared direct."""
         self._check_open(values)
         if stray or type(stream) is not str:
             raise self._streams.refuse((values, stream, *stray), method="emit_direct")
         self.rows.append(EmittedRow(stream, self._streams.checked(values, stream, True), task))
 
     def take(self) -> list[EmittedRow]:
-        """Close the collector and return what was emitted, in order."""
+        """Close the collector and return the emitted rows, in order."""
         self._open = False
         return self.rows
 
@@ -349,7 +351,7 @@ class CollectedRows(StormNames):
 class BoltCaller(UserCode):
     """One task's instance of a BASIC_BOLT or a BOLT. Cost: one call of the user's code a tuple, plus O(rows) checks.
 
-    A BOLT is prepared with the driver's collector, emits to that, and returns nothing from `execute`.
+    A BOLT is prepared with the driver's collector, emits to it, and returns nothing from `execute`.
 
     >>> from windowing.topology.builder import TopologyBuilder
     >>> from windowing.topology.components import TaskContext
@@ -380,7 +382,7 @@ class BoltCaller(UserCode):
         self.streams = OutputStreams(component.outputs)
 
     def open(self, context: Any, collector: Any = None) -> None:
-        """Make the instance; a stateful bolt is prepared by `prepare` after its `init_state`, any other one here."""
+        """Make the instance and prepare it; a stateful bolt is prepared by `prepare`, after its `init_state`."""
         declaration = self._component.declaration
         assert declaration.target is not None
         self._who = context.called("bolt")
@@ -401,7 +403,7 @@ class BoltCaller(UserCode):
         self.hook("prepare", *arguments)
 
     def execute(self, tuple: Tuple) -> list[EmittedRow]:
-        """Call the bolt and return what it emitted; raises BoltError, or the user's FailedException."""
+        """Call the bolt and return its emitted rows. Raises BoltError, or the user's FailedException."""
         style = self._component.declaration.style
         try:
             if style is CallStyle.ROWS:
@@ -421,8 +423,8 @@ class BoltCaller(UserCode):
             raise self.attributed(problem, tuple) from problem
 
     def by_return(self) -> tuple[Callable[[Tuple], Any], Callable[[Any], Sequence[tuple[Any, ...]]]] | None:
-        """Return, once it is open, what calls the bolt and what makes rows of the default stream of what that returned: `execute`
-        for a loop over a batch. None for a bolt that emits to a collector. The caller attributes what they raise (`attributed`).
+        """Return two functions for a loop over a batch, once the bolt is open: one calls the bolt, the other converts its result to
+        rows of the default stream. None for a bolt with a collector. The caller attributes their exceptions (`attributed`).
         """
         declaration, default = self._component.declaration, self._component.outputs.get(DEFAULT_STREAM)
         if declaration.style is not CallStyle.ROWS or default is None:
@@ -430,7 +432,7 @@ class BoltCaller(UserCode):
         return self._call, rows_converter(default.schema, DEFAULT_STREAM)
 
     def attributed(self, problem: BaseException, tuple: Tuple) -> BaseException:
-        """Return the error to raise `from` what the code raised on a tuple."""
+        """Return the error to raise `from` an exception of the code on a tuple."""
         return self.user_code_error(problem, f"on {quote(tuple)}")
 
     def _rows(self, returned: Any) -> list[EmittedRow]:
@@ -440,7 +442,7 @@ class BoltCaller(UserCode):
         if default is None:
             refuse_rows(returned)
             return []
-        if type(returned) is tuple:  # as most are: what rows_of does with it, without its generator
+        if type(returned) is tuple:  # the most common case, without the generator of rows_of
             return [EmittedRow(DEFAULT_STREAM, row_of(returned, default.schema, DEFAULT_STREAM))]
         return [EmittedRow(DEFAULT_STREAM, row) for row in rows_of(returned, default.schema, DEFAULT_STREAM)]
 
@@ -449,13 +451,13 @@ class BoltCaller(UserCode):
 
 
 Emission = tuple[str, Any]
-"""A stream and the values of one row for it, a tuple in the order of the stream's fields; or a table, see BoltRunner."""
+"""A stream and the values of one row for it, a tuple in the order of the stream's fields; or a table (see BoltRunner)."""
 Fitted = Callable[[Any], Any]
-"""Returns a table that a bolt returned as a driver takes it, or None; see BoltRunner."""
+"""Converts a table that a bolt returned for a driver, or returns None (see BoltRunner)."""
 
 
 class Collector(StormNames):
-    """What a bolt of (window, collector) emits to, valid until its call returns. Source: Storm's `OutputCollector`."""
+    """The collector of a bolt of (window, collector), valid until the call returns. Source: Storm's `OutputCollector`."""
 
     __slots__ = ("_bolt", "_emissions", "_open")
 
@@ -467,7 +469,7 @@ class Collector(StormNames):
     def emit(self, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
         """Emit one row: a tuple, a list, a dict by field name, or a scalar where the stream has one field; or a table of rows.
 
-        Raises BoltError for a stream that is not declared, a row that does not fit it, or a call that came too late.
+        Raises BoltError for a call after `execute` has returned, RowError for an undeclared stream or a row that does not fit it.
         """
         if not self._open:
             raise BoltError(
@@ -484,16 +486,16 @@ class Collector(StormNames):
             self._emissions.append((stream, row_of(values, schema, stream)))
 
     def take(self) -> list[Emission]:
-        """Close the collector and return what was emitted, in order; the runner calls it."""
+        """Close the collector and return its emissions, in order; the runner calls it."""
         self._open = False
         return self._emissions
 
 
 class BoltRunner(UserCode):
-    """Runs one bolt for one task; a class gets one instance per runner, made by `open`.
+    """Runs one bolt for one task; each runner makes its own instance of a class, in `open`.
 
-    fitted: for a driver that takes tables, which then come as one emission each; given a table that the bolt returned, it returns
-    what the driver takes, or None where a row at a time has to say what is wrong with it.
+    fitted: for a driver that accepts tables, each as one emission. It gets a table that the bolt returned, and returns it in the
+    driver's form, or None if the rows have to be checked one by one for an error.
 
     Cost: one call of the user's code per window, plus 0.5 us a row to check its shape and the types of its values.
     """
@@ -508,7 +510,7 @@ class BoltRunner(UserCode):
         self._call: Any = None
 
     def open(self, context: Any = None, state: Any = None) -> None:
-        """Make the instance, call its `init_state(state)` if there is one to hand over, then its `prepare(context)`."""
+        """Make the instance, call its `init_state(state)` if a state is given, then its `prepare(context)`."""
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
         if isinstance(context, TaskContext):
@@ -533,7 +535,7 @@ class BoltRunner(UserCode):
         self.instance, self._call = instance, instance.execute
 
     def run(self, window: TupleWindow) -> list[Emission]:
-        """Call the bolt on `window` and return its rows in the order in which it made them, or raise BoltError."""
+        """Call the bolt on `window` and return its rows in the order in which it made them. Raises BoltError."""
         if self._call is None:
             raise BoltError(f"bolt {self._bolt.name!r} is not open; call open() before it gets a window")
         if self._bolt.style is CallStyle.COLLECTOR:
@@ -544,7 +546,7 @@ class BoltRunner(UserCode):
             if schema is None:
                 refuse_rows(returned)
                 return []
-            if type(returned) is tuple:  # most are
+            if type(returned) is tuple:  # the most common case
                 return [(DEFAULT_STREAM, row_of(returned, schema, DEFAULT_STREAM))]
             if self._fitted is not None and is_table(returned) and (table := self._fitted(returned)) is not None:
                 return [(DEFAULT_STREAM, table)]
@@ -553,12 +555,12 @@ class BoltRunner(UserCode):
             raise self.user_code_error(problem, f"on {_line(window)}") from problem
 
     def close(self) -> None:
-        """Call the instance's `cleanup`, once; a runner that is not open stays as it is."""
+        """Call the instance's `cleanup`, once; no effect on a runner that is not open."""
         self._call = None
         super().close()
 
     def user_code_error(self, problem: BaseException, where: str) -> BoltError:
-        """Return the BoltError that names this bolt; a row that it returned, where no line of it ran, by its first line."""
+        """Return the BoltError that names this bolt; for a wrong row it names the first line of the bolt's code."""
         home = home_of(self._target, self._method) if isinstance(problem, RowError) else None
         return user_code_error(self._who, problem, where, self._file, (__file__,), home)
 

@@ -1,29 +1,29 @@
-"""WindowTask: everything around the windows of one task of a bolt, decided once for all who run it.
+"""WindowTask: the processing around the windows of one task of a bolt, the same for all drivers.
 
     rows --columns()--> timestamps, streams, keys, sources, ids
     add, turn, drain -> WindowedBoltExecutor --Activation--> the bolt --> WindowEmitted, or WindowFailed as `on_error` says
-                                             --Late, Expired--------------> as they are
+                                             --Late, Expired--------------> unchanged
 
-The effects are for the driver: LocalRun, a task of LocalCluster or of Trident, a micro-batch on Spark. It performs each before it
-takes the next, so a window is valid while its rows are sent and its tuples anchored to.
+A driver (LocalRun, a task of LocalCluster or of Trident, a micro-batch on Spark) performs the effects. It performs each before it
+requests the next, so a window is valid while its rows are sent and anchored to its tuples.
 
 | the bolt raised     | on_error="raise"               | "fail"    | "skip"    | "dead_letter" |
 |---------------------|--------------------------------|-----------|-----------|---------------|
 | a FailedException   | as FailTarget says             | FAIL      | SKIP      | DEAD_LETTER   |
-| anything else       | the BoltError leaves the task  | FAIL      | SKIP      | DEAD_LETTER   |
+| another exception   | the BoltError leaves the task  | FAIL      | SKIP      | DEAD_LETTER   |
 
-| windows over                         | WindowTimer: a turn is due                                                 |
+| windows over                         | WindowTimer: an advance is due                                             |
 |--------------------------------------|----------------------------------------------------------------------------|
 | event time                           | every `watermark_interval`                                                 |
 | the clock                            | when the next window is, plus 1 ms: this millisecond may bring more tuples |
 | the clock, Storm's, a Duration slide | every slide, whether a window is due or not                                |
-| the clock, a trigger of one's own    | when it says so (`next_deadline_ms`), else every 100 ms                    |
+| the clock, a user's own trigger      | at its `next_deadline_ms`, else every 100 ms                               |
 
-Laws: a late tuple is acked at once, another when it expires from its last window, unless it failed before. A tuple that came
-again by its id is in no window again; ids are remembered with their tuples, or not at all. A key, source or id that a row lacks is
-a mistake of whoever feeds it (ConfigError); a timestamp that is missing, or cannot be used, makes that one tuple invalid.
+Laws: a late tuple is acked at once, any other when it expires from its last window, unless it failed before. A tuple whose id was
+processed before is in no window again; ids are stored with their tuples, or not at all. A row without its key, source or id raises
+ConfigError, because its sender must be corrected; a timestamp that is missing or unusable makes only that tuple invalid.
 
-Source: Storm's `WindowedBoltExecutor`, its half with emits and acks.
+Source: Storm's `WindowedBoltExecutor`, the half with emits and acks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ __all__ = [
 
 
 class FailTarget(Enum):
-    """What fails where the bolt raises a FailedException and `on_error` says nothing about it."""
+    """What fails if the bolt raises a FailedException and `on_error` is "raise"."""
 
     TUPLES = "the tuples of the window, back to their spouts"
     BATCH = "the batch: the FailedException leaves the task"
@@ -80,7 +80,7 @@ class FailTarget(Enum):
 
 
 class WindowEmitted:
-    """What the bolt emitted on a window, in order; anchored to the window's tuples."""
+    """The rows that the bolt emitted on a window, in order; they are anchored to the window's tuples."""
 
     __slots__ = ("emissions", "window")
 
@@ -89,10 +89,10 @@ class WindowEmitted:
 
 
 class WindowFailed:
-    """The bolt failed on a window: do what `action` says (never RAISE).
+    """The bolt failed on a window: the driver performs `action` (never RAISE).
 
-    report: whether the error is reported where the tuples fail; a plain FailedException is not. tuples: those that had not failed
-    before, where the task keeps FailedTuples.
+    report: whether the error is reported when the tuples fail; a plain FailedException is not. tuples: those that had not failed
+    before, if the task keeps FailedTuples.
     """
 
     __slots__ = ("action", "error", "report", "tuples", "window")
@@ -107,10 +107,10 @@ TaskEffect = Effect | WindowEmitted | WindowFailed | Absorbed | Missed
 
 
 class TupleColumns(NamedTuple):
-    """What windows want to know of some tuples, as parallel lists; None where the definition names no such field.
+    """The values of some tuples that windows need, as parallel lists; None where the definition names no such field.
 
-    streams: one text for the stream of all, or one for each. problem: what was wrong with the first timestamp that could not be
-    used, to warn of.
+    streams: one name for all tuples, or one for each. problem: the reason why the first unusable timestamp was refused, for a
+    warning.
     """
 
     timestamps: Sequence[Any] | None
@@ -121,7 +121,7 @@ class TupleColumns(NamedTuple):
     problem: str | None = None
 
     def take(self, kept: Sequence[int]) -> TupleColumns:
-        """Return what belongs to the tuples at these positions."""
+        """Return the values of the tuples at these positions."""
 
         def chosen(column: Any) -> Any:
             return column if column is None or isinstance(column, str) else [column[at] for at in kept]
@@ -130,10 +130,10 @@ class TupleColumns(NamedTuple):
 
 
 class WindowTask:
-    """One task of a windowed bolt. Cost: that of the windows, and one call of the bolt for each that fires.
+    """One task of a windowed bolt. Cost: that of the windows, and one call of the bolt for each window that fires.
 
-    recovery: where tuples come again after a restart; its executor is `executor`. view: makes of a window what the bolt is shown.
-    call: how the bolt is called on a window, `runner.run` if left out. fitted: see BoltRunner. tracks: keep FailedTuples.
+    recovery: for tuples that are sent again after a restart; its executor is `executor`. view: converts a window before the bolt
+    gets it. call: calls the bolt on a window, `runner.run` by default. fitted: see BoltRunner. tracks: keep FailedTuples.
     """
 
     def __init__(
@@ -163,12 +163,12 @@ class WindowTask:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def open(self, context: TaskContext, state: Any = None) -> None:
-        """Make the bolt's instance and hand it its state, if it has one."""
+        """Make the bolt's instance and give it its state, if it has one."""
         self._task, self._stateful = context.task_index, state is not None
         self.runner.open(context, state)
 
     def before_commit(self, txid: int) -> None:
-        """Call the hooks of a stateful bolt; what it has put is committed next."""
+        """Call the hooks of a stateful bolt; the driver then commits its state."""
         if self._stateful:
             self.runner.hook("pre_prepare", txid)
             self.runner.hook("pre_commit", txid)
@@ -180,7 +180,7 @@ class WindowTask:
     # -- tuples and turns ----------------------------------------------------------------------------------------------
 
     def columns(self, rows: Sequence[Any], streams: str | Sequence[str] = DEFAULT_STREAM) -> TupleColumns:
-        """Return what the windows want to know of rows. Raises ConfigError for one without its key, source or id."""
+        """Return the values that the windows need of these rows. Raises ConfigError for a row without its key, source or id."""
         config, timestamps, problem = self.config, None, None
         key, source, id_field = config.key, config.source, config.message_id
         if config.timestamp is not None:
@@ -195,12 +195,12 @@ class WindowTask:
         )
 
     def new_positions(self, ids: Sequence[Any], channels: Sequence[Hashable]) -> list[int]:
-        """Take note of ids; return the positions of the tuples that have not come before."""
+        """Record ids; return the positions of the tuples that were not processed before."""
         assert self.known is not None
         return self.known.new_positions(ids, channels)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether windows over the clock fire before what arrives now; event time waits for its turn."""
+        """Return whether windows over the clock must fire before tuples that arrive now; False on event time."""
         executor, recovery = self.executor, self.recovery
         if self.config.event_time or executor.closed or (recovery is not None and recovery.recovering):
             return False
@@ -209,17 +209,17 @@ class WindowTask:
     def add(
         self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
     ) -> Iterator[TaskEffect]:
-        """Offer tuples to the windows, in order. channels: on which their ids are unique, for windows that know ids themselves."""
-        return self.perform(self._offered(rows, columns, now_ms, channels))
+        """Add tuples to the windows, in order. channels: on which their ids are unique, for an executor that deduplicates them."""
+        return self.perform(self._added(rows, columns, now_ms, channels))
 
     def add_columns(self, rows: Sequence[Any], columns: TupleColumns, late: list[range]) -> Iterator[TaskEffect]:
-        """Offer tuples of a batch that lie in columns, or were read from some; the watermark is told of them apart, by
-        `executor.track`. Whichever go to the side, their positions are added to `late`.
+        """Add tuples of a columnar batch, or rows made of one; the driver reports their timestamps to the watermark by
+        `executor.track`. The positions of tuples that go to the side stream are appended to `late`.
         """
-        return self.perform(self._offered_in_columns(rows, columns, late))
+        return self.perform(self._added_columns(rows, columns, late))
 
     def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
-        """Make a watermark turn (over the clock: a tick of it)."""
+        """Advance the watermark (over the clock: tick it)."""
         if now_ms is not None:
             self.timer.turned(now_ms)
         if self.recovery is not None:
@@ -229,7 +229,7 @@ class WindowTask:
         return self.perform(self.executor.turn())
 
     def drain(self, now_ms: int | None) -> Iterator[TaskEffect]:
-        """End the input: fire the last windows too, let everything expire."""
+        """End the input: fire the remaining windows and expire all tuples."""
         if self.recovery is not None:
             assert now_ms is not None
             return self.perform(self.recovery.drain(now_ms))
@@ -237,7 +237,7 @@ class WindowTask:
         return self.perform(self.executor.drain())
 
     def perform(self, effects: Iterable[Any]) -> Iterator[Any]:
-        """Show each window that fires to the bolt; return what is left for the driver to do."""
+        """Call the bolt on each window that fires; yield the effects that are left for the driver."""
         call, tracked = self._call, self._failed
         for effect in effects:
             if type(effect) is Activation:
@@ -261,13 +261,13 @@ class WindowTask:
         """Return the dead letter of a window on which the bolt failed."""
         return DeadLetter.of_window(self.bolt.name, self._task, error, window)
 
-    def _offered(
+    def _added(
         self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None
     ) -> Iterator[Any]:
         timestamps, streams, keys, sources, ids, _ = columns
         try:
             if self.recovery is not None:
-                yield from self._recovered(self.recovery, rows, columns, now_ms, channels)
+                yield from self._added_in_recovery(self.recovery, rows, columns, now_ms, channels)
                 return
             self._set_clock(now_ms)
             identities: dict[str, Any] = {} if channels is None else {"channels": channels, "message_ids": ids}
@@ -279,14 +279,14 @@ class WindowTask:
             _require_hash(self.bolt.name, self.config.key or (), keys or ())
             raise
 
-    def _offered_in_columns(self, rows: Sequence[Any], columns: TupleColumns, late: list[range]) -> Iterator[Effect]:
+    def _added_columns(self, rows: Sequence[Any], columns: TupleColumns, late: list[range]) -> Iterator[Effect]:
         effects = self.executor.add_batch(rows, columns.timestamps, keys=columns.keys, trusted=True, tracked=False)
         for at, effect in effects:
             if type(effect) is Late:
                 late.append(range(at, at + len(effect.payloads)))
             yield effect
 
-    def _recovered(
+    def _added_in_recovery(
         self,
         recovery: WindowRecovery,
         rows: Sequence[Any],
@@ -315,7 +315,7 @@ class WindowTask:
             self.executor.set_clock(now_ms)
 
     def _failure(self, window: TupleWindow, error: BoltError) -> WindowFailed:
-        """Return what `on_error` says, or raise where it says so."""
+        """Return the action of `on_error`, or raise if that is to raise."""
         cause, action = error.__cause__, self.config.on_error
         asked = isinstance(cause, FailedException)
         if action is OnError.RAISE:
@@ -334,25 +334,25 @@ class WindowTask:
 
 
 class FailedTuples:
-    """Which tuples have failed, where a driver has no acks to tell them by: each once, and none of them is acked.
+    """The failed tuples of windows, for a driver without acks: each fails once, and is not acked afterwards.
 
-        window   a  x  x        x is one object that was fed twice: two tuples that only their places tell apart
-                 .  f  f        the bolt fails on it: both have failed, and a
+        window   a  x  x        x is one object that was added twice: two tuples that differ only by position
+                 .  f  f        the bolt fails on it: both fail, and so does a
         window      x  x  b     the same two, so only b fails anew
 
-    Law: of tuples that are one object those leave a window first that came first. Which of them expires first cannot be told and
-    does not matter: as many are not acked as have failed. Each window is shown before it may fail. Cost: O(its tuples) a window,
-    O(1) for each one that expires.
+    Law: of several tuples that are one object, the first to arrive is the first to leave a window. Which of them expires first is
+    unknown and does not matter: as many are not acked as have failed. `show` is called for each window before `fail`. Cost: O(its
+    tuples) a window, O(1) for each tuple that expires.
     """
 
     def __init__(self) -> None:
         self._shown: dict[Any, dict[int, list[bool]]] = {}
-        """For each key the tuples of its last window: for each object, whether the first, the second, ... of them has failed."""
+        """For each key, the tuples of its last window: for each object, whether its first, second, ... occurrence has failed."""
         self._failed: dict[int, list[Any]] = {}
-        """The tuples that have failed and not expired yet, by object; they are kept, so that an id stays their own."""
+        """The tuples that have failed and not expired yet, by id(); they are referenced, so that no other object gets the id."""
 
     def show(self, window: TupleWindow) -> None:
-        """Take note of a window and of those of its tuples that the last one of its key did not hold."""
+        """Record a window, with those of its tuples that the last window of its key did not hold."""
         rows = _tuples(window)
         before = self._shown.get(window.key, {})
         now = self._shown[window.key] = {id(row): [] for row in rows}
@@ -401,7 +401,7 @@ def _tuples(window: TupleWindow) -> Sequence[Any]:
         return ()
 
 
-# -- What is read out of a row -----------------------------------------------------------------------------------------------------
+# -- values of a row ---------------------------------------------------------------------------------------------------------------
 
 
 def field_of(row: Any, name: str) -> Any:
@@ -418,7 +418,7 @@ def field_of(row: Any, name: str) -> Any:
     else:
         try:
             return getattr(row, name)
-        except AttributeError:  # any other error is the user's own code's
+        except AttributeError:  # any other exception is raised by the user's own code
             has = ", ".join(getattr(row, "_fields", ())) or "no such attribute"
     raise ConfigError(
         f"field {name!r} is asked for, but a row has {has}: {quote(row)}; name another field, or give every row this one"
@@ -428,10 +428,10 @@ def field_of(row: Any, name: str) -> Any:
 def timestamps_of(
     rows: Iterable[Any], timestamp: str | Callable[[Any], Any], bolt: str, on_invalid: str = "late"
 ) -> tuple[list[int | None], str | None]:
-    """Return the timestamp of each row, None where it has no usable one, and what was wrong the first time.
+    """Return the timestamp of each row, None if it has no usable one, and the reason for the first such row.
 
-    A row without the field has none, and neither has one on which the function fails: with `on_invalid="raise"` that is an
-    InvalidTimestampError. What a field holds is judged by the windows.
+    It is None for a row without the field, and for one on which the function fails; with `on_invalid="raise"` both raise
+    InvalidTimestampError. The windows judge the value of a field.
 
     >>> timestamps_of([{"at": 1.0}, {"at": "soon"}], "at", "count"), timestamps_of([{}], lambda row: row["at"], "count")[0]
     (([1, None], None), [None])
@@ -454,13 +454,13 @@ def timestamps_of(
 
 
 def key_of(row: Any, names: tuple[str, ...]) -> Any:
-    """Return the key of a row: a value, or a tuple of them where several fields make it. All NaN are one key."""
+    """Return the key of a row: a value, or a tuple of values for a key of several fields. All NaN are one key."""
     values = tuple(_one_nan(field_of(row, name)) for name in names)
     return values[0] if len(values) == 1 else values
 
 
 def _require_hash(bolt: str, names: tuple[str, ...], keys: Iterable[Any]) -> None:
-    """Raise ConfigError for the first of these keys that has no hash. To be asked when one has failed: most have."""
+    """Raise ConfigError for the first key without a hash. Called only after an exception, because nearly all keys have one."""
     for key in keys:
         for name, value in zip(names, key if len(names) > 1 else (key,), strict=True):
             try:
@@ -493,7 +493,7 @@ def _one_nan(value: Any) -> Any:
 
 
 class WindowTimer:
-    """Says when to call `turn` of an executor; whoever turns says so by `turned`."""
+    """Computes when to call `turn` of an executor; the caller reports each call by `turned`."""
 
     __slots__ = ("_every_ms", "_executor", "_turned_ms")
 
@@ -504,21 +504,21 @@ class WindowTimer:
         self._every_ms = config.watermark_interval_ms if config.event_time else executor.manager.tick_interval_ms
 
     def start(self, now_ms: int) -> None:
-        """Begin: the first interval is counted from now."""
+        """Start the timer: the first interval begins now."""
         self._turned_ms = now_ms
 
     turned = start
 
     def next_deadline_ms(self) -> int | None:
-        """Return the clock's time from which on a turn is due, None while there is nothing to wait for."""
+        """Return the clock's time at which the next advance is due, None if none is."""
         if self._every_ms is not None:
             return None if self._turned_ms is None else self._turned_ms + self._every_ms
         due = self._executor.manager.next_deadline_ms()
         if due is None or self._turned_ms is None:
             return None if due is None else due + 1
-        return max(due, self._turned_ms) + 1  # a trigger that always wants a tick gets one a millisecond
+        return max(due, self._turned_ms) + 1  # a trigger that always requests a tick gets one a millisecond
 
     def due(self, now_ms: int) -> bool:
-        """Whether a turn is due."""
+        """Return whether an advance is due."""
         deadline_ms = self.next_deadline_ms()
         return deadline_ms is not None and now_ms >= deadline_ms

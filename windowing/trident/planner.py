@@ -29,7 +29,7 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Exchange, Stage, numbered
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
-from windowing.topology.config import IN_TRIDENT, Setting, TopologyConfig, pointless, read_settings
+from windowing.topology.config import IN_TRIDENT, Setting, TopologyConfig, read_settings, refused_settings
 from windowing.topology.declaration import own_settings
 from windowing.topology.decorators import ComponentKind, declaration_of
 from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping
@@ -114,7 +114,7 @@ def resolve(declared: GraphBuilder, settings: Iterable[Setting]) -> ResolvedTrid
     """Resolve a declared topology. Cost: O(steps + fields)."""
     values, problems = read_settings(settings, "topology")
     config = TopologyConfig(**values)
-    problems += pointless(config, IN_TRIDENT)
+    problems += refused_settings(config, IN_TRIDENT)
     resolved = ResolvedTrident(declared, config, Graph.of([], []), problems=[*problems, *declared.problems])
     nodes: dict[int, Node] = {}
     edges: list[IndexedEdge] = []
