@@ -2,7 +2,8 @@
 # A standalone cluster of Spark for the tests marked `cluster`: a master and two workers from the jars of the pyspark that is installed,
 # on loopback, each worker at an address of its own, since Spark makes no second attempt of a task on the same host. All that it writes
 # lies in .cluster/.
-#   cluster.sh start    starts what does not run; a worker that was killed is started again
+#   cluster.sh start    starts what does not run; a worker that was killed is started again. As root, installs Debian's iproute2 if there
+#                       is no `ip`, by which one test makes network namespaces
 #   cluster.sh stop     ends what `start` started, by its own process groups, and removes the data
 #   cluster.sh check    says one sentence, and fails, if a part does not run
 set -euo pipefail
@@ -52,6 +53,10 @@ await() {
 start() {
     [[ -x .venv/bin/python ]] || stop ".venv is missing: run make setup first."
     local deploy=org.apache.spark.deploy port number started=()
+    if ! command -v ip >/dev/null && [[ "$(id -u)" == 0 && -e /etc/debian_version ]]; then
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends iproute2 >/dev/null ||
+            say "iproute2 cannot be installed: the test that needs network namespaces will be skipped"
+    fi
     mkdir -p "$HOME_DIR"
     if ! runs master; then
         stop_all

@@ -37,7 +37,8 @@ POINTS = {  # of the driver, and of the Python workers of executors
     ),
 }
 FROZEN = {  # at which point of a worker; the files that its late task writes, none where a store refuses it and it fails
-    "windows": ("before_state_write:1", "checkpoint/state/0/*/2_*.changelog"),
+    "windows": ("before_state_write:1", "checkpoint/state/*/*/2*.changelog"),
+    "acks": ("before_state_write:1", "checkpoint/state/*/*/2*.changelog"),
     "trident": ("before_state_commit:1", None),
 }
 
@@ -102,13 +103,16 @@ def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
     tmp_path: Path,
     name: str,
 ) -> None:
-    """Its worker is frozen with it, so that nobody can kill it. When it goes on the driver is frozen: it hears of nothing."""
+    """Its worker is frozen with it, so that nobody can kill it. When it goes on the driver is frozen: it hears of nothing.
+
+    After that the other executor is killed: whoever follows reads the state from the checkpoint, where the late task wrote.
+    """
     cluster.spread_executors(spark)
     (point, files), job = FROZEN[name], CASES[name].prepared(tmp_path)
     late = Event()
 
-    def written() -> set[Path]:
-        return set(Path(job.folder).glob(files or "none"))
+    def written() -> set[tuple[Path, int]]:
+        return {(path, path.stat().st_mtime_ns) for path in Path(job.folder).glob(files or "none")}
 
     def freeze_worker() -> None:
         cluster.worker_of(cluster.frozen_executor(spark)).send_signal(signal.SIGSTOP)
@@ -119,12 +123,14 @@ def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
         (python,) = (each for each in inside if each.status() == psutil.STATUS_STOPPED)
         try:
             waited_for(lambda: executor not in cluster.known_executors(spark), "the driver to give it up")
-            before = written()
+            before, others = written(), cluster.known_executors(spark)
             cluster.driver.send_signal(signal.SIGSTOP)
             for process in (executor, python):
                 process.send_signal(signal.SIGCONT)
-            waited_for(lambda: written() > before if files else not python.is_running(), "what the late task does", 60)
+            waited_for(lambda: written() - before if files else not python.is_running(), "what the late task does", 60)
             late.set()
+            for other in others:
+                other.kill()
         finally:
             for process in (cluster.driver, worker):
                 process.send_signal(signal.SIGCONT)
