@@ -14,9 +14,16 @@ from benchmarks.targets import judged
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Benchmarks
 
-Made by `python -m benchmarks --page` from `benchmarks/results/`; do not edit. The method, and what each suite measures, is in
-`benchmarks/README.md`. Read the ratios: contenders took turns in one run, on a shared machine, so
-only what stands in one table was measured side by side.
+This page has the measured speed and memory of the library beside its targets, Storm, Spark and other libraries.
+`benchmarks/README.md` describes the method and each suite.
+
+- Read ratios. The contenders of one table took turns in one run on a shared machine; figures of different tables were not measured
+  side by side.
+- In a table of one comparison, *rounds* gives the number of rounds, the smallest and the largest figure; *ratio* is the median of
+  the ratios to the base in the same round; *size* is the number of events.
+- `python -m benchmarks --page` writes this page from `benchmarks/results/`; do not edit it.
+
+Machines and packages:
 """
 
 
@@ -31,7 +38,7 @@ def write(results: Path, docs: Path = DOCS) -> Path:
 
 def text(runs: Mapping[str, Run], pictures: Mapping[str, str]) -> str:
     """Return the page."""
-    parts = [HEAD, *machines(runs), "## Targets\n", table(("what", "wanted", "measured", ""), judged(runs))]
+    parts = [HEAD, *machines(runs), "## Targets\n", table(("what", "target", "measured", "result"), judged(runs))]
     for suite in SUITES.values():
         if suite.name in runs:
             parts += section(runs[suite.name], suite.about, pictures.get(suite.name))
@@ -46,7 +53,7 @@ def machines(runs: Mapping[str, Run]) -> list[str]:
     suites: dict[str, list[str]] = {}
     for run in runs.values():
         suites.setdefault(_machine(run), []).append(run.suite)
-    return [f"{machine} ({', '.join(names)}).\n" for machine, names in suites.items()]
+    return ["\n".join(f"- {', '.join(names)}: {machine}." for machine, names in suites.items()) + "\n"]
 
 
 def _machine(run: Run) -> str:

@@ -60,25 +60,34 @@ class Suite:
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("core", "benchmarks.core.suite", "the windows themselves, against loops by hand and other libraries"),
-        Suite("growth", "benchmarks.growth", "what an event or a trigger costs as lengths, keys and disorder grow"),
-        Suite("memory", "benchmarks.memory", "bytes a buffered event"),
+        Suite(
+            "core", "benchmarks.core.suite", "windows in one process, against loops written by hand and other libraries"
+        ),
+        Suite("growth", "benchmarks.growth", "the cost of an event or a trigger as lengths, keys and disorder grow"),
+        Suite("memory", "benchmarks.memory", "bytes per buffered event"),
         Suite("persistent", "benchmarks.persistent", "windows on disk, against windows in memory"),
-        Suite("acker", "benchmarks.acker", "bytes a root and messages a second"),
+        Suite("acker", "benchmarks.acker", "bytes per root, and messages per second"),
         Suite("cluster", "benchmarks.cluster", "a topology in one process"),
         Suite("state", "benchmarks.state", "commits to the stores of a Trident state"),
-        Suite("simulator", "benchmarks.simulator", "simulated schedules a second"),
+        Suite("simulator", "benchmarks.simulator", "simulated schedules per second"),
         Suite("spark", "benchmarks.spark.windows", "windows on Spark, against its own `window()`"),
         Suite(
-            "spark_small", "benchmarks.spark.small", "a batch's fixed cost, against native with the same file manager"
+            "spark_small",
+            "benchmarks.spark.small",
+            "the fixed cost of a batch, against native Spark with the same file manager",
         ),
         Suite("trident", "benchmarks.spark.trident", "Trident's states on Spark, against an upsert by hand"),
-        Suite("spark_state", "benchmarks.spark.state", "state written in a batch"),
+        Suite("spark_state", "benchmarks.spark.state", "bytes of state written per batch"),
         Suite("spark_recovery", "benchmarks.spark.recovery", "from a kill to the next commit; the flights job"),
-        Suite("yahoo", "benchmarks.spark.public", "the Yahoo streaming benchmark's shape", entry="yahoo"),
+        Suite(
+            "yahoo",
+            "benchmarks.spark.public",
+            "a topology of the shape of the Yahoo streaming benchmark",
+            entry="yahoo",
+        ),
         Suite("storm", "benchmarks.storm.suite", "Storm's own Java classes, on count windows", asked=True),
         Suite(
-            "queues", "benchmarks.spark.queues", "Kafka to Kafka, and queues with acks: needs make services", asked=True
+            "queues", "benchmarks.spark.queues", "Kafka to Kafka, and queues with acks; needs make services", asked=True
         ),
         Suite("nexmark", "benchmarks.spark.public", "NEXMark queries 5, 7 and 8", entry="nexmark"),
     )
