@@ -1,26 +1,27 @@
-"""TridentBoltExecutor: when one task of a bolt has all of a batch, what it reports to the next tasks, and when it acks.
+"""TridentBoltExecutor: decides when one task of a bolt has a whole batch, what it reports downstream, and when it acks.
 
-    upstream a  0 1 2 |3|           each tuple has its number, each report says how many there were
-    upstream b  0 1 . |2|           all reports in and all tuples here: the batch has arrived
+    upstream a  0 1 2 |3|           each tuple has its number, each report the number of tuples
+    upstream b  0 1 . |2|           when all reports and all tuples are here, the batch has arrived
     bolt        Begin Execute ... Execute   Finish   Report   Ack        finished at once
                                    Ack . . . $commit  Finish  Report  Ack    with commits, or upstream tasks that report then
 
     RECEIVING --all reports and tuples of the batch phase--> ARRIVED --commit, all of the commit phase--> FINISHED
         +-----------------------------------------------------+--- a failure, a timeout, a greater attempt ---> FAILED
 
-CoordSpec says what there is to wait for in a group of batches, TrackedBatch what has come of one attempt and what is missing.
+CoordSpec lists what a task waits for in a batch group; TrackedBatch records what has arrived of one attempt and what is missing.
 
 Laws
-- A batch has arrived when each upstream task has reported, and as many different tuples came of each as it says. A tuple, report
-  or commit that comes twice is taken once, and the second is not settled. (Storm adds up all counts: one tuple lost and one
-  repeated are not seen.)
-- One message is held until then, so that the tree of the `$batch` is open while anything is missing; the tree of the `$commit`
-  likewise. What upstream tasks report at the commit only is not waited for before it: in Storm such a batch never ends.
-- A greater attempt supersedes a smaller; what comes of the smaller is failed (in Storm it is left without an answer). After a
-  failure everything that comes of the attempt is failed, and no tuple is executed.
-- A commit of what has not arrived here is failed: this task died since, or forgot it.
-- A batch is kept for `timeout_ms` after its first message, or until its success; what it holds is then failed, in words.
-- Every batch that was begun is forgotten, once. Batches of two groups have nothing to do with each other.
+- A batch has arrived when each upstream task has reported, and as many different tuples of it arrived as it reported. A second copy
+  of a tuple, report or commit is ignored and neither acked nor failed. (Storm adds up all counts, so one lost and one repeated
+  tuple cancel out.)
+- One message is held until then, so that the tree of the `$batch` stays open while anything is missing; the same holds for the tree
+  of the `$commit`. Reports that upstream tasks send only at the commit are not waited for before it; in Storm such a batch never
+  ends.
+- A greater attempt supersedes a smaller one; messages of the smaller one are failed (in Storm they are neither acked nor failed).
+  After a failure all messages of the attempt are failed, and no tuple is executed.
+- A commit of a batch that has not arrived here is failed: this task was restarted since, or dropped the batch.
+- A batch is kept for `timeout_ms` after its first message, or until its success; then its held messages are failed with a cause.
+- Every batch that was begun gets exactly one Forget. Batches of different groups are independent.
 
 Source: Storm's `TridentBoltExecutor`, its `TrackedBatch` and `CoordinatedOutputCollector`.
 """
@@ -58,10 +59,10 @@ __all__ = [
 
 
 class CoordSpec:
-    """What a task waits for in one group of batches, and to whom it reports.
+    """What a task waits for in one batch group, and to which tasks it reports.
 
-    reports: the upstream tasks that report while the batch is processed. commits: whether it is finished at the commit.
-    commit_reports: upstream tasks that finish at the commit themselves. targets: the downstream tasks.
+    reports: the upstream tasks that report in the processing phase. commits: whether the task finishes a batch at its commit.
+    commit_reports: the upstream tasks that finish at the commit themselves. targets: the downstream tasks.
     """
 
     __slots__ = ("commit_reports", "commits", "reports", "targets")
@@ -87,12 +88,12 @@ class CoordSpec:
 
     @property
     def waits(self) -> bool:
-        """Whether a batch is finished at its commit and not before."""
+        """Whether a batch is finished at its commit."""
         return self.commits or bool(self.commit_reports)
 
 
 class Incoming:
-    """The tuples of one upstream task: those below `next` came, and those in `ahead`. `sent` is what it reported.
+    """The tuples of one upstream task that arrived: all below `next`, and those in `ahead`. `sent`: the number it reported.
 
     >>> came = Incoming()
     >>> came.take(0, "ab"), came.take(3, "d"), came.take(1, "bcd"), came.received
@@ -107,7 +108,7 @@ class Incoming:
         self.sent: int | None = None
 
     def take(self, first: int, items: Sequence[Any]) -> Sequence[Any]:
-        """Take note of the tuples `first`, `first` + 1, ...; return those that came for the first time. Cost: O(1) in order."""
+        """Record the tuples `first`, `first` + 1, ...; return those that are new. Cost: O(1) if they come in order."""
         if first == self.next and not self.ahead:
             self.next += len(items)
             return items
@@ -128,12 +129,12 @@ class Incoming:
 
     @property
     def complete(self) -> bool:
-        """Whether all tuples that were reported have come."""
+        """Whether all reported tuples have arrived."""
         return self.sent == self.next and not self.ahead
 
 
 class BatchStage(Enum):
-    """See the drawing."""
+    """The stage of a tracked batch, see the drawing at the top."""
 
     RECEIVING = "receiving"
     ARRIVED = "arrived"
@@ -142,14 +143,14 @@ class BatchStage(Enum):
 
 
 class BatchPhase(Enum):
-    """While a batch is processed, and at its commit. One message is held in each, so that its tree stays open."""
+    """The phases of a batch: processing and commit. One message is held in each, so that its tree stays open."""
 
     BATCH = "batch"
     COMMIT = "commit"
 
 
 class TrackedBatch:
-    """One attempt. `cause` is why it failed, or is about to."""
+    """One attempt. `cause`: why it failed, or is about to fail."""
 
     __slots__ = ("_held", "batch", "cause", "committing", "deadline_ms", "incoming", "outgoing", "spec", "stage")
 
@@ -165,7 +166,7 @@ class TrackedBatch:
         self._held: dict[BatchPhase, Any] = {}
 
     def input_of(self, sender: TaskKey) -> Incoming:
-        """Return what came of an upstream task. Raises ConfigError for one that was not declared."""
+        """Return the input of an upstream task. Raises ConfigError for an undeclared one."""
         if sender not in self.incoming:
             known = ", ".join(sorted(map(quote, self.incoming)))
             raise ConfigError(
@@ -174,17 +175,17 @@ class TrackedBatch:
         return self.incoming[sender]
 
     def has_arrived(self) -> bool:
-        """Whether all of the batch phase is here."""
+        """Whether the processing phase is complete."""
         return all(self.incoming[task].complete for task in self.spec.reports)
 
     def is_to_finish(self) -> bool:
-        """Whether an arrived batch has all that its commit phase needs too."""
+        """Whether an arrived batch is also complete for its commit phase."""
         if self.spec.commits and not self.committing:
             return False
         return all(self.incoming[task].complete for task in self.spec.commit_reports)
 
     def hold_report(self, sender: TaskKey, message: Any) -> bool:
-        """Hold the message of a report until its phase is over; return False if another is held, or will be: a commit."""
+        """Hold the message of a report until its phase is over; return False if another message is or will be held instead."""
         phase = BatchPhase.COMMIT if sender in self.spec.commit_reports else BatchPhase.BATCH
         if phase in self._held or (phase is BatchPhase.COMMIT and self.spec.commits):
             return False
@@ -197,25 +198,25 @@ class TrackedBatch:
         self._held[BatchPhase.COMMIT] = message
 
     def release(self, phase: BatchPhase) -> list[Any]:
-        """Return the message that is held for a phase, and hold it no more; nothing if there is none."""
+        """Return and release the message held for a phase; an empty list if there is none."""
         return [self._held.pop(phase)] if phase in self._held else []
 
     def missing(self) -> str:
-        """Say what has not come."""
+        """Describe what has not arrived."""
         open_tasks = [task for task, came in self.incoming.items() if not came.complete]
         if not open_tasks:
             return "its commit did not come"
         return f"not all has come from {', '.join(sorted(map(quote, open_tasks)))}"
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
         ended = self.stage in (BatchStage.FINISHED, BatchStage.FAILED)
-        # What has ended holds nothing, and a cause ends it.
+        # An ended batch holds no message; a batch with a cause has ended.
         assert not (ended and self._held)
         assert (self.stage is BatchStage.FAILED) == bool(self.cause)
-        # A bolt that waits for the commit holds no message of the batch phase once all of it is here.
+        # A task that waits for the commit holds no message of the processing phase once that phase is complete.
         assert self.stage is BatchStage.RECEIVING or not self.spec.waits or BatchPhase.BATCH not in self._held
-        # What has arrived has arrived, and has not finished without its commit.
+        # A batch marked as arrived is complete, and it is not finished without its commit.
         assert self.stage not in (BatchStage.ARRIVED, BatchStage.FINISHED) or self.has_arrived()
         assert self.stage is not BatchStage.FINISHED or self.is_to_finish()
         assert not (self.stage is BatchStage.ARRIVED and self.is_to_finish())
@@ -228,12 +229,12 @@ BoltEffect = Begin | Execute | Finish | Forget | Report | Ack | Fail
 
 
 class TridentBoltExecutor:
-    """One task. `specs` says for each group what it waits for and to whom it reports.
+    """One task. `specs`: for each batch group what the task waits for and to which tasks it reports.
 
-    in_order: whether the tuples of a task always come before its report, so that one that is missing then is lost, and the batch
-    fails at once; False: it may still come, and only the timeout ends the waiting.
+    in_order: whether the tuples of a task always arrive before its report. Then a tuple that is missing at the report is lost, and
+    the batch fails at once. With False it may still arrive, and only the timeout ends the wait.
 
-    Cost: O(1) for a run of tuples that comes in order, O(targets) a batch.
+    Cost: O(1) for a run of tuples in order, O(targets) per batch.
 
     >>> task = TridentBoltExecutor({"g": CoordSpec(reports={"a"}, targets=("next",))}, timeout_ms=30_000)
     >>> first = TransactionAttempt(1, 0)
@@ -257,11 +258,11 @@ class TridentBoltExecutor:
 
     @property
     def held(self) -> int:
-        """How many batches it remembers."""
+        """The number of tracked batches."""
         return len(self._tracked)
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` has something to do."""
+        """Return the time at which `tick` has something to do."""
         return next(iter(self._tracked.values())).deadline_ms if self._tracked else None
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -269,26 +270,26 @@ class TridentBoltExecutor:
     def tuples(
         self, group: str, attempt: TransactionAttempt, sender: TaskKey, first: int, items: Sequence[Any], now_ms: int
     ) -> Iterator[BoltEffect]:
-        """Take a run of tuples of an upstream task, whose numbers are `first`, `first` + 1, ...: it counts, from 0, those that it
-        sends here in this attempt."""
+        """Handle a run of tuples of an upstream task, numbered `first`, `first` + 1, ...; it numbers the tuples that it sends here
+        in this attempt from 0."""
         return self._enter(now_ms, self._tuples(BatchId(group, attempt), sender, first, items))
 
     def report(
         self, group: str, attempt: TransactionAttempt, sender: TaskKey, sent: int, message: Any, now_ms: int
     ) -> Iterator[BoltEffect]:
-        """Take what an upstream task says: it has sent this many tuples here, and that was all."""
+        """Handle the report of an upstream task with the total number of tuples that it sent here."""
         return self._enter(now_ms, self._report(BatchId(group, attempt), sender, sent, message))
 
     def commit(self, group: str, attempt: TransactionAttempt, message: Any, now_ms: int) -> Iterator[BoltEffect]:
-        """Take a `$commit`; only for groups whose spec says `commits`."""
+        """Handle a `$commit`; only for groups whose spec has `commits`."""
         return self._enter(now_ms, self._commit(BatchId(group, attempt), message))
 
     def success(self, group: str, attempt: TransactionAttempt, now_ms: int) -> Iterator[BoltEffect]:
-        """Take a `$success`: the batch and all before it are forgotten. Without it the timeout does that."""
+        """Handle a `$success`: drop the batch and all earlier ones. Without it they are dropped by the timeout."""
         return self._enter(now_ms, self._succeed(group, attempt.txid))
 
     def tick(self, now_ms: int) -> Iterator[BoltEffect]:
-        """Take note of the time: fail and forget what is too old."""
+        """Set the time; fail and drop batches that have timed out."""
         return self._enter(now_ms, self._expire())
 
     def _enter(self, now_ms: int, effects: Iterator[BoltEffect]) -> Iterator[BoltEffect]:
@@ -299,14 +300,14 @@ class TridentBoltExecutor:
     # -- while an effect is performed ----------------------------------------------------------------------------------
 
     def emitted(self, batch: BatchId, target: TaskKey, tuples: int = 1) -> int:
-        """Return the number of the first of so many tuples that go to a target; while Execute or Finish is performed."""
+        """Return the number of the first of `tuples` tuples for a target; call it while Execute or Finish is performed."""
         return self._tracked[batch.group, batch.attempt.txid].outgoing.number(target, tuples)
 
     def failed(self, batch: BatchId, cause: str) -> None:
-        """Take note that the bolt raised FailedException; while Execute or Finish is performed."""
+        """Record that the bolt raised FailedException; call it while Execute or Finish is performed."""
         self._tracked[batch.group, batch.attempt.txid].cause = cause or "its bolt failed it"
 
-    # -- what they do --------------------------------------------------------------------------------------------------
+    # -- handlers ------------------------------------------------------------------------------------------------------
 
     def _tuples(self, batch: BatchId, sender: TaskKey, first: int, items: Sequence[Any]) -> Iterator[BoltEffect]:
         tracked = yield from self._track(batch)
@@ -368,7 +369,7 @@ class TridentBoltExecutor:
     # -- one batch -----------------------------------------------------------------------------------------------------
 
     def _track(self, batch: BatchId) -> Generator[BoltEffect, None, TrackedBatch | None]:
-        """Return the tracked batch, a new one for a first message; None for what was superseded or is done."""
+        """Return the tracked batch, a new one for a first message; None for a superseded or finished attempt."""
         group, (txid, attempt) = batch
         spec = self.specs.get(group)
         if spec is None:
@@ -389,7 +390,7 @@ class TridentBoltExecutor:
         return tracked
 
     def _go_on(self, tracked: TrackedBatch) -> Iterator[BoltEffect]:
-        """Do what follows from what has come by now: fail, ack what was held, finish."""
+        """Make the transitions that are possible now: fail, ack held messages, finish."""
         if not tracked.cause and tracked.stage is BatchStage.RECEIVING and tracked.has_arrived():
             tracked.stage = BatchStage.ARRIVED
             if tracked.spec.waits:
@@ -410,7 +411,7 @@ class TridentBoltExecutor:
         yield Forget(tracked.batch)
 
     def _forget(self, tracked: TrackedBatch, cause: str) -> Iterator[BoltEffect]:
-        """Fail what is held and end the batch, unless it has ended."""
+        """Fail held messages and end the batch, unless it has ended."""
         if tracked.stage in (BatchStage.FINISHED, BatchStage.FAILED):
             return
         tracked.stage, tracked.cause = BatchStage.FAILED, cause
@@ -419,11 +420,11 @@ class TridentBoltExecutor:
         yield Forget(tracked.batch)
 
     def check(self) -> None:
-        """Assert what "correct" means."""
-        # One attempt of a batch is tracked, and none of what is done.
+        """Assert the invariants."""
+        # At most one attempt per batch is tracked, and none of finished batches.
         assert all(key == (each.batch.group, each.batch.attempt.txid) for key, each in self._tracked.items())
         assert all(txid > self._done[group] for group, txid in self._tracked)
-        # The order is that of the deadlines.
+        # Batches are in the order of their deadlines.
         deadlines = [each.deadline_ms for each in self._tracked.values()]
         assert deadlines == sorted(deadlines)
         for tracked in self._tracked.values():

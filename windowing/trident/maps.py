@@ -294,13 +294,13 @@ class NonTransactionalMap(_Map):
     kind: ClassVar[StateType] = StateType.NON_TRANSACTIONAL
 
     def begin_commit(self, attempt: TransactionAttempt) -> None:
-        """Nothing: updates are written when they come."""
+        """Do nothing: updates are written at once."""
 
     def commit(self, attempt: TransactionAttempt) -> None:
         """Nothing: updates are written when they come."""
 
     def rollback(self) -> None:
-        """Nothing: what is written stays."""
+        """Do nothing: written updates stay."""
 
     def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
         encoded = self._encoded(keys)
@@ -326,7 +326,7 @@ class NonTransactionalMap(_Map):
 
 
 class _Batch:
-    """One attempt at one partition. What it may do follows from its first reading, always anew: who is refused stays refused."""
+    """One attempt at one partition. Its rule follows from its first reading; an attempt that is refused stays refused."""
 
     def __init__(self, mine: Fence, backing: BackingMap, owner: Owner | None) -> None:
         self.mine = mine
@@ -337,7 +337,7 @@ class _Batch:
         self.again: set[bytes] = set()
 
     def read(self, keys: Sequence[bytes]) -> Rule:
-        """Read what is not known yet; return what the attempt may do."""
+        """Read the keys that were not read yet; return the rule of the attempt."""
         reading = self.rows.read(keys)
         if reading is not None:
             check_reading(reading, self.mine.place)
@@ -349,7 +349,7 @@ class _Batch:
             raise
 
     def value(self, key: bytes, rule: Rule) -> bytes | None:
-        """Return the value of a key that was read, as the batch sees it; of one that is in the store already, what it saw then."""
+        """Return the value of a key within the batch; for a batch that is already stored, its value at that time."""
         row, cached = self.rows.get(key)
         if not rule.apply and row is not None and row.txid == self.txid and key not in self.again:
             return row.previous
@@ -358,11 +358,11 @@ class _Batch:
         return base(row, self.txid, rule)
 
     def put(self, key: bytes, value: bytes | None, rule: Rule) -> None:
-        """Give a key that was read its new value."""
+        """Set the new value of a key that was read."""
         self.rows.put(key, written(self.rows.stored(key), self.txid, value, rule))
 
     def commit(self) -> None:
-        """Write everything and the fence, unless it is written already. Raises as `State.commit` says."""
+        """Write all rows and the fence, unless they are already written. Raises the errors of `State.commit`."""
         rule = self.read(())
         reading = self.rows.reading
         assert reading is not None
@@ -378,7 +378,7 @@ class _Batch:
             )
 
     def _counted(self, reading: Reading, changes: Mapping[bytes, StateRow | None]) -> int | None:
-        """Return how many rows there are after the changes, None if nobody has counted those before."""
+        """Return the number of rows after the changes, None if the number before is unknown."""
         before = reading.fence.rows if reading.fence is not None else 0 if self._counts else None
         if before is None:
             return None
@@ -387,7 +387,7 @@ class _Batch:
 
 
 class _FencedMap(_Map):
-    """A map whose commits are fenced; the two kinds differ in what a batch that comes again does."""
+    """A map whose commits are fenced; its two subclasses differ in how they handle a replayed batch."""
 
     kind: ClassVar[StateType]
 
@@ -397,7 +397,7 @@ class _FencedMap(_Map):
         self._batch: _Batch | None = None
 
     def own(self, owner: Owner) -> None:
-        """Commit as this owner from now on."""
+        """Set the owner of the following commits."""
         self._owner = owner
 
     def begin_commit(self, attempt: TransactionAttempt) -> None:
@@ -437,12 +437,12 @@ class _FencedMap(_Map):
             return self._committed(batch, encoded, rule)
         values = {key: batch.value(key, rule) for key in encoded}
         results = self._updated(values, encoded, updaters)
-        for key, value in values.items():  # after all of them: an updater that raises leaves nothing of this call
+        for key, value in values.items():  # only after all updaters: one that raises leaves no part of this call
             batch.put(key, value, rule)
         return results
 
     def _committed(self, batch: _Batch, keys: list[bytes], rule: Rule) -> list[Any]:
-        """Return the values of a batch whose rows are in the store already."""
+        """Return the values of a batch whose rows are already in the store."""
         for key in keys:
             if self.kind is StateType.TRANSACTIONAL:
                 check_repeated(batch.rows.stored(key), batch.txid, key, self.backing.place)
@@ -476,19 +476,19 @@ class _FencedMap(_Map):
 
 
 class TransactionalMap(_FencedMap):
-    """Exactly-once for batches that come again as they were. Refuses, without a write, one that has other keys."""
+    """Exactly-once if a replayed batch has the same tuples. A replay with other keys is refused before anything is written."""
 
     kind = StateType.TRANSACTIONAL
 
 
 class OpaqueMap(_FencedMap):
-    """Exactly-once whatever comes again, as long as each tuple is in one committed batch."""
+    """Exactly-once for any replay, as long as each tuple is in one committed batch."""
 
     kind = StateType.OPAQUE
 
 
 class SnapshottableMap:
-    """A map with one key, as one value."""
+    """A single value, stored as a map with one key."""
 
     KEY = ("$",)
 
@@ -496,7 +496,7 @@ class SnapshottableMap:
         self.values = values
 
     def own(self, owner: Owner) -> None:
-        """Commit as this owner from now on."""
+        """Set the owner of the following commits."""
         own = getattr(self.values, "own", None)
         if own is not None:
             own(owner)
@@ -525,29 +525,29 @@ class SnapshottableMap:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFactory:
-    """Makes of the map states of a factory states of one value, as `persistent_aggregate` without keys needs them."""
+    """Makes states of a single value from the map states of a factory, for `persistent_aggregate` without keys."""
 
     factory: Any
 
     @property
     def kind(self) -> StateType:
-        """What the state makes of a batch that comes again."""
+        """How the state handles a replayed batch."""
         kind: StateType = self.factory.kind
         return kind
 
     def make_state(self, partition: int, partitions: int) -> Snapshottable:
-        """Return one partition; what has one value already stays as it is."""
+        """Return one partition; a state that already has a single value is returned unchanged."""
         state = self.factory.make_state(partition, partitions)
         return state if hasattr(state, "update") else SnapshottableMap(state)
 
     def __getattr__(self, name: str) -> Any:
-        """Look up what else the factory says of its state: name, identity, stored, mark, claim_attempt."""
+        """Return the factory's other attributes: name, identity, stored, mark, claim_attempt."""
         if name.startswith("_") or name == "factory":
             raise AttributeError(name)
         return getattr(self.factory, name)
 
     def owned_by(self, owner: Owner) -> SnapshotFactory:
-        """Return the same state, as this owner writes it."""
+        """Return the factory with this owner as writer."""
         own = getattr(self.factory, "owned_by", None)
         return self if own is None else SnapshotFactory(own(owner))
 
@@ -557,13 +557,13 @@ MAPS: dict[StateType, type[NonTransactionalMap | TransactionalMap | OpaqueMap]] 
     StateType.TRANSACTIONAL: TransactionalMap,
     StateType.OPAQUE: OpaqueMap,
 }
-"""The map of each kind."""
+"""The map class of each kind."""
 
 
 def map_of(
     kind: StateType, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None
 ) -> MapState:
-    """Return the map of this kind over a backing map; a non-transactional one has no fence, so nobody owns it."""
+    """Return the map of this kind over a backing map; a non-transactional map has no fence and so no owner."""
     if kind not in MAPS:
         raise ConfigError(f"a state's kind is a StateType, got {quote(kind)}; give StateType.OPAQUE, for one")
     made = MAPS[kind]
@@ -571,7 +571,7 @@ def map_of(
 
 
 def _is_attempt(attempt: Any) -> bool:
-    """Return whether it is a txid from 1 and an attempt from 0; a plain tuple of them will do."""
+    """Return whether a value is a pair of a txid from 1 and an attempt from 0; a plain tuple is accepted."""
     if not isinstance(attempt, tuple) or [type(number) for number in attempt] != [int, int]:
         return False
     return bool(attempt[0] > NO_TXID and attempt[1] >= 0)

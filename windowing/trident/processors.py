@@ -1,27 +1,27 @@
-"""Processors: what one node of a group does with the tuples of a batch, how it calls user code, and aggregation inside a batch.
+"""Processors: each runs one node of a group over the tuples of a batch, calls user code, and aggregates inside a batch.
 
     slot = start_batch(batch)
-    execute(slot, rows, source) -> rows      any number of times; `source` is the input that the rows come from
-    finish_batch(slot) -> rows               once, after all rows; of a committer: in the commit phase, in the order of the txids
+    execute(slot, rows, source) -> rows      any number of times; `source` is the number of the input
+    finish_batch(slot) -> rows               once, after all rows; for a committer in the commit phase, in the order of the txids
 
-Laws: all that a batch leaves behind until it is finished lies in its slot, so batches may run side by side, and one that fails
-is dropped with its slot; rows may come in pieces of any size, with the same result; nothing here knows who runs it.
+Laws: all data of an unfinished batch is in its slot, so several batches can be under way, and a failed one is dropped with its
+slot. The result does not depend on the pieces in which rows arrive, nor on the driver.
 
-User code is a function of (tuple) or (tuple, collector), or an object or a class with the operation's method (execute, keep, ...),
-and perhaps prepare(context), cleanup(). Each task has an instance of its own, a class made without arguments, an object copied.
-What is wrong with a signature is found when the topology is built; what the code raises becomes one BoltError that names
-operation, tuple and line; a FailedException stays what it is: it fails the batch.
+User code is a function of (tuple) or (tuple, collector), or an object or a class with the operation's method (execute, keep, ...)
+and optionally prepare(context) and cleanup(). Each task has its own instance: a class is called without arguments, an object is
+copied. A wrong signature is reported when the topology is built. An exception of user code becomes one BoltError that names
+operation, tuple and line; a FailedException passes unchanged and fails the batch.
 
     combiner      partial, in each partition          combine(combine(init(a), init(b)), init(c))
                   ==== exchange ====
-                  combined, in one place              combine(p0, p1), zero() if there is nothing
-    reducer       in one place                        reduce(reduce(init(), a), b)
-    aggregator    in one place                        init -> aggregate, aggregate, ... -> complete: any rows
-    chained       several at once                     the cross product of what each of them emits
+                  combined, in one partition          combine(p0, p1), zero() for no tuples
+    reducer       in one partition                    reduce(reduce(init(), a), b)
+    aggregator    in one partition                    init -> aggregate, aggregate, ... -> complete: any rows
+    chained       several at once                     the cross product of their rows
                   combiners with others: init, in each partition ==== exchange ==== combine, reduce, aggregate
 
-A key that has no tuple in a batch has no row. Without keys each partition emits (`partition_aggregate`), or the one partition
-to which an exchange has brought everything (`aggregate`), also if the batch is empty: the count of an empty batch is 0.
+A key without a tuple in the batch has no row. Without keys, each partition emits (`partition_aggregate`), or the one partition to
+which the exchange sent all tuples (`aggregate`). Both emit for an empty batch too: its count is 0.
 Source: Storm's `TridentProcessor`, `ProcessorContext`, `AggregateProcessor`, `GroupedAggregator`, `ChainedAggregatorImpl`.
 """
 
@@ -84,15 +84,15 @@ _OURS = tuple(f"{_FOLDER}{module}.py" for module in ("processors", "operations",
 
 
 Reporter = Callable[[BaseException], None]
-"""Takes an error that users' code reports without stopping."""
+"""Is called with each error that user code reports without raising it."""
 
 
 def drop_report(error: BaseException) -> None:
-    """Drop a report: nobody drives the operation."""
+    """Drop a report; used without a driver."""
 
 
 class RowMaker:
-    """Makes rows of one stream of what users' code gives: by the rules of `row_of`, with a short way for what is most common.
+    """Converts values of user code into rows of one stream, by the rules of `row_of`, with a faster path for the common cases.
 
     >>> maker = RowMaker(Schema.parse("word string"))
     >>> maker.rows(["to", ("be",)]), maker.one({"word": "or"})
@@ -114,18 +114,18 @@ class RowMaker:
             if self._convert is not None and type(row) in _SCALARS:
                 return (self._convert(row),)
         except Misfit:
-            pass  # row_of says which field it was
+            pass  # row_of raises the error that names the field
         return row_of(row, self._schema, DEFAULT_STREAM)
 
     def rows(self, returned: Any) -> list[Row]:
-        """Return the rows of what a function returned or yields."""
+        """Return the rows that a function returned or yields."""
         if type(returned) is list:
             return list(map(self.one, returned))
         return list(rows_of(returned, self._schema, DEFAULT_STREAM))
 
 
 class TridentOutput(StormNames):
-    """The collector of one stream: checks what is emitted, and keeps it. Source: Storm's `TridentCollector`."""
+    """The collector of one stream: checks emitted rows and holds them. Source: Storm's `TridentCollector`."""
 
     __slots__ = ("_maker", "_report", "rows")
 
@@ -141,18 +141,18 @@ class TridentOutput(StormNames):
         self.rows.append(self._maker.one(values))
 
     def report_error(self, error: BaseException) -> None:
-        """Let whoever looks at the run see an error that stops nothing."""
+        """Add an error to the result of the run; the run continues."""
         self._report(error)
 
     def take(self) -> list[Row]:
-        """Return what was emitted since the last call."""
+        """Return the rows emitted since the last call."""
         taken, self.rows = self.rows, []
         return taken
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A user's function or object as it stands in a plan; `method` is None for a function."""
+    """A user's function, object or class in a plan; `method` is None for a function."""
 
     target: Any
     method: str | None
@@ -160,11 +160,11 @@ class Code:
 
     @property
     def title(self) -> str:
-        """The name by which a person knows it."""
+        """Its name in messages and drawings."""
         return title_of(self.target)
 
     def open(self, who: str, context: Any) -> TaskCode:
-        """Return what one task calls; its `prepare(context)` has been called."""
+        """Return the instance of one task, with `prepare(context)` already called."""
         return TaskCode(self, who, context)
 
 
@@ -184,12 +184,12 @@ class TaskCode(UserCode):
         self.hook("prepare", context)
 
     def user_code_error(self, problem: BaseException, where: str) -> BaseException:
-        """Return the error to raise `from` what the code raised: a FailedException fails the batch as it is."""
+        """Return the error to raise `from` an exception of the code; a FailedException is returned unchanged."""
         return raised(self._who, problem, where, self._file)
 
 
 def raised(who: str, problem: BaseException, where: str, file: str | None = None) -> BaseException:
-    """Return what to raise for `problem`: itself if it fails the batch or was made of one before, else a BoltError."""
+    """Return the error to raise for `problem`: itself if it is a FailedException or already a BoltError, else a new BoltError."""
     ours = isinstance(problem, BoltError) and not isinstance(problem, RowError)
     return (
         problem if ours or isinstance(problem, FailedException) else user_code_error(who, problem, where, file, _OURS)
@@ -197,9 +197,9 @@ def raised(who: str, problem: BaseException, where: str, file: str | None = None
 
 
 def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = False) -> Code:
-    """Return a user's function, object or class as Code, or raise ConfigError with what is wrong with it.
+    """Return a user's function, object or class as Code. Raises ConfigError for a wrong signature.
 
-    method: what an object is called by. handed: what it is called with, in a sentence. returns: no collector is offered.
+    method: the method to call of an object. handed: its arguments, for the message. returns: it gets no collector.
     """
     title = title_of(target)
     named = method if callable(getattr(target, method, None)) else None
@@ -236,11 +236,11 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
 
 
 class ProcessorContext(NamedTuple):
-    """Which batch a task works on: `id` is its attempt, or for a request of DRPC what the driver calls it.
+    """The batch that a task works on; `id` is its attempt, or the driver's id of a DRPC request.
 
-    now_ms: the driver's clock, the same in every task and at every replay; None where it keeps none. as_of: the txid that was
-    committed last, if no later one can be committed before this batch is; then queries see the states as that left them, at a
-    replay too. None: as they are. drain: it is the last one, at the end of the input, so that windows fire what is left.
+    now_ms: the driver's clock, the same in every task and every replay; None without a clock. as_of: the last committed txid, if no
+    later one can be committed before this batch; queries then read the states as of this txid, in a replay too. None: the current
+    states. drain: the batch is the last one, at the end of the input, and windows fire their remaining tuples.
     """
 
     id: TransactionAttempt | Any
@@ -255,38 +255,38 @@ class ProcessorContext(NamedTuple):
 
 
 class TridentProcessor:
-    """A node of one task; by itself it lets pass what comes. report: takes what users' code reports, set by whoever drives it."""
+    """A node of one task; the base class passes all rows on. report: gets the errors that user code reports; set by the driver."""
 
     report: Reporter = staticmethod(drop_report)
 
     def prepare(self, context: Any) -> None:
-        """Get ready for batches: make the instances of the user's code. `context` is a TaskContext."""
+        """Make the instances of user code, before the first batch. `context` is a TaskContext."""
 
     def start_batch(self, batch: ProcessorContext) -> Any:
-        """Return the slot of a batch: what it keeps until it is finished."""
+        """Return the slot of a batch, which holds its data until it is finished."""
 
     def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:
-        """Take in rows of one input and return what is emitted now."""
+        """Process rows of one input; return the rows emitted now."""
         return rows
 
     def finish_batch(self, slot: Any) -> list[Row]:
-        """Return what is emitted at the end of a batch."""
+        """Return the rows emitted at the end of a batch."""
         return []
 
     def take_late(self, slot: Any) -> list[Row]:
-        """Return the late tuples of the batch that was just finished, each with its reason; only windows have some."""
+        """Return the late tuples of the batch that was just finished, each with its reason; only windows have late tuples."""
         return []
 
     def cleanup(self) -> None:
-        """Give back what `prepare` took."""
+        """Release what `prepare` acquired."""
 
 
 class KeepProcessor(TridentProcessor):
-    """Lets everything pass: a merge, whose inputs have the same fields."""
+    """Passes all rows on: a merge, whose inputs have the same fields."""
 
 
 class PickProcessor(TridentProcessor):
-    """Some of the fields of each row."""
+    """Keeps some of the fields of each row."""
 
     def __init__(self, pick: Callable[[Row], Row]) -> None:
         self._pick = pick
@@ -296,7 +296,7 @@ class PickProcessor(TridentProcessor):
 
 
 class UserProcessor(TridentProcessor):
-    """Calls a user's code on each row. `who` is what errors call it, `record` makes of a row what the code sees."""
+    """Calls user code on each row. `who`: its name in errors; `record`: converts a row into the argument of the code."""
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any]) -> None:
         self._who, self._code, self._record = who, code, record
@@ -321,12 +321,12 @@ class UserProcessor(TridentProcessor):
         self._task.close()
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
-        """Call the code on one row and append what comes of it."""
+        """Call the code on one row and append the resulting rows."""
         raise NotImplementedError
 
 
 class FilterProcessor(UserProcessor):
-    """The rows of which the code says true."""
+    """Keeps the rows for which the code returns true."""
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         keeps = self._call(self._record(row))
@@ -336,7 +336,7 @@ class FilterProcessor(UserProcessor):
 
 
 class PeekProcessor(UserProcessor):
-    """All rows; the code is called with each."""
+    """Calls the code with each row and passes all rows on."""
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         refuse_awaitable(self._call(self._record(row)))
@@ -344,7 +344,7 @@ class PeekProcessor(UserProcessor):
 
 
 class MapProcessor(UserProcessor):
-    """One new row for each."""
+    """Replaces each row by the one that the code returns."""
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema) -> None:
         super().__init__(who, code, record)
@@ -358,7 +358,7 @@ class MapProcessor(UserProcessor):
 
 
 class EachProcessor(UserProcessor):
-    """For each row the rows that the code makes of it; with `keep` they are appended to the fields that are there."""
+    """Emits for each row the rows that the code returns; with `keep`, appended to the existing fields."""
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema, keep: bool) -> None:
         super().__init__(who, code, record)
@@ -381,7 +381,7 @@ class EachProcessor(UserProcessor):
 
 
 class AggregatorKind(Enum):
-    """The kinds of aggregators, known by their methods."""
+    """The kinds of aggregators, recognised by their methods."""
 
     COMBINER = "combiner"
     REDUCER = "reducer"
@@ -389,7 +389,7 @@ class AggregatorKind(Enum):
 
 
 class Emits(Enum):
-    """Which partitions emit where there are no keys."""
+    """Which partitions emit if there are no keys."""
 
     EACH = "each partition"
     FIRST = "the first partition"
@@ -397,7 +397,7 @@ class Emits(Enum):
 
 
 class BatchFold(Protocol):
-    """How the tuples of a batch, or of one of its keys, become rows."""
+    """Folds the tuples of a batch, or of one of its keys, into rows."""
 
     def start(self, batch_id: Any, report: Reporter = drop_report) -> Any: ...
     def add(self, value: Any, row: Row) -> Any: ...
@@ -406,7 +406,7 @@ class BatchFold(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AggregatorPart:
-    """One aggregator with the fields that it sees and those that it makes; `combines` what partial results hold."""
+    """One aggregator with its input and output fields. `combines`: it combines partial results, not tuples."""
 
     aggregator: Any
     inputs: tuple[str, ...]
@@ -415,7 +415,7 @@ class AggregatorPart:
 
 
 def kind_of(aggregator: Any) -> AggregatorKind | None:
-    """Return which kind an aggregator is, None if it is none of them."""
+    """Return the kind of an aggregator, None for an object of no kind."""
     methods = {
         AggregatorKind.COMBINER: ("init", "combine", "zero"),
         AggregatorKind.REDUCER: ("init", "reduce"),
@@ -440,7 +440,7 @@ NOTHING: Any = object()
 
 
 class _CombinerFold:
-    """The first value is taken as it is, which is what combining it with zero gives."""
+    """The fold of a combiner. The first value is taken unchanged, which equals combining it with zero."""
 
     def __init__(self, part: AggregatorPart, schema: Schema) -> None:
         self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
@@ -479,7 +479,7 @@ class _ReducerFold:
 
 
 class _AggregatorFold:
-    """The value is the user's, with the collector that it emits to."""
+    """The fold of an Aggregator: the user's value, and the collector to which it emits."""
 
     def __init__(self, part: AggregatorPart, schema: Schema) -> None:
         self._aggregator, self._output = part.aggregator, part.output
@@ -500,7 +500,7 @@ class _AggregatorFold:
 
 
 class _Chained:
-    """Several folds over the same rows; a row of each is put together with each row of the others."""
+    """Several folds over the same rows; the result is the cross product of their rows."""
 
     def __init__(self, folds: list[BatchFold]) -> None:
         self._folds = folds
@@ -517,8 +517,8 @@ class _Chained:
 
 
 class AggregateSlot:
-    """What an AggregateProcessor keeps of a batch: a value, or by key [the fields of the key, value]. The value of several
-    aggregators is a list.
+    """The data of a batch in an AggregateProcessor: a value, or by key [the fields of the key, value]. With several aggregators the
+    value is a list.
     """
 
     __slots__ = ("batch", "keys", "value")
@@ -530,7 +530,7 @@ class AggregateSlot:
 
 
 class InitProcessor(TridentProcessor):
-    """Makes of each row the fields that are kept, and the first value of each combiner. Cost: O(combiners) a row."""
+    """Reduces each row to the fields that are read later, and the first value of each combiner. Cost: O(combiners) per row."""
 
     def __init__(self, who: str, schema: Schema, kept: tuple[str, ...], combiners: tuple[AggregatorPart, ...]) -> None:
         self._who = who
@@ -554,10 +554,10 @@ class InitProcessor(TridentProcessor):
 
 
 class AggregateProcessor(TridentProcessor):
-    """Folds the rows of a batch. Cost: O(1) a row, and memory for one value, or one for each key of the batch.
+    """Folds the rows of a batch. Cost: O(1) per row, and memory for one value, or one per key of the batch.
 
-    group: the fields of the key, None for all tuples together. emits: which partition has a row if there is no key.
-    partial: a partition without tuples says nothing, for others will combine.
+    group: the fields of the key, None for all tuples together. emits: which partitions emit a row if there is no key.
+    partial: a partition without tuples emits nothing, because its row is only an input of the combining stage.
     """
 
     def __init__(
@@ -615,7 +615,7 @@ class AggregateProcessor(TridentProcessor):
             raise raised(self._who, problem, f"at the end of batch {quote(slot.batch.id)}") from problem
 
     def _speaks(self, batch: ProcessorContext) -> bool:
-        """Return whether this partition emits although it was given nothing."""
+        """Return whether this partition emits a row even without tuples."""
         if self._emits is Emits.EACH:
             return True
         return self._task == (batch.txid % self._tasks if self._emits is Emits.OF_BATCH else 0)

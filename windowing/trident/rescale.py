@@ -1,4 +1,4 @@
-"""A Trident topology with other numbers of tasks: states move to the partitions that their keys now have, and so do keyed windows.
+"""Rescaling of a Trident topology: the rows of states, and keyed windows, move to the new partitions of their keys.
 
     state counts of `before`, 2 partitions                 state of the same step of `after`, 3 partitions, another name or store
       0: JFK 41:7, LGA 40:2   --partition of the key-->      0: LGA 1:2
@@ -6,13 +6,15 @@
       ledger 41:0                                            2: EWR 1:1
                                                              ledger 1:0
 
-All that was done until now is txid 1 of the life that goes on. The rows are copied: the old life stays as it was, and can go on.
+Everything committed so far becomes txid 1 of the new life. Rows are copied; the old life is not changed and can continue.
 
 Laws
-- A key goes to the partition where the next batch will look for it, tried on the old partitions first: a key that is not where its
-  fields say is refused. What is kept under other keys than those by which tuples are sent (`partition_persist`) keeps its number.
-- The ledger of the new state is claimed for the new life before its first row is written, and says that it is whole behind the last
-  one. A state that somebody else has begun is refused; what this life has left half done is taken out, and done again.
+- A key moves to the partition in which the next batch looks for it. The same function is first checked on the old partitions: a key
+  that is in another partition than its fields give is refused. A state whose keys are not those of the exchange
+  (`partition_persist`) keeps its number of partitions.
+- The ledger of the new state is claimed for the new life before the first row is written, and marks the state as complete after the
+  last one. A state that another life has begun is refused; the rows of an unfinished rescale of this life are removed and copied
+  again.
 """
 
 from __future__ import annotations
@@ -63,20 +65,20 @@ _DONE = TransactionAttempt(FIRST_TXID, 0)
 _BEGUN = TransactionAttempt(NO_TXID, 0)
 
 PartitionOf = Callable[[Any, int], int]
-"""Of a key, and a number of partitions."""
+"""Returns the partition of a key, given the number of partitions."""
 
 
 @dataclass(frozen=True)
 class StateMove:
-    """A state, where it is and where it goes. partition_of: None where each partition stays what it is."""
+    """The move of one state from its old to its new partitions. partition_of: None if the partitions stay the same."""
 
     old: WrittenState
     new: WrittenState
     partition_of: PartitionOf | None
 
     def perform(self, owner: Owner) -> None:
-        """Copy the state, as txid 1 of this owner. Raises ConfigError for one that was begun by others, and for a key that is not
-        where its fields say; CorruptStateError. Cost: O(rows), a thousand for each new partition in memory.
+        """Copy the state, as txid 1 of this owner. Raises ConfigError for a new state that another life has begun, and for a key in
+        an unexpected partition; CorruptStateError. Cost: O(rows), with a thousand rows per new partition in memory.
         """
         with ExitStack() as stack:
 
@@ -99,7 +101,7 @@ class StateMove:
             ledger.claim(self._fence(ledger.rows.place, _DONE, owner))
 
     def _require_own(self, ledger: _Filling, into: Sequence[_Filling]) -> None:
-        """Refuse a new state that has anything but what this life has left there."""
+        """Refuse a new state that has rows of another life."""
         found = ledger.fence
         if found is not None and found.owner == ledger.begun.owner:
             return
@@ -110,14 +112,14 @@ class StateMove:
             )
 
     def _copy(self, into: Sequence[_Filling]) -> list[int]:
-        """Copy all rows that have a value; return how many each new partition has."""
+        """Copy all rows with a value; return the number of rows of each new partition."""
         held: list[dict[bytes, StateRow | None]] = [{} for _ in into]
         counts = [0] * len(into)
         txid = NO_TXID if self.new.factory.kind is StateType.NON_TRANSACTIONAL else FIRST_TXID
         for number in range(self.old.partitions):
             with closing(self.old.factory.rows(number, self.old.partitions)) as rows:
                 for key, row in rows.items():
-                    if row.value is None:  # taken out: only the undoing of its txid needs it
+                    if row.value is None:  # a removed key: only the undo of its txid needs the row
                         continue
                     to = number if self.partition_of is None else self._partition(key, number)
                     held[to][key] = StateRow(txid, row.value)
@@ -145,22 +147,22 @@ class StateMove:
 
 @dataclass
 class _Filling:
-    """A new partition while it is filled: its rows, the fence that says so, and the one that it has."""
+    """A new partition while it is filled: its rows, the fence to write, and the stored fence."""
 
     rows: BackingMap
     begun: Fence
     fence: Fence | None
 
     def claim(self, fence: Fence) -> None:
-        """Leave this fence. Raises CorruptStateError where somebody else has left one."""
+        """Write this fence. Raises CorruptStateError if another life has written one."""
         self._write({}, fence)
 
     def put(self, rows: Mapping[bytes, StateRow | None]) -> None:
-        """Write rows, under the fence that is there: some stores know by it how many there are."""
+        """Write rows together with the stored fence, by which some stores count rows."""
         self._write(rows, self.fence)
 
     def clear(self) -> None:
-        """Take all rows out."""
+        """Remove all rows."""
         rows = self.rows.items()
         while keys := [key for key, _ in islice(rows, _AT_ONCE)]:
             self.put(dict.fromkeys(keys))
@@ -176,14 +178,14 @@ class _Filling:
 
 
 def begun(id: str, plan: TridentPlan) -> tuple[Life, dict[str, Owner]]:
-    """Return the life of this id in which a plan writes its states from txid 1 on, and who writes each, by its id."""
+    """Return the life with this id in which a plan writes its states from txid 1 on, and the owner of each state by its id."""
     unread = [state._replace(factory=_Named(str(getattr(state.factory, "name", state.id)))) for state in plan.written]
     return owned(Life(id), unread, Progress.unnumbered("", 0, False), claims=True)
 
 
 @dataclass(frozen=True)
 class _Named:
-    """What `owned` asks of a state that there is nothing to compare with."""
+    """A state for `owned` without stored rows to compare."""
 
     name: str
 
@@ -192,7 +194,7 @@ class _Named:
 
 
 def moves(before: TridentPlan, after: TridentPlan) -> list[StateMove]:
-    """Return how the states that `before` writes become those of `after`. Raises ConfigError for what cannot be moved, by name."""
+    """Return the moves of the states of `before` to those of `after`. Raises ConfigError that names a state that cannot move."""
     old, new = ({state.id: state for state in plan.written} for plan in (before, after))
     if [*old] != [*new]:
         raise ConfigError(
@@ -234,7 +236,7 @@ def _store(state: WrittenState) -> Any:
 
 
 def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> PartitionOf:
-    """Return what says in which partition a key lies, from the steps that write a state."""
+    """Return the function from keys to partitions, derived from the steps that write a state."""
     for number, node in plan.graph.nodes.items():
         step = getattr(node, "operation", None)
         if not isinstance(step, Persist) or step.state != id:
@@ -250,11 +252,11 @@ def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> PartitionO
 
 
 def _sent_by(plan: TridentPlan, number: int, key: Sequence[str] | None) -> PartitionOf | None:
-    """Return what says to which task a key of these fields is sent, None where they do not tell."""
+    """Return the function from keys of these fields to tasks, None if the fields do not determine the task."""
     source = plan.graph.nodes[plan.graph.in_edges[number][0].source]
     while isinstance(
         getattr(source, "operation", None), Aggregate
-    ):  # of the same groups, it leaves their fields as they are
+    ):  # steps of the same group leave the fields of the key unchanged
         source = plan.graph.nodes[plan.graph.in_edges[source.number][0].source]
     if not key or not isinstance(source, PartitionNode) or type(source.grouping) is not FieldsGrouping:
         return None
@@ -281,13 +283,13 @@ def _router(fields: tuple[str, ...], key: Schema) -> PartitionOf:
 
 
 Kept = Mapping[str, Mapping[str, Any]]
-"""The windows of a task, as spark/trident_stages.py stores them: by step, `txid` and `windows`."""
+"""The stored windows of a task (spark/trident_stages.py): by step, `txid` and `windows`."""
 
 
 def windows_of_tasks(plan: TridentPlan, kept: Sequence[Kept | None], tasks: int) -> list[Kept | None]:
-    """Return the windows of `tasks` tasks of a stage that hold what those of its old tasks do, as of txid 1.
+    """Distribute the windows of the old tasks of a stage over `tasks` tasks, as of txid 1.
 
-    Raises ConfigError where their number changes and a window belongs to a task.
+    Raises ConfigError if the number of tasks changes and a window has no key.
     """
     if tasks == len(kept):
         return [each and {number: {**window, "txid": FIRST_TXID} for number, window in each.items()} for each in kept]

@@ -2,21 +2,21 @@
 
     $batch 6:0 --> initialize_transaction(6, metadata of 5, None)            --> stored --> (6:0, metadata) to the spout's tasks
     $batch 6:1 --> initialize_transaction(6, metadata of 5, metadata of 6)   --> stored --> (6:1, metadata)
-    $success 6 --> what is before 6 is forgotten
+    $success 6 --> metadata before 6 is deleted
 
     (6:0, metadata) --EmitBatch--> Report to each target, Ack        a FailedException: Fail
     $commit 6:0     --Commit-----> Ack                               of another attempt than was emitted: Fail
-    $success 6      --Succeed----> 6 and what is before is forgotten
+    $success 6      --Succeed----> 6 and earlier txids are dropped
 
 Laws
-- The metadata of a batch is made once, durable before it is sent. A batch that rests on another has that one's metadata: a `$batch`
-  that overtook what it rests on is failed. (In Storm it takes the metadata of the last but one, and tuples come twice.)
-- A txid that was cleaned up is failed, not begun anew with the metadata of nothing: it is a message that comes too late, or the
-  record of the coordinator is lost.
-- A greater attempt supersedes a smaller, which is failed if it comes later. A message that comes twice is taken once, and the
-  second is not settled.
-- A committed attempt is the last one that this task emitted, wholly; so a task that has died since then fails the commit.
-- What is held: one entry for each txid between the last success and the newest batch.
+- The metadata of a batch is made once and is durable before it is sent. It is made from the metadata of the batch that it builds
+  on; a `$batch` that overtook that batch is failed. (In Storm it gets the metadata of the last but one, and tuples come twice.)
+- A txid that was cleaned up is failed and never begun again from empty metadata: its message is too late, or the record of the
+  coordinator is lost.
+- A greater attempt supersedes a smaller one, which is failed if it arrives later. A second copy of a message is ignored and neither
+  acked nor failed.
+- Only the last attempt that this task emitted completely can be committed; so a restarted task fails the commit.
+- Memory: one entry for each txid between the last success and the newest batch.
 
 Source: Storm's `TridentSpoutCoordinator`, `TridentSpoutExecutor`, with what `TridentBoltExecutor` does around it.
 """
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class SendBatch(NamedTuple):
-    """Send this to every task of the spout, anchored to `message`; `skip` goes along."""
+    """Send the batch to every task of the spout, anchored to `message`, together with `skip`."""
 
     batch: SpoutBatch
     skip: str | None
@@ -51,9 +51,9 @@ class SendBatch(NamedTuple):
 
 
 class TridentSpoutCoordinator:
-    """The coordinator of one spout. `state` is the spout's part of the store.
+    """The coordinator of one spout. `state`: the spout's records.
 
-    Cost: one write of the store for a batch whose metadata is new or another, one for a success.
+    Cost: one write of the store for a batch with new or changed metadata, one for a success.
     """
 
     def __init__(self, coordinator: BatchCoordinator, state: TransactionalState) -> None:
@@ -70,11 +70,11 @@ class TridentSpoutCoordinator:
     def batch(
         self, attempt: TransactionAttempt, after: TransactionAttempt | None, skip: str | None, message: Any
     ) -> Iterator[SendBatch | Ack | Fail]:
-        """Take a `$batch`; `message` is what carries it, and comes back to be acked or failed."""
+        """Handle a `$batch`; `message` carries it and is acked or failed by the effects."""
         return self._guard.run(self._batch(attempt, after, skip, message))
 
     def success(self, attempt: TransactionAttempt) -> None:
-        """Take a `$success`."""
+        """Handle a `$success`."""
         self._guard.enter()
         if attempt.txid <= self._done:
             return
@@ -136,7 +136,7 @@ class _Stage(Enum):
 
 
 class _AttemptEmission:
-    """What became of one attempt."""
+    """The progress of one attempt."""
 
     __slots__ = ("attempt", "cause", "outgoing", "stage")
 
@@ -151,7 +151,7 @@ class _AttemptEmission:
 
 
 class TridentSpoutExecutor:
-    """One task. `targets` are the tasks that wait for its report. Cost: O(targets) a batch.
+    """One task of a spout. `targets`: the tasks that wait for its report. Cost: O(targets) per batch.
 
     >>> first = SpoutBatch(TransactionAttempt(1, 0))
     >>> task = TridentSpoutExecutor(targets=["count"])
@@ -172,35 +172,35 @@ class TridentSpoutExecutor:
 
     @property
     def held(self) -> int:
-        """How many batches it remembers."""
+        """The number of batches it holds."""
         return len(self._emissions)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def batch(self, batch: SpoutBatch, skip: str | None, message: Any) -> Iterator[SpoutEffect]:
-        """Take a batch of the spout's coordinator."""
+        """Handle a batch from the spout's coordinator."""
         return self._guard.run(self._emit(batch, skip, message))
 
     def commit(self, attempt: TransactionAttempt, message: Any) -> Iterator[SpoutEffect]:
-        """Take a `$commit`; only for spouts that take part in it."""
+        """Handle a `$commit`; only for spouts that take part in commits."""
         return self._guard.run(self._commit(attempt, message))
 
     def success(self, attempt: TransactionAttempt) -> Iterator[SpoutEffect]:
-        """Take a `$success`."""
+        """Handle a `$success`."""
         return self._guard.run(self._succeed(attempt))
 
     # -- while an effect is performed ----------------------------------------------------------------------------------
 
     def emitted(self, attempt: TransactionAttempt, target: TaskKey, tuples: int = 1) -> int:
-        """Return the number of the first of so many tuples that are being sent to a target; while EmitBatch is performed."""
+        """Return the number of the first of `tuples` tuples for a target; call it while EmitBatch is performed."""
         return self._emissions[attempt.txid].outgoing.number(target, tuples)
 
     def failed(self, attempt: TransactionAttempt, cause: str) -> None:
-        """Take note that the emitter raised FailedException; while EmitBatch or Commit is performed."""
+        """Record that the emitter raised FailedException; call it while EmitBatch or Commit is performed."""
         emission = self._emissions[attempt.txid]
         emission.stage, emission.cause = _Stage.FAILED, cause
 
-    # -- what they do --------------------------------------------------------------------------------------------------
+    # -- handlers ------------------------------------------------------------------------------------------------------
 
     def _emit(self, batch: SpoutBatch, skip: str | None, message: Any) -> Iterator[SpoutEffect]:
         attempt = batch.attempt
@@ -242,7 +242,7 @@ class TridentSpoutExecutor:
         yield Succeed(attempt)
 
     def check(self) -> None:
-        """Assert what "correct" means."""
-        # Nothing is held of what is done, and each entry stands under its own txid.
+        """Assert the invariants."""
+        # No entry is of a finished txid, and each entry is under its own txid.
         assert all(txid > self._done for txid in self._emissions)
         assert all(each.attempt.txid == txid for txid, each in self._emissions.items())

@@ -1,15 +1,15 @@
 """Persists and queries: the operations and processors that write and read states.
 
-    partition_persist   rows --kept--> commit phase: begin_commit, update_state(state, rows), commit --> new values
-    state_query         rows --kept--> end of the batch: batch_retrieve(state, rows), one call --> rows with what was found
+    partition_persist   rows --held--> commit phase: begin_commit, update_state(state, rows), commit --> new values
+    state_query         rows --held--> end of the batch: batch_retrieve(state, rows), one call --> rows with their results
 
     persistent_aggregate
       combiner, by key  aggregate within the batch, then  stored = combine(stored, value of the batch)
       reducer, by key   partition by key, then            stored = reduce(reduce(stored, a), b)
-      without key       the same, of the one value of a Snapshottable
+      without key       the same, for the single value of a Snapshottable
 
-Laws: a state is written only in the commit phase, so in the order of the txids; every partition claims every batch, one without
-tuples too, since an earlier attempt may have left some there. A query sees what was committed before.
+Laws: a state is written only in the commit phase, so in the order of the txids. Every partition claims every batch, also without
+tuples, because an earlier attempt may have written there. A query reads what earlier batches committed.
 Source: Storm's `PartitionPersistProcessor`, `StateQueryProcessor`, `MapCombinerAggStateUpdater`, `MapReducerAggStateUpdater`,
 `CombinerAggStateUpdater`, `ReducerAggStateUpdater`.
 """
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class StatefulProcessor(TridentProcessor):
-    """A node beside a state; the driver hands it the state of its partition, before `prepare`."""
+    """A node with a state; the driver sets the state of its partition before `prepare`."""
 
     def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema) -> None:
         self._who, self.state_id, self._record, self._output = who, state, record, output
@@ -60,7 +60,7 @@ class StatefulProcessor(TridentProcessor):
         try:
             return self._work(batch, rows)
         except (StateError, CheckpointError):
-            raise  # the driver knows it by its type: superseded, lost
+            raise  # the driver handles these errors by their type
         except BaseException as problem:
             raise raised(self._who, problem, f"on the {len(rows)} tuples of batch {quote(batch.id)}") from problem
 
@@ -69,7 +69,7 @@ class StatefulProcessor(TridentProcessor):
 
 
 class PersistProcessor(StatefulProcessor):
-    """Writes the batch into the state and returns what the updater emits: the new values."""
+    """Writes the batch into the state and returns the rows of the updater: the new values."""
 
     def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema, updater: Any) -> None:
         super().__init__(who, state, record, output)
@@ -90,13 +90,13 @@ class PersistProcessor(StatefulProcessor):
             self._updater.update_state(self.state, list(map(self._record, rows)), collector)
             self.state.commit(batch.id)
         except BaseException:
-            _hook(self.state, "rollback")  # else queries would see what was not committed
+            _hook(self.state, "rollback")  # otherwise queries would read uncommitted values
             raise
         return collector.rows
 
 
 class QueryProcessor(StatefulProcessor):
-    """Asks the state for all tuples of the batch at once, and appends to each what the function makes of its answer."""
+    """Queries the state once for all tuples of the batch, and appends to each the rows of the function for its result."""
 
     def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema, function: Any) -> None:
         super().__init__(who, state, record, output)
@@ -129,7 +129,7 @@ class QueryProcessor(StatefulProcessor):
 
 
 class _AsOf:
-    """A state as a txid left it; what is not asked by key is as it is."""
+    """A state as of a txid; reads that are not by key return the current state."""
 
     def __init__(self, state: Any, txid: int) -> None:
         self._state, self._txid = state, txid
@@ -155,9 +155,9 @@ def _hook(target: Any, method: str, *arguments: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """A state as a topology wants it. partitions: how many it has, None for the parallelism of what writes it.
+    """A StateFactory with options. partitions: the number of partitions, default is the parallelism of the step that writes it.
 
-    accept: the weakest guarantee that will do; a spout and a state that give less are refused when the topology is built.
+    accept: the weakest accepted guarantee; a spout and a state with a weaker one are refused when the topology is built.
     """
 
     factory: Any
@@ -166,20 +166,20 @@ class StateSpec:
 
     @property
     def kind(self) -> StateType | None:
-        """What the state makes of a batch that comes again, None for what is no StateFactory."""
+        """How the state handles a replayed batch, None for an object that is not a StateFactory."""
         kind = getattr(self.factory, "kind", None)
         return kind if isinstance(kind, StateType) and callable(getattr(self.factory, "make_state", None)) else None
 
 
 @dataclass(frozen=True, slots=True)
 class CombinerUpdater:
-    """Combines the values of a batch with those that are stored; `keys` is how many fields of a tuple are its key."""
+    """Combines the values of a batch with the stored ones. `keys`: the number of fields of the key, which come first."""
 
     aggregator: Any
     keys: int
 
     def check_state(self, state: Any) -> None:
-        """Raise ConfigError for a state of the other shape; asked before the first batch."""
+        """Raise ConfigError for a state of the other shape; called before the first batch."""
         _check_shape(state, self.keys)
 
     def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
@@ -196,9 +196,9 @@ class CombinerUpdater:
 
 @dataclass(frozen=True, slots=True)
 class ReducerUpdater:
-    """Reduces the tuples of a batch into what is stored: those of each key in their order.
+    """Reduces the tuples of each key of a batch, in order, into the stored value.
 
-    fields: of the tuples that it is given, the key first; inputs: those of them that the aggregator sees.
+    fields: the fields of its tuples, the key first; inputs: the fields that the aggregator gets.
     """
 
     aggregator: Any
@@ -207,7 +207,7 @@ class ReducerUpdater:
     inputs: tuple[str, ...]
 
     def check_state(self, state: Any) -> None:
-        """Raise ConfigError for a state of the other shape; asked before the first batch."""
+        """Raise ConfigError for a state of the other shape; called before the first batch."""
         _check_shape(state, self.keys)
 
     def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
@@ -227,10 +227,10 @@ class ReducerUpdater:
 
 @dataclass(frozen=True, slots=True)
 class Persist(Operation):
-    """Writes a state in the commit phase. output: the fields of the new values, behind those of the key; None for none.
+    """Writes a state in the commit phase. output: the fields of the new values, after those of the key; None for none.
 
-    inputs: what the updater sees, None for all; group: the fields of the key. reduces: `updater` is a ReducerAggregator, whose
-    updater is made when the fields are known.
+    inputs: the fields that the updater gets, None for all; group: the fields of the key. reduces: `updater` is a ReducerAggregator,
+    which is wrapped in a ReducerUpdater when the fields are resolved.
     """
 
     state: str
@@ -271,14 +271,14 @@ class Persist(Operation):
         return PersistProcessor(node.called, self.state, recorder(node.inputs[0], fields.names), node.schema, updater)
 
     def _read(self, schema: Schema) -> Schema:
-        """Return the fields that the updater is given: those of the key first."""
+        """Return the fields of the updater's tuples, those of the key first."""
         inputs = schema.names if self.inputs is None else chosen(schema, self.inputs).names
         return chosen(schema, (*self.group, *(name for name in inputs if name not in self.group)))
 
 
 @dataclass(frozen=True, slots=True)
 class Query(Operation):
-    """Asks a state about each tuple of a batch, and appends what it answers."""
+    """Queries a state for each tuple of a batch, and appends the results."""
 
     state: str
     inputs: tuple[Any, ...] | None

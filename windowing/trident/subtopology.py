@@ -1,20 +1,20 @@
-"""One task of a group as a machine, how its rows get to the tasks behind it, and TridentRun, which runs a plan batch by batch.
+"""Subtopology: one task of a group as a machine, with its exchanges; TridentRun: runs a plan batch by batch.
 
     batch = subtopology.start_batch("bg0", ProcessorContext(TransactionAttempt(5, 0)))       a GroupBatch
     batch.execute(exchange, rows)       as tuples arrive, in pieces of any size
-    batch.finish_batch()                when all tuples of the processing phase are there
-    batch.commit_batch()                in the commit phase, in the order of the txids, when all of that phase are there
-    batch.take() -> GroupOutput         after any of them: what goes over exchanges, to sinks, and back to a caller of DRPC
+    batch.finish_batch()                when all tuples of the processing phase have arrived
+    batch.commit_batch()                in the commit phase, in the order of the txids, when all tuples of that phase have arrived
+    batch.take() -> GroupOutput         after any of them: rows for exchanges, for sinks, and for a DRPC caller
 
-    rows --ExchangeWriter--> {task: rows}             by the grouping, from a start that the batch gives
-         --largest--> {source: timestamp}, for ALL tasks    of an exchange to a window: so that all have one watermark
+    rows --ExchangeWriter--> {task: rows}             by the grouping, from a start that depends on the batch
+         --largest--> {source: timestamp}, for ALL tasks    over an exchange to a window: all tasks have the same watermark
 
-Laws: batches lie side by side, each in its GroupBatch; to drop one that failed is to forget it. What a batch emits depends on its
-tuples and on the states alone, not on how they were cut into pieces. Source: Storm's `SubtopologyBolt`, `TridentBoltExecutor`.
+Laws: the data of each batch is in its GroupBatch, so several can be under way; a failed batch is dropped by dropping its object.
+The rows that a batch emits depend only on its tuples and the states, not on the pieces in which tuples arrive. Source: Storm's
+`SubtopologyBolt`, `TridentBoltExecutor`.
 
-TridentRun is the slow, obvious driver of the same machines, with nothing between them, for the prompt and for tests: what it gives
-is what any driver must give. Rows of a spout with several tasks are dealt out in turn. A batch that raises is forgotten; the same
-txid may be tried again.
+TridentRun is the simple driver of the same machines, for the prompt and for tests: it defines the result that every driver must
+give. The rows of a spout with several tasks are distributed in turn. A batch that raises is dropped; its txid may be tried again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class ExchangeWriter:
-    """One task's end of an exchange."""
+    """One upstream task's side of an exchange."""
 
     def __init__(self, plan: TridentPlan, exchange: Exchange, task: int) -> None:
         self.exchange = exchange
@@ -67,7 +67,7 @@ class ExchangeWriter:
 
 
 class ExchangeBatch:
-    """One batch on its way over an exchange. largest: what to send every task of the target when all rows are sent."""
+    """One batch over an exchange. largest: the timestamps to send to every target task after all rows."""
 
     def __init__(self, writer: ExchangeWriter, batch: ProcessorContext) -> None:
         self._writer, self._batch = writer, batch
@@ -87,7 +87,7 @@ class ExchangeBatch:
 
 @dataclass(slots=True)
 class GroupOutput:
-    """What a task gave: rows for exchanges, by id, for sinks, by name, and the answers to a request of DRPC."""
+    """The rows that a task emitted: for exchanges by id, for sinks by name, and the answers of a DRPC request."""
 
     exchanges: dict[int, list[Row]] = field(default_factory=dict)
     sinks: dict[str, list[Row]] = field(default_factory=dict)
@@ -95,9 +95,9 @@ class GroupOutput:
 
 
 class Subtopology:
-    """Makes the processors of a stage for one task. states: the partitions that this task holds, by id of the state.
+    """One task of a stage, with a processor for each operation. states: the partitions of this task, by id of the state.
 
-    Cost of a batch: that of its operations; no row is copied on the way from one to the next.
+    Cost of a batch: that of its operations; rows are not copied between operations.
     """
 
     def __init__(
@@ -135,26 +135,26 @@ class Subtopology:
         self.answers = {drpc.answer for drpc in plan.drpc.values()} & inside
 
     def prepare(self) -> None:
-        """Make the instances of the users' code."""
+        """Make the instances of user code."""
         for processor in self.processors.values():
             processor.prepare(self._context)
 
     def start_batch(self, batch_group: str, batch: ProcessorContext) -> GroupBatch:
-        """Begin a batch, or a request, of one batch group."""
+        """Begin a batch, or a DRPC request, of one batch group."""
         return GroupBatch(self, batch_group, batch)
 
     def windows(self) -> dict[int, WindowProcessor]:
-        """Return the windows of this task by node, for whoever keeps their snapshots."""
+        """Return the windows of this task by node, for drivers that store their snapshots."""
         return {number: found for number, found in self.processors.items() if isinstance(found, WindowProcessor)}
 
     def take_reports(self) -> list[BaseException]:
-        """Return what users' code has reported since the last call, in a batch that failed too."""
+        """Return the errors that user code reported since the last call, also in failed batches."""
         taken = self._reports[:]
         self._reports.clear()
         return taken
 
     def cleanup(self) -> None:
-        """Call the users' `cleanup`."""
+        """Call `cleanup` of user code."""
         for processor in self.processors.values():
             processor.cleanup()
 
@@ -171,31 +171,31 @@ class GroupBatch:
         self._emitted = GroupOutput()
 
     def slot(self, number: int) -> Any:
-        """Return what a node keeps of the batch, for whoever folds tuples into it by another way."""
+        """Return a node's slot of the batch, for drivers that fold tuples into it themselves."""
         return self._slots[number]
 
     def execute(self, exchange: Exchange, rows: list[Row]) -> None:
-        """Take in rows that came over an exchange."""
+        """Process rows that arrived over an exchange."""
         for target, index in exchange.targets:
             self._run([(target, index, rows)])
 
     def observe(self, exchange: Exchange, largest: Mapping[str | None, int]) -> None:
-        """Take in the largest timestamps of what an upstream task sent to all tasks (see ExchangeWriter)."""
+        """Record the largest timestamps that an upstream task sent to all tasks (see ExchangeWriter)."""
         for target, _ in exchange.targets:
             processor = self._task.processors[target]
             if isinstance(processor, WindowProcessor):
                 processor.observe(self._slots[target], largest)
 
     def finish_batch(self) -> None:
-        """End the processing phase: every tuple of it has been taken in."""
+        """End the processing phase, after all its tuples."""
         self._finish(Phase.PROCESS)
 
     def commit_batch(self) -> None:
-        """Commit: write states, move windows on. The batches before this one have been committed."""
+        """Commit: write states and advance windows. All earlier batches must have been committed."""
         self._finish(Phase.COMMIT)
 
     def take(self) -> GroupOutput:
-        """Return what was emitted since the last call."""
+        """Return the rows emitted since the last call."""
         taken, self._emitted = self._emitted, GroupOutput()
         return taken
 
@@ -208,7 +208,7 @@ class GroupBatch:
             self._emit(number, processor.take_late(slot), late=True)
 
     def _run(self, ahead: list[tuple[int, int, list[Row]]]) -> None:
-        """Take rows through the group, depth first, as each of them would go by itself."""
+        """Take rows through the group depth first, in the order in which single rows would go."""
         while ahead:
             number, index, rows = ahead.pop()
             made = self._task.processors[number].execute(self._slots[number], rows, index)
@@ -218,7 +218,7 @@ class GroupBatch:
         self._run(self._onward(number, rows, late=late)[::-1])
 
     def _onward(self, number: int, rows: list[Row], *, late: bool) -> list[tuple[int, int, list[Row]]]:
-        """Put rows of a node where they go, and return which nodes of the group are to take them in."""
+        """Route the rows of a node to exchanges and sinks, and return the nodes of the group that process them next."""
         if not rows:
             return []
         for exchange in self._task.outer[number]:
@@ -238,7 +238,7 @@ RowsByStream = Mapping[str, Iterable[Any]]
 
 
 class TridentRun:
-    """Runs a plan in this thread. `states[id][i]` is partition i of a state; `piece`: how many rows at most travel together.
+    """Runs a plan in this thread. `states[id][i]` is partition i of a state; `piece`: the largest number of rows in a piece.
 
     >>> from windowing.trident.builtins import Count
     >>> from windowing.trident.streams import TridentTopology
@@ -256,7 +256,7 @@ class TridentRun:
         self.plan, self.piece = plan, piece
         self.next_txid = FIRST_TXID
         self.errors: list[BaseException] = []
-        """What users' code has reported."""
+        """The errors that user code has reported."""
         self._begun = False
         self.states: dict[str, list[Any]] = {
             id: [state.spec.factory.make_state(partition, state.partitions) for partition in range(state.partitions)]
@@ -279,7 +279,7 @@ class TridentRun:
         return {id: partitions[task] for id, partitions in self.states.items() if task < len(partitions)}
 
     def batch(self, rows: RowsByStream, now_ms: int | None = None, drain: bool = False) -> dict[str, list[Row]]:
-        """Process and commit one batch, given by name of the stream; return the rows of each sink. drain: it is the last."""
+        """Process and commit one batch, given by the names of the streams; return the rows of each sink. drain: it is the last."""
         sinks = self.begin(rows, now_ms=now_ms, drain=drain).commit()
         self.next_txid += 1
         return sinks
@@ -292,8 +292,11 @@ class TridentRun:
         now_ms: int | None = None,
         drain: bool = False,
     ) -> BatchInFlight:
-        """Process a batch without committing it; to drop it is to forget it. Raises SupersededError, at the first, for states that
-        hold batches of another run, whose txids would come again; a txid that is given says that they are meant."""
+        """Process a batch without committing it; drop the returned object to drop the batch.
+
+        The first batch raises SupersededError for states with batches of another run, because its txids would repeat theirs; pass
+        `txid` to continue such states.
+        """
         if not self._begun and txid is None:
             progress = Progress.of(f"a TridentRun of topology {self.plan.name!r}", 0, None)
             owned(Life(self.plan.name), self.plan.written, progress, claims=False)
@@ -310,7 +313,7 @@ class TridentRun:
         )
 
     def ask(self, function: str, args: str) -> list[Row]:
-        """Return what a function of DRPC answers."""
+        """Return the answer of a DRPC function."""
         found = self.plan.drpc.get(function)
         if found is None:
             raise ConfigError(f"there is no function {quote(function)}; {did_you_mean(str(function), self.plan.drpc)}")
@@ -320,7 +323,7 @@ class TridentRun:
         return flight.answers
 
     def close(self) -> None:
-        """Call the users' `cleanup`, and close the states."""
+        """Call `cleanup` of user code, and close the states."""
         for tasks in self.tasks.values():
             for task in tasks:
                 task.cleanup()
@@ -366,7 +369,7 @@ class BatchInFlight:
                 self._send(exchange, task, part)
 
     def _walk(self, phase: Phase) -> None:
-        """Finish every group in order: those that it reads have been finished before it."""
+        """Finish every group in order, each after the groups that it reads."""
         for (id, _), tasks in self._tasks.items():
             for exchange in self._plan.into(id):
                 if self._plan.phases[exchange.source] is phase and exchange.to_window:

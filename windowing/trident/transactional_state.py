@@ -3,18 +3,18 @@
     user/5      metadata of batch 5              path = root / name / ..., each part of letters, digits and -_.$%
     user/6      metadata of batch 6              blob = frame(magic, version, crc) of [path, value]
 
-    stored     5   6   7          previous(7) is that of 6         cleanup_before(6): 5 goes, 6 stays: what comes next rests on it
+    stored     5   6   7          previous(7) is 6's value         cleanup_before(6): 5 is deleted, 6 stays, because 7 builds on it
                |   +-- under way
                +------ committed
 
 Laws
-- What is read is what was written, and at its own path: damage, a blob of another path and a newer format are each an error that
-  names the path. Nothing is ever reset, and nothing unreadable is taken for "not there". (In Storm it is, and all starts at 1.)
-- One `write` is atomic: all of its values are durable when it returns, or none. It is refused where somebody else has written since
-  this object read or wrote the name: of two lives of a task, one that was given up and went on, say, only one can write. A value of
-  a txid is also refused where the one before, on which it rests, is no more the same.
-- `cleanup_before(txid)` is called when `txid` is done: what is smaller is never asked for again; what is asked for all the same is
-  a message that comes too late, or a coordinator that has lost its record. `is_over` says so, and nothing starts from nothing.
+- Damage, a blob of another path and a newer format are each an error that names the path. Nothing is ever reset, and an unreadable
+  value is never taken for a missing one. (In Storm it is, and the topology starts again at txid 1.)
+- One `write` is atomic: when it returns all its values are durable, or none is. It is refused if another object has written the
+  name since this one read or wrote it. So of two instances of a task, for example one that was replaced and still runs, only one
+  can write. The value of a txid is also refused if the previous txid's value, on which it builds, has changed.
+- `cleanup_before(txid)` is called when `txid` is done; smaller txids are never needed again. A request for one is a message that is
+  too late, or comes from a coordinator that lost its record; `is_over` detects it, and nothing is begun again from empty records.
 
 Source: Storm's classes of these names.
 """
@@ -41,15 +41,15 @@ _MAGIC = b"WNDT"
 
 
 class RecordStore(Protocol):
-    """Bytes under paths. A write is atomic and durable when it returns; a path that was never written is not there."""
+    """Bytes under paths. A write is atomic, and durable when it returns."""
 
     def read(self, path: str) -> bytes | None:
-        """Return what was written under `path` last."""
+        """Return the value last written under `path`, None if there is none."""
 
     def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """Write all of it and return True, if each path of `expected` holds exactly this; else write nothing and return False.
+        """Write all changes and return True if each path of `expected` has the expected value; else write nothing, return False.
 
-        None stands for a path that is not there: before, and as a change.
+        None stands for a missing path, in `expected` and in `changes` (which deletes it).
         """
 
     def paths(self, prefix: str) -> Iterable[str]:
@@ -57,7 +57,7 @@ class RecordStore(Protocol):
 
 
 class MemoryRecordStore:
-    """A RecordStore that lives as long as its process, for tests and topologies that need not outlive it."""
+    """A RecordStore in memory, for tests and for topologies that need not outlive their process."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
@@ -80,7 +80,7 @@ class MemoryRecordStore:
 
 
 class TransactionalState:
-    """The values under `root` of a store. Values are plain data. Cost: one read or write of the store each call.
+    """The values under `root` of a store. Values are plain data. Cost of a call: one read or write of the store.
 
     >>> state = TransactionalState(MemoryRecordStore(), "user")
     >>> state.write({"meta/5": ("a", 1)})
@@ -95,11 +95,11 @@ class TransactionalState:
         self.root = root
 
     def at(self, name: str) -> TransactionalState:
-        """Return the state of what lies under `name`."""
+        """Return the state whose root is `name` below this one."""
         return TransactionalState(self._store, f"{self.root}/{name}")
 
     def read(self, name: str) -> Any:
-        """Return the value, None if nothing was written. Raises CorruptStateError."""
+        """Return a value, None if there is none. Raises CorruptStateError."""
         path = self._path(name)
         blob = self._store.read(path)
         if blob is None:
@@ -116,18 +116,21 @@ class TransactionalState:
         return content[1]
 
     def read_all(self, name: str) -> dict[str, Any]:
-        """Return the values right below a name, and forget which were there before. Raises CorruptStateError."""
+        """Return the values directly below a name, and replace what this object knows of them. Raises CorruptStateError."""
         prefix = f"{self._path(name)}/"
         self._known = {path: blob for path, blob in self._known.items() if not path.startswith(prefix)}
         while True:
             values = {each: self.read(f"{name}/{each}") for each in self.names(name)}
             if all(prefix + each in self._known for each in values):
                 return values
-            # Another life has cleaned up since they were listed, and may have written later ones.
+            # Another instance has cleaned up since the names were listed, and may have written later values.
 
     def write(self, changes: Mapping[str, Any], unchanged: Iterable[str] = ()) -> None:
-        """Write all values in one transaction of the store. Raises TypeError for what is not plain data, before it writes, and
-        StateConflictError if somebody else has written one of them, or one of `unchanged`, on which they rest: read it again."""
+        """Write all values in one transaction of the store.
+
+        Raises TypeError, before writing, for a value that is not plain data; StateConflictError if another writer has changed one
+        of the names, or one of `unchanged`, on which the values build. Then read the names again.
+        """
         paths = {self._path(name): value for name, value in changes.items()}
         blobs = {path: frame(_MAGIC, encode_value([path, value])) for path, value in paths.items()}
         looked_at = {*blobs, *map(self._path, unchanged)}
@@ -138,7 +141,7 @@ class TransactionalState:
         self._known |= blobs
 
     def delete(self, names: Iterable[str]) -> None:
-        """Take names out in one transaction, whether they are there or not."""
+        """Delete names in one transaction; missing names are ignored."""
         gone = {self._path(name): None for name in names}
         for path in gone:
             self._known.pop(path, None)
@@ -146,7 +149,7 @@ class TransactionalState:
             self._store.write(gone, {})
 
     def names(self, name: str = "") -> list[str]:
-        """Return the names right below, sorted."""
+        """Return the names directly below `name`, sorted."""
         prefix = f"{self._path(name) if name else self.root}/"
         return sorted({path[len(prefix) :].split("/")[0] for path in self._store.paths(prefix)})
 
@@ -157,7 +160,7 @@ class TransactionalState:
 
 
 def part_of(text: str) -> str:
-    """Return any text as one part of a path, different ones as different parts.
+    """Return any text as one part of a path; different texts give different parts.
 
     >>> part_of("topic/7"), part_of(".."), part_of("p-0")
     ('topic%2f7', '%2e%2e', 'p-0')
@@ -188,8 +191,8 @@ def _check_path(path: str) -> None:
 
 
 class RotatingTransactionalState:
-    """The values of one name, by txid; all are in memory too, a few more than batches are under way. Cost: one write of the
-    store for each change.
+    """The values of one name, by txid. All are also in memory: one for each batch under way, and a few more. Cost of a change: one
+    write of the store.
 
     >>> from windowing.trident.transactional_state import MemoryRecordStore
     >>> state = TransactionalState(MemoryRecordStore(), "spout")
@@ -208,7 +211,7 @@ class RotatingTransactionalState:
         self.reload()
 
     def reload(self) -> None:
-        """Read all values anew, where another task may have written them. Raises CorruptStateError."""
+        """Read all values again, because another task may have written them. Raises CorruptStateError."""
         values = self._state.read_all(self._name)
         for text in values:
             if not (text.isascii() and text.isdigit() and text == str(int(text))):
@@ -233,7 +236,7 @@ class RotatingTransactionalState:
         return self._values.get(txid)
 
     def previous(self, txid: int) -> Any:
-        """Return the value of the greatest txid below, None if there is none."""
+        """Return the value of the greatest smaller txid, None if there is none."""
         return self._values[max(below)] if (below := self._below(txid)) else None
 
     def last(self) -> Any:
@@ -241,15 +244,15 @@ class RotatingTransactionalState:
         return self._values[max(self._values)] if self._values else None
 
     def is_over(self, txid: int) -> bool:
-        """Whether a txid is smaller than all that have a value: it was cleaned up, or never was."""
+        """Whether a txid is smaller than all stored ones: it was cleaned up, or never existed."""
         return bool(self._values) and txid < min(self._values)
 
     def put(self, txid: int, value: Any) -> None:
-        """Make the value of a txid durable, in place of the one that it had."""
+        """Make the value of a txid durable; replaces an earlier value."""
         put_all({self: value}, txid)
 
     def cleanup_before(self, txid: int) -> None:
-        """Forget what is smaller than `txid`, except where nothing would be left: the last value is what the next rests on."""
+        """Delete the values of smaller txids, but always keep the last value, because the next batch builds on it."""
         gone = sorted(self._below(txid))
         if len(gone) == len(self._values):
             gone = gone[:-1]
@@ -264,18 +267,19 @@ class RotatingTransactionalState:
         return f"{self._name}/{txid}"
 
     def check(self, live: Iterable[int] = ()) -> None:
-        """Assert what "correct" means."""
-        # Memory and store agree.
+        """Assert the invariants."""
+        # Memory and store have the same values.
         assert [str(txid) for txid in sorted(self._values, key=str)] == self._state.names(self._name)
         assert all(self._state.read(self._entry(txid)) == value for txid, value in self._values.items())
-        # What may be asked for is there.
+        # Every txid that may still be requested is present.
         assert set(live) <= set(self._values)
 
 
 def put_all(values: Mapping[RotatingTransactionalState, Any], txid: int) -> None:
-    """Make values of several names durable in one write; all are of one TransactionalState.
+    """Make values of several names of one TransactionalState durable in one write.
 
-    Raises StateConflictError if another life of this task has written one of them, or the one before it; they are read again then.
+    Raises StateConflictError if another instance of this task has written one of them or the previous txid; they are then read
+    again.
     """
     if not values:
         return

@@ -1,13 +1,13 @@
-"""Windows over a stream of batches: a machine of windows/ in each task, which moves one batch on in each commit.
+"""Windows over a stream of batches: each task has a machine of windows/, which each commit advances by one batch.
 
-    batch 4    rows ----> kept until the commit phase ----> executor: add, one turn ----> rows of the windows that fire
-    batch 5:0  rows ----> kept ... dropped, or its commit failed: the machine goes back to where batch 4 left it
-    batch 5:1  rows ----> kept until the commit phase ----> executor ...
+    batch 4    rows ----> held until the commit phase ----> executor: add, one turn ----> rows of the windows that fire
+    batch 5:0  rows ----> held ... dropped, or its commit failed: the machine is restored to its state after batch 4
+    batch 5:1  rows ----> held until the commit phase ----> executor ...
 
-Laws: batches enter the windows in the order of their txids, each once, whatever is tried again; so a tuple is counted once (in
-Storm a retried batch enters again). All tasks of a window have one watermark: the largest timestamps of what one of them is sent go
-to all, as on Spark. `timestamp=` makes it event time, with a late stream; Storm's Trident windows run over the clock only.
-WindowOperation is the operation of a window, LateTuples that of its late stream.
+Laws: batches enter the windows in the order of their txids, each once despite retries, so a tuple is counted once (in Storm a
+retried batch enters again). All tasks of a window have the same watermark: the largest timestamps that are sent to one task go to
+all of them, as on Spark. With `timestamp=` the windows are on event time and have a late stream; Storm's Trident windows are on
+processing time only. WindowOperation is the operation of a window, LateTuples that of its late stream.
 Source: Storm's `WindowTridentProcessor`, `AbstractTridentWindowManager`.
 """
 
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class WindowFold:
-    """A bolt over windows that folds their tuples with an aggregator; `key`: each row begins with the key of the window."""
+    """A windowed bolt that folds the tuples of a window with an aggregator. `key`: each row begins with the window's key."""
 
     def __init__(self, part: AggregatorPart, schema: Schema, key: tuple[str, ...] = ()) -> None:
         self.report: Reporter = drop_report
@@ -64,7 +64,7 @@ class WindowFold:
         self._key = picker(schema, key)
 
     def __call__(self, window: TupleWindow) -> list[Row]:
-        """Return the rows that the aggregator makes of a window; `init` is given its end as the id of the batch."""
+        """Return the rows of the aggregator for a window; `init` gets the end of the window as batch id."""
         tuples = window.get()
         value = self._fold.start(window.end_timestamp, self.report)
         for row in tuples:
@@ -74,7 +74,7 @@ class WindowFold:
 
 
 class WindowClock:
-    """What the tasks of a window send each other: the largest timestamp of each source, of rows that may move the watermark."""
+    """Computes the largest timestamp of each source, over rows that may move the watermark; it is sent to all tasks of a window."""
 
     def __init__(self, config: WindowConfig, schema: Schema) -> None:
         self._config = config
@@ -84,13 +84,13 @@ class WindowClock:
         self._position = schema.names.index(config.timestamp) if isinstance(config.timestamp, str) else None
 
     def timestamp(self, row: Row) -> int | None:
-        """Return a row's timestamp in milliseconds since 1970, None where it has none that can be used."""
+        """Return a row's timestamp in milliseconds since 1970, None if it has no usable one."""
         if self._position is not None:
             return timestamp_of(row[self._position])
         assert callable(self._timestamp)
         try:
             return timestamp_of(self._timestamp(self._record(row)))
-        except Exception:  # the row has no timestamp that can be found: it is invalid, as everywhere else
+        except Exception:  # a row without a usable timestamp is invalid, as in all windows
             return None
 
     def source(self, row: Row) -> str | None:
@@ -99,7 +99,7 @@ class WindowClock:
         return None if value is None else str(value)
 
     def largest(self, rows: list[Row], now_ms: int | None) -> dict[str | None, int]:
-        """Return the largest timestamp of each source among rows, without those that are too far in the future."""
+        """Return the largest timestamp of each source, without timestamps that are too far in the future."""
         found: dict[str | None, int] = {}
         ahead = self._config.max_future_ms
         limit = None if ahead is None or now_ms is None else now_ms + ahead
@@ -111,7 +111,7 @@ class WindowClock:
 
 
 class _Records:
-    """What a function sees of a window: records. The window itself keeps plain rows, which go to a store and come back as such."""
+    """The window as a function gets it, with records; the window itself holds plain rows, which are stored."""
 
     def __init__(self, window: TupleWindow, make: Callable[[Row], Any]) -> None:
         self._window, self._make = window, make
@@ -143,7 +143,7 @@ class _WindowSlot:
 
 
 class WindowProcessor(TridentProcessor):
-    """One task of a window. Cost of a batch: that of its windows, and a copy of what lies in them, to go back to."""
+    """One task of a window. Cost of a batch: that of its windows, and a copy of their tuples to restore."""
 
     def __init__(self, bolt: WindowedBolt, schema: Schema) -> None:
         config = bolt.config
@@ -171,7 +171,7 @@ class WindowProcessor(TridentProcessor):
         return []
 
     def observe(self, slot: _WindowSlot, largest: Mapping[str | None, int]) -> None:
-        """Take in what the rows of some upstream task, whichever task they went to, say about the time."""
+        """Record the largest timestamps of an upstream task's rows, whichever task the rows went to."""
         slot.largest.append(largest)
 
     def finish_batch(self, slot: _WindowSlot) -> list[Row]:
@@ -191,20 +191,20 @@ class WindowProcessor(TridentProcessor):
         self._task.close()
 
     def counts(self) -> dict[str, int]:
-        """Return what became of the tuples: in, shown, skipped, pending, expired, late, and windows fired."""
+        """Return the counts of tuples (in, shown, skipped, pending, expired, late) and of fired windows."""
         return self._executor.counts()
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the windows as plain data: as they are, and as they were before the batch that was committed last."""
+        """Return the windows as plain data: their current state, and their state before the last committed batch."""
         return {"txid": self._txid, "before": self._before, "now": self._executor.snapshot()}
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the windows of `data`."""
+        """Restore the windows from a snapshot."""
         self._txid, self._before = data["txid"], data["before"]
         self._executor.restore(data["now"])
 
     def _go_to(self, txid: int) -> None:
-        """Make the machine what it was before batch `txid`."""
+        """Restore the machine to its state before batch `txid`."""
         if txid < self._txid:
             raise WindowingError(
                 f"window {self.bolt.name!r} was asked to commit batch {txid} after batch {self._txid}; commit in the order of "
@@ -224,7 +224,7 @@ class WindowProcessor(TridentProcessor):
         )
 
     def _performed(self, effects: Iterator[TaskEffect], slot: _WindowSlot) -> list[Row]:
-        """Take late tuples into the slot and return what the bolt emitted; a window that it may skip emits nothing."""
+        """Add late tuples to the slot and return the rows that the bolt emitted; a skipped window emits nothing."""
         emitted: list[Row] = []
         for effect in effects:
             if isinstance(effect, WindowEmitted):
@@ -234,7 +234,7 @@ class WindowProcessor(TridentProcessor):
         return emitted
 
     def _with_records(self, window: TupleWindow) -> TupleWindow:
-        """Return a window as a function sees it; an aggregator makes records of what it reads by itself."""
+        """Return a window with records, for a function; an aggregator makes its own records."""
         return TupleWindow(_Records(window, self._make), window.start_timestamp, window.end_timestamp, window.key)
 
 
@@ -246,10 +246,10 @@ _ON_ERROR = (OnError.RAISE, OnError.SKIP)
 
 @dataclass(frozen=True, slots=True)
 class WindowOperation(Operation):
-    """An aggregator, or a function of (window), over windows of length and slide. group: the key of windows for each key.
+    """An aggregator, or a function of (window), over windows of a length and a slide. group: the fields of the key, if any.
 
-    The function's output is declared in full; an aggregator's rows stand behind the fields of the key. config: what length, slide
-    and options say, once it is bound.
+    The output of a function is declared in full; the rows of an aggregator follow the fields of the key. config: the WindowConfig
+    of length, slide and options, after `bound`.
     """
 
     name: str
@@ -282,8 +282,8 @@ class WindowOperation(Operation):
         return replace(self, config=self._checked_config())
 
     def bolt(self, schema: Schema, output: Schema, late_stream: str | None = None) -> WindowedBolt:
-        """Return the bolt over these windows, for tuples of `schema`: whoever runs windows runs it. late_stream: where it sends
-        late tuples, for a driver whose windows have streams.
+        """Return the windowed bolt of this operation, for tuples of `schema`. late_stream: the stream for late tuples, for drivers
+        whose windows have streams.
         """
         return WindowedBolt(
             name=self.name,
@@ -327,7 +327,7 @@ class WindowOperation(Operation):
         return config
 
     def _named_fields(self, check: Check, config: WindowConfig) -> bool:
-        """Note each field that the window names and the stream has not, or that makes no key or timestamp."""
+        """Note each field that the window names and the stream lacks, or that cannot be a key or a timestamp."""
         schema, good = check.inputs[0], True
         kinds = dict(zip(schema.names, schema.types, strict=True))
         named = [
@@ -367,9 +367,7 @@ class WindowOperation(Operation):
 
 @dataclass(frozen=True, slots=True)
 class LateTuples(Operation):
-    """The tuples that came too late for a window, each with its reason. Its source is the window; its input, in `resolve`, what
-    the window reads.
-    """
+    """The late tuples of a window, each with its reason. Its source is the window; in `resolve` its input is the window's input."""
 
     event_time: bool
 
