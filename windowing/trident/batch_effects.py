@@ -1,7 +1,7 @@
-"""Effects of the executors of spouts and bolts: what their driver is to do, and what of a batch is counted on its way out.
+"""The effects of the executors of spouts and bolts, which their driver performs; and the counts of sent tuples.
 
-A batch is (group, attempt): txids are counted in each group of a topology by itself. `message` is whatever carries a `$batch`, a
-report or a `$commit`: it comes back once, acked or failed.
+A batch is (group, attempt), because each batch group numbers its own txids. `message` is the driver's object that carries a
+`$batch`, a report or a `$commit`; exactly one Ack or Fail returns it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 TaskKey = Hashable
-"""A task as the driver names it: (component, number), say."""
+"""The driver's id of a task, for example (component, number)."""
 
 
 class BatchId(NamedTuple):
@@ -44,27 +44,27 @@ class BatchId(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Make what the bolt keeps for this batch."""
+    """Create the bolt's data of this batch."""
 
     batch: BatchId
 
 
 class Execute(NamedTuple):
-    """Hand the tuples to the bolt, in order. If it raises FailedException, say so by `failed` before the next effect is taken, and
-    leave out the rest."""
+    """Pass the tuples to the bolt, in order. If it raises FailedException, skip the rest and call `failed` before taking the next
+    effect."""
 
     batch: BatchId
     items: Sequence[Any]
 
 
 class Finish(NamedTuple):
-    """Finish the batch in the bolt: it has all of it. FailedException as in Execute."""
+    """Finish the batch in the bolt, after all its tuples. FailedException as in Execute."""
 
     batch: BatchId
 
 
 class Forget(NamedTuple):
-    """Throw away what the bolt keeps for this batch; each batch that was begun is forgotten, once."""
+    """Discard the bolt's data of this batch; each batch that was begun gets exactly one Forget."""
 
     batch: BatchId
 
@@ -72,8 +72,8 @@ class Forget(NamedTuple):
 class EmitBatch(NamedTuple):
     """Call the spout's emitter. Its tuples go into the topology, each to its targets with the number from `emitted`.
 
-    Where `skip` is a cause they go to the dead letters under the txid and the task instead, in place of what a smaller attempt left
-    there, never of a greater. FailedException: say so by `failed`.
+    If `skip` is a cause, the tuples go to the dead letters instead, under the txid and the task; they replace those of a smaller
+    attempt, never those of a greater one. On FailedException call `failed`.
     """
 
     batch: SpoutBatch
@@ -81,7 +81,7 @@ class EmitBatch(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Call the emitter's `commit`. FailedException: say so by `failed`."""
+    """Call the emitter's `commit`. On FailedException call `failed`."""
 
     attempt: TransactionAttempt
 
@@ -93,7 +93,7 @@ class Succeed(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Report to a target how many tuples of the batch were sent to it, anchored to `message`."""
+    """Report to a target the number of tuples of the batch that were sent to it, anchored to `message`."""
 
     attempt: TransactionAttempt
     target: TaskKey
@@ -108,7 +108,7 @@ class Ack(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """Fail the message: its batch fails. reported: what is to be seen by whoever looks at the run."""
+    """Fail the message, and with it its batch. reported: an error to add to the result of the run."""
 
     message: Any
     cause: str
@@ -116,7 +116,7 @@ class Fail(NamedTuple):
 
 
 class Outgoing:
-    """How many tuples of one attempt were sent to each target.
+    """The number of tuples of one attempt that were sent to each target.
 
     >>> outgoing = Outgoing(("a", "b"))
     >>> outgoing.number("a"), outgoing.number("a", 3), outgoing.number("a"), outgoing.counts
@@ -129,7 +129,7 @@ class Outgoing:
         self.counts = dict.fromkeys(targets, 0)
 
     def number(self, target: TaskKey, tuples: int = 1) -> int:
-        """Return the number, from 0, of the first of so many tuples for a target. Raises KeyError for one that is unknown."""
+        """Return the number, from 0, of the first of `tuples` tuples for a target. Raises KeyError for an unknown target."""
         number = self.counts[target]
         self.counts[target] = number + tuples
         return number

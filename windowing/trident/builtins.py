@@ -1,12 +1,12 @@
-"""Builtins: the aggregators, filters and queries that Trident brings along.
+"""The aggregators, filters and queries that Trident provides.
 
 | Count, Sum, Min, Max | combiners: the number of tuples; sum, smallest, largest of one field |
 | MinBy, MaxBy         | aggregators: the tuple with the smallest, the largest value of a field |
 | FirstN               | an assembly: the first n tuples of a batch, in some order |
 | FilterNull, Equals, Negate, Debug | filters |
-| MapGet, SnapshotGet, TupleCollectionGet | queries: the value of a key, the one value, all keys and values |
+| MapGet, SnapshotGet, TupleCollectionGet | queries: the value of a key, the single value, all keys and values |
 
-Laws: None is no value: Sum, Min and Max pass over it, Count counts tuples; among equals the first one stays.
+Laws: None is no value: Sum, Min and Max ignore it, Count counts tuples. Among equal values the first one is kept.
 Source: Storm's `org.apache.storm.trident.operation.builtin`.
 """
 
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many tuples there are; 0 of none."""
+    """The number of tuples; 0 for none."""
 
     def init(self, tuple: Any) -> int:
         """Return 1."""
@@ -58,7 +58,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """The sum of the first field; 0 of none."""
+    """The sum of the first field; 0 for no tuples."""
 
     def init(self, tuple: Any) -> Any:
         """Return the value of the field."""
@@ -75,7 +75,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Min:
-    """The smallest value of the first field; None of none. NaN is larger than every number, as in Spark."""
+    """The smallest value of the first field; None for no tuples. NaN is larger than every number, as in Spark."""
 
     def init(self, tuple: Any) -> Any:
         """Return the value of the field."""
@@ -92,7 +92,7 @@ class Min:
 
 @dataclass(frozen=True, slots=True)
 class Max:
-    """The largest value of the first field; None of none."""
+    """The largest value of the first field; None for no tuples."""
 
     def init(self, tuple: Any) -> Any:
         """Return the value of the field."""
@@ -124,7 +124,7 @@ class MinBy:
         return []
 
     def aggregate(self, value: list[Any], tuple: Any, collector: Any) -> None:
-        """Take the tuple if it is better."""
+        """Keep the tuple if it is better than the best so far."""
         found = tuple[self.field]
         seen = found if self.key is None or found is None else self.key(found)
         if not value or self._better(seen, value[0]):
@@ -149,9 +149,9 @@ class MaxBy(MinBy):
 
 @dataclass(frozen=True, slots=True)
 class FirstN:
-    """The first n tuples of a batch: as they come, or by a field. `stream.apply_assembly(FirstN(3, "delay", reverse=True))`.
+    """The first n tuples of a batch, in order of arrival or by a field: `stream.apply_assembly(FirstN(3, "delay", reverse=True))`.
 
-    Source: Storm's `FirstN`, an Assembly too.
+    Source: Storm's `FirstN`, which is an Assembly too.
     """
 
     n: int
@@ -159,14 +159,14 @@ class FirstN:
     reverse: bool = False
 
     def __call__(self, stream: Stream) -> Stream:
-        """Return the stream of the first n: those of each partition first, so that few travel."""
+        """Return the stream of the first n tuples. Each partition selects its own first n before the exchange."""
         few = stream.partition_aggregate(None, _Few(self.n, self.field, self.reverse))
         return few.global_().partition_aggregate(None, _Few(self.n, self.field, self.reverse))
 
 
 @dataclass(frozen=True, slots=True)
 class _Few:
-    """What FirstN does in a partition."""
+    """The aggregator of FirstN in a partition."""
 
     n: int
     field: str | None
@@ -196,7 +196,7 @@ class _Few:
 
 
 class _Order:
-    """A value as it is sorted: None last, either way."""
+    """A sort key: None comes last in both directions."""
 
     __slots__ = ("_reverse", "_value")
 
@@ -232,13 +232,13 @@ class Negate:
     filter: Any
 
     def keep(self, tuple: Any) -> bool:
-        """Return whether the other one says no."""
+        """Return whether the other filter drops the tuple."""
         return not getattr(self.filter, "keep", self.filter)(tuple)
 
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """Keeps everything, and shows it: `Debug(print, "words")`."""
+    """Keeps every tuple and prints it: `Debug(print, "words")`."""
 
     write: Callable[[str], Any]
     label: str = "DEBUG"
@@ -254,7 +254,7 @@ class Debug:
 
 @dataclass(frozen=True, slots=True)
 class MapGet:
-    """The value under a key, which is the tuple of the inputs; None where there is none."""
+    """The value of a key, where the key is the tuple of the inputs; None if there is none."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
         """Return the values, in one call."""
@@ -268,7 +268,7 @@ class MapGet:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotGet:
-    """The one value of a state that is aggregated without keys."""
+    """The single value of a state that is aggregated without keys."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
         """Return the value, once for each tuple."""
@@ -281,10 +281,10 @@ class SnapshotGet:
 
 @dataclass(frozen=True, slots=True)
 class TupleCollectionGet:
-    """All keys with their values, for each tuple; broadcast the tuples, for every partition has some of the keys."""
+    """All keys with their values, for each tuple. Broadcast the tuples, because each partition has only some of the keys."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
-        """Return all there is, once for each tuple."""
+        """Return all keys and values, once for each tuple."""
         return [list(state.items())] * len(tuples)
 
     def execute(self, tuple: Any, result: Any, collector: Any) -> None:
@@ -294,14 +294,14 @@ class TupleCollectionGet:
 
 
 def _before(new: Any, old: Any) -> bool:
-    """Return whether `new` is smaller, None being no value and NaN the largest."""
+    """Return whether `new` is smaller than `old`; None is no value, NaN is the largest."""
     if new is None or new != new:
         return False if new is None else old is None
     return old is None or old != old or new < old
 
 
 def _behind(new: Any, old: Any) -> bool:
-    """Return whether `new` is larger, None being no value and NaN the largest."""
+    """Return whether `new` is larger than `old`; None is no value, NaN is the largest."""
     if new is None or old is None:
         return new is not None
     return bool(new > old) if new == new else old == old

@@ -1,22 +1,22 @@
-"""Fields of a stream, and where a repartition sends its tuples.
+"""The fields of a stream, and the routing of its tuples by a repartition.
 
     schema   sentence string, n bigint
     rows     ("to be", 1), ("or not", 2)            a row is a plain tuple of values, in the order of the schema
-    picked   Row(n=1), Row(n=2)                     what a user's function is given: a Record of the fields it asked for
+    picked   Row(n=1), Row(n=2)                     the argument of a user's function: a Record of its input fields
 
 | repartition                | grouping              | tasks of a tuple                                            |
 |----------------------------|-----------------------|-------------------------------------------------------------|
-| partition_by(fields)       | Fields                | that of its key                                             |
-| shuffle, local_or_shuffle  | Shuffle, LocalOrShuffle | the next one, from a start that the batch gives           |
+| partition_by(fields)       | Fields                | the task of its key                                         |
+| shuffle, local_or_shuffle  | Shuffle, LocalOrShuffle | in turn, from a start that depends on the batch           |
 | global_                    | Global                | the first                                                   |
 | batch_global               | BatchGlobal           | txid mod tasks: the same for a batch, another for the next  |
-| broadcast                  | All                   | every one                                                   |
-| partition(function)        | Custom                | what the function of (values, tasks) says                   |
-| identity_partition, and between groups | Identity  | the one of the same number                                  |
+| broadcast                  | All                   | all tasks                                                   |
+| partition(function)        | Custom                | the result of the function of (values, tasks)               |
+| identity_partition, and between groups | Identity  | the task of the same number                                 |
 
-Laws: a schema has each name once, upper and lower case being the same; a key is equal to every key of the same values, all NaN
-being one; nothing here changes a row. (tuples, batch, partition) alone decide where a tuple goes, so an attempt that is made again
-sends each tuple where it went before; the order of tuples between two tasks stays.
+Laws: the names of a schema are distinct, ignoring case. Keys of equal values are equal, and all NaN are equal. Rows are never
+changed. The target of a tuple depends only on (tuples, batch, partition), so each attempt sends a tuple to the same task. The order
+of tuples between two tasks is kept.
 Source: Storm's `IndexHashGrouping`, `GlobalGrouping`, `IdentityGrouping`.
 """
 
@@ -57,13 +57,13 @@ Row = tuple[Any, ...]
 """The values of one tuple, in the order of its stream's fields."""
 
 Names = Fields | str | Iterable[str]
-"""Fields as a user writes them: one name, several, or Storm's Fields."""
+"""Fields as arguments: one name, several names, or Storm's Fields."""
 
 _NAN = float("nan")
 
 
 def names_of(fields: Any) -> tuple[str, ...]:
-    """Return the names that a user wrote, unchecked; what is no text is quoted, and then not found.
+    """Return the given names, unchecked; a value that is not a string is quoted, and is then reported as an unknown field.
 
     >>> names_of("word"), names_of(("word", "n")), names_of(None), names_of(3)
     (('word',), ('word', 'n'), (), ('3',))
@@ -75,7 +75,7 @@ def names_of(fields: Any) -> tuple[str, ...]:
 
 
 def chosen(schema: Schema, names: Iterable[Any]) -> Schema:
-    """Return the fields of these names, in their order. Raises ConfigError for one that is not there, or named twice.
+    """Return the fields with these names, in their order. Raises ConfigError for an unknown or repeated name.
 
     >>> chosen(Schema.parse("word string, n long"), ("n",)).ddl
     'n bigint'
@@ -91,7 +91,7 @@ def chosen(schema: Schema, names: Iterable[Any]) -> Schema:
 
 
 def extended(schema: Schema, new: Schema) -> Schema:
-    """Return the fields of both, one after the other. Raises ConfigError for a name that both have."""
+    """Return the fields of `schema` followed by those of `new`. Raises ConfigError for a name in both."""
     taken = {name.lower(): name for name in schema.names}
     for name in new.names:
         if name.lower() in taken:
@@ -103,12 +103,12 @@ def extended(schema: Schema, new: Schema) -> Schema:
 
 
 def short_title(target: Any) -> str:
-    """Return the name by which a person knows a function, a class or an object, without the function that it is defined in."""
+    """Return the name of a function, a class or an object's class, without enclosing functions."""
     return title_of(target).rpartition("<locals>.")[2]
 
 
 def picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Row]:
-    """Return the function that takes the values of these fields out of a row."""
+    """Return a function from a row to the values of these fields."""
     positions = [schema.names.index(name) for name in names]
     if positions == list(range(len(schema))):
         return tuple
@@ -121,20 +121,20 @@ def picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Row]:
 
 
 def recorder(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
-    """Return the function that makes of a row the Record of these fields. Cost: about 0.5 us a row."""
+    """Return a function from a row to the Record of these fields. Cost: about 0.5 us per row."""
     pick, make = picker(schema, names), record_type(names)._make
     return lambda row: make(pick(row))
 
 
 def key_picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
-    """Return the function that gives the key of a row: equal, and with one hash, for equal values of these fields."""
+    """Return a function from a row to its key; equal values of these fields give equal keys with the same hash."""
     pick = picker(schema, names)
     plain = all(not kind.startswith(("array", "float", "double")) for kind in chosen(schema, names).types)
     return pick if plain else lambda row: tuple(map(_of_key, pick(row)))
 
 
 def stored_key(values: Iterable[Any]) -> Row:
-    """Return the key under which a state keeps what belongs to these values: -0.0 is 0.0, as where keys are compared.
+    """Return the key of these values in a state. -0.0 becomes 0.0, because keys compare them as equal.
 
     >>> stored_key(["a", -0.0])
     ('a', 0.0)
@@ -153,7 +153,7 @@ def _of_key(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class IdentityGrouping:
-    """Partition i of the source is partition i of the target; both have as many."""
+    """Partition i of the source sends to partition i of the target; both have the same number of partitions."""
 
     def definition(self) -> dict[str, Any]:
         """Return the grouping as plain JSON data."""
@@ -165,7 +165,7 @@ class IdentityGrouping:
 
 @dataclass(frozen=True, slots=True)
 class BatchGlobalGrouping:
-    """All tuples of a batch go to one partition, those of different batches to different ones."""
+    """All tuples of a batch go to one partition; consecutive batches go to different partitions."""
 
     def definition(self) -> dict[str, Any]:
         """Return the grouping as plain JSON data."""
@@ -179,7 +179,7 @@ Partitioning = Grouping | IdentityGrouping | BatchGlobalGrouping
 
 
 class PartitionRouter:
-    """Sends the tuples of one task across one exchange to `tasks` others.
+    """Routes the tuples of one task over an exchange to `tasks` tasks.
 
     >>> from windowing.topology.groupings import FieldsGrouping
     >>> schema = Schema.parse("word string")
@@ -202,11 +202,11 @@ class PartitionRouter:
             )
 
     def start(self, txid: int) -> list[int]:
-        """Return the state of the choices at the start of a batch, for `route` calls that share it."""
+        """Return the initial state of the grouping for a batch; pass it to all `route` calls of the batch."""
         return [] if self._chooser is None else self._chooser.start(self._partition + txid)
 
     def route(self, rows: list[Row], txid: int, state: list[int] | None = None) -> dict[int, list[Row]]:
-        """Return the rows for each task, in their order. Cost: one choice a row; none for an identity or batchGlobal."""
+        """Return the rows for each task, in their order. Cost: one choice per row; none for identity and batchGlobal."""
         if not rows:
             return {}
         if self._chooser is None:

@@ -1,8 +1,8 @@
-"""Operations: what the nodes of a plan do, as data. Each says which fields come out of it, and makes its processor for a task.
+"""Operations: the nodes of a plan as data. Each operation resolves its output fields and makes its processor for a task.
 
-    resolve(check) -> Schema      when the topology is built: every mistake is noted in `check`, None if there is one
-    bound(inputs) -> Operation    then, once: what users have given it, as it has been found to be
-    processor(node)               for each task, of what has been bound
+    resolve(check) -> Schema      when the topology is built: mistakes are noted in `check`; None if there is one
+    bound(inputs) -> Operation    once after that: the operation with its user code and fields resolved
+    processor(node)               for each task, from the bound operation
 
 | operation | Storm's processor |
 |---|---|
@@ -13,7 +13,7 @@
 | WindowOperation, LateTuples (windows.py) | WindowTridentProcessor |
 | SinkOperation | none: a leaf of Storm's graph is dropped |
 
-A join puts together the tuples of one batch, from several streams, that have one key:
+A join combines tuples of one batch, from several streams, that have the same key:
 
     left   (1, a) (1, b) (2, c)          key  left  right
     right  (1, x) (3, y)                 1    a     x
@@ -21,9 +21,9 @@ A join puts together the tuples of one batch, from several streams, that have on
     left OUTER                           3    None  y       the left side may be missing
     right OUTER                          2    c     None    the right side may be missing
 
-Laws of a join: a key of which every INNER side has a tuple gives the cross product of its sides, an empty OUTER side counting as
-one row of None; any other key gives nothing. Keys come in the order in which they first came in, a key with None joins nothing but
-itself, as in Storm. Tuples of different batches never meet. Source: Storm's `JoinerMultiReducer`, `JoinType`.
+Laws of a join: a key for which every INNER side has a tuple gives the cross product of its sides, where an empty OUTER side counts
+as one row of None; any other key gives nothing. Keys are emitted in the order of their first arrival. None is a key value like any
+other, as in Storm. Tuples of different batches are never joined. Source: Storm's `JoinerMultiReducer`, `JoinType`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ NO_FIELDS = Schema((), ())
 
 
 class Check:
-    """One node while it is resolved: the fields that come in, and where its mistakes are noted."""
+    """A node while it is resolved: its input fields, and the list of its mistakes."""
 
     def __init__(self, where: str, inputs: tuple[Schema, ...], problems: list[str]) -> None:
         self._where, self.inputs, self._problems = where, inputs, problems
@@ -91,7 +91,7 @@ class Check:
         self._problems.append(f"{self._where}: {sentence}")
 
     def attempt(self, ask: Callable[..., _T], *arguments: Any, **options: Any) -> _T | None:
-        """Return what `ask` answers, or note what it raises and return None."""
+        """Return the result of `ask`; if it raises, note the message and return None."""
         try:
             return ask(*arguments, **options)
         except ConfigError as problem:
@@ -99,16 +99,16 @@ class Check:
             return None
 
     def output(self, written: Any) -> Schema | None:
-        """Return the fields that a user declared, as text or as a Schema."""
+        """Return the declared output fields, given as text or as a Schema."""
         return written if isinstance(written, Schema) else self.attempt(Schema.parse, written)
 
 
 class NodeContext(Protocol):
-    """What a processor needs to know of its node."""
+    """The data of a node that its processor needs."""
 
     @property
     def called(self) -> str:
-        """How errors call the node."""
+        """The node's name in errors."""
 
     @property
     def inputs(self) -> tuple[Schema, ...]:
@@ -116,36 +116,36 @@ class NodeContext(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """The fields that come out."""
+        """The output fields."""
 
 
 class Operation:
-    """What a node does. committer: it works in the commit phase. stateful: it keeps something from batch to batch."""
+    """The base class of operations. committer: it runs in the commit phase. stateful: it keeps data between batches."""
 
     committer: ClassVar[bool] = False
     keeps_window: ClassVar[bool] = False
 
     @property
     def title(self) -> str:
-        """What a person calls it, in a sentence or a drawing."""
+        """Its name in messages and drawings."""
         return type(self).__name__.lower()
 
     def resolve(self, check: Check) -> Schema | None:
-        """Return the fields that come out; every mistake is noted, and None returned."""
+        """Return the output fields; if there are mistakes, note each and return None."""
         raise NotImplementedError
 
     def bound(self, inputs: tuple[Schema, ...]) -> Operation:
-        """Return the operation of a node with these inputs, for which `resolve` has found no mistake. The node has its title."""
+        """Return the operation bound to these inputs, after `resolve` found no mistake. The node keeps the title."""
         return self
 
     def processor(self, node: NodeContext) -> made.TridentProcessor:
-        """Return the processor of one task; the operation has been bound."""
+        """Return the processor of one task; the operation must be bound."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Each(Operation):
-    """A function of some fields, whose rows are appended to those that are there."""
+    """A function of some fields; its output fields are appended to the existing ones."""
 
     inputs: tuple[Any, ...]
     function: Any
@@ -174,7 +174,7 @@ class Each(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Filter(Operation):
-    """A condition on some fields, or on the whole tuple (`inputs` None); what it is true of stays."""
+    """A condition on some fields, or on the whole tuple (`inputs` is None); keeps the tuples for which it is true."""
 
     inputs: tuple[Any, ...] | None
     condition: Any
@@ -199,7 +199,7 @@ class Filter(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Peek(Operation):
-    """A function that is called with each tuple, for what it does outside; the stream stays as it is."""
+    """A function that is called with each tuple for its side effects; the stream is unchanged."""
 
     function: Any
 
@@ -220,7 +220,7 @@ class Peek(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Map(Operation):
-    """A function of the whole tuple that returns the row to put in its place; without `output` the fields stay."""
+    """A function of the whole tuple whose row replaces it; without `output` the fields stay the same."""
 
     function: Any
     output: Any = None
@@ -244,7 +244,7 @@ class Map(Operation):
 
 @dataclass(frozen=True, slots=True)
 class FlatMap(Operation):
-    """A function of the whole tuple, whose rows, none or many, come in its place."""
+    """A function of the whole tuple whose rows, none or many, replace it."""
 
     function: Any
     output: Any = None
@@ -288,7 +288,7 @@ class Project(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Merge(Operation):
-    """Streams of the same types, by position, under the names of the first; of one stream: the stream itself."""
+    """Merges streams whose fields have the same types by position; the names are those of the first. One stream is unchanged."""
 
     names: tuple[Any, ...] | None = None
 
@@ -315,7 +315,7 @@ class Merge(Operation):
 
 @dataclass(frozen=True, slots=True)
 class SinkOperation(Operation):
-    """A way out: the driver gives the rows of each committed batch to what was named so when it was started."""
+    """An output: the driver writes the rows of each committed batch to the sink with this name."""
 
     name: Any
 
@@ -335,16 +335,16 @@ class SinkOperation(Operation):
 
 
 class JoinType(Enum):
-    """What a side of a join does to keys that it has not: INNER drops them, OUTER fills in None."""
+    """What a side of a join does with keys that it lacks: INNER drops them, OUTER fills in None."""
 
     INNER = "inner"
     OUTER = "outer"
 
 
 class JoinProcessor(TridentProcessor):
-    """Keeps the tuples of a batch by key and side, and joins them at its end. Cost: memory for the batch, then its output.
+    """Collects the tuples of a batch by key and side, and joins them at its end. Cost: memory for the batch, then its output.
 
-    schemas, keys: of each side; kinds: INNER or OUTER for each.
+    schemas, keys: those of each side; kinds: INNER or OUTER for each side.
     """
 
     def __init__(
@@ -387,10 +387,10 @@ class JoinProcessor(TridentProcessor):
 
 
 class AggregationStage(Enum):
-    """Which part of an aggregation a node does: all of it, or what comes before or after the exchange.
+    """The part of an aggregation that a node does: all of it, or the part before or after the exchange.
 
-    PARTIAL and COMBINE: of combiners only. INIT and FOLD: of combiners in a chain with other aggregators, which need every tuple:
-    before the exchange each tuple is reduced to the fields that the chain reads and the combiners' first values.
+    PARTIAL and COMBINE: for combiners only. INIT and FOLD: for combiners in a chain with other aggregators, which need every tuple.
+    Before the exchange each tuple is reduced to the fields that the chain reads and the combiners' first values.
     """
 
     WHOLE = "aggregate"
@@ -402,7 +402,7 @@ class AggregationStage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AggSpec:
-    """One aggregator as it was written: the fields that it sees (None: all), and those that it makes (None: the same)."""
+    """A declared aggregator: its input fields (None: all), and its output fields (None: the same)."""
 
     inputs: tuple[Any, ...] | None
     aggregator: Any
@@ -410,12 +410,12 @@ class AggSpec:
 
     @property
     def title(self) -> str:
-        """What a person calls it."""
+        """Its name in messages."""
         return short_title(self.aggregator)
 
 
 def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggregatorPart | None:
-    """Return an aggregator with its fields, or note what is wrong with it."""
+    """Return an aggregator with resolved fields; note its mistakes and return None if there are any."""
     read = schema if spec.inputs is None else check.attempt(chosen, schema, spec.inputs)
     if read is not None and check.attempt(chosen, read, getattr(spec.aggregator, "needs", ())) is None:
         read = None
@@ -441,7 +441,7 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggregatorPart 
 class Aggregate(Operation):
     """Aggregators over the tuples of a batch. group: the fields of the key, None for all tuples together.
 
-    parts: the aggregators with their fields, once it is bound.
+    parts: the aggregators with resolved fields, after `bound`.
     """
 
     specs: tuple[AggSpec, ...]
@@ -457,7 +457,7 @@ class Aggregate(Operation):
 
     @property
     def by_itself(self) -> bool:
-        """Whether it may work wherever its tuples are: others bring together what it makes of them."""
+        """Whether it may run in any task, because a later stage combines its results."""
         return self.stage in (AggregationStage.PARTIAL, AggregationStage.INIT)
 
     def resolve(self, check: Check) -> Schema | None:
@@ -490,7 +490,7 @@ class Aggregate(Operation):
         return AggregateProcessor(node.called, node.inputs[0], parts, self.group, self.emits, partial)
 
     def _begun(self, schema: Schema, group: Schema, parts: tuple[AggregatorPart, ...]) -> Schema:
-        """Return what goes over the exchange: the fields that are read there, in their order, then a value for each combiner."""
+        """Return the fields of the exchange: those read behind it, in their order, then a value for each combiner."""
         written = zip(self.specs, parts, strict=True)
         read = {
             name
@@ -509,7 +509,7 @@ class Aggregate(Operation):
         return kept
 
     def _folded(self, check: Check) -> tuple[AggregatorPart, ...]:
-        """Return the parts of FOLD; INIT, which made its input, has found every mistake."""
+        """Return the parts of FOLD; the INIT stage before it has found all mistakes."""
         schema = check.inputs[0]
         begun = len(schema) - sum(_combines(spec.aggregator) for spec in self.specs)
         values, given = iter(schema.names[begun:]), Schema(schema.names[:begun], schema.types[:begun])
@@ -532,7 +532,7 @@ class Aggregate(Operation):
         parts: list[AggregatorPart] = []
         if (
             self.stage is AggregationStage.COMBINE
-        ):  # behind the key its partial stage, which has found every mistake, gives a field for each
+        ):  # the partial stage has found all mistakes; after the key it has one field for each combiner
             schema = check.inputs[0]
             fields = list(zip(schema.names, schema.types, strict=True))[len(self.group or ()) :]
             for spec, (name, kind) in zip(self.specs, fields, strict=True):
@@ -546,7 +546,7 @@ class Aggregate(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Join(Operation):
-    """Streams joined by key within a batch. names: of the fields that come out, None for those of the sides."""
+    """A join of streams by key within a batch. names: the names of the output fields, None for those of the sides."""
 
     keys: tuple[tuple[Any, ...], ...]
     names: tuple[Any, ...] | None
@@ -579,7 +579,7 @@ class Join(Operation):
         return JoinProcessor(node.inputs, self.keys, self.kinds)
 
     def _joined(self, check: Check, key: Schema) -> Schema | None:
-        """Return the fields of the key, then the others of each side, under their new names."""
+        """Return the fields of the key, then the other fields of each side, with their new names."""
         rests = [
             chosen(schema, [name for name in schema.names if name not in key])
             for schema, key in zip(check.inputs, self.keys, strict=True)
@@ -604,7 +604,7 @@ def _combines(aggregator: Any) -> bool:
 
 
 def _key(schema: Schema, names: tuple[Any, ...], check: Check) -> Schema | None:
-    """Return the fields of a key, which has at least one, all of types that have a hash."""
+    """Return the fields of a key; note a mistake if there are none, or if the type of one has no hash."""
     if not names:
         check.note(f"it has no key; {did_you_mean('', schema.names)}, name some of them")
         return None

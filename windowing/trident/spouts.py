@@ -1,37 +1,38 @@
-"""Spouts of batches: the five kinds, and the executors that make an ITridentSpout of each.
+"""Spouts of batches: the five kinds, and the executors that adapt each to ITridentSpout.
 
     Spout (topology/)                 tuples one by one, with ack and fail              NON_TRANSACTIONAL
-    IBatchSpout                       rows of a txid                                    as it says
-    ITridentSpout                     a coordinator makes metadata, emitters read it    as it says
-    ICommitterTridentSpout            the same, and the emitters take part in commits   as it says
+    IBatchSpout                       rows of a txid                                    its `kind`
+    ITridentSpout                     a coordinator makes metadata, emitters read it    its `kind`
+    ICommitterTridentSpout            the same, and the emitters take part in commits   its `kind`
     IPartitionedTridentSpout          per partition, from metadata to metadata          TRANSACTIONAL
     IOpaquePartitionedTridentSpout    the same; a replay may hold other rows            OPAQUE
 
-Each becomes an ITridentSpout: by RichSpoutBatchExecutor, BatchSpoutExecutor, as it is, as it is, and by
-PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor. `kind` is a promise that nobody can check:
-kinds.py says what it is worth. Metadata is plain data. Source: Storm's interfaces and classes of the same names.
+The first two kinds are adapted by RichSpoutBatchExecutor and BatchSpoutExecutor, the next two are used directly, and the last two
+are adapted by PartitionedTridentSpoutExecutor and OpaquePartitionedTridentSpoutExecutor. `kind` is the author's promise and cannot
+be checked; kinds.py lists what follows from it. Metadata is plain data. Source: Storm's interfaces and classes of the same names.
 
-    partition p0     |-- 5 --|-- 6 --|-- 7 --     metadata of 6 says where it begins and ends; 7 begins where 6 ends
-    transactional    stored when it is first emitted: every attempt at 6 is the same rows
-    opaque           in memory until the commit: 6:1 may hold other rows than 6:0, from where 5 ended on
+    partition p0     |-- 5 --|-- 6 --|-- 7 --     metadata of 6: where it begins and ends; 7 begins where 6 ends
+    transactional    stored when first emitted: every attempt at 6 has the same rows
+    opaque           in memory until the commit: 6:1 may have other rows than 6:0, beginning where 5 ended
 
 Laws of partitioned spouts
-- A batch begins where the one it rests on ended: the attempt that is under way, or what is committed. One that overtook what it
-  rests on is failed. (In Storm it begins where the last but one ended, and tuples come twice.) So is one that reads a partition
-  which another task has read so far, until all before it is committed, or at least stored.
+- A batch begins where the one it builds on ended: an attempt under way, or the last committed batch. A batch that overtook the one
+  it builds on is failed. (In Storm it begins where the last but one ended, and tuples come twice.) A batch that reads a partition
+  which another task read before is failed until all earlier batches are committed, or at least stored.
 - Transactional: the metadata of all partitions of a task is stored in one write, after the rows are emitted and before the batch is
-  reported. A batch is new or the same again in each partition by itself, so that other tasks may read it after a restart.
-- Opaque: what is stored of a txid is what was committed last under it, and what is before it stays until the success: a commit that
-  has to be done again begins from there. (Storm deletes first: a crash in between loses the place.) An attempt that this task has
-  not emitted, or whose rows it has since read anew, cannot be committed.
-- A txid below all that are stored is never read from the beginning: it is an error in words.
+  reported. For each partition separately a batch is new or a repetition, so other tasks may read it after a restart.
+- Opaque: the stored value of a txid is its last commit, and earlier txids stay until the success, so that a repeated commit begins
+  from there. (Storm deletes them first, and a crash in between loses the position.) An attempt that this task has not emitted, or
+  whose rows it has read again since, cannot be committed.
+- A txid below all stored ones is never read from the beginning; it is an error.
 
 Laws of batches without partitions
-- FixedBatchSpout is transactional, also over restarts, for it keeps nothing. (Storm's begins with the first row again.)
-- Each message id of a rich spout is acked or failed once: acked after the commit, failed before the rows of the next attempt.
-  Nothing is forgotten by a timeout (in Storm such ids are neither acked nor failed, and the source never sends them again).
-- Acked is what was emitted in the attempt that succeeded, and in those that it rested on. What else is pending up to its txid is
-  failed, and comes again: nobody here knows that it was committed, another life of the task may have emitted what was.
+- FixedBatchSpout is transactional, also over restarts, because it has no state. (Storm's begins with the first row again.)
+- Each message id of a rich spout is acked or failed exactly once: acked after the commit, failed before the rows of the next
+  attempt. No message id is dropped by a timeout (in Storm such ids are neither acked nor failed, and the source never emits them
+  again).
+- The messages of the successful attempt, and of the attempts it built on, are acked. All other pending messages up to its txid are
+  failed and emitted again: this task cannot know whether they were committed, since another instance of it may have emitted them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ __all__ = [
 
 
 class SpoutBatch(NamedTuple):
-    """What is to be emitted. after: the attempt that it rests on and that is under way; None if all before it is committed."""
+    """The batch to emit. after: the attempt under way that it builds on; None if all earlier batches are committed."""
 
     attempt: TransactionAttempt
     metadata: Any = None
@@ -81,13 +82,13 @@ class SpoutBatch(NamedTuple):
 
 
 def _drop_report(error: BaseException) -> None:
-    """Drop a report: nobody drives the spout."""
+    """Drop a report; used without a driver."""
 
 
 class SpoutContext(NamedTuple):
-    """Which of a spout's tasks this is, from 0, and where the spout keeps what must outlive the process.
+    """The index of the spout's task, from 0, and the records of data that must outlive the process.
 
-    topology: what a spout of tuples is opened with. report_error: lets whoever looks at the run see an error that stops nothing.
+    topology: the context with which a spout of tuples is opened. report_error: adds an error to the result; the run continues.
     """
 
     state: TransactionalState
@@ -99,49 +100,49 @@ class SpoutContext(NamedTuple):
 
 class _Closing:
     def close(self) -> None:
-        """End; not called where the process is killed."""
+        """Release resources; not called when the process is killed."""
 
 
 class IBatchSpout(_Closing, ABC):
-    """Gives the rows of a txid. One task."""
+    """Emits the rows of a txid. Has one task."""
 
     kind: SpoutKind
     output: str = ""
-    """The fields of its rows and their types: "word string, n long"."""
+    """The fields and types of its rows: "word string, n long"."""
 
     def open(self, context: SpoutContext) -> None:
-        """Begin: called once, before anything else."""
+        """Called once, before all other methods."""
 
     def is_ready(self, txid: int) -> Readiness:
-        """Whether there is a batch that was never emitted, asked in the order of txids, perhaps of another copy than emits."""
+        """Return whether there is a new batch. Called in the order of txids, possibly on another copy than the one that emits."""
         return Readiness.READY
 
     @abstractmethod
     def emit_batch(self, txid: int, collector: TridentCollector) -> None:
-        """Emit the rows of a batch, again and again if asked. Raise FailedException to fail the attempt."""
+        """Emit the rows of a batch; called again for each attempt. Raise FailedException to fail the attempt."""
 
     def ack(self, txid: int) -> None:
-        """Called when the batch is committed: it is not asked for again."""
+        """Called when the batch is committed; it is not emitted again."""
 
 
 class BatchCoordinator(_Closing, ABC):
-    """One for each spout: says what a batch is."""
+    """Decides what a batch contains. There is one for each spout."""
 
     def is_ready(self, txid: int) -> Readiness:
-        """Whether there is a batch that was never emitted, asked in the order of txids."""
+        """Return whether there is a new batch. Called in the order of txids."""
         return Readiness.READY
 
     @abstractmethod
     def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
-        """Return the metadata of a batch. `previous` is that of the batch before (None for the first), `current` what was
-        returned for this txid before (None if never), which a transactional spout returns again."""
+        """Return the metadata of a batch. `previous`: that of the previous batch (None for the first). `current`: the metadata
+        returned for this txid before (None if none); a transactional spout returns it again."""
 
     def success(self, txid: int) -> None:
         """Called when the batch is committed everywhere."""
 
 
 class Emitter(_Closing, ABC):
-    """One for each task: reads what the metadata says."""
+    """Emits the rows that the metadata describes. There is one for each task."""
 
     @abstractmethod
     def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
@@ -156,11 +157,11 @@ class CommitterEmitter(Emitter):
 
     @abstractmethod
     def commit(self, attempt: TransactionAttempt) -> None:
-        """Make durable that this attempt is what the batch was. It may come for a later attempt of the same txid again."""
+        """Make durable that this attempt is the content of the batch. May be called again for a later attempt at the same txid."""
 
 
 class ITridentSpout(ABC):
-    """A coordinator that makes metadata, and emitters that read what it says."""
+    """A spout with a coordinator that makes metadata, and emitters that emit the described rows."""
 
     kind: SpoutKind
     output: str = ""
@@ -183,46 +184,46 @@ class ICommitterTridentSpout(ITridentSpout):
 
 
 class PartitionedCoordinator(_Closing, ABC):
-    """Says which partitions there are. Names of partitions are text."""
+    """Lists the partitions. The names of partitions are strings."""
 
     def is_ready(self, txid: int) -> Readiness:
-        """Whether there is a batch that was never emitted, asked in the order of txids."""
+        """Return whether there is a new batch. Called in the order of txids."""
         return Readiness.READY
 
     @abstractmethod
     def get_partitions_for_batch(self) -> Sequence[str]:
-        """Return the partitions of the next batch, each once; there may be more of them than before."""
+        """Return the partitions of the next batch, each once; new partitions may be added over time."""
 
 
 class OpaquePartitionedEmitter(_Closing, ABC):
-    """Reads partitions forward."""
+    """Reads partitions forward only."""
 
     def partitions_of(self, partitions: Sequence[str], task: int, tasks: int) -> list[str]:
-        """Return those that a task reads; every partition is read by one task."""
+        """Return the partitions that a task reads; every partition is read by one task."""
         return list(partitions[task::tasks])
 
     @abstractmethod
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, collector: TridentCollector, partition: str, last: Any
     ) -> Any:
-        """Emit what follows `last` (None: the beginning), and return the metadata that says what it was and where it ends."""
+        """Emit the rows after `last` (None: the beginning); return metadata that describes them and where they end."""
 
     def refresh_partitions(self, partitions: Sequence[str]) -> None:
         """Called with the partitions that this task reads from now on."""
 
 
 class PartitionedEmitter(OpaquePartitionedEmitter):
-    """Reads partitions forward, and the same again."""
+    """Reads partitions forward, and can repeat a batch."""
 
     @abstractmethod
     def emit_partition_batch(
         self, attempt: TransactionAttempt, collector: TridentCollector, partition: str, metadata: Any
     ) -> None:
-        """Emit exactly what `emit_partition_batch_new` emitted when it returned `metadata`."""
+        """Emit exactly the rows that `emit_partition_batch_new` emitted when it returned `metadata`."""
 
 
 class IPartitionedTridentSpout(ABC):
-    """Partitions that can be read again: a replay holds the same rows."""
+    """A spout whose partitions can be read again: a replay has the same rows."""
 
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
     output: str = ""
@@ -237,7 +238,7 @@ class IPartitionedTridentSpout(ABC):
 
 
 class IOpaquePartitionedTridentSpout(ABC):
-    """Partitions that may be gone when they are asked for again: a replay holds what there is."""
+    """A spout whose rows may be gone at a replay: a replay has the rows that are there then."""
 
     kind: SpoutKind = SpoutKind.OPAQUE
     output: str = ""
@@ -255,11 +256,11 @@ class IOpaquePartitionedTridentSpout(ABC):
 
 
 MAX_BATCH_SIZE = 1_000
-"""How many tuples of a rich spout are a batch, `topology.spout.max.batch.size`."""
+"""The number of tuples of a rich spout in a batch, `topology.spout.max.batch.size`."""
 
 
 class FixedBatchSpout(IBatchSpout):
-    """Gives rows, `max_batch_size` at a time, and then ends; or, with `cycle`, begins again.
+    """Emits given rows, `max_batch_size` per batch, and then ends; with `cycle` it begins again.
 
     >>> spout = FixedBatchSpout("word string", 2, [("a",), ("b",), ("c",)])
     >>> spout.rows_of(1), spout.rows_of(2), spout.is_ready(3).name
@@ -280,7 +281,7 @@ class FixedBatchSpout(IBatchSpout):
         self._batches = -(-len(self._rows) // max_batch_size)
 
     def rows_of(self, txid: int) -> list[tuple[Any, ...]]:
-        """Return the rows of a batch, none after the end."""
+        """Return the rows of a batch; an empty list after the end."""
         number = txid - FIRST_TXID
         begin = (number % self._batches if self.cycle else number) * self._size
         return self._rows[begin : begin + self._size]
@@ -294,7 +295,7 @@ class FixedBatchSpout(IBatchSpout):
 
 
 class BatchSpoutExecutor(ITridentSpout):
-    """A spout of rows by txid as a spout of batches."""
+    """Adapts an IBatchSpout to ITridentSpout."""
 
     def __init__(self, spout: IBatchSpout) -> None:
         if not isinstance(getattr(spout, "kind", None), SpoutKind):
@@ -340,13 +341,13 @@ class _BatchEmitter(Emitter):
 
 
 class RichSpout(Protocol):
-    """A spout of single tuples, as topologies have it; `ack` and `fail` take (message_id) or (message_id, values)."""
+    """The protocol of a spout of single tuples, as in topologies; `ack` and `fail` take (message_id) or (message_id, values)."""
 
     ack: Any
     fail: Any
 
     def open(self, context: Any, collector: Any) -> None:
-        """Begin: emit to the collector from now on."""
+        """Called once, before all other methods; emit to the collector from now on."""
 
     def next_tuple(self) -> None:
         """Emit some tuples, or none."""
@@ -356,7 +357,7 @@ class RichSpout(Protocol):
 
 
 class RichSpoutBatchExecutor(ITridentSpout):
-    """A spout of single tuples as a spout of batches. What fails comes again when the spout sends it again: at least once."""
+    """Adapts a spout of single tuples to ITridentSpout. Failed tuples come again when the spout emits them again: at least once."""
 
     kind = SpoutKind.NON_TRANSACTIONAL
 
@@ -379,7 +380,7 @@ Pending = tuple[Any, Sequence[Any]]
 
 
 class _Cutter(StormNames):
-    """The collector of a rich spout: passes rows on to that of the batch, and writes down message ids."""
+    """The collector of a rich spout: passes rows on to the collector of the batch and records message ids."""
 
     def __init__(self, report: Callable[[BaseException], None]) -> None:
         self._report = report
@@ -458,7 +459,7 @@ class _RichEmitter(Emitter):
 
 
 class PartitionedTridentSpoutExecutor(ITridentSpout):
-    """A transactional partitioned spout as a spout of batches."""
+    """Adapts a transactional partitioned spout to ITridentSpout."""
 
     kind = SpoutKind.TRANSACTIONAL
 
@@ -474,7 +475,7 @@ class PartitionedTridentSpoutExecutor(ITridentSpout):
 
 
 class OpaquePartitionedTridentSpoutExecutor(ICommitterTridentSpout):
-    """An opaque partitioned spout as a spout of batches that takes part in the commit."""
+    """Adapts an opaque partitioned spout to ICommitterTridentSpout."""
 
     kind = SpoutKind.OPAQUE
 
@@ -490,7 +491,7 @@ class OpaquePartitionedTridentSpoutExecutor(ICommitterTridentSpout):
 
 
 class _Partitions(BatchCoordinator):
-    """The metadata of a batch is the list of its partitions; of a transactional one always the same."""
+    """The coordinator of partitioned spouts. The metadata of a batch is its partitions; a transactional spout repeats it."""
 
     def __init__(self, coordinator: PartitionedCoordinator, fixed: bool) -> None:
         self._coordinator = coordinator
@@ -512,7 +513,7 @@ class _Partitions(BatchCoordinator):
 
 
 class _Reader:
-    """What both emitters share: this task's partitions, and the stored metadata of each by txid."""
+    """The common base of both emitters: this task's partitions, and the stored metadata of each by txid."""
 
     def __init__(self, emitter: OpaquePartitionedEmitter, context: SpoutContext) -> None:
         self._emitter = emitter
@@ -523,7 +524,7 @@ class _Reader:
         self.mine: list[str] = []
 
     def take(self, txid: int, partitions: list[str]) -> None:
-        """Take note of the partitions of a batch; notify the emitter if they are others."""
+        """Set the partitions of a batch; notify the emitter if they changed."""
         self._lists[txid] = partitions
         if partitions == self._current:
             return
@@ -533,7 +534,7 @@ class _Reader:
         self._emitter.refresh_partitions(self.mine)
 
     def stored(self, partition: str, txid: int) -> RotatingTransactionalState:
-        """Return the metadata of a partition by txid, read anew if another task may have read on since."""
+        """Return the metadata of a partition by txid, read again from the store if another task may have written it since."""
         if partition not in self._stored:
             self._stored[partition] = RotatingTransactionalState(
                 self._context.state, f"partitions/{part_of(partition)}"
@@ -543,9 +544,10 @@ class _Reader:
         return self._stored[partition]
 
     def previous(self, partition: str, batch: SpoutBatch) -> Any:
-        """Return where the batch before ended in a partition, by what is stored; None at the beginning.
+        """Return the stored position at which the previous batch ended in a partition; None at the beginning.
 
-        Raises FailedException if the batch before is under way and may have read this partition elsewhere, and if it is gone.
+        Raises FailedException if the previous batch is under way and another task may have read this partition for it, and if its
+        metadata is gone.
         """
         txid, after = batch.attempt.txid, batch.after
         stored = self.stored(partition, txid)
@@ -563,7 +565,7 @@ class _Reader:
         return stored.previous(txid)
 
     def cleanup_before(self, txid: int) -> None:
-        """Forget what is before `txid`, which is done, in all partitions that are read here."""
+        """Delete the metadata before `txid`, which is done, of all partitions of this task."""
         self._lists = {each: partitions for each, partitions in self._lists.items() if each >= txid}
         for partition in self.mine:
             self.stored(partition, txid).cleanup_before(txid)
@@ -595,7 +597,10 @@ class _TransactionalEmitter(Emitter):
 
 
 class _OpaqueEmitter(CommitterEmitter):
-    """`_read`: for each batch under way the attempt, and where it began and ended in each partition. Stored are (attempt, end)."""
+    """The emitter of opaque spouts. `_read`: for each batch under way its attempt, and where it began and ended in each partition.
+
+    Stored values are (attempt, end).
+    """
 
     def __init__(self, emitter: OpaquePartitionedEmitter, context: SpoutContext) -> None:
         self._emitter = emitter
@@ -646,12 +651,12 @@ class _OpaqueEmitter(CommitterEmitter):
 
 
 def _end_of(stored: Any) -> Any:
-    """Return where a committed batch ended; None at the beginning."""
+    """Return the position at which a committed batch ended; None at the beginning."""
     return None if stored is None else stored[1]
 
 
 def as_batches(spout: Any) -> ITridentSpout | None:
-    """Return a spout as one of batches; None for one of single tuples, and for what is fed from outside."""
+    """Return a spout as ITridentSpout; None for a spout of single tuples, and for an input that is fed by the driver."""
     if isinstance(spout, IBatchSpout):
         return BatchSpoutExecutor(spout)
     if isinstance(spout, IPartitionedTridentSpout):
