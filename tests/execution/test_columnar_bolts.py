@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.execution.chains import Chain, chained, clustered
 from tests.execution.test_exchange import row_by_row, seen
+from windowing.columnar.rows import owned
 from windowing.errors import BoltError, ConfigError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
@@ -90,6 +91,18 @@ def test_a_batch_stays_as_it_was_returned_whatever_the_bolt_does_with_its_memory
     wanted = [(0, 1.0), (1, 1.0), (2, 0.0), (0, 1.0), (1, 2.0), (2, 1.0)]
     assert chained(topology, fed)[0]["bolt"] == wanted
     assert clustered(topology, fed, drain=False)[0]["bolt"] == wanted
+
+
+def test_a_table_made_of_a_dataframe_is_copied_although_its_memory_says_that_nobody_writes_it() -> None:
+    totals = np.zeros(2)
+    read_only = totals.view()
+    read_only.flags.writeable = False  # as pandas 3 has it
+    table = pa.table({"total": read_only}).replace_schema_metadata({"pandas": "{}"})
+    assert not table["total"].chunk(0).buffers()[1].is_mutable
+    kept = owned(table)
+    totals += 1
+    assert table["total"].to_pylist() == [1.0, 1.0]
+    assert kept["total"].to_pylist() == [0.0, 0.0]
 
 
 # -- values that nobody asks for, and values that Arrow would change --------------------------------------------------------

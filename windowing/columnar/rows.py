@@ -96,6 +96,8 @@ def _times_of(
 def owned(table: pa.Table | pa.RecordBatch) -> pa.Table:
     """Return a table that nobody else can change: copied where its memory may be that of a numpy array or of a DataFrame.
 
+    pandas 3 hands out its memory as read-only, and writes it all the same: a table made of a DataFrame is known by its metadata.
+
     >>> totals = np.array([1, 2])
     >>> kept = owned(pa.table({"total": totals}))
     >>> totals += 10
@@ -105,7 +107,8 @@ def owned(table: pa.Table | pa.RecordBatch) -> pa.Table:
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     chunks = (chunk for column in table.columns for chunk in column.chunks)
-    if not any(buffer is not None and buffer.is_mutable for chunk in chunks for buffer in chunk.buffers()):
+    mutable = any(buffer is not None and buffer.is_mutable for chunk in chunks for buffer in chunk.buffers())
+    if not mutable and b"pandas" not in (table.schema.metadata or {}):
         return table
     copy = pa.BufferOutputStream()
     with pa.ipc.new_stream(copy, table.schema) as writer:
