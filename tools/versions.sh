@@ -52,7 +52,7 @@ made() {
 # Warnings that are no error here: an older PySpark leaves sockets to the garbage collector; PySpark warns of pandas 3.
 warnings_of() {
     [[ "$1" != 4.[12]* ]] || printf '%s\n' -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
-    [[ "$PACKAGES" != *pandas* ]] || printf '%s\n' -W ignore::UserWarning:pyspark
+    [[ "$PACKAGES" != *pandas* ]] || printf '%s\n' -W "ignore:PySpark does not yet fully support pandas:FutureWarning"
 }
 
 code=0
@@ -64,6 +64,7 @@ print("Python", sys.version.split()[0], "PySpark", pyspark.__version__, "pandas"
     # shellcheck disable=SC2206  # BESIDE are words
     run=("$python" -m pytest ${BESIDE--n 2 --dist worksteal} -p no:cacheprovider "${warnings[@]}")
     if ((${#TESTS[@]} == 0)) && [[ "$PYTHON" != .venv/bin/python || -n "$PACKAGES" ]]; then
+        "${run[@]}" --doctest-modules -p tests.conftest windowing || code=1
         "${run[@]}" -m "not spark and $LEFT_OUT" || code=1
     fi
     chosen="$LEFT_OUT"
