@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from pyspark import cloudpickle
 
-from windowing.errors import BoltError, FailedException, SupersededError, WindowingError
+from windowing.errors import BoltError, ConfigError, FailedException, SupersededError, WindowingError
+from windowing.local import TridentCluster, VirtualClock, run_trident
 from windowing.schema.types import Schema
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
@@ -20,9 +21,10 @@ from windowing.topology.groupings import ShuffleGrouping
 from windowing.trident import builtins as b
 from windowing.trident.fields import PartitionRouter
 from windowing.trident.graph import ProcessorNode
-from windowing.trident.kinds import SpoutKind, TransactionAttempt
+from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
 from windowing.trident.operations import JoinType
 from windowing.trident.processors import ProcessorContext
+from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.trident.windows import WindowOperation
@@ -580,6 +582,73 @@ def test_state_query_asks_once_for_a_batch_and_sees_what_was_committed_before_it
     assert sorted(again.commit()["out"]) == [("a", 7, 5), ("b", 1, 2)], "a replay asks what the first attempt asked"
 
 
+def test_a_static_state_is_read_as_it_is_whatever_txids_the_topology_has_that_writes_it() -> None:
+    stored = map_state(MemoryStore(), "counts")
+    writer = TridentTopology("writer")
+    writer.new_stream("in", Given("word string")).group_by("word").persistent_aggregate(
+        stored, None, b.Count(), "n long"
+    )
+    writing = TridentRun(writer.build())
+    for _ in range(5):
+        writing.batch({"in": ["a"]})
+    reader = TridentTopology("reader")
+    state = reader.new_static_state(stored)
+    reader.new_stream("asked", Given("word string")).state_query(state, "word", b.MapGet(), "n long").sink("out")
+    reading = TridentRun(reader.build())
+    assert reading.batch({"asked": ["a", "b"]})["out"] == [("a", 5), ("b", None)]
+    writing.batch({"in": ["a"]})
+    assert reading.batch({"asked": ["a"]})["out"] == [("a", 6)]
+
+
+class StormState:
+    """A state with the methods that Storm's interface has, and no others."""
+
+    def begin_commit(self, attempt: Any) -> None: ...
+    def commit(self, attempt: Any) -> None: ...
+    def multi_get(self, keys: Any) -> list[Any]:
+        return [len(word) for (word,) in keys]
+
+
+class StormStates:
+    kind = StateType.NON_TRANSACTIONAL
+
+    def make_state(self, partition: int, partitions: int) -> Any:
+        return StormState()
+
+
+def test_a_state_may_have_no_more_methods_than_storms() -> None:
+    class Written:
+        def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+            collector.emit((len(tuples),))
+
+    topology = TridentTopology()
+    stream = topology.new_stream("in", Given("word string"))
+    stream.state_query(topology.new_static_state(StormStates()), "word", b.MapGet(), "n long").sink("asked")
+    kept = StateSpec(StormStates(), accept=Guarantee.AT_LEAST_ONCE)
+    stream.partition_persist(kept, "word", Written(), "n long").new_values_stream().sink("written")
+    run = TridentRun(topology.build())
+    assert run.batch({"in": ["a", "bcd"]}) == {"asked": [("a", 1), ("bcd", 3)], "written": [(2,)]}
+    run.close()
+    result = run_trident(topology, {"in": [["a"], ["bc", "d"]]}, clock=VirtualClock())
+    assert (result["asked"], result["written"]) == ([("a", 1), ("bc", 2), ("d", 1)], [(1,), (2,)])
+    assert result.states == {}, "nothing shows what is in them"
+    with (
+        TridentCluster(topology, batches={"in": []}, clock=VirtualClock()) as cluster,
+        pytest.raises(ConfigError, match="neither items"),
+    ):
+        cluster.values("state1")
+
+
+def test_a_query_of_a_grouped_stream_gives_a_stream_without_groups_as_in_storm() -> None:
+    topology = TridentTopology()
+    grouped = topology.new_stream("in", Given("word string")).group_by("word").name("asked")
+    answers = grouped.state_query(topology.new_static_state(counts()), "word", b.MapGet(), "n long")
+    answers.to_stream().aggregate(None, b.Count(), "tuples long").sink("out")
+    plan = topology.build()
+    assert TridentRun(plan).batch({"in": ["a", "b", "a"]})["out"] == [(3,)]
+    assert any("asked" in stage for stage in plan.stages)
+
+
 def test_all_nan_are_one_key_and_lists_may_be_keys() -> None:
     nan = float("nan")
     rows = [(nan, [1, 2]), (float("nan"), [1, 2]), (0.0, [3]), (-0.0, [3])]
@@ -825,8 +894,8 @@ def test_storm_word_count() -> None:
     topology = TridentTopology()
     _, state = word_counts(topology)
     asked = topology.new_drpc_stream("words_of").each("args", split, "word string").group_by("word")
-    got = asked.state_query(state, "word", b.MapGet(), "count long").to_stream().aggregate("count", b.Sum(), "sum long")
-    got.project("sum")
+    got = asked.state_query(state, "word", b.MapGet(), "count long").each("count", b.FilterNull())
+    got.aggregate("count", b.Sum(), "sum long").project("sum")
     run = TridentRun(topology.build())
     run.batch({"words": ["hello the man said", "the"]})
     assert [run.ask("words_of", text) for text in ("the", "hello")] == [[(2,)], [(1,)]]

@@ -30,6 +30,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -76,6 +77,7 @@ from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.plan import TaskId, TridentPlan, coord_specs
 from windowing.trident.spouts import ICommitterTridentSpout, ITridentSpout
+from windowing.trident.state_operations import close_state
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import (
     MemoryRecordStore,
@@ -632,9 +634,14 @@ class TridentCluster(LoopedCluster):
         if state not in self.states:
             raise ConfigError(f"there is no state {quote(state)}; {did_you_mean(state, self.states)}")
         partitions = self.states[state]
-        if not hasattr(partitions[0], "items"):
-            return partitions[0].get()
-        return {key: value for partition in partitions for key, value in partition.items()}
+        if hasattr(partitions[0], "items"):
+            return {key: value for partition in partitions for key, value in partition.items()}
+        if not _shows_contents(partitions):
+            raise ConfigError(
+                f"the state {state} is a {type(partitions[0]).__name__}, which has neither items() nor get() to show its contents; "
+                "look where it writes them"
+            )
+        return partitions[0].get()
 
     def activate(self) -> None:
         """Begin batches again."""
@@ -661,7 +668,7 @@ class TridentCluster(LoopedCluster):
                     take(owner)
 
     def _held(self) -> Iterable[Callable[[], object]]:
-        states = [state.close for partitions in self.states.values() for state in partitions]
+        states = [partial(close_state, state) for partitions in self.states.values() for state in partitions]
         return states if self._own is None else [*states, self._own.close]
 
     def _emissions(self) -> int:
@@ -686,7 +693,7 @@ def run_trident(
 ) -> TridentResult:
     """Run a topology until its spouts have ended; the arguments are those of TridentCluster.
 
-    `states` of the result is a copy of the states' contents at the end, by id; meant for tests and examples.
+    `states` of the result is a copy of the states' contents at the end, by id, of maps and values; meant for tests and examples.
 
     >>> from windowing.local import VirtualClock
     >>> from windowing.stores.factory import map_state
@@ -712,8 +719,13 @@ def run_trident(
     )
     with cluster:
         result = cluster.run(drain)
-        result.states = {id: cluster.values(id) for id in cluster.states}
+        result.states = {id: cluster.values(id) for id, state in cluster.states.items() if _shows_contents(state)}
     return result
+
+
+def _shows_contents(partitions: Sequence[Any]) -> bool:
+    """Return whether a state is a map or a value; one of a user's own may have `begin_commit` and `commit` only."""
+    return hasattr(partitions[0], "items") or hasattr(partitions[0], "get")
 
 
 def _coordination(plan: TridentPlan) -> CoordinatorConfig:

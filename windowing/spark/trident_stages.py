@@ -69,6 +69,7 @@ from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import ProcessorContext
+from windowing.trident.state_operations import close_state
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 
 __all__ = [
@@ -278,7 +279,7 @@ def _states(plan: TridentPlan, task: StageTask) -> Iterator[dict[str, Any]]:
         for id in task.stage.states:
             found = plan.states[id]
             state = states[id] = found.spec.factory.make_state(task.task, found.partitions)
-            stack.callback(state.close)
+            stack.callback(close_state, state)
         yield states
 
 

@@ -38,7 +38,13 @@ __all__ = [
     "ReducerUpdater",
     "StateSpec",
     "StatefulProcessor",
+    "close_state",
 ]
+
+
+def close_state(state: Any) -> None:
+    """Release the store of a state, which a state as Storm's, without `close`, does not have."""
+    _hook(state, "close")
 
 
 class StatefulProcessor(TridentProcessor):
@@ -101,6 +107,8 @@ class QueryProcessor(StatefulProcessor):
     def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema, function: Any) -> None:
         super().__init__(who, state, record, output)
         self._function = function
+        self.is_static = False
+        """Whether the topology does not write the state: what another one has written has no place in the order of its txids."""
 
     def prepare(self, context: Any) -> None:
         self._function = copies_of(self._function)()
@@ -113,7 +121,7 @@ class QueryProcessor(StatefulProcessor):
         if not rows:
             return []
         tuples = list(map(self._record, rows))
-        state = self.state if batch.as_of is None else _AsOf(self.state, batch.as_of)
+        state = self.state if batch.as_of is None or self.is_static else _AsOf(self.state, batch.as_of)
         answers = list(self._function.batch_retrieve(state, tuples))
         if len(answers) != len(tuples):
             raise BoltError(

@@ -252,7 +252,7 @@ class ReplaceUpdater(ValueUpdater[T]):
 
 
 class State(Protocol):
-    """One partition of a state, as used by commits."""
+    """One partition of a state, as used by commits. `rollback` and `close` may be missing, as they are in Storm."""
 
     def begin_commit(self, attempt: TransactionAttempt) -> None:
         """Begin the commit of an attempt; uncommitted updates of an earlier attempt are discarded."""

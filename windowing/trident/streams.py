@@ -347,6 +347,10 @@ class Stream(AggregableStream):
         self._step.hint = parallelism
         return self
 
+    def to_stream(self) -> Stream:
+        """Return this stream, which has no groups."""
+        return self
+
     def apply_assembly(self, assembly: Callable[[Stream], _Built]) -> _Built:
         """Return the result of applying a function to this stream: several steps as one."""
         return assembly(self)
@@ -423,10 +427,9 @@ class GroupedStream(AggregableStream):
         updater = CombinerUpdater(aggregator, len(self._group))
         return values._persist(state, inputs=None, updater=updater, output=output, group=self._group)
 
-    def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> GroupedStream:
-        """Query a state that is partitioned by the same fields."""
-        there = self._stream.partition_by(self._group)
-        return GroupedStream(there.state_query(state, inputs, function, output), self._group)
+    def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> Stream:
+        """Query a state that is partitioned by the same fields; the result has no groups, as in Storm."""
+        return self._stream.partition_by(self._group).state_query(state, inputs, function, output)
 
     def each(self, inputs: Names, function: Any, output: _Output | None = None) -> GroupedStream:
         """Append the rows of a function to each tuple, or filter; the groups stay the same."""
@@ -434,6 +437,10 @@ class GroupedStream(AggregableStream):
 
     def _window(self, length: Any, slide: Any, spec: AggSpec, options: Mapping[str, Any]) -> WindowOutput:
         return self._stream.partition_by(self._group)._window(length, slide, spec, options, self._group)
+
+    def name(self, name: str) -> GroupedStream:
+        """Name the following steps, in drawings and in the ids of groups."""
+        return GroupedStream(self._stream.name(name), self._group)
 
     def to_stream(self) -> Stream:
         """Return the stream without its groups."""

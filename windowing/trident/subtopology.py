@@ -34,7 +34,7 @@ from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
 from windowing.trident.operations import SinkOperation
 from windowing.trident.plan import Phase, TridentPlan
 from windowing.trident.processors import ProcessorContext, RowMaker, TridentProcessor
-from windowing.trident.state_operations import StatefulProcessor
+from windowing.trident.state_operations import QueryProcessor, StatefulProcessor, close_state
 from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, WindowProcessor
 
 __all__ = [
@@ -112,12 +112,15 @@ class Subtopology:
         self.processors: dict[int, TridentProcessor] = {}
         self._reports: list[BaseException] = []
         inside = set(self.stage.operators)
+        written = {state.id for state in plan.written}
         for number in () if self.stage.is_spout else sorted(inside):
             node = plan.processor(number)
             processor = self.processors[number] = node.operation.processor(node)
             processor.report = self._reports.append
             if isinstance(processor, StatefulProcessor):
                 processor.state = (states or {})[processor.state_id]
+            if isinstance(processor, QueryProcessor):
+                processor.is_static = processor.state_id not in written
         self.inner: dict[int, list[tuple[int, int, bool]]] = {number: [] for number in inside}
         for edge in plan.graph.edges:
             if edge.source in inside and edge.target in inside:
@@ -329,7 +332,7 @@ class TridentRun:
                 task.cleanup()
         for partitions in self.states.values():
             for state in partitions:
-                state.close()
+                close_state(state)
 
 
 class BatchInFlight:
