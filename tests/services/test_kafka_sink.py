@@ -210,6 +210,9 @@ def test_an_option_that_librdkafka_has_not_is_named_and_secrets_are_not() -> Non
     odd = KafkaTopic(servers(), "t", {"sasl.pasword": "x", "sasl.password": "s3cret-word"}, 5)
     message = refusal(ConfigError, lambda: odd.claim("q", "s", None))
     assert "sasl.pasword" in message
+    longer = KafkaTopic(servers(), new_topic(), {**options(), "transaction.timeout.ms": 10_000_000}, 5)
+    message = refusal(ConfigError, lambda: longer.write("q", "s", 0, lambda: ROWS[0]))
+    assert "Transaction timeout is larger than the maximum" in message
     sink = KafkaSink(servers(), "t", options={"sasl.password": "s3cret-word"})
     assert "s3cret" not in repr(sink)
     assert address("kafka") not in repr(sink)

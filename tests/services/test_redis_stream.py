@@ -222,6 +222,41 @@ def test_no_server_and_wrong_credentials_are_errors_with_the_way_out_and_without
     assert secret not in f"{gone.value}{wrong.value}{stream_of()!r}"
 
 
+@pytest.mark.parametrize("rules", ["~* +@all -xreadgroup", "~other +@all", "~* +@all -eval"])
+def test_a_user_without_the_rights_is_refused_and_takes_nothing(db: redis.Redis, rules: str) -> None:
+    put(db, ROWS)
+    stream_of()
+    db.execute_command("ACL", "SETUSER", "reader", "on", ">s3cret-word", *rules.split())  # type: ignore[no-untyped-call]
+    url = f"redis://reader:s3cret-word@{address('redis').rpartition('@')[2]}"
+    try:
+        with pytest.raises(
+            SourceError, match=r"the server refuses who asks: .*; give user and password .* with rights"
+        ) as no:
+            RedisStream(url, "words", WORDS).latest()
+    finally:
+        db.execute_command("ACL", "DELUSER", "reader")  # type: ignore[no-untyped-call]
+    assert "s3cret" not in str(no.value)
+    assert pending(db) == 0
+
+
+def test_a_group_of_others_is_read_on_where_it_is_and_what_they_hold_is_theirs_until_they_are_silent(
+    db: redis.Redis,
+) -> None:
+    put(db, ROWS[:2])
+    db.xgroup_create("words", "windowing", "$")
+    ids = put(db, ROWS[2:])
+    db.xreadgroup("windowing", "foreign", {"words": ">"}, count=1)
+    mine = stream_of(claim_after=millis(300))
+    assert mine.latest() == {"0": 2}
+    assert rows_of(mine, 0, 2) == ROWS[3:], "neither what is before the group's place nor what another consumer holds"
+    time.sleep(0.35)
+    assert mine.latest() == {"0": 3}
+    assert rows_of(mine, 2, 3) == ROWS[2:3]
+    mine.ack(Root(0, {"0": 0}, {"0": 2}))
+    left: Any = db.xpending_range("words", "windowing", "-", "+", 10)
+    assert [each["message_id"].decode() for each in left] == ids[:1]
+
+
 def test_a_group_that_was_deleted_and_data_that_were_lost_are_noticed(db: redis.Redis) -> None:
     put(db, ROWS)
     stream = stream_of()

@@ -456,10 +456,8 @@ class RedisStream(PartitionedSpout):
             return ConfigError(
                 f"the address of {where} is none of redis-py: {said}; write redis://user:password@host:6379/0"
             )
-        if isinstance(
-            problem,
-            redis.AuthenticationError | redis.exceptions.AuthorizationError | redis.exceptions.NoPermissionError,
-        ):
+        refused = redis.AuthenticationError | redis.exceptions.AuthorizationError | redis.exceptions.NoPermissionError
+        if isinstance(problem, refused) or "The user executing the script can't" in said:  # of a command in one
             return SourceError(
                 f"{where}: the server refuses who asks: {said}; give user and password in the URL, with rights to its keys"
             )

@@ -291,7 +291,7 @@ class KafkaTopic:
             )
         if codes & _REJECTED:
             return SinkError(f"{self} does not take the rows: {text}; nothing of the batch was written")
-        if error.code() in (KafkaError._INVALID_ARG, KafkaError._CONFLICT):
+        if error.code() in (KafkaError._INVALID_ARG, KafkaError._CONFLICT, KafkaError.INVALID_TRANSACTION_TIMEOUT):
             return ConfigError(f"the options of {self} cannot be used: {text}; they are those of librdkafka")
         return None
 
