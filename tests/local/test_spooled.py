@@ -71,6 +71,21 @@ def test_messages_leave_the_broker_when_they_are_in_the_spool_and_the_spool_when
     assert broker.after[:4] == [None, "2", "5", "6"]
 
 
+def test_a_sender_that_is_faster_than_the_spool_does_not_hold_up_batches(tmp_path: Path) -> None:
+    class Endless(Broker):
+        def take(self, limit: int, after: str | None) -> Sequence[Message]:
+            self.waiting += [message("more", len(self.after), f"more {len(self.after)} {n}") for n in range(3)]
+            return super().take(limit, after)
+
+        def backlog(self) -> int:
+            return len(self.waiting)
+
+    spool = Spooled(Endless([message("w", n, str(n)) for n in range(7)]), log=tmp_path / "spool.db")
+    assert spool.latest() == {"0": 9}, "those that waited when it was asked, and the rest of a page"
+    assert spool.rows()[:7] == [("w", n) for n in range(7)]
+    assert spool.latest()["0"] >= 18
+
+
 def test_a_message_that_comes_again_is_put_once_if_it_has_an_id(tmp_path: Path) -> None:
     broker = Broker([message("a", 1, "x"), message("a", 1, "y"), message("b", 2, None), message("c", 3, "z")])
     broker.lost = 2

@@ -133,6 +133,19 @@ def test_more_messages_than_a_page_come_in_order(channel: Any, kind: str, tmp_pa
     assert spool.rows() == [*rows, ("more", 1)]
 
 
+def test_messages_that_come_while_the_spool_is_filled_do_not_hold_up_the_batch(channel: Any, tmp_path: Path) -> None:
+    class Followed(RabbitQueue):
+        def confirm(self) -> None:
+            super().confirm()
+            put(channel, [(f"more{time.monotonic_ns()}", n) for n in range(1_000)])
+
+    declare(channel)
+    put(channel, [(f"w{n}", n) for n in range(1_500)])
+    spool = Spooled(Followed(address("rabbitmq"), "words", WORDS), log=tmp_path / "spool.db")
+    assert spool.latest() == {"0": 2_000}, "two pages: all that waited, and no more"
+    spool.close()
+
+
 def test_a_stream_is_read_on_behind_the_last_offset_also_within_a_chunk(channel: Any) -> None:
     """A stream keeps messages that come together as a chunk; the server sends of it what is behind the offset."""
     declare(channel, "stream")

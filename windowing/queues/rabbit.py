@@ -99,6 +99,10 @@ class RabbitQueue(MessageSource):
         """Return the messages that wait, at most so many. Raises SourceError."""
         return self._asked(lambda: self._taken(limit, after))
 
+    def backlog(self) -> int | None:
+        """Return how many messages wait; of a stream, how many it has. Raises SourceError."""
+        return self._asked(self._waiting)
+
     def confirm(self) -> None:
         """Ack what was taken; where the connection was lost it comes again. Raises SourceError for a server that refuses."""
         if self._last is None or self._stream:

@@ -63,6 +63,12 @@ class MessageSource(ABC):
         message that is in the spool, for a source that begins behind it.
         """
 
+    def backlog(self) -> int | None:
+        """Return about how many messages wait now, or more; None for a source that does not know it. So many are put into the spool
+        before a batch is made of what is there: without it, whoever sends faster than they are put holds up every batch.
+        """
+        return None
+
     @abstractmethod
     def confirm(self) -> None:
         """Let the broker forget all that was taken: it is on the disk."""
@@ -110,18 +116,22 @@ class Spooled(SqliteQueue):
 
     def latest(self) -> Offsets:
         """Put what has come into the spool, and return the number that was given last, for each partition."""
-        while True:
+        backlog = self._source.backlog()
+        taken = 0
+        while backlog is None or taken <= backlog:
             with self._opened() as (_, facts):
                 after = facts.get("after")
             messages = self._source.take(_PER_TAKE, after)
             if not messages:
-                return super().latest()
+                break
             try:
                 self._put(messages)
             except BaseException:
                 self._source.close()
                 raise
             self._source.confirm()
+            taken += len(messages)
+        return super().latest()
 
     def close(self) -> None:
         """End the connection to the broker."""
