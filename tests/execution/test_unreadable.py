@@ -321,3 +321,60 @@ def test_windows_of_a_topology_send_such_tuples_to_their_late_stream(declared: A
     assert [list(map(repr, row)) for row in found["bolt.late"]] == [
         ["2", "date 10000-01-01", "text b'caf\\xe9'", "'invalid'"]
     ]
+
+
+# -- maps ----------------------------------------------------------------------------------------------------------------
+
+MAPS = pa.map_(pa.string(), pa.int64())
+
+
+def of_maps(execute: Any, **options: Any) -> tuple[TaskStage, dict[str, Any]]:
+    declared = bolt_of(
+        windowed_bolt(
+            name="probe",
+            length=millis(10),
+            slide=millis(10),
+            timestamp="ts",
+            late_stream="late",
+            output="told map<string, long>",
+            **options,
+        )(execute)
+    )
+    return TaskStage(declared, ("ts", "m", "deep"), late_stream="late"), {}
+
+
+def turn_of_maps(stage: TaskStage, state: dict[str, Any], *maps: Any, drain: bool = False) -> TurnResult:
+    sent = []
+    if maps:
+        ts = pa.array(range(1, len(maps) + 1), pa.int64())
+        told = pa.array(maps, MAPS)
+        deep = pa.StructArray.from_arrays([pa.array([[each] for each in maps], pa.list_(MAPS))], ["inside"])
+        table = pa.table({"ts": ts, "m": told, "deep": deep, "__ts": ts})
+        sent.append(ExchangeRow(0, "rows", "default", 0, 0, 0, None, len(maps), encode_table(table)))
+    if drain:
+        sent.append(ExchangeRow(0, "drain", "", 0, 0, 0, None, 0, None))
+    found = stage.turn(0, state.get("metadata"), state.setdefault("chunks", {}).get, sent)
+    state["metadata"] = found.metadata
+    state["chunks"].update(found.puts)
+    return found
+
+
+def test_a_map_is_a_dict_for_the_bolt_and_leaves_as_a_map() -> None:
+    seen: list[Any] = []
+
+    def look(window: Any) -> Any:
+        seen.extend([window.column("m"), [row.deep for row in window]])
+        return [(row.m,) for row in window]
+
+    stage, state = of_maps(look)
+    assert turn_of_maps(stage, state, {"a": 1}, None, {}).rows == []
+    found = turn_of_maps(stage, state, drain=True)  # from the chunks of the state
+    assert seen == [[{"a": 1}, None, {}], [{"inside": [{"a": 1}]}, {"inside": [None]}, {"inside": [{}]}]]
+    assert [values for _, values in found.rows] == [({"a": 1},), (None,), ({},)]
+
+
+def test_a_map_with_a_key_twice_is_no_dict_and_makes_its_row_invalid_where_it_is_asked_for() -> None:
+    stage, state = of_maps(lambda window: [(row.m,) for row in window])
+    turn_of_maps(stage, state, {"a": 1}, [("b", 1), ("b", 2)])
+    found = turn_of_maps(stage, state, drain=True)
+    assert [(stream, values[-1]) for stream, values in found.rows] == [("late", "invalid"), ("default", {"a": 1})]

@@ -41,11 +41,11 @@ __all__ = [
 Numbers = np.ndarray[Any, Any]
 
 
-def values_of(column: pa.Array | pa.ChunkedArray, maps_as_pydicts: str | None = None) -> list[Any]:
-    """Return what `column.to_pylist(maps_as_pydicts=...)` returns.
+def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return what `column.to_pylist(maps_as_pydicts="strict")` returns: a map is a dict. KeyError for one with a key twice.
 
-    Cost: a tenth of that for dates and times, of which Arrow makes one in 1 to 3 us, and for whatever holds no map where
-    `maps_as_pydicts` is given, which makes Arrow go value by value.
+    Cost: a tenth of that for dates and times, of which Arrow makes one in 1 to 3 us, and for whatever holds no map, as
+    `maps_as_pydicts` makes Arrow go value by value.
     """
     kind = column.type
     found: list[Any] | None = None
@@ -54,7 +54,7 @@ def values_of(column: pa.Array | pa.ChunkedArray, maps_as_pydicts: str | None = 
     elif pa.types.is_timestamp(kind) and kind.unit != "ns":  # those are of pandas' class, where pandas is there
         found = _times_of(column, pa.int64(), kind.unit, kind.tz)
     if found is None:
-        found = column.to_pylist(maps_as_pydicts=maps_as_pydicts if "map<" in str(kind) else None)
+        found = column.to_pylist(maps_as_pydicts="strict" if "map<" in str(kind) else None)
     return found
 
 

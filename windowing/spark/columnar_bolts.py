@@ -72,7 +72,7 @@ class StreamBatch(NamedTuple):
 
     def tuples(self) -> Iterator[Tuple]:
         """Yield the rows as Tuples."""
-        columns = [python_values(self.table.column(name), name, "strict") for name in self.table.column_names]
+        columns = [python_values(self.table.column(name), name) for name in self.table.column_names]
         rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
         kind = tuple_type(Tuple, self.origin.fields.names)
         return (kind(values, self.origin) for values in rows)

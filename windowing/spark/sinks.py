@@ -317,7 +317,7 @@ class NoopSink:
 def _collected(rows: DataFrame) -> list[Row]:
     """Return rows with an Unreadable (unreadable.py) in the place of each value that Python cannot hold."""
     found = rows.toArrow()
-    columns = [python_values(found.column(name), name, "strict") for name in rows.columns]
+    columns = [python_values(found.column(name), name) for name in rows.columns]
     return [Row(*rows.columns)(*values) for values in zip(*columns, strict=True)]
 
 

@@ -633,7 +633,7 @@ def _same_batch(waiting: Any) -> Any:
 
 def _rows_in(columns: Mapping[str, pa.Array]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of columns as user code gets them."""
-    values = [python_values(column, name, "strict") for name, column in columns.items()]
+    values = [python_values(column, name) for name, column in columns.items()]
     return held_rows(values, tuple, Held) if any_unreadable(values) else zip(*values, strict=True)
 
 
@@ -642,7 +642,7 @@ def _declared(component: str, stream: str, field: pa.Field, column: pa.Array) ->
     if column.type == field.type:
         return column
     if pa.types.is_nested(field.type):
-        return arrow_column(component, stream, field, python_values(column, field.name, "strict"))
+        return arrow_column(component, stream, field, python_values(column, field.name))
     return column.cast(field.type)
 
 

@@ -466,7 +466,7 @@ class _SpoutWork:
     def readable(self, found: pa.RecordBatch, count: int) -> list[tuple[Any, ...]]:
         """Return the tuples of a batch; `unread` are then those with a value that Python cannot hold."""
         fields = zip(found.columns, self._schema.names, strict=True)
-        columns = [python_values(column, name, "strict") for column, name in fields]
+        columns = [python_values(column, name) for column, name in fields]
         rows = list(zip(*columns, strict=True)) if columns else [()] * count
         self.unread = list(filter(held, rows)) if any_unreadable(columns) else []
         return [row for row in rows if not held(row)] if self.unread else rows

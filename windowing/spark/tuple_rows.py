@@ -109,7 +109,7 @@ class TupleRows:
             mine = table if len(positions) == table.num_rows else table.take(pa.array(positions))
             schema = self._execution.schemas[self._names[number]]
             columns = [
-                python_values(mine.column(name), field.name, "strict")
+                python_values(mine.column(name), field.name)
                 for name, field in zip(columns_of[number], schema, strict=True)
             ]
             phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else repeat(0)

@@ -1,4 +1,5 @@
-"""Values that Spark holds and Python cannot: a date or a timestamp outside the years 1 to 9999, text that is no UTF-8.
+"""Values that Spark holds and Python cannot: a date or a timestamp outside the years 1 to 9999, text that is no UTF-8, a map with
+a key twice.
 
     Arrow column --python_values--> [date, Unreadable, date]     one such value becomes an Unreadable, the others are themselves
     rows of such --held_rows------> Held                         raises UnreadableValueError for that field, and for no other
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 
-_UNFIT = (OverflowError, ValueError)  # a date; text, whose UnicodeDecodeError is a ValueError
+_UNFIT = (OverflowError, ValueError, KeyError)  # a date; text, whose UnicodeDecodeError is a ValueError; a map
 _DAYS = -719_162, 2_932_896
 _MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -156,12 +157,12 @@ def plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tuple.__iter__(values))
 
 
-def python_values(column: Any, name: str, maps_as_pydicts: str | None = None) -> list[Any]:
+def python_values(column: Any, name: str) -> list[Any]:
     """Return a column as Python's values, an Unreadable for each that is none. Cost: that of `values_of`."""
     try:
-        found = values_of(column, maps_as_pydicts)
+        found = values_of(column)
     except _UNFIT:
-        found = _Mixed(_value(scalar, name, maps_as_pydicts) for scalar in column)
+        found = _Mixed(_value(scalar, name) for scalar in column)
     return found
 
 
@@ -169,9 +170,9 @@ class _Mixed(list[Any]):
     """The values of a column, an Unreadable among them."""
 
 
-def _value(scalar: pa.Scalar, name: str, maps_as_pydicts: str | None) -> Any:
+def _value(scalar: pa.Scalar, name: str) -> Any:
     try:
-        return scalar.as_py(maps_as_pydicts=maps_as_pydicts)
+        return scalar.as_py(maps_as_pydicts="strict")
     except _UNFIT:
         return Unreadable(scalar, name)
 
