@@ -91,7 +91,7 @@ def fields_of_windows(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def plain_keys(resolved: ResolvedTopology) -> Iterator[str]:
-    """The fields of a window's key are no arrays, maps or structs."""
+    """The fields of a window's key are not arrays, maps or structs."""
     for component, declared in resolved.windowed():
         assert declared.window is not None
         types = [
@@ -180,7 +180,7 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def ticks_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
-    """A bolt over windows or batches asks for no ticks, and a topology that asks for them has a bolt of another kind."""
+    """A bolt over windows or batches sets no ticks, and a topology that sets them has a bolt of another kind."""
     windowed = {str(component.id) for component, _ in resolved.windowed()}
     columnar = {name for name, declared in resolved.declarations.items() if declared.columnar is not None}
     for name in sorted(columnar):
@@ -241,7 +241,7 @@ _BY_CHANCE = (ShuffleGrouping, LocalOrShuffleGrouping, PartialKeyGrouping)
 
 
 def ids_find_their_windows(resolved: ResolvedTopology) -> Iterator[str]:
-    """With message_id= a tuple that comes again takes the same way: shuffles and partial keys lead to one task only."""
+    """With message_id= a repeated tuple takes the same way: shuffle and partial-key groupings lead to one task only."""
     for component, declared in resolved.windowed():
         assert declared.window is not None
         if declared.window.config.message_id is None:
@@ -256,7 +256,7 @@ def ids_find_their_windows(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def ids_come_again(resolved: ResolvedTopology) -> Iterator[str]:
-    """With message_id= there is an acker, so that tuples come again."""
+    """With message_id= there is an acker, so that tuples are sent again."""
     for component, declared in resolved.windowed() if resolved.config.acker_executors == 0 else ():
         assert declared.window is not None
         if declared.window.config.message_id is not None and declared.stateful:
@@ -267,7 +267,7 @@ def ids_come_again(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def disks_feed_disks(resolved: ResolvedTopology) -> Iterator[str]:
-    """What a window on disk emits, which no spout sends again, goes to no window in memory, by no way."""
+    """No window in memory reads from a window on disk, directly or through other bolts, because no spout sends its rows again."""
     for component, declared in resolved.windowed():
         assert declared.window is not None
         if declared.window.config.max_events_in_memory is not None:
@@ -327,7 +327,7 @@ def name_problem(name: object, what: str) -> str | None:
 
 
 def good_names(resolved: ResolvedTopology) -> Iterator[str]:
-    """An id is a name: letters, digits, `_`, `-` and `.`, a letter or `_` first, at most 63; two underscores first are ours."""
+    """An id has letters, digits, `_`, `-`, `.`, a letter or `_` first, and at most 63 characters; `__` first is reserved."""
     for name, component in resolved.components.items():
         problem = name_problem(name, f"the id of a {'spout' if component.is_spout else 'bolt'}")
         if problem is not None:
@@ -348,7 +348,7 @@ def distinct_names(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def has_spout(resolved: ResolvedTopology) -> Iterator[str]:
-    """There is a spout."""
+    """The topology has at least one spout."""
     if not any(component.is_spout for component in resolved.components.values()):
         yield "there is no spout, so there is nothing to work on; add one with set_spout(id, spout)"
 
@@ -382,14 +382,14 @@ def no_input_of_spouts(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def input_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
-    """A bolt reads some stream."""
+    """A bolt reads at least one stream."""
     for component in resolved.bolts():
         if not component.inputs:
             yield f"{component.called} reads nothing; say what it reads, for example .shuffle_grouping('sentences')"
 
 
 def known_components(resolved: ResolvedTopology) -> Iterator[str]:
-    """What a bolt reads is a component of the topology."""
+    """A bolt reads only components of the topology."""
     for component, found in _subscriptions(resolved):
         if found.component not in resolved.components:
             hint = did_you_mean(found.component, [name for name in resolved.components if name != component.id])
@@ -397,7 +397,7 @@ def known_components(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def known_streams(resolved: ResolvedTopology) -> Iterator[str]:
-    """What a bolt reads is a stream that its component declares; a late stream needs late_stream=."""
+    """A bolt reads only streams that their component declares; a late stream needs late_stream=."""
     for component, found in _subscriptions(resolved):
         declared = resolved.declarations.get(found.component)
         if declared is None or found.stream in resolved.outputs.get(found.component, declared.outputs):
@@ -413,7 +413,7 @@ def known_streams(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def no_own_dead_letters(resolved: ResolvedTopology) -> Iterator[str]:
-    """No component declares a stream `dead_letters`: there goes what is given up in it."""
+    """No component declares a stream `dead_letters`, which every component has for its dead letters."""
     for name, declared in resolved.declarations.items():
         late = None if declared.window is None else declared.window.config.late_stream
         for stream in (*declared.outputs, late or ""):
@@ -433,7 +433,7 @@ def one_subscription(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def no_cycle(resolved: ResolvedTopology) -> Iterator[str]:
-    """No component reads, by way of others, what it emits."""
+    """No component reads its own output, directly or through other components."""
     for cycle in resolved.cycles:
         yield (
             f"{' -> '.join([*cycle, cycle[0]])} is a cycle, in which a tuple tree might never be complete; "
@@ -459,7 +459,7 @@ def keys_of_fields(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def same_keys(resolved: ResolvedTopology) -> Iterator[str]:
-    """A bolt that reads two streams by the same fields finds them there with types that hash alike."""
+    """If a bolt reads two streams by the same fields, equal values of these fields have the same hash in both."""
     for component in resolved.bolts():
         first: dict[tuple[str, ...], tuple[Subscription, list[str]]] = {}
         for found in component.inputs:
@@ -508,7 +508,7 @@ def callable_custom(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def late_streams(resolved: ResolvedTopology) -> Iterator[str]:
-    """A late stream has a timestamp to be late by, and inputs without a field `reason` that agree on the type of a name."""
+    """A bolt with a late stream has a timestamp; its inputs have no field `reason`, and one type for each field name."""
     for component, declared in resolved.windowed():
         assert declared.window is not None
         late = declared.window.config.late_stream

@@ -225,13 +225,13 @@ def _good_partition(check: Check, grouping: Any) -> bool:
 
 
 def has_source(resolved: ResolvedTrident) -> Iterator[str]:
-    """There is a stream."""
+    """The topology has at least one stream."""
     if not any(isinstance(step.what, StreamSource) for step in resolved.steps):
         yield "there is no stream, so there is nothing to work on; begin with new_stream(name, spout)"
 
 
 def good_names(resolved: ResolvedTrident) -> Iterator[str]:
-    """Streams, functions of DRPC and steps have names of letters, digits, `_`, `-`, `.`, a letter or `_` first, at most 63 long."""
+    """Names of streams, DRPC functions and steps have letters, digits, `_`, `-`, `.`, a letter or `_` first, at most 63."""
     for step in resolved.steps:
         if isinstance(step.what, StreamSource):
             what = "the name of a function of DRPC" if step.what.is_drpc else "the name of a stream"
@@ -243,7 +243,7 @@ def good_names(resolved: ResolvedTrident) -> Iterator[str]:
 
 
 def distinct_names(resolved: ResolvedTrident) -> Iterator[str]:
-    """No two streams, functions of DRPC or sinks have one name (a stream's progress is stored under it)."""
+    """No two streams, DRPC functions or sinks have the same name (a stream's progress is stored under it)."""
     sources = [step.what for step in resolved.steps if isinstance(step.what, StreamSource)]
     sinks = [step.what.name for step in resolved.steps if isinstance(step.what, SinkOperation)]
     for what, names in (
@@ -257,7 +257,7 @@ def distinct_names(resolved: ResolvedTrident) -> Iterator[str]:
 
 
 def positive_parallelism(resolved: ResolvedTrident) -> Iterator[str]:
-    """A parallelism hint is a whole number above 0, and stands behind an operation or a spout, not behind a repartition."""
+    """A parallelism hint is a whole number above 0, and follows an operation or a spout, not a repartition."""
     for step in resolved.steps:
         hint = step.hint
         if hint is None:
@@ -277,7 +277,7 @@ def good_states(resolved: ResolvedTrident) -> Iterator[str]:
 
 
 def one_writer(resolved: ResolvedTrident) -> Iterator[str]:
-    """No two persists write one state: each has a state of its own name, or store."""
+    """No two persists write the same state: each state has its own name, or its own store."""
     seen: list[tuple[str, object]] = []
     for node, persist in resolved.doing(Persist):
         factory = getattr(persist.spec.factory, "factory", persist.spec.factory)
@@ -289,7 +289,7 @@ def one_writer(resolved: ResolvedTrident) -> Iterator[str]:
 
 
 def exactly_once(resolved: ResolvedTrident) -> Iterator[str]:
-    """Each spout above a persist, with its state, counts exactly once, or as `accept=` says."""
+    """Each spout above a persist counts exactly once with its state, or as weakly as `accept=` allows."""
     for node, persist in resolved.doing(Persist):
         kind = persist.spec.kind
         for spout in resolved.spouts_above(node.number):
@@ -302,7 +302,7 @@ def exactly_once(resolved: ResolvedTrident) -> Iterator[str]:
 
 
 def windows_before_states(resolved: ResolvedTrident) -> Iterator[str]:
-    """No window reads, by way of others, the new values of a state: they come in the commit phase, where no window is open."""
+    """No window reads the new values of a state, even indirectly: in their phase, the commit phase, windows take no tuples."""
     for node, _ in resolved.doing(WindowOperation):
         above = resolved.graph.upstream(node.number)
         for persist, _operation in resolved.doing(Persist):
@@ -314,7 +314,7 @@ def windows_before_states(resolved: ResolvedTrident) -> Iterator[str]:
 
 
 def drpc_alone(resolved: ResolvedTrident) -> Iterator[str]:
-    """A stream of DRPC requests meets no stream of a spout and no other function's; a state is where they meet."""
+    """A stream of DRPC requests meets no stream of a spout or of another function; they share a state instead."""
     for component in resolved.graph.components():
         inside = [spout for spout in resolved.spouts if spout.number in component]
         functions = [spout for spout in inside if spout.kind is None]
@@ -327,7 +327,7 @@ def drpc_alone(resolved: ResolvedTrident) -> Iterator[str]:
 
 
 def drpc_only_asks(resolved: ResolvedTrident) -> Iterator[str]:
-    """A stream of DRPC requests is not persisted, windowed or led to a sink: a request is no transaction."""
+    """A stream of DRPC requests is not persisted, windowed or sent to a sink, because a request is not a transaction."""
     kinds: tuple[type[Operation], ...] = (Persist, WindowOperation, SinkOperation)
     for node, operation in resolved.doing(Operation):
         if isinstance(operation, kinds):
@@ -337,7 +337,7 @@ def drpc_only_asks(resolved: ResolvedTrident) -> Iterator[str]:
 
 
 def answers(resolved: ResolvedTrident) -> Iterator[str]:
-    """A function of DRPC has a step that answers."""
+    """A DRPC function has a step that gives the answer."""
     for spout in resolved.spouts:
         read = [step for step in resolved.steps for source in step.sources if source.number == spout.number]
         if spout.kind is None and not read:
@@ -345,7 +345,7 @@ def answers(resolved: ResolvedTrident) -> Iterator[str]:
 
 
 def queried_states(resolved: ResolvedTrident) -> Iterator[str]:
-    """What is queried is not what the query itself feeds, by way of the new values."""
+    """A query does not follow the new values of the state that it reads."""
     persists = {persist.state: node for node, persist in resolved.doing(Persist)}
     for node, query in resolved.doing(Query):
         writer = persists.get(query.state)
