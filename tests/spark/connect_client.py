@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing import InputSpout, TopologyBuilder, seconds, tumbling
 from windowing.errors import ConfigError, SessionError
 from windowing.queues import SqliteQueue
-from windowing.spark import NoopSink, ParquetSink, check, rescale, submit, submit_trident, windowed
+from windowing.spark import NoopSink, ParquetSink, check, require_session, rescale, submit, submit_trident, windowed
 from windowing.trident import TridentTopology
 
 server, home = sys.argv[1], Path(sys.argv[2])
@@ -100,6 +100,7 @@ def what_needs_the_driver_s_jvm_is_refused_by_name() -> None:
         "submit": lambda: submit(topology, spark, sources={"rows": read()}, sinks=sinks, checkpoint=f"{home}/c"),
         "submit_trident": lambda: submit_trident(TridentTopology(), spark, checkpoint=f"{home}/c"),
         "rescale": lambda: rescale(f"{home}/old", f"{home}/new", tasks=3, spark=spark),
+        "require_session": lambda: require_session(spark),
         "sink": lambda: ParquetSink(f"{home}/out").read(spark),
     }
     if not pyspark.__version__.startswith("4.1."):  # which has no sources in Python
