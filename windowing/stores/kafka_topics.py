@@ -50,6 +50,8 @@ _OURS = (
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _FIRST_CALL_S, _CALL_S = 0.5, 10.0
+_MARK = "windowing"
+"""The metadata of the offset that says which batch was written last: what another consumer commits has others."""
 _TRANSACTION_MS = 60_000
 """What librdkafka takes where nothing is given."""
 _POLL_EVERY = 1000
@@ -126,7 +128,7 @@ class KafkaTopic:
             consumer = self._consumer(query, stream)
             try:
                 self._require_topic(consumer)
-                written = self._written(consumer)
+                written = self._written(consumer, _group(query, stream))
             finally:
                 consumer.close()
             if written > (-1 if last_batch is None else last_batch):
@@ -159,7 +161,7 @@ class KafkaTopic:
         consumer = self._consumer(query, stream)
         try:
             self._require_topic(consumer)
-            written = self._written(consumer)
+            written = self._written(consumer, _group(query, stream))
             if written >= batch_id:
                 if written == batch_id:
                     return False
@@ -171,7 +173,7 @@ class KafkaTopic:
             began = time.monotonic()
             try:
                 self._produce(producer, rows())
-                mark = TopicPartition(self.topic, 0, batch_id + 1)
+                mark = TopicPartition(self.topic, 0, batch_id + 1, _MARK)
                 producer.send_offsets_to_transaction([mark], consumer.consumer_group_metadata(), _CALL_S)
                 producer.commit_transaction(self._patience_s)
             except BaseException as problem:
@@ -216,11 +218,17 @@ class KafkaTopic:
         own = {"group.id": _group(query, stream), "enable.auto.commit": False, "isolation.level": "read_committed"}
         return Consumer({**self._options, **self._common, **own})
 
-    def _written(self, consumer: Any) -> int:
-        """Return the last batch that is in the topic, -1 for none."""
+    def _written(self, consumer: Any, group: str) -> int:
+        """Return the last batch that is in the topic, -1 for none. Raises ConfigError for an offset that is not ours."""
         (found,) = consumer.committed([TopicPartition(self.topic, 0)], timeout=_CALL_S)
         if found.error is not None:
             raise KafkaException(found.error)
+        if found.offset >= 0 and found.metadata != _MARK:
+            raise ConfigError(
+                f"{self}: somebody else has committed offset {found.offset} of the group {quote(group)}, which keeps a query's "
+                "progress, so it is not known which of its batches are in the topic; nothing was written; let no consumer use this "
+                "group, and start with a new checkpoint and a new topic"
+            )
         return max(0, int(found.offset)) - 1
 
     def _require_topic(self, consumer: Any) -> None:
