@@ -125,11 +125,21 @@ class SkippedOffsets:
             bounds = _SKIPPING.get((servers or "", topic), dict)()
             for partition, (first, _) in bounds.items():
                 start, end = starts.get(str(partition)), ends[number].get(topic, {}).get(str(partition))
-                if start is not None and end is not None and (gone := min(first, end) - start) > 0:
+                if start is None or end is None:
+                    continue
+                if end < start:  # another topic of this name: Spark goes on at its end
+                    gone, begins, why = (
+                        end - first,
+                        first,
+                        f"the topic was made anew, and the one before was read up to {start}",
+                    )
+                else:
+                    gone, begins, why = min(first, end) - start, start, "they are gone"
+                if gone > 0:
                     found.setdefault(label, {})[str(partition)] = gone
                     _log.warning(
-                        "batch %d leaves out %d offsets of partition %d of topic %r at %s, from %d on: they are gone",
-                        *(batch, gone, partition, topic, servers, start),
+                        "batch %d leaves out %d offsets of partition %d of topic %r at %s, from %d on: %s",
+                        *(batch, gone, partition, topic, servers, begins, why),
                     )
         with self._lock:
             self._skipped[batch] = found
