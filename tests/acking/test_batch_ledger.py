@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.acking.batches import BatchLedger, BatchRecord, News, RootPartial
+from windowing.acking.batches import BatchLedger, BatchRecord, RootOutcome, RootPartial
 from windowing.errors import AckError, SnapshotError
 from windowing.spark.edges import Partials, edge_ids, merged, packed_roots, partials_of, unpacked_roots
 
@@ -57,9 +57,9 @@ def test_news_comes_in_the_first_batch_after_which_no_edge_is_left_or_in_that_of
                 partials.append(RootPartial(root, xor, len(several) * (1 if several is made else -1), failed))
         chance.shuffle(partials)
         log.append(BatchRecord(batch, begun, tuple(partials), notified=batch - 1))
-        ledger.take(log[-1])
+        ledger.apply(log[-1])
         ledger.check()
-        found = ledger.news(batch)
+        found = ledger.outcomes(batch)
         assert {(news.root, news.failed is not None) for news in found} == model.news()
         assert all(news.batch == batch and news.payload == {"batch": news.root >> 16} for news in found)
         assert set(ledger.open) == set(model.edges) - model.over
@@ -68,21 +68,21 @@ def test_news_comes_in_the_first_batch_after_which_no_edge_is_left_or_in_that_of
             ledger = BatchLedger.restored(ledger.snapshot())
     folded = BatchLedger()
     for record in log:
-        folded.take(BatchRecord.of(record.plain()))
+        folded.apply(BatchRecord.of(record.plain()))
     assert folded.snapshot() == ledger.snapshot(), "a ledger is what its log folds to"
 
 
 def test_news_stays_until_it_was_told() -> None:
     ledger = BatchLedger()
-    ledger.take(BatchRecord(0, {1: "a"}, ()))
-    ledger.take(BatchRecord(1, {2: "b"}, ()))
-    assert ledger.news(upto=0) == [News(0, 1, None, "a")]
-    assert ledger.next_news == 0
+    ledger.apply(BatchRecord(0, {1: "a"}, ()))
+    ledger.apply(BatchRecord(1, {2: "b"}, ()))
+    assert ledger.outcomes(upto=0) == [RootOutcome(0, 1, None, "a")]
+    assert ledger.next_outcome == 0
     ledger.notified(0)
-    assert ledger.news(upto=1) == [News(1, 2, None, "b")]
-    ledger.take(BatchRecord(2, {}, (), notified=1))
-    assert ledger.news(upto=2) == []
-    assert ledger.next_news is None
+    assert ledger.outcomes(upto=1) == [RootOutcome(1, 2, None, "b")]
+    ledger.apply(BatchRecord(2, {}, (), notified=1))
+    assert ledger.outcomes(upto=2) == []
+    assert ledger.next_outcome is None
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_news_stays_until_it_was_told() -> None:
 )
 def test_what_cannot_be_right_is_refused_and_changes_nothing(record: BatchRecord, sentence: str) -> None:
     ledger = BatchLedger()
-    ledger.take(BatchRecord(0, {5: None}, (RootPartial(5, 0b11, 2),)))
+    ledger.apply(BatchRecord(0, {5: None}, (RootPartial(5, 0b11, 2),)))
     before = ledger.snapshot()
     with pytest.raises(AckError, match=sentence):
-        ledger.take(record)
+        ledger.apply(record)
     assert ledger.snapshot() == before
 
 
@@ -152,13 +152,13 @@ def test_partials_are_one_per_root_whatever_the_order_of_the_senders() -> None:
 
 def test_a_root_with_dead_letters_is_acked_when_they_are_done_and_says_so_unless_it_failed() -> None:
     ledger = BatchLedger()
-    ledger.take(
+    ledger.apply(
         BatchRecord(0, {1: "a", 2: "b"}, (RootPartial(1, 5, 1, None, "picky"), RootPartial(2, 6, 1, None, "picky")))
     )
-    assert ledger.news(upto=0) == [], "the letters are under way"
+    assert ledger.outcomes(upto=0) == [], "the letters are under way"
     ledger = BatchLedger.restored(ledger.snapshot())
-    ledger.take(BatchRecord.of(BatchRecord(1, {}, (RootPartial(1, 5, -1), RootPartial(2, 6, -1, "count"))).plain()))
-    assert ledger.news(upto=1) == [News(1, 1, None, "a", "picky"), News(1, 2, "count", "b")]
+    ledger.apply(BatchRecord.of(BatchRecord(1, {}, (RootPartial(1, 5, -1), RootPartial(2, 6, -1, "count"))).plain()))
+    assert ledger.outcomes(upto=1) == [RootOutcome(1, 1, None, "a", "picky"), RootOutcome(1, 2, "count", "b")]
     ledger.check()
 
 
@@ -166,9 +166,9 @@ def test_what_was_written_before_there_were_dead_letters_is_read() -> None:
     record = BatchRecord(0, {1: "a"}, (RootPartial(1, 5, 1),)).plain()
     record["partials"] = [each[:4] for each in record["partials"]]
     ledger = BatchLedger()
-    ledger.take(BatchRecord.of(record))
+    ledger.apply(BatchRecord.of(record))
     snapshot = ledger.snapshot()
     snapshot["roots"] = [each[:5] for each in snapshot["roots"]]
     again = BatchLedger.restored(snapshot)
-    again.take(BatchRecord(1, {}, (RootPartial(1, 5, -1),)))
-    assert again.news(upto=1) == [News(1, 1, None, "a")]
+    again.apply(BatchRecord(1, {}, (RootPartial(1, 5, -1),)))
+    assert again.outcomes(upto=1) == [RootOutcome(1, 1, None, "a")]

@@ -141,9 +141,11 @@ def test_a_buffer_of_columns_answers_as_one_of_lists(steps):
             assert columns.position_after(timestamp, low, high) == lists.position_after(timestamp, low, high)
         assert list(columns.sequences_from(low)) == list(lists.sequences_from(low))
         for number in (0, sequence // 2, sequence):
-            assert list(columns.came_before(low, high, number)) == lists.came_before(low, high, number)
+            assert list(columns.arrived_before(low, high, number)) == lists.arrived_before(low, high, number)
             middle = (low + high) // 2
-            assert list(columns.came_after(low, high, number, middle)) == lists.came_after(low, high, number, middle)
+            assert list(columns.arrived_after(low, high, number, middle)) == lists.arrived_after(
+                low, high, number, middle
+            )
             assert columns.count_after(low, high, number) == lists.count_after(low, high, number)
 
 

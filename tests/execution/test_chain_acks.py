@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.execution.chains import Chain
 from tests.execution.test_chain import cases
-from windowing.acking.batches import BatchLedger, BatchRecord, News
+from windowing.acking.batches import BatchLedger, BatchRecord, RootOutcome
 from windowing.errors import ConfigError
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
@@ -40,12 +40,12 @@ class Acking:
         self.out = self.chain.run(rows, drain)
         spouts = enumerate(self.topology.spouts)
         begun = {root_of(batch, number): None for number, spout in spouts if spout.id in rows}
-        self.ledger.take(BatchRecord(batch, begun, self.chain.partials, notified=batch - 1))
+        self.ledger.apply(BatchRecord(batch, begun, self.chain.partials, notified=batch - 1))
         self.ledger.check()
-        return [told(news) for news in self.ledger.news(batch)]
+        return [told(news) for news in self.ledger.outcomes(batch)]
 
 
-def told(news: News) -> tuple[int, int, str | None]:
+def told(news: RootOutcome) -> tuple[int, int, str | None]:
     return news.root & 0xFFFF, news.root >> 16, news.failed
 
 

@@ -136,7 +136,7 @@ class Life:
             self.chain.chunks[number].update(state.chunks)
             self.chain.values[number].update(state.values)
         self.chain.batch = 1  # 0 is what was before
-        self.ledger = self.ledger.begun_anew()
+        self.ledger = self.ledger.continued_ledger()
 
     def run(self, rows: list[Any], drain: bool = False) -> None:
         batch = self.chain.batch
@@ -146,10 +146,10 @@ class Life:
                 ids = self.chain.wiring.task_ids["times"]
                 assert all(int(id) in ids for *_, of_row in found for id in of_row.split(","))
         begun = {root_of(self.before + batch, 0): None} if rows and self.acks else {}
-        self.ledger.take(BatchRecord(batch, begun, self.chain.partials))
+        self.ledger.apply(BatchRecord(batch, begun, self.chain.partials))
         self.ledger.check()
         self.open.append(self.ledger.open)
-        self.told += [(len(self.open), each.root) for each in self.ledger.news(batch)]
+        self.told += [(len(self.open), each.root) for each in self.ledger.outcomes(batch)]
         self.ledger.notified(batch)
 
 

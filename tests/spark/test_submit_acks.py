@@ -224,7 +224,7 @@ def test_the_log_of_acks_is_whole_at_any_length_and_its_damage_is_named(spark: S
     log, ledger = AckLog(spark, str(tmp_path)), BatchLedger()
     for batch in range(53):
         log.compact(ledger)
-        ledger.take(record(batch))
+        ledger.apply(record(batch))
         log.write(record(batch))
         if batch in (0, 48, 49, 50, 51):
             assert log.ledger(batch).snapshot() == ledger.snapshot()
@@ -243,11 +243,11 @@ def test_the_log_of_acks_is_whole_at_any_length_and_its_damage_is_named(spark: S
             log.ledger(51)
         (folder / name).write_bytes(content)
     assert log.ledger(51).snapshot() == before
-    assert [news.batch for news in log.ledger(51).news(51)] == [50], (
+    assert [news.batch for news in log.ledger(51).outcomes(51)] == [50], (
         "the record of batch 51 says that all up to 49 was told"
     )
     log.told(51)
-    assert log.ledger(51).news(51) == []
+    assert log.ledger(51).outcomes(51) == []
 
 
 def test_the_example_of_the_documentation_runs_as_it_stands(

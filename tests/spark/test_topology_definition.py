@@ -14,7 +14,7 @@ from windowing.execution.compatibility import (
     KINDS,
     MOST_TASKS,
     Definition,
-    Place,
+    DefinitionLocation,
     compare,
     differences,
     header,
@@ -166,8 +166,8 @@ def test_a_field_that_is_gone_is_refused_by_name() -> None:
     assert found == ["field 'size' (bigint) of split:default into bolt 'count' is gone"]
 
 
-HERE = Place("checkpoint here", "here", format=FORMAT)
-RECORD = Place("the states here", "here", copy="restore the store", record=True)
+HERE = DefinitionLocation("checkpoint here", "here", format=FORMAT)
+RECORD = DefinitionLocation("the states here", "here", copy="restore the store", record=True)
 RECORDED = ("bolts", "windows")
 """The kinds that the runtimes in one process store."""
 

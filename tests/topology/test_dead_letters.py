@@ -270,7 +270,8 @@ def test_on_spark_a_batch_with_letters_waits_for_their_readers_and_is_given_up()
     def told(*rows: int) -> list[tuple[int, str | None]]:
         news = run.run({"source": [(n,) for n in rows]})
         return [
-            (batch, each.given_up) for (_, batch, _), each in zip(news, run.ledger.news(run.ledger.batch), strict=True)
+            (batch, each.given_up)
+            for (_, batch, _), each in zip(news, run.ledger.outcomes(run.ledger.batch), strict=True)
         ]
 
     assert told(1, -2) == [], "its letter waits in a window"

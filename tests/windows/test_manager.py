@@ -413,7 +413,7 @@ def test_a_key_is_outlived_when_its_last_tuple_is_key_ttl_behind_the_watermark()
 
 
 def touched_tracks(manager: WindowManager, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the mix is asked for, from now on: the keys of the tracks, once for each question."""
+    """The keys whose state the assigner is called with, from now on, one entry for each call."""
     asked: list[Any] = []
     mix = manager._assigner
 
@@ -491,7 +491,7 @@ def test_memory_is_given_back():
         list(manager.add(number, number))
     [track] = manager.snapshot()["tracks"]
     assert len(track["payloads"]) <= 20
-    assert len(manager._tracks[None].buffer.payloads) <= 600
+    assert len(manager._states[None].buffer.payloads) <= 600
 
 
 def test_the_format_of_snapshots_is_numbered():

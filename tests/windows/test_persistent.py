@@ -185,7 +185,7 @@ def test_a_window_of_20_000_tuples_with_a_tenth_in_memory_is_delivered_whole(): 
                 seen.append([list(effect.window), list(effect.window.get_new())])
     assert seen == [[tuples[:end], tuples[end - 5_000 : end]] for end in (5_000, 10_000, 15_000, 20_000)]
     cache = executor.pages.cache
-    evicted = sum(page.rows is None for track in executor.pages._tracks.values() for page in track.buffer.pages)
+    evicted = sum(page.rows is None for state in executor.pages._states.values() for page in state.buffer.pages)
     assert evicted >= 10
     assert cache.peak <= 10_000
     executor.check()

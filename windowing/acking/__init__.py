@@ -1,1 +1,1 @@
-"""Reliability as state machines: who was acked, who failed, who is asked again; pure, without clock, chance or I/O."""
+"""Reliability as state machines: acks, fails and retries of tuples; pure, without clock, chance or I/O."""

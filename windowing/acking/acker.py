@@ -1,38 +1,38 @@
-"""The acker: says of each tuple tree, exactly once, that it was acked or that it failed; and the anchors that tuples carry.
+"""The acker: it reports exactly once for each tuple tree that it was acked or that it failed; and the anchors of tuples.
 
     spout emits a, b:   a {root: e1}   b {root: e2}      init(root, e1 ^ e2)           +-------+
-    bolt anchors c to a:               c {root: e3}      a has made e3                 | value |  --Acked-->  when it is zero
+    bolt anchors c to a:               c {root: e3}      a creates edge e3             | value |  --Acked-->  when it is zero
     bolt acks a:                                         ack(root, e1 ^ e3)  ------->  |  XOR  |  --Failed->  at a fail, or when
-    bolt acks c:                                         ack(root, e3)                 +-------+              the timeout is over
+    bolt acks c:                                         ack(root, e3)                 +-------+              the timeout has passed
 
-What may happen to a root is a table, `TRANSITIONS`; a pair that is not in it is an error. A root is held as one integer:
+The possible events of a root are a table, `TRANSITIONS`; a pair that is not in it is an error. A root is stored as one integer:
 
     UNKNOWN   not held
-    OPEN      init has come, edges are outstanding              bits   0..63   64..65   66..81         82..105   106...
-    EARLY     acks came before their init                              value   state    component of   task      deadline in ms
-    DOOMED    a fail came before its init                                               last message             (0 with rotation)
-    CLOSED    failed; kept for one more timeout, so that what the rest of the tree still sends is known to be late
+    OPEN      init has arrived, edges are outstanding           bits   0..63   64..65   66..81         82..105   106...
+    EARLY     acks arrived before their init                           value   state    component of   task      deadline in ms
+    DOOMED    a fail arrived before its init                                            last message             (0 with rotation)
+    CLOSED    failed; held for one more timeout, so that messages of the rest of the tree are recognised as late
 
 Laws
-- Every edge id comes twice: from who made the edge (init, or the ack of the tuple it was anchored to) and from who acked it. So
-  the value is zero when every edge was acked, and before that only with probability 2**-64, in any order of arrival. Edge ids come
-  from the driver's seeded generator, 64 bits, none of them 0.
-- Each delivery of a tuple (to one task, say) has anchors of its own. It is acked or failed once; what is anchored to it is emitted
-  before that. Anchors is where repeated acks stop: XOR cannot recognize a message that comes twice, it undoes the first. Channels
-  do not repeat, or repeat with a number that the driver drops by.
+- Every edge id arrives twice: from the task that created the edge (in the init, or the ack of the tuple it was anchored to) and
+  from the task that acked it. So the value is zero when every edge was acked, and before that only with probability 2**-64, in any
+  order of arrival. Edge ids come from the driver's seeded generator: 64 bits, none of them 0.
+- Each delivery of a tuple (to one task) has its own anchors. It is acked or failed once, and all tuples anchored to it are emitted
+  before that. Anchors refuses repeated acks, because XOR cannot: a repeated message cancels the first. Channels do not repeat
+  messages, or repeat them with a number by which the driver drops them.
 - A root is acked or failed, once, and only after its init. A fail wins, whatever the value is or becomes.
-- The timeout T begins with the init, and anew with each reset: the first tick with now >= begin + T fails the root. With
-  `rotation=n` (Storm: 3) ticks rotate n buckets instead, and a root fails in ((n-1) * T, n * T] after its begin, which is
-  Storm's: its first message, an ack that comes before the init included, or its last reset.
-- What is held: open roots; acks that came before their init, for T after the first; a fail that came before its init, for T after
-  the last; failed roots, for T after they failed. An acked root leaves nothing at once. So T after the last effect or early
+- The timeout T begins with the init, and again with each reset: the first tick with now >= begin + T fails the root. With
+  `rotation=n` (Storm: 3) ticks rotate n buckets instead, and a root fails in ((n-1) * T, n * T] after its begin. As in Storm, the
+  begin is then its first message, also an ack before the init, or its last reset.
+- The ledger holds: open roots; acks before their init, for T after the first; a fail before its init, for T after
+  the last; failed roots, for T after they failed. An acked root is removed at once. So T after the last effect or early
   message (2T after the last init) the ledger is empty.
-- A message for a failed root is `late`: counted, without effect. One that comes after that T begins an entry that nobody
-  completes, and that leaves silently T later (`orphaned`): no effect is possible without an init, and no root begins twice.
-- An entry has changed the machine wholly when it returns; its effects are data. A driver may enter again while it performs
-  them, and one that drops them has lost them.
+- A message for a failed root is `late`: it is counted and has no effect. One that arrives after that T begins an entry that is
+  never completed and is removed without effect T later (`orphaned`): there is no effect without an init, and no root begins twice.
+- When an entry returns, its change to the machine is complete; its effects are data. A driver may enter again while it performs
+  them; effects that it drops are lost.
 
-Time comes in with each message, and never falls: a smaller `now_ms` counts as the largest seen.
+Each message carries the time, which never falls: a `now_ms` smaller than the largest so far counts as that one.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ __all__ = [
 
 
 class Reason(Enum):
-    """Why a tree failed: a task failed it, or its time was over."""
+    """Why a tree failed: a task failed it, or its timeout passed."""
 
     FAILED = "failed"
     TIMEOUT = "timeout"
 
 
 class Acked(NamedTuple):
-    """Every edge of the tree was acked and none failed: notify the spout task. A NamedTuple, for one is made per root."""
+    """Every edge of the tree was acked and none failed: notify the spout task. A NamedTuple, because one is made for each root."""
 
     root: int
     task: int
@@ -92,7 +92,7 @@ class AckedRoots(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The tree failed: notify the spout task. `seen` is the component that sent the last message of it, if it is known."""
+    """The tree failed: notify the spout task. `seen` is the component that sent its last message, if known."""
 
     root: int
     task: int
@@ -101,7 +101,7 @@ class Failed(NamedTuple):
 
 
 class RootState(Enum):
-    """What the ledger knows of a root."""
+    """The state of a root in the ledger."""
 
     UNKNOWN = "unknown"
     OPEN = "open"
@@ -111,7 +111,7 @@ class RootState(Enum):
 
 
 class RootEvent(Enum):
-    """What happens to a root. The two zeros are an init and an ack after which the value is zero."""
+    """An event of a root. The two zeros are an init and an ack after which the value is zero."""
 
     INIT = "init"
     INIT_ZERO = "init, value 0"
@@ -123,7 +123,7 @@ class RootEvent(Enum):
 
 
 class RootTransition(NamedTuple):
-    """What follows: the next state, the effect (Failed with a reason), and whether a new timeout begins."""
+    """A row of the table: the next state, the effect (Failed with a reason), and whether a new timeout begins."""
 
     then: RootState
     effect: type[Acked] | Reason | None = None
@@ -134,13 +134,13 @@ _U, _O, _E, _D, _C = RootState.UNKNOWN, RootState.OPEN, RootState.EARLY, RootSta
 
 TRANSITIONS: dict[tuple[RootState, RootEvent], RootTransition] = {
     (_U, RootEvent.INIT): RootTransition(_O, renews=True),
-    (_U, RootEvent.INIT_ZERO): RootTransition(_U, Acked),  # a spout's tuple that nobody receives
+    (_U, RootEvent.INIT_ZERO): RootTransition(_U, Acked),  # a spout's tuple without a receiver
     (_U, RootEvent.ACK): RootTransition(_E, renews=True),
     (_U, RootEvent.ACK_ZERO): RootTransition(_E, renews=True),
     (_U, RootEvent.FAIL): RootTransition(_D, renews=True),
     (_U, RootEvent.RESET): RootTransition(
         _U
-    ),  # nothing to reset yet; the init that may follow has a whole timeout anyway
+    ),  # there is nothing to reset; a later init begins with a whole timeout anyway
     (_O, RootEvent.ACK): RootTransition(_O),
     (_O, RootEvent.ACK_ZERO): RootTransition(_U, Acked),
     (_O, RootEvent.FAIL): RootTransition(_C, Reason.FAILED, renews=True),
@@ -152,11 +152,11 @@ TRANSITIONS: dict[tuple[RootState, RootEvent], RootTransition] = {
     (_E, RootEvent.ACK_ZERO): RootTransition(_E),
     (_E, RootEvent.FAIL): RootTransition(
         _D, renews=True
-    ),  # remembered for T since the fail, as in Storm, not since the first ack
+    ),  # held for T since the fail, as in Storm, not since the first ack
     (_E, RootEvent.RESET): RootTransition(_E, renews=True),
     (_E, RootEvent.DEADLINE): RootTransition(
         _U
-    ),  # its init was lost: who sent it knows no ack, and times out on its own
+    ),  # its init was lost: the spout gets no effect, and times out by itself
     (_D, RootEvent.INIT): RootTransition(
         _C, Reason.FAILED, renews=True
     ),  # a fail wins over a zero; in Storm the zero wins
@@ -177,7 +177,7 @@ WITH_ROTATION: dict[tuple[RootState, RootEvent], RootTransition] = {
     **TRANSITIONS,
     (_E, RootEvent.INIT): RootTransition(_O),
 }
-"""The transitions of an acker with rotation: as in Storm an entry keeps the age that it had before its init."""
+"""The transitions of an acker with rotation: as in Storm an entry keeps its age when its init arrives."""
 
 VALUE_MASK = (1 << 64) - 1
 STATE_SHIFT, SEEN_SHIFT, TASK_SHIFT, DEADLINE_SHIFT = 64, 66, 82, 106
@@ -194,7 +194,7 @@ STATE_BITS = {state: number << STATE_SHIFT for number, state in enumerate(STATES
 
 
 class RootCell(NamedTuple):
-    """A root as the ledger holds it; `seen` is the number of a component, 0 for none."""
+    """A root in the ledger; `seen` is the number of a component, 0 for none."""
 
     state: RootState
     value: int
@@ -204,7 +204,7 @@ class RootCell(NamedTuple):
 
 
 def pack(cell: RootCell) -> int:
-    """Return the integer of a cell: 48 bytes, where an object of its own with its fields takes 130.
+    """Return a cell as an integer, which takes 48 bytes; an object with the same fields takes 130.
 
     >>> unpack(pack(RootCell(RootState.DOOMED, value=2**64 - 1, task=7, seen=3, deadline_ms=1_700_000_000_000)))
     RootCell(state=<RootState.DOOMED: 'doomed'>, value=18446744073709551615, task=7, seen=3, deadline_ms=1700000000000)
@@ -273,7 +273,7 @@ def xor_of(ids: Iterable[int]) -> int:
 
 
 class Anchors:
-    """The edges of one delivered tuple: root -> edge id; an unanchored tuple has none.
+    """The edges of one delivered tuple, as root -> edge id; an unanchored tuple has none.
 
     >>> edges = iter([0b001, 0b010, 0b100])
     >>> first = Anchors({7: next(edges)})
@@ -282,35 +282,35 @@ class Anchors:
     ([(7, 3)], [(7, 2)])
     """
 
-    __slots__ = ("_made", "_settled", "edges")
+    __slots__ = ("_child_edges", "_settled", "edges")
 
     def __init__(self, edges: dict[int, int]) -> None:
         for edge in edges.values():
             if not 0 < edge < 1 << 64:
                 raise AckError(f"an edge id is in (0, 2**64), got {quote(edge)}; draw it with getrandbits(64), 0 again")
         self.edges = edges
-        self._made = 0
+        self._child_edges = 0
         self._settled = False
 
     @property
     def settled(self) -> bool:
-        """Whether the tuple was acked or failed; a driver that is lenient with users asks before it acks."""
+        """Whether the tuple was acked or failed; a driver that tolerates a second ack tests it before."""
         return self._settled
 
     def child(self, edge: int) -> Anchors:
-        """Return the anchors of a tuple emitted to one task and anchored to this one alone: `anchored` for one tuple."""
+        """Return the anchors of a tuple emitted to one task and anchored to this tuple only: `anchored` for a single anchor."""
         if self._settled:
             self.require_open()
-        self._made ^= edge
+        self._child_edges ^= edge
         return edges_of(dict.fromkeys(self.edges, edge))
 
     def make(self, edge: int) -> None:
-        """Take note of an edge to a tuple that is anchored to this one."""
+        """Record an edge to a tuple that is anchored to this one."""
         self.require_open()
-        self._made ^= edge
+        self._child_edges ^= edge
 
     def require_open(self) -> None:
-        """Raise AckError if the tuple was acked or failed: nothing can be anchored to it any more."""
+        """Raise AckError if the tuple was acked or failed, because no tuple can be anchored to it any more."""
         if self._settled:
             raise AckError(
                 f"a tuple was anchored to one that was acked or failed before (roots {quote(list(self.edges))}); "
@@ -322,8 +322,12 @@ class Anchors:
         if self._settled:
             self._settle()
         self._settled = True
-        made = self._made
-        return [(root, edge ^ made) for root, edge in self.edges.items()] if made else list(self.edges.items())
+        child_edges = self._child_edges
+        return (
+            [(root, edge ^ child_edges) for root, edge in self.edges.items()]
+            if child_edges
+            else list(self.edges.items())
+        )
 
     def fail(self) -> list[int]:
         """Settle the tuple; return the roots that fail. Raises AckError the second time."""
@@ -339,20 +343,20 @@ class Anchors:
         self._settled = True
 
 
-_blank = Anchors.__new__
+_new_anchors = Anchors.__new__
 
 
 def edges_of(edges: dict[int, int]) -> Anchors:
-    """Return anchors with edge ids that were drawn just now, and so need no check: `Anchors` at half its cost."""
-    anchors = _blank(Anchors)
+    """Return anchors with edge ids that were just drawn and need no check, at half the cost of `Anchors(edges)`."""
+    anchors = _new_anchors(Anchors)
     anchors.edges = edges
-    anchors._made = 0
+    anchors._child_edges = 0
     anchors._settled = False
     return anchors
 
 
 def anchored(anchors: Iterable[Anchors], next_edge: Callable[[], int]) -> Anchors:
-    """Return the anchors of a tuple emitted to one task and anchored to those of `anchors`, each with an edge of its own.
+    """Return the anchors of a tuple emitted to one task and anchored to `anchors`, each of which gets a new edge.
 
     Cost: one edge id per anchor and an XOR per root of it. Source: Storm's `BoltOutputCollectorImpl.boltEmit`.
     """
@@ -373,9 +377,9 @@ _NOTHING: Iterator[Any] = iter(())
 
 
 class AckerCounts:
-    """What became of the roots: inited == acked + failed + timed_out + open, at any time.
+    """Counts of roots by outcome: inited == acked + failed + timed_out + open, at any time.
 
-    `late` counts messages for roots that had failed, `orphaned` roots whose init never came.
+    `late` counts messages for roots that had failed, `orphaned` roots whose init never arrived.
     """
 
     __slots__ = ("acked", "failed", "inited", "late", "orphaned", "timed_out")
@@ -386,7 +390,7 @@ class AckerCounts:
 
     @property
     def open(self) -> int:
-        """Roots that were begun and are neither acked nor failed."""
+        """The number of roots that were begun and are neither acked nor failed."""
         return self.inited - self.acked - self.failed - self.timed_out
 
     def snapshot(self) -> dict[str, int]:
@@ -398,7 +402,7 @@ class AckerCounts:
 
 
 class Acker:
-    """The ledger of one acker task. Cost: O(1) a message, four times a dict and an XOR; 171 bytes a root with its id.
+    """The ledger of one acker task. Cost: O(1) a message, four dict accesses and an XOR; 171 bytes a root with its id.
 
     Root ids are whole numbers, XOR values in [0, 2**64), both chosen by the driver; tasks are numbers too. `seen` is the
     component that sends a message. Source: Storm's `Acker`; fails win here, late messages leave nothing, deadlines are exact.
@@ -425,7 +429,7 @@ class Acker:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def init(self, root: int, xor: int, task: int, now_ms: int) -> Iterator[Acked | Failed]:
-        """Begin a tree: the spout `task` emitted tuples whose edge ids give `xor`. Raises AckError if it was begun before."""
+        """Begin a tree: the XOR of the edges that the spout `task` emitted is `xor`. Raises AckError if it was begun before."""
         if now_ms > self._now_ms:
             self._now_ms = now_ms
         if not 0 <= xor <= VALUE_MASK or not 0 <= task <= MAX_TASK:
@@ -444,7 +448,7 @@ class Acker:
         return self._follow(root, (cell & ~TASK_MASK) | task << TASK_SHIFT, state, row)
 
     def ack(self, root: int, xor: int, now_ms: int, seen: str | None = None) -> Iterator[Acked | Failed]:
-        """Take the ack of one tuple: its own edge id, XOR the ids of the edges that were anchored to it."""
+        """Process the ack of one tuple: `xor` is its own edge id, XOR the ids of the edges anchored to it."""
         if now_ms > self._now_ms:
             self._now_ms = now_ms
         if not 0 <= xor <= VALUE_MASK:
@@ -457,7 +461,7 @@ class Acker:
             cell ^= xor
         else:
             bits = self._seen_bits.get(seen)
-            cell = cell & UNSEEN ^ (xor | (self._met(seen) if bits is None else bits))
+            cell = cell & UNSEEN ^ (xor | (self._component_bits(seen) if bits is None else bits))
         if cell & VALUE_MASK:
             held.replace(root, cell)
             return _NOTHING
@@ -466,7 +470,7 @@ class Acker:
         return iter((Acked(root, (cell & TASK_MASK) >> TASK_SHIFT),))
 
     def init_all(self, inits: Iterable[tuple[int, int]], task: int, now_ms: int) -> list[Acked | Failed]:
-        """Do what `init` does for each (root, xor) of a batch that the spout `task` emitted; return the effects, in order."""
+        """Process `init` for each (root, xor) of a batch that the spout `task` emitted; return the effects, in order."""
         effects: list[Acked | Failed] = []
         held = self._held
         get, add = held.get, held.add
@@ -483,17 +487,17 @@ class Acker:
         return effects
 
     def ack_all(self, acks: Iterable[tuple[int, int]], now_ms: int, seen: str | None = None) -> dict[int, list[int]]:
-        """Do what `ack` does for each (root, xor) of a batch that one component sends; return the acked roots by task, in order."""
+        """Process `ack` for each (root, xor) of a batch from one component; return the acked roots by task, in order."""
         self._now_ms = max(self._now_ms, now_ms)
         get, replace, remove = self._held.get, self._held.replace, self._held.remove
-        kept, bits = (-1, 0) if seen is None else (UNSEEN, self._met(seen))
+        kept, bits = (-1, 0) if seen is None else (UNSEEN, self._component_bits(seen))
         found: dict[int, list[int]] = {}
         for root, value in acks:
             cell = get(root)
             if not 0 <= value <= VALUE_MASK:
                 self._refuse(value)
             if cell is None or cell & STATE_MASK:
-                self._ack_unless_open(root, value, seen)  # a root that is not open has no effect then
+                self._ack_unless_open(root, value, seen)  # a root that is not open has no effect here
                 continue
             cell = cell & kept ^ (value | bits)
             if cell & VALUE_MASK:
@@ -509,14 +513,14 @@ class Acker:
         return found
 
     def fail(self, root: int, now_ms: int, seen: str | None = None) -> Iterator[Acked | Failed]:
-        """Take the fail of a tuple: the tree of `root` fails, now or when its init comes."""
+        """Process the fail of a tuple: the tree of `root` fails, now or when its init arrives."""
         self._now_ms = max(self._now_ms, now_ms)
         cell = self._held.get(root) or 0
         state, row = self._row(root, RootEvent.FAIL)
-        return self._follow(root, self._marked(cell, seen), state, row)
+        return self._follow(root, self._with_component(cell, seen), state, row)
 
     def reset_timeout(self, root: int, now_ms: int) -> Iterator[Acked | Failed]:
-        """Give an open tree a whole timeout from now on.
+        """Restart the timeout of an open tree.
 
         Storm's acker also notifies the spout's task, for its own timeout. Here a driver whose `SpoutPending` has one resets it too.
         """
@@ -526,7 +530,7 @@ class Acker:
         return self._follow(root, cell, state, row)
 
     def tick(self, now_ms: int) -> Iterator[Acked | Failed]:
-        """Fail what is overdue, oldest first, and forget what is needed no more. Cost: O(1) for each of them."""
+        """Fail overdue roots, oldest first, and remove entries that are no longer needed. Cost: O(1) for each of them."""
         self._now_ms = max(self._now_ms, now_ms)
         effects: list[Acked | Failed] = []
         for root, cell in self._held.expire(self._now_ms):
@@ -535,7 +539,7 @@ class Acker:
         return iter(effects)
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` has something to do, None if nothing is held. Cost: O(1)."""
+        """Return the time of the next deadline, None if no root is held. Cost: O(1)."""
         return self._held.next_deadline_ms()
 
     def __len__(self) -> int:
@@ -558,10 +562,10 @@ class Acker:
     def _ack_unless_open(self, root: int, xor: int, seen: str | None) -> Iterator[Acked | Failed]:
         cell = (self._held.get(root) or 0) ^ xor
         state, row = self._row(root, RootEvent.ACK if cell & VALUE_MASK else RootEvent.ACK_ZERO)
-        return self._follow(root, self._marked(cell, seen), state, row)
+        return self._follow(root, self._with_component(cell, seen), state, row)
 
     def _follow(self, root: int, cell: int, state: RootState, row: RootTransition) -> Iterator[Acked | Failed]:
-        """Bring `root` from `state` to where the row says, and return the effect."""
+        """Change `root` from `state` as the row says, and return the effect."""
         if row.then is not RootState.UNKNOWN:
             self._hold(root, (cell & UNSTATED) | STATE_BITS[row.then], row.renews)
         elif self._held.get(root) is not None:
@@ -597,8 +601,8 @@ class Acker:
 
     # -- components ----------------------------------------------------------------------------------------------------
 
-    def _met(self, seen: str) -> int:
-        """Return the bits of a component, which get a number when it is first seen."""
+    def _component_bits(self, seen: str) -> int:
+        """Return the bits of a component, which is numbered at its first message."""
         bits = self._seen_bits.get(seen)
         if bits is None:
             if len(self._names) > MAX_COMPONENTS:
@@ -610,8 +614,8 @@ class Acker:
             self._names.append(seen)
         return bits
 
-    def _marked(self, cell: int, seen: str | None) -> int:
-        return cell if seen is None else cell & UNSEEN | self._met(seen)
+    def _with_component(self, cell: int, seen: str | None) -> int:
+        return cell if seen is None else cell & UNSEEN | self._component_bits(seen)
 
     def _name(self, cell: int) -> str | None:
         return self._names[(cell & SEEN_MASK) >> SEEN_SHIFT]
@@ -638,7 +642,7 @@ class Acker:
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the acker of `snapshot`. The timeout may have changed: a shorter one holds for the old roots too.
+        """Restore the acker's state from a snapshot. The timeout may have changed; a shorter one applies to the old roots too.
 
         Raises SnapshotError if the rotation differs, or the data is not a snapshot.
         """
@@ -658,7 +662,7 @@ class Acker:
     def _load(self, data: dict[str, Any]) -> None:
         self._now_ms = data["now_ms"]
         for name in data["components"]:
-            self._met(name)
+            self._component_bits(name)
         self.tally.restore(data["tally"])
         latest_ms = self._held.deadline(self._now_ms)
         buckets = [[_item_of(row, latest_ms) for row in bucket] for bucket in data["buckets"]]
@@ -666,16 +670,16 @@ class Acker:
         self.check()
 
     def check(self) -> None:
-        """Assert what always holds. Cost: O(roots)."""
+        """Assert the invariants. Cost: O(roots)."""
         self._held.check()
         cells = [unpack(cell) for bucket in self._held.buckets() for _, cell in bucket]
-        # What was begun and has had no effect is open, and nothing else is.
+        # A root is open exactly if it was begun and has had no effect.
         assert self.tally.open == sum(cell.state is RootState.OPEN for cell in cells)
         for cell in cells:
-            # An open root has edges outstanding; one without an init has no task yet.
+            # An open root has edges outstanding; a root without an init has no task yet.
             assert cell.value or cell.state is not RootState.OPEN
             assert not cell.task or cell.state in (RootState.OPEN, RootState.CLOSED)
-            # Components are known by name; nothing lives longer than a timeout.
+            # Components have names; no deadline is later than a timeout from now.
             assert cell.seen < len(self._names)
             assert cell.deadline_ms <= self._held.deadline(self._now_ms)
 
@@ -687,7 +691,7 @@ def _row_of(root: int, packed: int) -> list[Any]:
 
 def _item_of(row: list[Any], latest_ms: int) -> tuple[int, int]:
     root, state, value, task, seen, deadline_ms = row
-    # A number that is too large would reach into its neighbours' bits.
+    # A number that is too large would overlap the bits of other fields.
     assert 0 <= value <= VALUE_MASK
     assert 0 <= task <= MAX_TASK
     assert 0 <= seen <= MAX_COMPONENTS

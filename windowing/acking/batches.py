@@ -1,25 +1,26 @@
-"""BatchLedger: which roots are done, where messages come a batch at a time and a root is a batch of a source (on Spark).
+"""BatchLedger: the state of roots where messages arrive in batches and a root is a batch of a source (on Spark).
 
     batch 7   began root 7                 +----------------+
               partial (7, xor, +5 edges)   | root  xor edges|  --Acked-->  at the end of the batch after which no edge is left
               partial (5, xor, -3 edges)   |  5    ..   2   |
-              failed  (6, "count")         |  6    ..   9   |  --Failed->  at the end of the batch in which somebody failed it
+              failed  (6, "count")         |  6    ..   9   |  --Failed->  at the end of the batch in which a component failed it
                                            |  7    ..   5   |
                                            +----------------+
-                   news, until notified(batch)  <--------+
+                   outcomes, until notified(batch)  <----+
 
 Laws
-- Every edge comes twice: from who sent the tuple (+1) and from who was done with it (-1). A sender says of a root in one batch only
-  the XOR of its edge ids and the sum of these numbers: a partial.
-- A batch is whole: after it the value of a root is the XOR of the edges of tuples that wait somewhere (in windows). So a root is
-  acked in the first batch after which there is none. XOR and number are zero together; if not, something was lost or came
-  twice, and that is an error, never an early ack.
-- A root is acked or failed, once. A fail wins. One with dead letters is acked when those are done with; its news says so. A failed
-  root stays until its last edge is gone, then it leaves nothing.
-- Batches come in ascending order, each once. The same batches give the same ledger, so a ledger is what a log of them folds to.
-- News is kept until the driver has notified the source of it: it does so when the batch is committed, and may do so twice.
+- Every edge is counted twice: by the sender of the tuple (+1) and by the task that acked it (-1). For a root and a batch a task
+  sends only the XOR of its edge ids and the sum of these numbers: a partial.
+- A batch is complete: after it the value of a root is the XOR of the edges of tuples that are still held (in windows). So a root is
+  acked in the first batch after which there are none. XOR and number are zero together; otherwise a message was lost or repeated,
+  which is an error and never an early ack.
+- A root is acked or failed, once. A fail wins. One with dead letters is acked when these are acked, and its outcome names them. A
+  failed root is held until its last edge is gone.
+- Batches arrive in ascending order, each once. The same batches give the same ledger, so a ledger can be rebuilt from a log of
+  them.
+- An outcome is kept until the driver has notified the source, which it does when the batch is committed, and may do twice.
 
-No timeouts: what carries the messages loses none, it makes a batch again instead. (acker.py has them.)
+There are no timeouts, because the transport loses no messages; a batch is repeated instead. (acker.py has timeouts.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from windowing.errors import UNREADABLE, AckError, damaged, quote
 __all__ = [
     "BatchLedger",
     "BatchRecord",
-    "News",
+    "RootOutcome",
     "RootPartial",
 ]
 
@@ -43,8 +44,8 @@ _VERSION = 1
 
 
 class RootPartial(NamedTuple):
-    """What one task says of a root in one batch; `failed` is the component that failed tuples of it, `given_up` the one that made
-    dead letters of some.
+    """The partial of one task for a root in one batch; `failed` is the component that failed tuples of it, `given_up` the one that
+    made dead letters of some.
     """
 
     root: int
@@ -56,9 +57,9 @@ class RootPartial(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """What one batch says. `begun`: the new roots, with what the driver wants back with their news (plain data).
+    """All messages of one batch. `begun`: the new roots, each with a payload (plain data) that is returned with its outcome.
 
-    notified: the batch up to which the driver has given all news to the sources before it handed this record over; -1 for none.
+    notified: the last batch whose outcomes the driver had given to the sources when it made this record; -1 for none.
     """
 
     batch: int
@@ -88,9 +89,9 @@ class BatchRecord:
             raise damaged(problem, "a record of a batch", "restore it from a copy") from problem
 
 
-class News(NamedTuple):
-    """A root was acked, or failed by the component `failed`, in this batch. `payload` is what it was begun with. An acked one may
-    have dead letters of the component `given_up`.
+class RootOutcome(NamedTuple):
+    """A root was acked in this batch, or failed by the component `failed`. `payload` is that of its begin. An acked root may have
+    dead letters of the component `given_up`.
     """
 
     batch: int
@@ -110,28 +111,28 @@ class _Root:
 
 
 class BatchLedger:
-    """The open roots and the news of them. Cost of a batch: O(roots that it names); memory: O(open roots).
+    """The open roots, and the outcomes of the others. Cost of a batch: O(roots that it names); memory: O(open roots).
 
     >>> ledger = BatchLedger()
-    >>> ledger.take(BatchRecord(0, {10: "first"}, (RootPartial(10, 0b011, 2),)))
-    >>> ledger.take(BatchRecord(1, {11: "second"}, (RootPartial(10, 0b001, -1), RootPartial(10, 0b010, -1))))
-    >>> [(news.root, news.payload) for news in ledger.news(upto=1)]
+    >>> ledger.apply(BatchRecord(0, {10: "first"}, (RootPartial(10, 0b011, 2),)))
+    >>> ledger.apply(BatchRecord(1, {11: "second"}, (RootPartial(10, 0b001, -1), RootPartial(10, 0b010, -1))))
+    >>> [(outcome.root, outcome.payload) for outcome in ledger.outcomes(upto=1)]
     [(10, 'first'), (11, 'second')]
     >>> ledger.notified(1)
-    >>> ledger.news(upto=1), len(ledger)
+    >>> ledger.outcomes(upto=1), len(ledger)
     ([], 0)
     """
 
     def __init__(self) -> None:
         self.batch = -1
-        """The last batch that was taken."""
+        """The last batch that was applied."""
         self.notified_upto = -1
-        """The batch up to which the sources were notified."""
+        """The last batch whose outcomes were given to the sources."""
         self._roots: dict[int, _Root] = {}
-        self._news: list[News] = []
+        self._outcomes: list[RootOutcome] = []
 
-    def take(self, record: BatchRecord) -> None:
-        """Take what a batch says. Raises AckError where it cannot be right; the ledger is unchanged then."""
+    def apply(self, record: BatchRecord) -> None:
+        """Apply a batch. Raises AckError for an impossible one; the ledger is then unchanged."""
         if record.batch != self.batch + 1:
             raise AckError(f"batch {record.batch} came after batch {self.batch}; batches are taken in order, each once")
         changed = self._changed(record)
@@ -140,14 +141,14 @@ class BatchLedger:
         for number, root in sorted(changed.items()):
             self._judge(number, root)
 
-    def news(self, upto: int) -> list[News]:
-        """Return the news of batches up to this one, oldest first, that was not yet given."""
-        return [news for news in self._news if news.batch <= upto]
+    def outcomes(self, upto: int) -> list[RootOutcome]:
+        """Return the outcomes of batches up to this one that were not given yet, oldest first."""
+        return [outcome for outcome in self._outcomes if outcome.batch <= upto]
 
     def notified(self, upto: int) -> None:
-        """Take note that all news of batches up to this one was given."""
+        """Record that all outcomes of batches up to this one were given."""
         self.notified_upto = max(self.notified_upto, upto)
-        self._news = [news for news in self._news if news.batch > self.notified_upto]
+        self._outcomes = [outcome for outcome in self._outcomes if outcome.batch > self.notified_upto]
 
     @property
     def open(self) -> tuple[int, ...]:
@@ -155,9 +156,9 @@ class BatchLedger:
         return tuple(number for number, root in self._roots.items() if root.failed is None)
 
     @property
-    def next_news(self) -> int | None:
-        """The first batch that has news to be given, None if there is none."""
-        return self._news[0].batch if self._news else None
+    def next_outcome(self) -> int | None:
+        """The first batch with an outcome that was not given, None if there is none."""
+        return self._outcomes[0].batch if self._outcomes else None
 
     def __len__(self) -> int:
         """Return how many roots are held, open or failed."""
@@ -166,7 +167,7 @@ class BatchLedger:
     # -- a batch -------------------------------------------------------------------------------------------------------
 
     def _changed(self, record: BatchRecord) -> dict[int, _Root]:
-        """Return the roots as they are after the batch, those that it names."""
+        """Return the state after the batch of each root that it names."""
         changed: dict[int, _Root] = {}
         for number, payload in record.begun.items():
             if number in self._roots:
@@ -201,12 +202,12 @@ class BatchLedger:
     def _judge(self, number: int, root: _Root) -> None:
         before = self._roots.get(number)
         if root.failed is not None and (before is None or before.failed is None):
-            self._news.append(News(self.batch, number, root.failed, root.payload))
+            self._outcomes.append(RootOutcome(self.batch, number, root.failed, root.payload))
         if root.edges:
             self._roots[number] = root
             return
         if root.failed is None:
-            self._news.append(News(self.batch, number, None, root.payload, root.given_up))
+            self._outcomes.append(RootOutcome(self.batch, number, None, root.payload, root.given_up))
         self._roots.pop(number, None)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
@@ -221,13 +222,13 @@ class BatchLedger:
                 [number, root.payload, root.xor, root.edges, root.failed, root.given_up]
                 for number, root in self._roots.items()
             ],
-            "news": [list(news) for news in self._news],
+            "news": [list(outcome) for outcome in self._outcomes],
         }
 
-    def begun_anew(self) -> BatchLedger:
-        """Return the ledger of a run that goes on from here, whose batch 0 is all that was before: what is news is its news."""
-        news = [[0, *rest] for _, *rest in self.snapshot()["news"]]
-        return BatchLedger.restored({**self.snapshot(), "batch": 0, "told": -1, "news": news})
+    def continued_ledger(self) -> BatchLedger:
+        """Return the ledger for a new run that continues here: the earlier batches become batch 0, with pending outcomes."""
+        outcome = [[0, *rest] for _, *rest in self.snapshot()["news"]]
+        return BatchLedger.restored({**self.snapshot(), "batch": 0, "told": -1, "news": outcome})
 
     @classmethod
     def restored(cls, data: Any) -> BatchLedger:
@@ -238,19 +239,19 @@ class BatchLedger:
                 raise ValueError(f"version {data['version']}, wanted {_VERSION}")
             ledger.batch, ledger.notified_upto = data["batch"], data["told"]
             ledger._roots = {number: _Root(*rest) for number, *rest in data["roots"]}
-            ledger._news = [News(*each) for each in data["news"]]
+            ledger._outcomes = [RootOutcome(*each) for each in data["news"]]
             ledger.check()
         except UNREADABLE as problem:
             raise damaged(problem, "a snapshot of the ledger", "restore it from a copy") from problem
         return ledger
 
     def check(self) -> None:
-        """Assert what always holds. Cost: O(open roots)."""
+        """Assert the invariants. Cost: O(open roots)."""
         for root in self._roots.values():
-            # What is held waits for edges.
+            # A held root has edges outstanding.
             assert root.edges > 0
             assert 0 < root.xor <= VALUE_MASK
-        # News is in the order of its batches, and none of it was given.
-        batches = [news.batch for news in self._news]
+        # Outcomes are in the order of their batches, and none of them was given.
+        batches = [outcome.batch for outcome in self._outcomes]
         assert batches == sorted(batches)
         assert all(self.notified_upto < batch <= self.batch for batch in batches)

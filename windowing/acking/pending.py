@@ -1,24 +1,26 @@
-"""SpoutPending: the messages of a spout task in flight, their retries with a back-off, and when they are given up.
+"""SpoutPending: the messages of a spout task in flight, their retries with back-off, and the decision to give them up.
 
     emitted --> FLYING --acked------------------> Done
                 FLYING --failed, attempts left--> WAITING --back-off over--> Retry --> (emitted again, attempt + 1)
                 FLYING --failed, the last one---> GivenUp
 
-    attempt 1 fails, wait first_ms; 2 fails, wait first_ms * factor; ... never more than cap_ms; attempt `max_attempts` fails: over
+    attempt 1 fails, wait first_ms; 2 fails, wait first_ms * factor; ... never more than cap_ms; attempt `max_attempts` fails: given
+    up
 
 Laws
-- A tree that was emitted ends in exactly one of Done, Retry, GivenUp; an answer for one that has ended, or was never here, is
-  `stale`: counted, without effect. So acker and spout may both keep a timeout.
-- Every emission has a root of its own; a message is known by its id, which may be in flight several times (one message on two
-  streams): each of its trees ends on its own, the attempts are those of the message.
-- The n-th failure in a row of a message is answered by Retry(attempt=n+1) after the back-off (RetryPolicy, without chance), or by
-  GivenUp when n is the limit. The count ends with Done and GivenUp, and `forget_ms` after the last failure or Retry.
-- The spout is asked for more only while `has_room`: trees in flight and messages that wait are fewer than `max_pending`. (Storm
-  does not count those that wait: there a source of failures grows without bound.) A Retry is emitted whether there is room or not.
-- A dead letter names the component where the tree was last seen, if the acker knows it. A timeout of the spout's own
-  (`timeout_ms`, as in Storm, with rotation=2) knows none. Without it the acker's timeout is the only one: right where an init
-  cannot be lost on its way to the acker, as in one process; else such a tree would never end.
-- An entry has changed the machine wholly when it returns; its effects are data.
+- A tree that was emitted ends in exactly one of Done, Retry, GivenUp; an answer for a tree that has ended, or is unknown, is
+  `stale`: it is counted and has no effect. So acker and spout may both have a timeout.
+- Every emission has its own root; a message is identified by its id, which may be in flight several times (one message on two
+  streams). Each of its trees ends on its own; the attempts are those of the message.
+- The n-th failure in a row of a message leads to Retry(attempt=n+1) after the back-off (RetryPolicy, without randomness), or to
+  GivenUp if n is the limit. The count is reset by Done and GivenUp, and `forget_ms` after the last failure or Retry.
+- The spout is called for more tuples only while `has_room`: trees in flight and waiting messages are fewer than `max_pending`.
+  (Storm does not count waiting ones, so the pending map of a failing source grows without bound.) A Retry is emitted even without
+  room.
+- A dead letter names the component of the tree's last message, if the acker knows it. With a timeout of the spout itself
+  (`timeout_ms`, as in Storm, with rotation=2) it is unknown. Without one only the acker's timeout applies, which suffices where an
+  init cannot be lost on its way to the acker, as in one process; otherwise such a tree would never end.
+- When an entry returns, its change to the machine is complete; its effects are data.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ __all__ = [
 
 
 class _Settings(Protocol):
-    """What the settings of a topology say of retries."""
+    """The settings of a topology that define retries."""
 
     @property
     def max_attempts(self) -> int | None: ...
@@ -54,9 +56,9 @@ class _Settings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Frozen; `max_attempts` counts the first emission too, None (as in Storm) is no limit, 1 is no retry.
+    """Frozen; `max_attempts` includes the first emission: None (as in Storm) means no limit, 1 means no retry.
 
-    forget_ms: how long the count of a message is kept that was asked for again and has not come.
+    forget_ms: how long the count of a message is kept after its Retry if it is not emitted again.
 
     >>> policy = RetryPolicy(max_attempts=5, first_ms=100, cap_ms=350)
     >>> [policy.delay_ms(attempt) for attempt in range(1, 5)], policy.is_last(5)
@@ -83,11 +85,11 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, settings: _Settings) -> RetryPolicy:
-        """Return the policy that the settings of a topology ask for."""
+        """Return the policy of a topology's settings."""
         return cls(settings.max_attempts, settings.retry_delay_ms, cap_ms=settings.retry_delay_max_ms)
 
     def delay_ms(self, attempt: int) -> int:
-        """Return how long to wait after `attempt` (from 1) failed. Cost: O(log(cap_ms / first_ms))."""
+        """Return the delay after `attempt` (from 1) has failed. Cost: O(log(cap_ms / first_ms))."""
         delay_ms = self.first_ms
         if self.factor == 1:
             return delay_ms
@@ -98,7 +100,7 @@ class RetryPolicy:
         return min(delay_ms, self.cap_ms)
 
     def is_last(self, attempt: int) -> bool:
-        """Whether no attempt follows `attempt`."""
+        """Return whether no attempt follows `attempt`."""
         return self.max_attempts is not None and attempt >= self.max_attempts
 
 
@@ -120,7 +122,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Notify the spout that the message failed, or emit it again: with a new root, `attempt` is counted by its id."""
+    """Notify the spout that the message failed, or emit it again with a new root; `attempt` counts by message id."""
 
     message_id: Hashable
     payload: Any
@@ -129,7 +131,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The message is given up: make a dead letter of it. `seen` is the component where its last tree was last seen."""
+    """The message is given up: make a dead letter of it. `seen` is the component of its tree's last message."""
 
     message_id: Hashable
     payload: Any
@@ -152,21 +154,21 @@ class _Tree(NamedTuple):
 
 
 _new: Any = tuple.__new__
-"""Makes a NamedTuple of its values without the Python frame of its own `__new__`: one is made for each message."""
+"""Makes a NamedTuple without the Python frame of its `__new__`, because one is made for each message."""
 
 
 class _Count(NamedTuple):
-    """How often a message has failed in a row."""
+    """How many times in a row a message has failed."""
 
     failures: int
     deadline_ms: int
 
 
 class SpoutPending:
-    """The emissions of one spout task. Cost: O(1) a call, O(log n) for each message that waits.
+    """The emissions of one spout task. Cost: O(1) a call, O(log n) for each waiting message.
 
-    Message ids are hashable. Payloads are the driver's: given back with the effects, as IAckValueSpout and IFailValueSpout
-    want it. Source: the pending map of Storm's `SpoutExecutor`; limit, back-off and dead letters are ours.
+    Message ids are hashable. Payloads belong to the driver and are returned with the effects, as IAckValueSpout and IFailValueSpout
+    need them. Source: the pending map of Storm's `SpoutExecutor`; limit, back-off and dead letters are ours.
 
     >>> pending = SpoutPending(max_pending=1, retry=RetryPolicy(max_attempts=2, first_ms=100))
     >>> pending.emitted(root=1, message_id="m", now_ms=0)
@@ -211,16 +213,16 @@ class SpoutPending:
 
     @property
     def has_room(self) -> bool:
-        """Whether the spout may be asked for its next tuple."""
+        """Whether the spout may be called for its next tuple."""
         return self._max_pending is None or len(self) < self._max_pending
 
     @property
     def room(self) -> int:
-        """How many messages more may be emitted, 0 or less for none."""
+        """How many more messages may be emitted, 0 or less for none."""
         return _UNLIMITED if self._max_pending is None else self._max_pending - len(self)
 
     def emitted(self, root: int, message_id: Hashable, now_ms: int, payload: Any = None) -> None:
-        """Take note of an emission, before its first message reaches the acker. Raises AckError for a root in flight."""
+        """Record an emission, before its first message reaches the acker. Raises AckError for a root in flight."""
         self._clock(now_ms)
         if self._flying.get(root) is not None:
             raise _in_flight(root)
@@ -230,7 +232,7 @@ class SpoutPending:
         self._flying.put(root, _Tree(message_id, payload, attempt, self._now_ms, deadline_ms), self._now_ms)
 
     def emitted_all(self, emissions: Iterable[tuple[int, Hashable, Any]], now_ms: int) -> None:
-        """Do what `emitted` does for each (root, message id, payload) of a batch. Cost: a third of so many calls."""
+        """Process `emitted` for each (root, message id, payload) of a batch. Cost: a third of single calls."""
         flying = self._flying
         add, get = flying.add, flying.get
         if add is None:
@@ -249,7 +251,7 @@ class SpoutPending:
             add(root, _new(_Tree, (message_id, payload, attempt, emitted_ms, deadline_ms)))
 
     def acked_all(self, roots: Iterable[int], now_ms: int) -> list[Done]:
-        """Do what `acked` does for each root of a batch; return what came of it, in order."""
+        """Process `acked` for each root of a batch; return the effects, in order."""
         self._clock(now_ms)
         get, remove, now_ms, done = self._flying.get, self._flying.remove, self._now_ms, []
         counts = self._counts if len(self._counts) else None
@@ -266,9 +268,9 @@ class SpoutPending:
         return done
 
     def acked(self, root: int, now_ms: int) -> Iterator[PendingEffect]:
-        """Take the acker's Acked."""
+        """Process the acker's Acked."""
         self._clock(now_ms)
-        tree = self._taken(root)
+        tree = self._remove(root)
         if tree is None:
             return iter(())
         if len(self._counts) and self._counts.get(tree.message_id) is not None:
@@ -276,13 +278,13 @@ class SpoutPending:
         return iter((Done(tree.message_id, tree.payload, self._now_ms - tree.emitted_ms),))
 
     def failed(self, root: int, now_ms: int, reason: Reason, seen: str | None = None) -> Iterator[PendingEffect]:
-        """Take the acker's Failed."""
+        """Process the acker's Failed."""
         self._clock(now_ms)
-        tree = self._taken(root)
+        tree = self._remove(root)
         return iter(()) if tree is None else self._end(tree, reason, seen)
 
     def reset_timeout(self, root: int, now_ms: int) -> None:
-        """Give a tree in flight a whole timeout from now on, where the spout keeps one."""
+        """Restart the timeout of a tree in flight, if the spout has one."""
         self._clock(now_ms)
         tree = self._flying.get(root)
         if tree is not None:
@@ -290,7 +292,7 @@ class SpoutPending:
             self._flying.put(root, tree._replace(deadline_ms=deadline_ms), self._now_ms)
 
     def tick(self, now_ms: int) -> Iterator[PendingEffect]:
-        """Fail what is overdue, ask again for what has waited long enough, forget old counts."""
+        """Fail overdue trees, return a Retry for each message whose back-off is over, remove old counts."""
         self._clock(now_ms)
         effects: list[PendingEffect] = []
         for _, tree in self._flying.expire(self._now_ms):
@@ -303,32 +305,32 @@ class SpoutPending:
         return iter(effects)
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` has something to do, None if nothing is held. Cost: O(1)."""
+        """Return the time of the next deadline, None if there is none. Cost: O(1)."""
         deadlines = [self._counts.next_deadline_ms(), self._waiting[0][0] if self._waiting else None]
         if self._timeout_ms is not None:
             deadlines.append(self._flying.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def payload(self, root: int) -> Any:
-        """Return what a tree in flight was emitted with, None for one that is not in flight."""
+        """Return the payload of a tree in flight, None for another root."""
         tree = self._flying.get(root)
         return None if tree is None else tree.payload
 
     @property
     def waiting(self) -> int:
-        """How many failed messages wait for their back-off."""
+        """The number of failed messages that wait for their back-off."""
         return len(self._waiting)
 
     def __len__(self) -> int:
         """Return how many trees are in flight or wait for their retry."""
         return len(self._flying) + len(self._waiting)
 
-    # -- what becomes of a tree ----------------------------------------------------------------------------------------
+    # -- the end of a tree ---------------------------------------------------------------------------------------------
 
     def _clock(self, now_ms: int) -> None:
         self._now_ms = max(self._now_ms, now_ms)
 
-    def _taken(self, root: int) -> _Tree | None:
+    def _remove(self, root: int) -> _Tree | None:
         tree = self._flying.get(root)
         if tree is None:
             self.stale += 1
@@ -337,7 +339,7 @@ class SpoutPending:
         return tree
 
     def _end(self, tree: _Tree, reason: Reason, seen: str | None) -> Iterator[PendingEffect]:
-        """Let a tree that failed wait for its retry, or give its message up."""
+        """Schedule the retry of a failed tree, or give its message up."""
         if self._retry.is_last(tree.attempt):
             if self._counts.get(tree.message_id) is not None:
                 self._counts.remove(tree.message_id)
@@ -349,7 +351,7 @@ class SpoutPending:
         return iter(())
 
     def _count(self, tree: _Tree) -> None:
-        """Keep in mind that the message has failed as often as this tree says, for `forget_ms` from now on."""
+        """Store the number of failures of the tree's message, for `forget_ms` from now on."""
         count = self._counts.get(tree.message_id)
         failures = tree.attempt if count is None else max(tree.attempt, count.failures)
         deadline_ms = self._counts.deadline(self._now_ms)
@@ -358,7 +360,7 @@ class SpoutPending:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all state, plain as far as message ids and payloads are. Cost: O(n)."""
+        """Return all state, plain if message ids and payloads are. Cost: O(n)."""
         return {
             "version": _VERSION,
             "machine": "pending",
@@ -373,7 +375,7 @@ class SpoutPending:
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `snapshot`; limits and timeouts may have changed, rotation not (SnapshotError)."""
+        """Restore the state from a snapshot; limits and timeouts may have changed, rotation not (SnapshotError)."""
         names = ("version", "machine", "rotation", "timed")
         wanted = [_VERSION, "pending", self._rotation, self._timeout_ms is not None]
         if not isinstance(data, dict) or [data.get(name) for name in names] != wanted:
@@ -402,15 +404,15 @@ class SpoutPending:
         self.check()
 
     def check(self) -> None:
-        """Assert what always holds. Cost: O(n)."""
+        """Assert the invariants. Cost: O(n)."""
         self._flying.check()
         self._counts.check()
         trees = [tree for bucket in self._flying.buckets() for _, tree in bucket]
         for tree in trees:
-            # Attempts count from 1 to the limit; a tree was emitted in the past.
+            # Attempts count from 1; no tree was emitted in the future.
             assert tree.attempt >= 1
             assert tree.emitted_ms <= self._now_ms
-        # What waits is a heap: the first is due first.
+        # The waiting messages are a heap: the first is due first.
         assert all(self._waiting[0][:2] <= item[:2] for item in self._waiting)
 
 

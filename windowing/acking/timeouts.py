@@ -1,14 +1,14 @@
-"""Maps that forget after a timeout: Storm's RotatingMap, and the timeouts of the acker, exact or by rotation.
+"""Maps whose entries expire: Storm's RotatingMap, and the timeouts of the acker, exact or by rotation.
 
     RotatingMap        put --> | head | ... | tail | --rotate--> expired, as data
                        a key is in one bucket at most; put moves it to the head
-    ExactTimeouts      put at t  ->  expires at t + T                  the timeout is constant, so the order of putting is
-                       | t+T | t+T | t'+T | ...   <- put, at the end   the order of deadlines: no heap, no search
-    RotatingTimeouts   put at t  ->  expires in [(n-1) * T, n * T] after t, with n buckets and ticks in time
+    ExactTimeouts      put at t  ->  expires at t + T                  the timeout is constant, so insertion order is
+                       | t+T | t+T | t'+T | ...   <- put, at the end   deadline order: no heap, no search
+    RotatingTimeouts   put at t  ->  expires in [(n-1) * T, n * T] after t, with n buckets and punctual ticks
 
-Laws: `rotate` returns what was neither put nor removed during the last `num_buckets` rotations, counting this one; nothing else
-leaves unasked. Time comes in and never falls (the owner sees to it); a value changed with `replace` keeps its position, `put` gives
-a new one; `expire(now)` returns what is due and holds it no more; nothing expires before T has passed since its last `put`.
+Laws: `rotate` returns the entries that were neither put nor removed during the last `num_buckets` rotations, including this one; no
+other entry is removed by itself. The owner passes the time, which never falls. A value changed with `replace` keeps its position;
+`put` moves it. `expire(now)` removes and returns the entries that are due; none expires before T has passed since its last `put`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ V = TypeVar("V")
 class RotatingMap(Generic[K, V]):
     """A dict in `num_buckets` parts. Cost: O(num_buckets) for all but `rotate`, which is O(1).
 
-    Source: Storm's `RotatingMap`, whose callback at expiry is here the result of `rotate`.
+    Source: Storm's `RotatingMap`; its callback at expiry is here the result of `rotate`.
 
     >>> seen = RotatingMap(num_buckets=2)
     >>> seen.put("a", 1)
@@ -61,7 +61,7 @@ class RotatingMap(Generic[K, V]):
         self._buckets[0][key] = value
 
     def replace(self, key: K, value: V) -> None:
-        """Set the value of a key that is there, without moving it; raises KeyError if it is not."""
+        """Set the value of a key without moving it. Raises KeyError if the key is missing."""
         for bucket in self._buckets:
             if key in bucket:
                 bucket[key] = value
@@ -69,21 +69,21 @@ class RotatingMap(Generic[K, V]):
         raise KeyError(key)
 
     def get(self, key: K) -> V | None:
-        """Return the value of `key`, None if it is not there."""
+        """Return the value of `key`, None if it is missing."""
         for bucket in self._buckets:
             if key in bucket:
                 return bucket[key]
         return None
 
     def remove(self, key: K) -> V | None:
-        """Forget `key` and return its value, None if it was not there."""
+        """Remove `key` and return its value, None if it is missing."""
         for bucket in self._buckets:
             if key in bucket:
                 return bucket.pop(key)
         return None
 
     def rotate(self) -> dict[K, V]:
-        """Take off the oldest bucket and return it; a new empty one is the head."""
+        """Remove and return the oldest bucket; a new empty bucket becomes the head."""
         expired = self._buckets.pop()
         self._buckets.appendleft({})
         return expired
@@ -93,7 +93,7 @@ class RotatingMap(Generic[K, V]):
         return [list(bucket.items()) for bucket in reversed(self._buckets)]
 
     def load(self, buckets: Iterable[Iterable[tuple[K, V]]]) -> None:
-        """Become what `buckets` returned; a number of buckets of its own comes with it."""
+        """Restore the items that `buckets` returned, with the same number of buckets."""
         self._buckets = deque(dict(items) for items in buckets)
         self._buckets.reverse()
 
@@ -109,8 +109,8 @@ class RotatingMap(Generic[K, V]):
             yield from bucket
 
     def check(self) -> None:
-        """Assert what always holds."""
-        # There are at least two buckets, and a key is in one of them only.
+        """Assert the invariants."""
+        # There are at least two buckets, and a key is in only one of them.
         assert len(self._buckets) >= 2
         assert len(set(self)) == len(self)
 
@@ -119,49 +119,49 @@ class RotatingMap(Generic[K, V]):
 
 
 class Timeouts(Protocol[K, V]):
-    """What the acker and a spout's pending trees ask of a map that forgets. A value holds the deadline it was put with."""
+    """The map with timeouts that the acker and SpoutPending use. A value contains the deadline with which it was put."""
 
     get: Callable[[K], V | None]
-    """Return the value of a key, None if it is not there."""
+    """Return the value of a key, None if it is missing."""
     replace: Callable[[K, V], None]
-    """Set the value of a key that is there, in its place."""
+    """Set the value of an existing key, at its position."""
     remove: Callable[[K], V | None]
-    """Forget a key that is there."""
+    """Remove an existing key."""
     add: Callable[[K, V], None] | None
-    """Set the value of a key that is not there, its timeout begins now: `put` for the loop over a batch; None with rotation."""
+    """Set the value of a new key, whose timeout begins now: `put` for loops over a batch; None with rotation."""
 
     def deadline(self, now_ms: int) -> int:
-        """Return the deadline to write into a value that is put now; 0 if there is none for each value."""
+        """Return the deadline of a value that is put now; 0 if values have no deadlines of their own."""
 
     def put(self, key: K, value: V, now_ms: int) -> None:
         """Set the value of a key; its timeout begins now."""
 
     def expire(self, now_ms: int) -> list[tuple[K, V]]:
-        """Take out what is due, and return it, oldest first."""
+        """Remove and return the items that are due, oldest first."""
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `expire` has something to do, None if nothing is held."""
+        """Return the time of the next expiry, None if the map is empty."""
 
     def buckets(self) -> list[list[tuple[K, V]]]:
         """Return all items, oldest first."""
 
     def load(self, buckets: Iterable[Iterable[tuple[K, V]]], next_rotation_ms: int | None, now_ms: int) -> None:
-        """Become what `buckets` returned."""
+        """Restore the items that `buckets` returned."""
 
     @property
     def next_rotation_ms(self) -> int | None:
-        """When the next rotation is due, None without rotation or before the first put."""
+        """The time of the next rotation, None without rotation or before the first put."""
 
     def __len__(self) -> int: ...
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
 
 
 class ExactTimeouts(Generic[K, V]):
-    """Every value expires at its own deadline. Cost: O(1) each call, O(what is due) for `expire`.
+    """Every value expires at its own deadline. Cost: O(1) a call, O(expired items) for `expire`.
 
-    `deadline_of` reads the deadline out of a value, where `put` left it.
+    `deadline_of` returns the deadline that a value contains.
 
     >>> held = ExactTimeouts(30, deadline_of=lambda value: value[1])
     >>> held.put("a", ("x", held.deadline(5)), 5)
@@ -177,7 +177,7 @@ class ExactTimeouts(Generic[K, V]):
         self._hold(OrderedDict())
 
     def _hold(self, items: OrderedDict[K, V]) -> None:
-        # The calls of the hot path are the dict's own methods: a Python frame more would double their cost.
+        # The calls of the hot path are methods of the dict itself, because one more Python frame would double their cost.
         self._items = items
         self.get: Callable[[K], V | None] = items.get
         self.replace: Callable[[K, V], None] = items.__setitem__
@@ -224,10 +224,10 @@ class ExactTimeouts(Generic[K, V]):
 
 
 class RotatingTimeouts(Generic[K, V]):
-    """Values expire a whole bucket at a time. Cost: O(buckets) each call, O(1) for `expire`.
+    """Values expire in whole buckets. Cost: O(buckets) a call, O(1) for `expire`.
 
-    One `expire` rotates once at most, and the next is due T after it: a driver that was stopped for several T forgets
-    nothing early. Source: the rotations of Storm's `Acker` (3 buckets) and `SpoutExecutor` (2).
+    One `expire` rotates at most once, and the next rotation is due T after it, so that a driver that was stopped for several T
+    drops nothing early. Source: the rotations of Storm's `Acker` (3 buckets) and `SpoutExecutor` (2).
     """
 
     __slots__ = ("_map", "_next_rotation_ms", "_timeout_ms", "add", "get", "remove", "replace")
@@ -275,12 +275,12 @@ class RotatingTimeouts(Generic[K, V]):
 
     def check(self) -> None:
         self._map.check()
-        # Where something is held, a rotation is due.
+        # If the map has items, a rotation is scheduled.
         assert not len(self._map) or self._next_rotation_ms is not None
 
 
 def timeouts_of(timeout_ms: int, rotation: int | None, deadline_of: Callable[[V], int]) -> Timeouts[K, V]:
-    """Return the map for a timeout: exact, or with `rotation` that many buckets. Raises ConfigError."""
+    """Return the map for a timeout: exact, or with `rotation` buckets. Raises ConfigError."""
     if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or timeout_ms <= 0:
         raise ConfigError(
             f"timeout_ms is a positive whole number of milliseconds, got {quote(timeout_ms)}; Storm's default is 30000"

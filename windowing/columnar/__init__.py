@@ -1,4 +1,4 @@
-"""Windows over columns: Arrow tables in place of lists of rows, behind the same machine."""
+"""Windows over columns: the window machines over Arrow tables instead of lists of rows."""
 
 from windowing.columnar.manager import ColumnarMachines, ColumnarWindowManager, ColumnBuffer, viewed
 from windowing.columnar.panes import ColumnarPaneManager, TablePaneManager

@@ -1,18 +1,18 @@
-"""Bolts over batches: `@bolt(columnar="arrow" | "pandas")`, which take rows of a stream as one table and return tables.
+"""Bolts over batches: `@bolt(columnar="arrow" | "pandas")`, which get rows of a stream as one table and return tables.
 
     rows of one input stream --table_of--> pyarrow.Table, or a DataFrame --the bolt--> None, a batch, or {stream: batch}
                                                                                              |
-                                what a driver takes <--fit-- one table for each stream ------+
+                                the driver's form <--fit-- one table for each stream ------+
 
 A batch has the fields of its stream, in their order and of their declared types (`arrow_schema`). A DataFrame has pandas' nullable
-types (Int64, Float64, boolean, string; of all else ArrowDtype): a whole number stays one beside a null. What is returned may be
-a pyarrow.Table, a RecordBatch or a DataFrame, whichever was handed over; its columns are the fields of the stream that it goes to,
-in any order.
+types (Int64, Float64, boolean, string; for all others ArrowDtype), so that whole numbers stay whole beside a null. A bolt may
+return a pyarrow.Table, a RecordBatch or a DataFrame, whichever it got; its columns are the fields of the stream to which it is
+sent, in any order.
 
-Laws: a batch holds rows of one stream, in the order in which they came, at least one; how many is the driver's choice. What a bolt
-emits on a batch belongs to all of its rows: they are acked, fail and are tried again together. So a driver that acks hands over
-no two rows of different trees in one batch: in LocalCluster a tracked tuple is a batch of its own, on Spark the rows of a batch
-have the same roots. Each value is judged as one of a row would be.
+Laws: a batch holds rows of one stream, in arrival order, at least one; the driver chooses how many. The output of a bolt on a batch
+belongs to all of its rows: they are acked, fail and are retried together. So a driver with acks puts no two rows of different trees
+into one batch: in LocalCluster a tracked tuple is a batch of its own, on Spark the rows of a batch have the same roots. Each value
+is checked as a value of a row would be.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 Fit = Callable[[pa.Table, Schema, str], Any]
-"""Makes of a table for a stream of these fields what a driver takes, or raises RowError."""
+"""Converts a table of a stream with these fields to the driver's form, or raises RowError."""
 
 
 # -- the Arrow types of declared fields ------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ _SIMPLE = {
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """Return the fields of a stream as Arrow has them, which are Spark's own (a test compares the two); each may be null.
+    """Return the Arrow schema of a stream's fields, equal to Spark's (a test compares the two); each field is nullable.
 
     >>> arrow_schema(Schema.parse("word string, n long")).types
     [DataType(string), DataType(int64)]
@@ -88,7 +88,7 @@ def arrow_type(kind: FieldType) -> pa.DataType:
 
 
 def table_of(rows: Sequence[tuple[Any, ...]], schema: Schema) -> pa.Table:
-    """Return rows, whose values are of their declared types, as a table.
+    """Return rows, whose values have their declared types, as a table.
 
     >>> table_of([("cow", 1), (None, 2)], Schema.parse("word string, n long")).to_pylist()
     [{'word': 'cow', 'n': 1}, {'word': None, 'n': 2}]
@@ -103,7 +103,7 @@ def table_of(rows: Sequence[tuple[Any, ...]], schema: Schema) -> pa.Table:
 
 
 class ColumnarCaller(BoltCaller):
-    """One task's instance of a bolt with `columnar=`. Cost: one call of the user's code a batch, and what `fit` does.
+    """One task's instance of a bolt with `columnar=`. Cost: one call of the user's code a batch, and that of `fit`.
 
     >>> from windowing.schema.rows import rows_of
     >>> from windowing.topology.builder import TopologyBuilder
@@ -133,12 +133,12 @@ class ColumnarCaller(BoltCaller):
             _pandas(component.id)
 
     def execute_batch(self, batch: pa.Table, stream: str, fit: Fit) -> list[tuple[str, Any]]:
-        """Call the bolt on rows of an input stream; return what it emitted by stream, as `fit` makes it of a table.
+        """Call the bolt on rows of an input stream; return its output by stream, each table converted by `fit`.
 
         Raises BoltError, or the user's FailedException.
         """
         try:
-            returned = self._call(batch if self._form == "arrow" else _frame(batch, _pandas(self._who)))
+            returned = self._call(batch if self._form == "arrow" else _frame(batch, _pandas(self._owner)))
             return [(name, fit(table, self.streams.schema(name), name)) for name, table in self._tables(returned)]
         except FailedException:
             raise
@@ -147,10 +147,10 @@ class ColumnarCaller(BoltCaller):
             raise self.user_code_error(problem, f"on a batch of {rows} of stream {stream!r}") from problem
 
     def user_code_error(self, problem: BaseException, where: str) -> BaseException:
-        """Return the error to raise `from` what the code raised; a batch that does not fit, by the first line of the bolt."""
-        if isinstance(problem, RowError):  # found when the bolt had returned, in code of the library
-            return user_code_error(self._who, problem.with_traceback(None), where, self._file, (), self._home)
-        return user_code_error(self._who, problem, where, self._file, (__file__, user_code.__file__))
+        """Return the error to raise `from` an exception of the code; for a wrong batch it names the first line of the bolt."""
+        if isinstance(problem, RowError):  # raised by the library after the bolt had returned
+            return user_code_error(self._owner, problem.with_traceback(None), where, self._file, (), self._home)
+        return user_code_error(self._owner, problem, where, self._file, (__file__, user_code.__file__))
 
     def _tables(self, returned: Any) -> Iterator[tuple[str, pa.Table]]:
         if returned is None:
@@ -169,7 +169,7 @@ class ColumnarCaller(BoltCaller):
 
 
 def _table(given: Any) -> pa.Table:
-    """Return a batch that a bolt returned as a table, or raise RowError."""
+    """Return a batch that a bolt returned as a table. Raises RowError for any other object."""
     try:
         if isinstance(given, pa.RecordBatch):
             given = pa.Table.from_batches([given])
@@ -187,7 +187,9 @@ def _table(given: Any) -> pa.Table:
 
 
 def _refuse_dicts(table: pa.Table, schema: Schema, stream: str) -> None:
-    """Raise RowError for dicts of a DataFrame in a field of maps: Arrow takes them for structs, and gives each all keys of all."""
+    """Raise RowError for dicts of a DataFrame in a field of maps, because Arrow makes structs of them, each with the keys of
+    all.
+    """
     for name, kind in zip(schema.names, schema.types, strict=True):
         at = table.schema.get_field_index(name)
         if kind.startswith("map") and at >= 0 and pa.types.is_struct(table.schema.field(at).type):
@@ -199,7 +201,7 @@ def _refuse_dicts(table: pa.Table, schema: Schema, stream: str) -> None:
 
 
 def _frame(table: pa.Table, pandas: Any) -> Any:
-    """Return a table as a DataFrame of types that hold every value of it, None included."""
+    """Return a table as a DataFrame with types that represent all its values, None included."""
     nullable = {
         pa.bool_(): pandas.BooleanDtype(),
         pa.int8(): pandas.Int8Dtype(),

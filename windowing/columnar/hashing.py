@@ -1,12 +1,12 @@
-"""The hash of a key over columns: for each row what schema/hashing.py gives for its values, Spark's xxhash64.
+"""The hash of a key over columns: for each row the result of schema/hashing.py for its values, Spark's xxhash64.
 
-    one column after the other; what a row has so far is the seed of its next value, and a null leaves it as it is
+    one column after the other; the hash of a row so far is the seed of its next value, and a null leaves it unchanged
 
     numbers, dates, timestamps    numpy, all rows at once
-    texts, bytes, decimals        xxhash, once for each different value of the first column, a row at a time of the others
+    texts, bytes, decimals        xxhash, once for each distinct value of the first column, row by row for the others
 
-Law: equal to `key_hash` of each row, to the last bit; a date, a timestamp or a text that Python cannot hold is hashed as Spark
-holds it. Source: https://github.com/Cyan4973/xxHash, doc/xxhash_spec.md (inputs of 4 and of 8 bytes).
+Law: equal to `key_hash` of each row, to the last bit; a date, a timestamp or a text that Python cannot represent is hashed as by
+Spark. Source: https://github.com/Cyan4973/xxHash, doc/xxhash_spec.md (inputs of 4 and of 8 bytes).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BYTES = ("string", "binary")
 
 
 def is_hashed(kind: str) -> bool:
-    """Return whether columns of a type, as `Schema` spells it, are hashed here.
+    """Return whether this module hashes columns of a type, spelled as in `Schema`.
 
     >>> is_hashed("decimal(9,2)"), is_hashed("array<int>")
     (True, False)
@@ -47,7 +47,7 @@ def is_hashed(kind: str) -> bool:
 
 
 def hashed_columns(columns: Sequence[pa.Array], kinds: Sequence[str], count: int) -> Numbers:
-    """Return the hash of each of `count` rows, signed as Spark shows it.
+    """Return the hash of each of `count` rows, signed as in Spark.
 
     >>> hashed_columns([pa.array([1, 1]), pa.array(["storm", None])], ["bigint", "string"], 2).tolist()
     [6608486490729738416, -7001672635703045582]
@@ -61,7 +61,7 @@ def hashed_columns(columns: Sequence[pa.Array], kinds: Sequence[str], count: int
 
 
 def _hashed(column: pa.Array, kind: str, seeds: Numbers, first: bool) -> Numbers:
-    """Return the hash of each value that is there, of its row's seed."""
+    """Return the hash of each value, with its row's seed; the result for a null is not used."""
     with np.errstate(over="ignore"):
         if kind in _INTS:
             whole = column.cast(_INTS[kind]).fill_null(0).to_numpy(zero_copy_only=False)
@@ -76,14 +76,14 @@ def _hashed(column: pa.Array, kind: str, seeds: Numbers, first: bool) -> Numbers
 
 
 def _of_floats(column: pa.Array, floats: Any, bits: Any, seeds: Numbers) -> Numbers:
-    values = column.fill_null(0).to_numpy(zero_copy_only=False).astype(floats) + floats(0)  # 0.0 of -0.0
+    values = column.fill_null(0).to_numpy(zero_copy_only=False).astype(floats) + floats(0)  # turns -0.0 into 0.0
     values = np.where(np.isnan(values), floats(np.nan), values)
     raw: Numbers = values.view(bits).astype(np.uint64)
     return _of_4_bytes(raw, seeds) if bits is np.uint32 else _of_8_bytes(raw, seeds)
 
 
 def _by_value(column: pa.Array, kind: str, seeds: Numbers, first: bool) -> Numbers:
-    """Return the hashes of values that numpy has no way to hash."""
+    """Return the hashes of values that numpy cannot hash."""
     hasher = hasher_of(kind)
     if not first:
         values = column.to_pylist()

@@ -1,18 +1,18 @@
-"""Windows over columns: the queue, what a bolt is handed of a window, and the manager of both.
+"""Windows over columns: the queue, the columnar view of a window for a bolt, and the manager of both.
 
     add_batch(table, timestamps) --> ColumnBuffer --> window.get(): a slice of the table, no row in between
 
     timestamps   numpy int64         3   5   5   9         8 bytes an event
-    sequences    numpy int64         0   1   3   2         8 bytes, only where a driver asks for them
-    table        chunk | chunk       rows of batch 1 | rows of batch 2, each as it came
+    sequences    numpy int64         0   1   3   2         8 bytes, only if a driver needs them
+    table        chunk | chunk       rows of batch 1 | rows of batch 2, each as it arrived
 
     columnar="arrow"     window.get()  pyarrow.Table               window.column("v")  pyarrow.ChunkedArray
     columnar="numpy"     window.get()  {"v": numpy array, ...}     window.column("v")  numpy array
 
-Laws: those of WindowManager and of every Buffer (windows/queue.py), by the same property tests. A batch that comes in order is
-taken over without a copy, and a slice shares its memory; only a tail that tuples come into out of order is written anew. An array
-of numbers without nulls that lies in one chunk is the memory of the queue itself: read-only, no copy. What lies in several chunks
-is put together for numpy, once for all windows over it; never for Arrow.
+Laws: those of WindowManager and of every Buffer (windows/queue.py), checked by the same property tests. A batch in order is stored
+without a copy, and a slice shares its memory; only a tail that gets tuples out of order is rewritten. A numpy array of numbers
+without nulls in one chunk is the memory of the queue itself: read-only, no copy. Several chunks are joined for numpy, once for all
+windows over them; they are never joined for Arrow.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NONE: _Numbers = np.empty(0, dtype=np.int64)
 
 
 class ColumnBuffer:
-    """The TupleBuffer of columns. `make` makes row objects, for whoever asks for them.
+    """The TupleBuffer of columns. `make` makes row objects where they are needed.
 
     >>> queue = ColumnBuffer()
     >>> queue.stage([9, 4], ColumnRows(pa.table({"v": ["i", "d"]})), 0); queue.settle()
@@ -68,7 +68,7 @@ class ColumnBuffer:
         self._staged_timestamps: list[int] = []
         self._staged_sequences: list[int] = []
         self._staged: list[ColumnRows] = []
-        self._single: list[Any] = []  # rows that came one by one, after all of `_staged`
+        self._single: list[Any] = []  # rows that were added one by one, after all of `_staged`
 
     def __len__(self) -> int:
         return len(self._timestamps) + len(self._staged_timestamps)
@@ -87,7 +87,7 @@ class ColumnBuffer:
         self.stage_at(timestamps, payloads, range(first_sequence, first_sequence + len(timestamps)))
 
     def stage_at(self, timestamps: Sequence[int], payloads: Sequence[Any], sequences: Sequence[int]) -> None:
-        """Append a run whose tuples have these sequence numbers."""
+        """Append a run of tuples with these sequence numbers."""
         rows = self._rows(payloads)
         self._gather()
         self._staged.append(rows)
@@ -130,12 +130,12 @@ class ColumnBuffer:
             tables = [self._table.slice(cut), *tables]
         timestamps = np.concatenate([self._timestamps[cut:], timestamps])
         sequences = np.concatenate([self._sequences[cut:], sequences])
-        changed = _joined(tables)
+        changed = _concatenated(tables)
         if bool((timestamps[1:] < timestamps[:-1]).any()):
             order = np.argsort(timestamps, kind="stable")
             timestamps, changed = timestamps[order], changed.take(pa.array(order))
             sequences = sequences[order] if self.sequenced else sequences
-        self._table = changed if self._table is None else _joined([self._table.slice(0, cut), changed])
+        self._table = changed if self._table is None else _concatenated([self._table.slice(0, cut), changed])
         self._timestamps = np.concatenate([self._timestamps[:cut], timestamps])
         self._sequences = np.concatenate([self._sequences[:cut], sequences])
 
@@ -145,12 +145,12 @@ class ColumnBuffer:
             return
         assert self._table is not None
         table = self._table.slice(dead)
-        # A slice holds its whole chunk: copied when most of that is dead.
+        # A slice keeps its whole chunk in memory, so it is copied when most of that is no longer needed.
         self._table = table if table.get_total_buffer_size() <= 2 * table.nbytes + 1024 else _copied(table)
         self._timestamps, self._sequences = self._timestamps[dead:].copy(), self._sequences[dead:].copy()
         self.base = position
 
-    # -- searching and handing out -------------------------------------------------------------------------------------
+    # -- searching and reading -----------------------------------------------------------------------------------------
 
     def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
         found = self.base + int(np.searchsorted(self._timestamps, timestamp, side="right"))
@@ -172,11 +172,11 @@ class ColumnBuffer:
     def _held(self) -> pa.Table:
         return pa.table({}) if self._table is None else self._table
 
-    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> ColumnRows:
+    def arrived_after(self, low: int, high: int, sequence: int, all_from: int) -> ColumnRows:
         numbers = self._numbers(low, high)
         return self._picked(low, (numbers >= sequence) | (np.arange(len(numbers)) + max(low, self.base) >= all_from))
 
-    def came_before(self, low: int, high: int, sequence: int) -> ColumnRows:
+    def arrived_before(self, low: int, high: int, sequence: int) -> ColumnRows:
         return self._picked(low, self._numbers(low, high) < sequence)
 
     def count_after(self, low: int, high: int, sequence: int) -> int:
@@ -193,17 +193,17 @@ class ColumnBuffer:
     # -- storing -------------------------------------------------------------------------------------------------------
 
     def sequences_from(self, position: int) -> _Numbers:
-        """Return the sequence numbers of what is held from `position` on, without a row."""
+        """Return the sequence numbers from `position` on, without making a row."""
         return self._sequences[position - self.base :]
 
     def load(self, timestamps: Any, rows: ColumnRows, sequences: Any, base: int) -> None:
-        """Fill an empty buffer: tuples in order, the first of them at position `base`."""
+        """Fill an empty buffer with tuples in order, the first of them at position `base`."""
         self._timestamps = np.asarray(timestamps, dtype=np.int64)
         self._sequences = np.asarray(sequences if self.sequenced else (), dtype=np.int64)
         self._table, self.base = rows.table, base
 
     def dump(self, position: int) -> dict[str, Any]:
-        """Return what a ListBuffer of the same rows would, and the types of the columns."""
+        """Return the data that a ListBuffer of the same rows would return, and the types of the columns."""
         held = self.slice(position, self.end)
         return {
             "timestamps": self._timestamps[position - self.base :].tolist(),
@@ -221,8 +221,8 @@ class ColumnBuffer:
             self._table = None
 
     def check(self) -> None:
-        """Assert what "correct" means."""
-        # Columns are parallel, in order of time, and of arrival among equal times.
+        """Assert the invariants."""
+        # The columns are parallel, in (timestamp, arrival) order.
         assert self._held().num_rows == len(self._timestamps)
         assert bool((self._timestamps[1:] >= self._timestamps[:-1]).all())
         assert len(self._staged_timestamps) == sum(map(len, self._staged)) + len(self._single)
@@ -232,8 +232,8 @@ class ColumnBuffer:
             assert keys == sorted(keys)
 
 
-def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Return the tables one after the other, without a copy; many small chunks become one."""
+def _concatenated(tables: list[pa.Table]) -> pa.Table:
+    """Concatenate tables without a copy; if there are many small chunks they are combined."""
     tables = [table for table in tables if table.num_rows] or tables[-1:]
     if len(tables) == 1:
         return tables[0]
@@ -244,7 +244,7 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
 
 
 def _widened(tables: list[pa.Table]) -> pa.Table:
-    """Join tables whose columns differ in type: what came as rows has the types of its values, so whole numbers of 64 bits."""
+    """Join tables whose columns differ in type; columns made of rows have the types of their values: whole numbers are int64."""
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except UNFIT:
@@ -275,8 +275,8 @@ _COLUMNS: dict[str, Callable[[ColumnRows, str], Any]] = {"arrow": _as_chunks, "n
 
 
 class ColumnContent:
-    """A window's content as views of the form `form`, over content that is rows or columns. `declared`: the columns that are shown;
-    if left out those that there are, and of rows the types that their values have.
+    """A window's content as views in `form`, over content that is rows or columns. `declared`: the columns of the views; by default
+    all columns, and for rows the types of their values.
     """
 
     __slots__ = ("_content", "_declared", "_form")
@@ -317,8 +317,8 @@ class ColumnContent:
         return found if self._declared is None else found.select(self._declared.names)
 
 
-class _WindowOfRows:
-    """The content of a window of rows that somebody else keeps valid."""
+class _RowContent:
+    """The content of a window of rows; the window itself raises when it is no longer valid."""
 
     __slots__ = ("_window",)
 
@@ -342,14 +342,14 @@ class _WindowOfRows:
 
 
 def viewed(window: TupleWindow, form: str | None, declared: pa.Schema | None = None) -> TupleWindow:
-    """Return a window of rows as a bolt with `columnar=form` sees it (None: as it is); valid as long as the window is.
+    """Return a window of rows as columns for a bolt with `columnar=form` (None: unchanged); valid as long as the window is.
 
-    For a driver whose tuples are more than their fields, because it acks them. declared: the columns, where the rows are of streams
-    that have declared them. Cost: a conversion of what is asked for.
+    For a driver that needs its tuples as objects, because it acks them. declared: the columns, if the rows are of streams
+    with declared fields. Cost: a conversion of the parts that are read.
     """
     if form is None:
         return window
-    content = ColumnContent(_WindowOfRows(window), form, declared)
+    content = ColumnContent(_RowContent(window), form, declared)
     return TupleWindow(content, window.start_timestamp, window.end_timestamp, window.key)
 
 
@@ -357,11 +357,11 @@ def viewed(window: TupleWindow, form: str | None, declared: pa.Schema | None = N
 
 
 class ColumnarWindowManager(WindowManager):
-    """The windows of one task over columns. Tuples come as ColumnRows, or as rows with named fields, which are converted.
+    """The windows of one task over columns. Tuples are ColumnRows, or rows with named fields, which are converted.
 
-    `make` makes row objects of a table where somebody asks for them (late tuples), dicts where it is left out. `declared` are the
-    columns that windows show, all of them if left out. Its snapshots are those of a WindowManager over the same rows: either
-    restores the other's, and goes on as if it had been fed as the other was.
+    `make` makes row objects of a table where they are needed (late tuples), dicts by default. `declared` are the columns of the
+    windows, all columns by default. Its snapshots have the form of a WindowManager over the same rows: each of the two machines
+    restores snapshots of the other.
 
     >>> import pyarrow as pa
     >>> from windowing.windows.events import Activation
@@ -397,9 +397,9 @@ class ColumnarWindowManager(WindowManager):
         return ColumnBuffer(self._sequenced, self._make)
 
     def _window(self, state: KeyState, firing: Firing) -> TupleWindow:
-        return state.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=self._viewed)
+        return state.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=self._column_window)
 
-    def _viewed(self, content: WindowContent, start: int | None, end: int, key: Any) -> TupleWindow:
+    def _column_window(self, content: WindowContent, start: int | None, end: int, key: Any) -> TupleWindow:
         return TupleWindow(ColumnContent(content, self._form, self._declared), start, end, key)
 
     def _stage_by_key(
@@ -428,7 +428,7 @@ class ColumnarWindowManager(WindowManager):
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
     ) -> None:
-        """Give a machine restored from a snapshot without events its tuples back."""
+        """Fill a machine restored from a snapshot without events with its tuples."""
         rows = ColumnRows.of(payloads, self._make)
         numbers, times = np.asarray(sequences, dtype=np.int64), np.asarray(timestamps, dtype=np.int64)
         for key, places in positions_by_key(repeat(None, len(rows)) if keys is None else keys).items():
@@ -446,11 +446,11 @@ def _columns(state: KeyState) -> ColumnBuffer:
 
 
 class ColumnarMachines:
-    """What `machine_for` makes machines over columns of (its `columns`). Such an executor takes ColumnRows in place of lists.
+    """The factory that `machine_for` uses for machines over columns (its `columns`). Their executor accepts ColumnRows.
 
-    make: what makes row objects of a table where somebody asks for them (late tuples), dicts if left out; None where a tuple is
-    more than its fields, so that queues hold rows. With `aggregate=` no tuples are kept, and it means nothing. declared: the
-    columns that windows show, all of them if left out.
+    make: makes row objects of a table where they are needed (late tuples), dicts by default; None if a tuple is more than its
+    fields, so that queues hold rows. It has no meaning with `aggregate=`, which keeps no tuples. declared: the columns of the
+    windows, all columns by default.
     """
 
     def __init__(self, make: MakeRows | None = dicts_of, declared: pa.Schema | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`aggregate=` over columns: TimePaneManager for batches of columns, without making a row, a key or a value of them.
+"""`aggregate=` over columns: a TimePaneManager that adds columnar batches without making a row, a key or a value of them.
 
     batch    ts   k    v         pane ends, keys --coded--> groups, by first arrival     (rows.py)
              1    a    3                                        |
@@ -6,16 +6,16 @@
              1    a    4                                                |
                                  cells of the panes <-------------------+   one step for each pane and key, none for a tuple
 
-With `columnar=` the windows of all keys that end together are one (TablePaneManager, TableWindow):
+With `columnar=` the windows of all keys that end together are one window (TablePaneManager, TableWindow):
 
     window.aggregate     k    n    total          one row for each key that has a tuple in the window, by first arrival
                          a    2      7.0          (without key=: one row)
                          b    1      5.0
 
-Laws: those of TimePaneManager; after a batch it holds what that one would hold, to the last bit and in the same order: a sum of
-floats begins with what the cell holds and goes on from left to right (numpy's bincount does). What numpy would give otherwise goes
-that one's way: values that are not numbers, sums that may not fit 64 bits, -0.0, NaN in min and max, windows with gaps between
-them.
+Laws: those of TimePaneManager; after a batch its state equals that machine's, to the last bit and in the same order: a sum of
+floats begins with the value of the cell and is added from left to right (as by numpy's bincount). Where numpy would give another
+result, the batch is added as rows: values that are not numbers, sums that may not fit 64 bits, -0.0, NaN in min and max, windows
+with gaps between them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar.rows import UNFIT, ColumnRows, Keys, Numbers, Timestamps, coded, column, odd_among
+from windowing.columnar.rows import UNFIT, ColumnRows, Keys, Numbers, Timestamps, coded, column, first_misfit
 from windowing.errors import quote
 from windowing.windows.aggregate import AggregateFunction, Averaged, Counted, Largest, Smallest, Summed, field_of
 from windowing.windows.config import WindowConfig
@@ -45,12 +45,12 @@ __all__ = [
 
 
 Before = list[Any] | None
-"""The accumulator that each group has so far (None: none), or None if no group has one."""
-_MOST = 2**63
+"""The accumulator of each group so far (None: none), or None if no group has one."""
+_INT64_LIMIT = 2**63
 
 
 class _Column(NamedTuple):
-    """The values of a field that are not None, the group of each, and how many each group has; whether they are floats."""
+    """The values of a field that are not None, the group of each, the number of values of each group; whether they are floats."""
 
     values: Numbers
     groups: Numbers
@@ -61,10 +61,10 @@ class _Column(NamedTuple):
 def partials_of(
     aggregation: Aggregation, table: pa.Table, groups: Numbers, held: Sequence[Partial | None]
 ) -> list[Partial] | None:
-    """Return the partial of each group with the rows of `table` added, None where only a row at a time gives what is right.
+    """Return the partial of each group with the rows of `table` added; None where numpy's result may differ from a row at a time.
 
-    groups: the group of each row. held: what there is of each group so far; it stays as it is. Raises ConfigError for a field
-    that the table has not.
+    groups: the group of each row. held: the partial of each group so far; it is not changed. Raises ConfigError for a missing
+    field.
     """
     count = len(held)
     sizes = np.bincount(groups, minlength=count).tolist()
@@ -99,7 +99,7 @@ def _read(values: pa.ChunkedArray, groups: Numbers, count: int) -> _Column | Non
 
 
 def _added(part: AggregateFunction, column: _Column | None, before: Before) -> list[Any] | None:
-    """Return the accumulator of each group after its values."""
+    """Return the accumulator of each group after its values are added, None if numpy cannot add them."""
     if column is None:
         return None
     kind = type(part)
@@ -122,27 +122,27 @@ def _summed(column: _Column, before: Before) -> list[Any] | None:
     if not floats:
         totals = np.zeros(len(counts), dtype=np.int64)
         np.add.at(totals, groups, values)
-        return _joined(before, counts, totals.tolist(), lambda acc, total: acc + total)
+        return _merged_accumulators(before, counts, totals.tolist(), lambda acc, total: acc + total)
     begun = {group: acc for group, acc in enumerate(before or ()) if acc is not None}
     if begun:
         groups = np.concatenate([list(begun), groups])
         values = np.concatenate([np.array(list(begun.values()), dtype=np.float64), values])
     totals = np.bincount(groups, weights=values, minlength=len(counts))
-    return _joined(before, counts, totals.tolist(), lambda _, total: total)
+    return _merged_accumulators(before, counts, totals.tolist(), lambda _, total: total)
 
 
 def _of_type(before: Before, floats: bool) -> bool:
-    """Whether all accumulators are numbers as the column has them; from a batch of another type they may not be."""
+    """Return whether all accumulators have the column's number type; after a batch of another type they may not."""
     return before is None or set(map(type, before)) <= {float if floats else int, type(None)}
 
 
 def _is_exact(values: Numbers, floats: bool) -> bool:
-    """Whether numpy's sums are Python's: no whole number overflows, and no -0.0 becomes 0.0."""
+    """Return whether numpy's sums equal Python's: no whole number overflows, and no -0.0 becomes 0.0."""
     if not len(values):
         return True
     if floats:
         return not bool(np.any(np.signbit(values) & (values == 0.0)))
-    return max(-int(values.min()), int(values.max())) * len(values) < _MOST
+    return max(-int(values.min()), int(values.max())) * len(values) < _INT64_LIMIT
 
 
 def _averaged(column: _Column, before: Before) -> list[Any] | None:
@@ -167,11 +167,11 @@ def _extreme(part: AggregateFunction, column: _Column, before: Before) -> list[A
     )
     found = np.full(len(counts), worst, dtype=values.dtype)
     (np.minimum if smallest else np.maximum).at(found, groups, values)
-    return _joined(before, counts, found.tolist(), part.merge)
+    return _merged_accumulators(before, counts, found.tolist(), part.merge)
 
 
-def _joined(before: Before, counts: Numbers, found: list[Any], join: Any) -> list[Any]:
-    """Return what there was where a group got no value, what was found where there was nothing, and else both as one."""
+def _merged_accumulators(before: Before, counts: Numbers, found: list[Any], join: Any) -> list[Any]:
+    """Return for each group its old accumulator if it got no value, its new one if it had none, and else both joined."""
     if before is None:
         return (
             found
@@ -188,28 +188,28 @@ def _joined(before: Before, counts: Numbers, found: list[Any], join: Any) -> lis
 
 
 class TableWindow(PaneWindow):
-    """A window of the partials of all keys; what is asked for is made when it is asked for, once. Its `key` is None."""
+    """A window of the partials of all keys; its result is computed when it is first read. Its `key` is None."""
 
-    __slots__ = ("_config", "_made", "_windows")
+    __slots__ = ("_config", "_result", "_windows")
 
     def __init__(self, windows: Windows, aggregation: Aggregation, config: WindowConfig, start: int, end: int) -> None:
         super().__init__((), aggregation, start, end, None)
         self._windows, self._config = windows, config
-        self._made: Any = None
+        self._result: Any = None
 
     @property
     def aggregate(self) -> Any:
         """The key's fields and the results of `aggregate=`, a row for each key: a pyarrow.Table, or numpy arrays by name.
 
-        A column in which no key has a value is of Arrow's type null; an array of whole numbers or booleans with a None among them
-        is one of objects. Raises TypeError for results that make no column. Cost: 0.2 us a key and column.
+        A column without any value has Arrow's type null; an array of whole numbers or booleans with a None among them is one of
+        objects. Raises TypeError for results that cannot be a column. Cost: 0.2 us a key and column.
         """
         self._refuse_if_stale()
-        if self._made is None:
+        if self._result is None:
             columns = {name: _column(name, values) for name, values in self._columns().items()}
             arrays = self._config.columnar == "numpy"
-            self._made = {n: _array(column) for n, column in columns.items()} if arrays else pa.table(columns)
-        return self._made
+            self._result = {n: _array(column) for n, column in columns.items()} if arrays else pa.table(columns)
+        return self._result
 
     def __len__(self) -> int:
         self._refuse_if_stale()
@@ -222,14 +222,16 @@ class TableWindow(PaneWindow):
 
 
 def _column(name: str, values: Sequence[Any]) -> pa.Array:
-    """Return values as a column. Not dicts and tuples: Arrow would make structs of all keys' fields of them, and lists."""
+    """Return values as a column. Dicts and tuples are refused, because Arrow would make structs with the fields of all, and
+    lists.
+    """
     if any(issubclass(kind, dict | tuple) for kind in set(map(type, values))):
         odd = next(value for value in values if isinstance(value, dict | tuple))
     else:
         try:
             return pa.array(values)
         except UNFIT:
-            odd = values[odd_among(values)]
+            odd = values[first_misfit(values)]
     raise TypeError(
         f"column {name!r} of window.aggregate cannot hold {quote(odd)}, wanted numbers of 64 bits, texts, or other plain values "
         "of one type; let aggregate= give such values (a sum of floats, say), or leave out columnar="
@@ -237,7 +239,7 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array:
 
 
 def _array(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Return a column as numpy has it; whole numbers and booleans with a None stay what they are, as objects."""
+    """Return a column as a numpy array; whole numbers and booleans with a None among them become objects."""
     whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
     if whole and column.null_count:
         return np.array(column.to_pylist(), dtype=object)
@@ -248,11 +250,11 @@ def _array(column: pa.Array) -> np.ndarray[Any, Any]:
 # -- ColumnarPaneManager ---------------------------------------------------------------------------------------------------------
 
 
-_WIDEST = 2**61  # milliseconds: with a timestamp, still in 64 bits
+_WIDEST = 2**61  # milliseconds: added to a timestamp it still fits into 64 bits
 
 
 class ColumnarPaneManager(TimePaneManager):
-    """Time windows with `aggregate=` over ColumnRows, Timestamps and Keys; rows and lists are taken too.
+    """Time windows with `aggregate=` over ColumnRows, Timestamps and Keys; rows and lists are accepted too.
 
     >>> import pyarrow as pa
     >>> from windowing.windows import aggregate as agg
@@ -275,12 +277,12 @@ class ColumnarPaneManager(TimePaneManager):
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
         groups = self._groups_of(payloads, timestamps, keys)
-        held = [] if groups is None else self._held(groups)
+        held = [] if groups is None else self._cells_so_far(groups)
         cells = groups and partials_of(self._aggregation, ColumnRows.of(payloads).table, groups.of_tuple, held)
         if groups is None or cells is None:
             return super().add_batch(payloads, list(timestamps), None if keys is None else list(keys))
         try:
-            self._put(groups, held, cells)
+            self._store_cells(groups, held, cells)
         except BaseException:
             self.guard.fail()
             raise
@@ -290,7 +292,7 @@ class ColumnarPaneManager(TimePaneManager):
     def _groups_of(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None
     ) -> _Groups | None:
-        """Return the groups of a batch, None if it does not lie in columns, or has to be looked at tuple by tuple."""
+        """Return the groups of a batch, None if it is not columnar or has to be added tuple by tuple."""
         in_columns = isinstance(payloads, ColumnRows) and isinstance(timestamps, Timestamps)
         if not in_columns or not len(timestamps) or self._gaps or not (keys is None or isinstance(keys, Keys)):
             return None
@@ -300,16 +302,16 @@ class ColumnarPaneManager(TimePaneManager):
             return None
         return _grouped(offset - (offset - timestamps.array) // width * width, keys)
 
-    def _held(self, groups: _Groups) -> list[Partial | None]:
-        """Return what there is of each group so far."""
+    def _cells_so_far(self, groups: _Groups) -> list[Partial | None]:
+        """Return the partial of each group so far."""
         held: list[Partial | None] = []
         for end, low, high in groups.runs():
             pane = self._panes.get(end)
             held += repeat(None, high - low) if pane is None else map(pane.cells.get, groups.keys[low:high])
         return held
 
-    def _put(self, groups: _Groups, held: Sequence[Partial | None], cells: Sequence[Partial]) -> None:
-        """Put the cells of a batch in the places of those held, where there are any."""
+    def _store_cells(self, groups: _Groups, held: Sequence[Partial | None], cells: Sequence[Partial]) -> None:
+        """Store the cells of a batch in the panes; they replace those of `held`."""
         for key in groups.names:
             self._number_key(key)
         newest = self._newest
@@ -333,7 +335,7 @@ class ColumnarPaneManager(TimePaneManager):
 class _Groups(NamedTuple):
     """The tuples of a batch by pane and key: pane by pane, in each the keys by first arrival.
 
-    of_tuple: the number of each tuple's group. ends, counts: the end of each pane, and how many tuples it gets. bounds: the groups
+    of_tuple: the number of each tuple's group. ends, counts: the end of each pane, and the number of its tuples. bounds: the groups
     of pane i are those from bounds[i] to bounds[i + 1]. keys: the key of each group. names: all keys, by first arrival.
     """
 
@@ -345,12 +347,12 @@ class _Groups(NamedTuple):
     names: list[Any]
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the end of each pane, and its first and last group."""
+        """Yield the end of each pane, with the bounds of its groups."""
         return zip(self.ends, self.bounds, self.bounds[1:], strict=False)
 
 
 def _grouped(ends: Numbers, keys: Keys | None) -> _Groups:
-    """Group tuples, at least one, by the ends of their panes and by key."""
+    """Group at least one tuple by the ends of their panes and by key."""
     pane_of, pane_ends = coded(ends)
     key_of, names = (0, [None]) if keys is None else keys.coded()
     groups, distinct = coded(pane_of * len(names) + key_of)
@@ -367,8 +369,8 @@ def _grouped(ends: Numbers, keys: Keys | None) -> _Groups:
 
 
 class TablePaneManager(ColumnarPaneManager):
-    """Time windows of a bolt with `aggregate=` and `columnar=`: one window for all keys at an end, its aggregates a table, and one
-    Expired for all that a turn lets go of.
+    """Time windows of a bolt with `aggregate=` and `columnar=`: one window for all keys at an end, with a table of their
+    aggregates, and one Expired effect for all tuples that expire in an advance.
 
     >>> from windowing.windows import aggregate as agg
     >>> from windowing.windows.config import WindowConfig

@@ -1,10 +1,10 @@
-"""Rows, timestamps and keys that lie in columns: sequences whose items are made only when they are asked for.
+"""Rows, timestamps and keys as columns: sequences whose items are made only when they are accessed.
 
     ColumnRows    rows[1] -> {"k": 2, "v": 0.5}    rows[1:] -> ColumnRows, the same memory    field_values("v") -> a list, no row
-    Timestamps    bounds()    smallest and largest        outside(low, high)    which are not between
+    Timestamps    bounds()    smallest and largest        outside(low, high)    those that are not between
     Keys          coded()     a number for each tuple, by first arrival, and the keys in that order
 
-Law: each equals the list of its items. Cost: Arrow's and numpy's, a few ns a tuple.
+Law: each compares equal to the list of its items. Cost: Arrow's and numpy's, a few ns a tuple.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "coded",
     "column",
     "dicts_of",
-    "odd_among",
+    "first_misfit",
     "owned",
     "values_of",
 ]
@@ -42,16 +42,16 @@ Numbers = np.ndarray[Any, Any]
 
 
 def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return what `column.to_pylist(maps_as_pydicts="strict")` returns: a map is a dict. KeyError for one with a key twice.
+    """Return the result of `column.to_pylist(maps_as_pydicts="strict")`: a map is a dict. Raises KeyError if it has a key twice.
 
-    Cost: a tenth of that for dates and times, of which Arrow makes one in 1 to 3 us, and for whatever holds no map, as
-    `maps_as_pydicts` makes Arrow go value by value.
+    Cost: a tenth of that for dates and times, each of which takes Arrow 1 to 3 us, and for types without a map, because
+    `maps_as_pydicts` makes Arrow convert value by value.
     """
     kind = column.type
     found: list[Any] | None = None
     if pa.types.is_date32(kind):
         found = _times_of(column, pa.int32(), "D")
-    elif pa.types.is_timestamp(kind) and kind.unit != "ns":  # those are of pandas' class, where pandas is there
+    elif pa.types.is_timestamp(kind) and kind.unit != "ns":  # Arrow converts nanoseconds to pandas' class
         found = _times_of(column, pa.int64(), kind.unit, kind.tz)
     if found is None:
         found = column.to_pylist(maps_as_pydicts="strict" if "map<" in str(kind) else None)
@@ -64,13 +64,13 @@ _BOUNDS = {
     )
     for unit in ("D", "s", "ms", "us")
 }
-"""What Python can hold, in each unit since 1970."""
+"""The range that Python can represent, in each unit since 1970."""
 
 
 def _times_of(
     column: pa.Array | pa.ChunkedArray, whole: pa.DataType, unit: str, zone_name: str | None = None
 ) -> list[Any] | None:
-    """Return the dates or times of a column of whole numbers of a unit since 1970, None where Python cannot hold one of them."""
+    """Return the dates or times of a column of whole numbers since 1970, None if Python cannot represent one of them."""
     missing = column.null_count
     numbers = np.asarray(column.cast(whole).fill_null(0) if missing else column.cast(whole)).astype(
         np.int64, copy=False
@@ -86,7 +86,7 @@ def _times_of(
         since = numbers.view(f"m8[{unit}]").tolist()
         try:
             values = list(map(zone.fromutc, map(datetime(1970, 1, 1, tzinfo=zone).__add__, since)))
-        except (OverflowError, ValueError):  # the zone's time is out of Python's range
+        except (OverflowError, ValueError):  # the local time is out of Python's range
             return None
     for position in np.flatnonzero(column.is_null()) if missing else ():
         values[position] = None
@@ -94,7 +94,7 @@ def _times_of(
 
 
 def owned(table: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Return a table that nobody else can change: copied where its memory may be that of a numpy array or of a DataFrame.
+    """Return a table that no other code can change; it is copied if its memory may be that of a numpy array or a DataFrame.
 
     pandas 3 hands out its memory as read-only, and writes it all the same: a table made of a DataFrame is known by its metadata.
 
@@ -139,21 +139,23 @@ class Timestamps(Sequence[int]):
         return iter(self.array.tolist())
 
     def bounds(self) -> tuple[int, int]:
-        """Return the smallest and the largest, of at least one."""
+        """Return the smallest and the largest of at least one timestamp."""
         return int(self.array.min()), int(self.array.max())
 
     def outside(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Return position and value of each that is below `low` or above `high`."""
+        """Return position and value of each timestamp below `low` or above `high`."""
         positions = np.flatnonzero((self.array < low) | (self.array > high))
         return list(zip(positions.tolist(), self.array[positions].tolist(), strict=True))
 
     def take(self, positions: Sequence[int]) -> Timestamps:
-        """Return those at these positions."""
+        """Return the timestamps at these positions."""
         return Timestamps(self.array[np.asarray(positions, dtype=np.int64)])
 
 
 class Keys(Sequence[Any]):
-    """The key of each tuple: the value of one column, or a tuple of several. Columns are `codable`, or ConfigError is raised."""
+    """The key of each tuple: the value of one column, or a tuple of several. Raises ConfigError for a column that is not
+    `codable`.
+    """
 
     __slots__ = ("_columns",)
 
@@ -177,12 +179,12 @@ class Keys(Sequence[Any]):
         return iter(columns[0] if len(columns) == 1 else list(zip(*columns, strict=True)))
 
     def take(self, positions: Sequence[int]) -> Keys:
-        """Return those at these positions."""
+        """Return the keys at these positions."""
         chosen = pa.array(np.asarray(positions, dtype=np.int64))
         return Keys([column.take(chosen) for column in self._columns])
 
     def coded(self) -> tuple[Numbers, list[Any]]:
-        """Return a number for each tuple, and the keys that the numbers stand for, in order of first arrival.
+        """Return a number for each tuple, and the keys of the numbers, in order of first arrival.
 
         >>> numbers, keys = Keys([pa.chunked_array([["b", "a", "b"]]), pa.chunked_array([[1, 1, 1]])]).coded()
         >>> numbers.tolist(), keys
@@ -191,7 +193,7 @@ class Keys(Sequence[Any]):
         numbers, first = _coded_column(self._columns[0])
         if len(self._columns) == 1:
             return numbers, values_of(first)
-        # Row by row the number of the key so far, made small again after each column.
+        # `numbers` is the number of each row's key so far; `coded` renumbers them after each column, so that they stay small.
         chosen = [np.arange(len(first))]
         dictionaries = [first]
         for column in self._columns[1:]:
@@ -205,10 +207,10 @@ class Keys(Sequence[Any]):
 
 
 def codable(kind: pa.DataType) -> bool:
-    """Return whether two values of an Arrow type are the same key for Arrow if, and only if, they are for Python.
+    """Return whether two values of an Arrow type are equal for Arrow exactly if they are equal for Python.
 
-    Not floats (NaN, -0.0), dictionaries (which may hold a value twice), what is finer than Python's own (nanoseconds), zones with
-    a summer time, nor what is nested.
+    Excluded: floats (NaN, -0.0), dictionaries (which may contain a value twice), units finer than Python's (nanoseconds), zones
+    with daylight saving time, and nested types.
     """
     plain = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_binary, pa.types.is_date32)
     if pa.types.is_timestamp(kind):
@@ -217,7 +219,7 @@ def codable(kind: pa.DataType) -> bool:
 
 
 def coded(values: Numbers) -> tuple[Numbers, Numbers]:
-    """Return a number for each whole number of `values`, by first arrival, and what the numbers stand for.
+    """Return a number for each whole number of `values`, by first arrival, and the values of the numbers.
 
     >>> [each.tolist() for each in coded(np.array([7, 3, 7]))]
     [[0, 1, 0], [7, 3]]
@@ -228,7 +230,7 @@ def coded(values: Numbers) -> tuple[Numbers, Numbers]:
 
 def _coded_column(column: pa.ChunkedArray) -> tuple[Numbers, pa.Array]:
     found = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
-    if isinstance(found, pa.ChunkedArray):  # as some versions give it
+    if isinstance(found, pa.ChunkedArray):  # the result in some versions
         found = found.unify_dictionaries().combine_chunks()
     return found.indices.to_numpy().astype(np.int64), found.dictionary
 
@@ -237,10 +239,10 @@ def _coded_column(column: pa.ChunkedArray) -> tuple[Numbers, pa.Array]:
 
 
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""What Arrow raises for values that make no column."""
+"""The exceptions of Arrow for values that cannot be a column."""
 
 MakeRows = Callable[[pa.Table], Sequence[Any]]
-"""What makes row objects of a table, in order."""
+"""Makes the row objects of a table, in order."""
 
 
 def dicts_of(table: pa.Table) -> Sequence[Any]:
@@ -250,7 +252,7 @@ def dicts_of(table: pa.Table) -> Sequence[Any]:
 
 
 class Shared:
-    """A table whose columns have been asked for as numpy arrays: each is made once, for all slices."""
+    """A table with the numpy arrays of its columns, each made once for all slices."""
 
     __slots__ = ("_arrays", "table")
 
@@ -259,9 +261,9 @@ class Shared:
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
-        """Return a whole column, read-only; numbers without nulls are the table's own memory.
+        """Return a whole column, read-only; for numbers without nulls it is the table's own memory.
 
-        A table in several chunks becomes one of one chunk. Cost: that copy, once; then nothing.
+        A table in several chunks is replaced by one in a single chunk. Cost: that copy, once.
         """
         found = self._arrays.get(name)
         if found is None:
@@ -276,7 +278,7 @@ class Shared:
 
 
 class ColumnRows(Sequence[Any]):
-    """The rows of an Arrow table; `make` makes row objects of it, dicts where it is left out.
+    """The rows of an Arrow table; `make` makes row objects of it, dicts by default.
 
     >>> rows = ColumnRows(pa.table({"k": [1, 2, 3]}))
     >>> len(rows[1:]), rows[1:][0], rows.field_values("k")
@@ -305,20 +307,20 @@ class ColumnRows(Sequence[Any]):
         return names
 
     def select(self, names: Sequence[str]) -> ColumnRows:
-        """Return the rows with these columns alone, the same memory; arrays that were made of them are made once for both."""
+        """Return the rows with only these columns, in the same memory; both share the numpy arrays of columns."""
         return _Selected(self, names)
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
-        """Return a column as a read-only numpy array: a view. Raises ConfigError if there is none of this name."""
+        """Return a column as a read-only numpy array: a view. Raises ConfigError if there is no such column."""
         return self._shared.array(name)[self._low : self._low + self._count]
 
     @classmethod
     def of(cls, payloads: Sequence[Any], make: MakeRows = dicts_of, types: pa.Schema | None = None) -> ColumnRows:
-        """Return tuples as columns: an Arrow table or batch as it is, mappings and records by their fields. types: of the columns
-        that are made, those of the values if left out.
+        """Return tuples as columns: an Arrow table or batch unchanged, mappings and records by their fields. types: the types of
+        the columns; by default those of the values.
 
-        Raises ConfigError for tuples without named fields, or with different ones, and for values that make no column. Cost: none
-        for columns, a conversion for rows.
+        Raises ConfigError for tuples without named fields, or with different ones, and for values that cannot be a column. Cost:
+        none for columns, a conversion for rows.
         """
         if isinstance(payloads, ColumnRows):
             return payloads
@@ -348,11 +350,11 @@ class ColumnRows(Sequence[Any]):
         return iter(self.make(self.table))
 
     def take(self, positions: Sequence[int] | np.ndarray[Any, Any]) -> ColumnRows:
-        """Return the rows at these positions, in that order. Cost: their copy."""
+        """Return the rows at these positions, in that order. Cost: a copy."""
         return ColumnRows(self.table.take(pa.array(np.asarray(positions, dtype=np.int64))), self.make)
 
     def field_values(self, name: str) -> list[Any]:
-        """Return one column as a list. Raises ConfigError if there is none of this name."""
+        """Return one column as a list. Raises ConfigError if there is no such column."""
         return values_of(column(self.table, name))
 
     def __eq__(self, other: object) -> bool:
@@ -365,7 +367,7 @@ class ColumnRows(Sequence[Any]):
 
 
 class _Selected(ColumnRows):
-    """Some columns of rows."""
+    """Rows with some of their columns."""
 
     __slots__ = ("_names",)
 
@@ -383,17 +385,17 @@ class _Selected(ColumnRows):
 
 
 def column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Return a column by name; ConfigError if there is none."""
+    """Return a column by name. Raises ConfigError if there is none."""
     if name not in table.column_names:
         there = ", ".join(map(quote, table.column_names))
         raise ConfigError(f"the window has no column {quote(name)}, it has {there}; name one of them")
     return table.column(name)
 
 
-def odd_among(values: Sequence[Any], kind: pa.DataType | None = None) -> int:
-    """Return the position of the value by which values are none of one column (of this type), as far as `pa.array` refused them.
+def first_misfit(values: Sequence[Any], kind: pa.DataType | None = None) -> int:
+    """Return the position of the first value that `pa.array` refuses beside the values before it (for this type).
 
-    >>> odd_among([None, 3, 2.5, "a", 4])
+    >>> first_misfit([None, 3, 2.5, "a", 4])
     3
     """
 
@@ -408,20 +410,20 @@ def odd_among(values: Sequence[Any], kind: pa.DataType | None = None) -> int:
 
 
 def _table(payloads: Sequence[Any], types: pa.Schema | None) -> pa.Table:
-    """Return tuples with named fields as a table. No field of any row is left out: all have the first one's, and no others."""
-    rows = _named(payloads)
+    """Return tuples with named fields as a table. Raises ConfigError unless all rows have the fields of the first one."""
+    rows = _as_mappings(payloads)
     names = list(rows[0]) if len(rows) else [] if types is None else types.names
     known = {} if types is None else dict(zip(types.names, types.types, strict=True))
     try:
         columns = {name: list(map(itemgetter(name), rows)) for name in names}
     except KeyError:
-        raise _differing(rows) from None
+        raise _different_fields(rows) from None
     if any(map(len(names).__ne__, map(len, rows))):
-        raise _differing(rows)
+        raise _different_fields(rows)
     return pa.table({name: _column(name, values, known.get(name)) for name, values in columns.items()})
 
 
-def _named(payloads: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+def _as_mappings(payloads: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
     kinds = set(map(type, payloads))
     if kinds <= {dict}:
         return payloads
@@ -439,7 +441,7 @@ def _fields_of(kind: type) -> Any:
     return dict if issubclass(kind, Mapping) else getattr(kind, "_asdict", None) or getattr(kind, "as_dict", None)
 
 
-def _differing(rows: Sequence[Mapping[str, Any]]) -> ConfigError:
+def _different_fields(rows: Sequence[Mapping[str, Any]]) -> ConfigError:
     odd = next(row for row in rows if row.keys() != rows[0].keys())
     first, other = (", ".join(map(quote, row)) or "none" for row in (rows[0], odd))
     return ConfigError(
@@ -452,7 +454,7 @@ def _column(name: str, values: Sequence[Any], kind: pa.DataType | None) -> pa.Ar
     try:
         return pa.array(values, kind)
     except UNFIT as problem:
-        at = odd_among(values, kind)
+        at = first_misfit(values, kind)
         beside = next((f" beside {quote(value)}" for value in values[:at] if value is not None), "")
         raise ConfigError(
             f"column {name!r} cannot hold {quote(values[at])}{beside}, wanted numbers of 64 bits, texts, or other plain values of "

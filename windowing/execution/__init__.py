@@ -1,1 +1,1 @@
-"""What both drivers run: stages, checkpoints, the table of options, and how stored definitions are compared."""
+"""Code shared by both drivers: execution plans, metrics, the table of options, and the comparison of stored definitions."""

@@ -1,17 +1,17 @@
-"""What stored windows and states depend on, as plain JSON data, and which differences a later start can live with.
+"""The definitions on which stored windows and states depend, as plain JSON data, and the changes that a later start may make.
 
-A definition is a header and one part, by which its kind is known: a windowed bolt, a topology, a Trident topology (in a checkpoint
-of Spark), the bolts with states of LocalCluster, the windows of TridentCluster (in their records). `KINDS` says for each field of
-each kind what a difference means; a field without a row there is a bug, and a test finds it.
+A definition is a header and one part, whose name is its kind: a windowed bolt, a topology, a Trident topology (in a checkpoint
+of Spark), the stateful bolts of LocalCluster, the windows of TridentCluster (in their records). `KINDS` says for each field of
+each kind what a change means; a field without a row there is a bug, which a test finds.
 
-    compared      another value is a DefinitionChangedError: keys, tasks and windows of what is stored depend on it
-    replay        it is refused while a batch is left half done, which has to be made again exactly; else taken over
-    not compared  a later start goes on with the new value
+    compared      a change is a DefinitionChangedError: keys, tasks and windows of the stored data depend on the field
+    replay        a change is refused while a batch is half done, because it must be repeated exactly; otherwise it is accepted
+    not compared  a later start continues with the new value
 
-What is read of an input may grow: a new column or field is taken over, one that is gone or of another type is refused.
+The columns or fields of an input may grow: a new one is accepted; one that is missing or has another type is refused.
 
-Laws: what is different and not refused changes nothing of what is stored. What is refused is refused before anything is written.
-What was read back and is no definition is a CorruptStateError, and never replaced.
+Laws: a change that is not refused alters no stored data. A change is refused before anything is written. Stored data that
+is no definition is a CorruptStateError, and is never overwritten.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from windowing.errors import CheckpointError, CorruptStateError, DefinitionChang
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.plan import Component, Subscription, Topology, stream_name
 
-if TYPE_CHECKING:  # who compares windows alone loads nothing of stages
+if TYPE_CHECKING:  # comparing windows alone loads nothing of stages
     from windowing.execution.plan import ExecutionPlan
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "KINDS",
     "MOST_TASKS",
     "Definition",
-    "Place",
+    "DefinitionLocation",
     "compare",
     "differences",
     "header",
@@ -43,7 +43,7 @@ __all__ = [
     "of_topology",
     "parsed",
     "read",
-    "same",
+    "same_json",
 ]
 
 
@@ -51,21 +51,21 @@ Definition = dict[str, Any]
 """Plain JSON data."""
 
 FORMAT = 1
-"""Of what the runtimes in one process store; a checkpoint of Spark has a format of its own (spark/definition.py)."""
+"""The format of definitions that runtimes in one process store; a checkpoint of Spark has its own (spark/definition.py)."""
 MOST_TASKS = 100_000
-"""How many tasks or partitions a shuffle may have; their keys are looked for on the driver, some 16 for each. More in a stored
-definition is damage.
+"""The largest number of tasks or partitions of a shuffle; the driver tries some 16 keys to find one for each. A larger number in a
+stored definition is damage.
 """
 _DEEPEST = 40
 _BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
-"""What reading data of another shape raises."""
+"""The exceptions of reading data of another shape."""
 
 
 # -- Definitions -----------------------------------------------------------------------------------------------------------------
 
 
 def header() -> Definition:
-    """Return what a definition begins with that a runtime in one process stores."""
+    """Return the first entries of a definition that a runtime in one process stores."""
     return {"format": FORMAT}
 
 
@@ -94,18 +94,18 @@ def of_topology(
     acking: Collection[tuple[str, str]] = (),
     when_done: bool = False,
 ) -> Definition:
-    """Return the definition of a topology; what is fused is not in it.
+    """Return the definition of a topology; fused bolts are not part of it.
 
-    windows: the windowed bolts by component. acking: the streams of spouts that take acks, as (component, stream), which come when
-    all is done, or at once.
+    windows: the windowed bolts by component. acking: the streams of spouts with acks, as (component, stream); when_done: they are
+    acked when their batch is complete, else at once.
     """
 
     def acked(spout: str) -> list[Any]:
-        """What a checkpoint without acks does not have: those who wait for them, and when they are acked."""
+        """Return the entry of a spout with acks, which other checkpoints do not have: its streams, and when they are acked."""
         mine = [stream for component, stream in acking if component == spout]
         return [[*mine, "when done" if when_done else "at once"]] if mine else []
 
-    def placed(component: Component) -> Definition:
+    def entry_of(component: Component) -> Definition:
         window = windows.get(component.id)
         fixed = None if window is None else window.definition()["fixed"]
         return _component(topology, component, fixed, window is not None or component.stateful)
@@ -117,7 +117,7 @@ def of_topology(
             "spouts": [[spout.id, list(spout.own_outputs), *acked(spout.id)] for spout in topology.spouts],
             "levels": [
                 [
-                    [task.component, placed(topology.components[task.component])]
+                    [task.component, entry_of(topology.components[task.component])]
                     for task in plan.tasks_at(depth)
                     if not task.task
                 ]
@@ -129,18 +129,18 @@ def of_topology(
 
 
 def of_states(topology: Topology) -> Definition:
-    """Return the definition of a topology whose states and windows lie in a store of their own."""
+    """Return the definition of a topology whose states and windows are in a store."""
     kept = [component for component in topology.components.values() if component.checkpointed]
     return {
         **header(),
         "name": topology.name,
-        "bolts": {each.id: _component(topology, each, _kept_window(topology, each), True) for each in kept},
+        "bolts": {each.id: _component(topology, each, _stored_window(topology, each), True) for each in kept},
     }
 
 
 def _component(topology: Topology, component: Component, window: Definition | None, keeps: bool) -> Definition:
-    """Return what has to stay of one bolt. `window`: the fixed part of its windowed bolt's definition; `keeps`: whether something
-    is stored, so that it matters what it reads.
+    """Return the part of a bolt that must not change. `window`: the fixed part of its windowed bolt's definition; `keeps`: whether
+    it has stored data, so that its inputs matter.
     """
     return {
         "tasks": component.parallelism,
@@ -154,9 +154,9 @@ def _component(topology: Topology, component: Component, window: Definition | No
     }
 
 
-def _kept_window(topology: Topology, component: Component) -> Definition | None:
-    """Return what has to stay of a window in a store: in pages lie its tuples, in rows the ids of those that come again, for each
-    task that they come from.
+def _stored_window(topology: Topology, component: Component) -> Definition | None:
+    """Return the part of a stored window that must not change: pages contain its tuples, rows the ids of tuples that are sent
+    again, for each upstream task.
     """
     if component.window is None:
         return None
@@ -179,14 +179,14 @@ def _fields(topology: Topology, found: Subscription) -> list[list[str]]:
 
 
 Compared = Callable[[Any, Any], Iterator[str]]
-"""Yields the differences of a stored and a wanted value, as sentences."""
+"""Yields the differences between a stored and a wanted value, as sentences."""
 
 
 class FieldRule(NamedTuple):
     """One field of a definition; `field` is its path, with dots.
 
-    compared: None for what is taken over. replay: for what only a batch left half done needs, whether the wanted definition depends
-    on it.
+    compared: None if every change is accepted. replay: for a field on which only a half-done batch depends; returns whether it does
+    for the wanted definition.
     """
 
     field: str
@@ -195,15 +195,15 @@ class FieldRule(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """`writer`: what wrote a definition, in a sentence."""
+    """One kind of definition. `writer`: what wrote it, for sentences."""
 
     writer: str
     rules: tuple[FieldRule, ...]
 
 
 def differences(stored: Definition, wanted: Definition, replay: bool = False) -> Iterator[str]:
-    """Yield, as sentences and in the order of the table, the differences that are refused; with `replay` those that are refused
-    while a batch is left half done. Cost: O(both).
+    """Yield the refused differences, as sentences and in the order of the table; with `replay` those that are refused while a batch
+    is half done. Cost: O(both).
     """
     kind = _kind(wanted)
     if _kind(stored) != kind:
@@ -215,8 +215,8 @@ def differences(stored: Definition, wanted: Definition, replay: bool = False) ->
             yield from rule.compared(_at(stored, rule.field), _at(wanted, rule.field))
 
 
-def same(stored: Any, wanted: Any) -> bool:
-    """Return whether two values are the same once they are JSON."""
+def same_json(stored: Any, wanted: Any) -> bool:
+    """Return whether two values are equal as JSON."""
     return bool(json.loads(json.dumps(stored)) == json.loads(json.dumps(wanted)))
 
 
@@ -234,19 +234,19 @@ def _at(definition: Definition, path: str) -> Any:
     return found
 
 
-def _differ(says: str, old: Any, new: Any) -> Iterator[str]:
-    if not same(old, new):
-        yield f"{says} {json.dumps(old)}, now {json.dumps(new)}"
+def _differ(wording: str, old: Any, new: Any) -> Iterator[str]:
+    if not same_json(old, new):
+        yield f"{wording} {json.dumps(old)}, now {json.dumps(new)}"
 
 
-def _value(says: str) -> Compared:
-    """Return what compares plain values; `says` is how a difference is worded, up to them."""
-    return partial(_differ, says)
+def _value(wording: str) -> Compared:
+    """Return a comparison of plain values; `wording` is the beginning of its sentence."""
+    return partial(_differ, wording)
 
 
-def _number(says: str, old: Any, new: Any) -> Iterator[str]:
-    """Yield the difference of two numbers of tasks or partitions of a checkpoint on Spark, with the way to the wanted one."""
-    yield from (f"{found} (`windowing rescale` makes a checkpoint with {new})" for found in _differ(says, old, new))
+def _number(wording: str, old: Any, new: Any) -> Iterator[str]:
+    """Yield the difference between two numbers of tasks or partitions of a checkpoint on Spark, and how to get the wanted one."""
+    yield from (f"{found} (`windowing rescale` makes a checkpoint with {new})" for found in _differ(wording, old, new))
 
 
 def _parts(of: str, old: Definition, new: Definition) -> Iterator[str]:
@@ -300,7 +300,7 @@ def _bolts(old: Any, new: Any) -> Iterator[str]:
 
 
 def _stored_bolt(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
-    """Yield what keeps the tasks of a bolt, as many as they are, from going on with what they stored."""
+    """Yield the differences for which the tasks of a bolt, at the same number, cannot continue with their stored data."""
     yield from _differ(f"stateful of bolt {name!r} was", stored["stateful"], wanted["stateful"])
     yield from _parts(f"bolt {name!r}", stored["window"] or {}, wanted["window"] or {})
     old = {stream: (grouping, fields) for stream, grouping, fields in stored["inputs"]}
@@ -358,7 +358,7 @@ KINDS: Mapping[str, Kind] = {
             FieldRule("tasks", partial(_number, "tasks was")),
             FieldRule("grouping", _value("grouping was")),
             FieldRule("inputs", _columns),
-            *_ORDER,  # the order of columns decides ties, and tasks
+            *_ORDER,  # the order of columns decides ties and tasks
             FieldRule("inputs", _column_order, lambda wanted: _ordered(wanted) or wanted["grouping"] == "shuffle"),
         ),
     ),
@@ -366,7 +366,7 @@ KINDS: Mapping[str, Kind] = {
         "a topology",
         (
             FieldRule("topology.name"),
-            FieldRule("topology.spouts", _value("the spouts with their streams were")),  # known by position
+            FieldRule("topology.spouts", _value("the spouts with their streams were")),  # identified by position
             FieldRule("topology.partitions", partial(_number, "partitions were")),
             FieldRule("topology.levels", _levels),
             FieldRule("topology.free"),
@@ -380,24 +380,24 @@ KINDS: Mapping[str, Kind] = {
             FieldRule("trident.streams", _value("the streams of the Trident topology was")),
             FieldRule("trident.partitions", partial(_number, "the number of partitions of the Trident topology was")),
             FieldRule("trident.stream", _value("what keeps or feeds windows of the Trident topology was")),
-            FieldRule("trident.states"),  # trident/fence.py compares who writes them
+            FieldRule("trident.states"),  # trident/fence.py compares the writers
             *_ORDER,
         ),
     ),
     "bolts": Kind("LocalCluster", (FieldRule("name", _owner), FieldRule("bolts", _bolts))),
     "windows": Kind("TridentCluster", (FieldRule("windows", _windows),)),
 }
-"""By the part that a kind of definition is known by."""
+"""The kinds by the name of their part of a definition."""
 
 
 # -- Stored definitions ----------------------------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
-    """Where a definition is stored, as its sentences name it: `what` was stored is another's, the definition at `path` is damaged.
+class DefinitionLocation(NamedTuple):
+    """The place of a stored definition, for sentences: `what` would be another's data, `path` is the damaged file or record.
 
-    The ways out: `anew` of a difference, `copy` of damage, `older` of a format before `format`, once it is drained. record: what
-    was read is shown instead of the problem.
+    The ways out: `anew` for a difference, `copy` for damage, `older` for a format before `format`, after a drain. record: errors
+    show the data instead of the problem.
     """
 
     what: str
@@ -409,74 +409,77 @@ class Place(NamedTuple):
     older: str = ""
 
     def damaged(self, found: Any, problem: str) -> CorruptStateError:
-        """Return the error of what is no definition."""
+        """Return the error for data that is no definition."""
         if self.record:
             return CorruptStateError(f"{self.path} is {quote(found)}, which this version cannot read; {self.copy}")
         return CorruptStateError(f"{self.path} {problem}; {self.copy}")
 
 
-def parsed(content: bytes, place: Place) -> Definition:
-    """Return the definition that a file holds; raises as `read`, and CorruptStateError for what is no JSON."""
+def parsed(content: bytes, where: DefinitionLocation) -> Definition:
+    """Return the definition in a file. Raises as `read`, and CorruptStateError for a file that is no JSON."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as problem:
-        raise place.damaged(None, f"is no definition of a windowing query ({quote(str(problem))})") from problem
-    return read(found, place)
+        raise where.damaged(None, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+    return read(found, where)
 
 
-def read(found: Any, place: Place) -> Definition:
-    """Return what was read back, if it is a whole definition of a format that this version reads.
+def read(found: Any, where: DefinitionLocation) -> Definition:
+    """Return stored data if it is a complete definition of a format that this version reads.
 
-    Raises DefinitionChangedError for another format, CorruptStateError for everything else.
+    Raises DefinitionChangedError for another format, CorruptStateError for any other defect.
     """
     try:
-        known = found["format"] == place.format
+        known = found["format"] == where.format
         if _depth(found) > _DEEPEST:
             raise ValueError(f"lists in lists, more than {_DEEPEST} deep")
         lacking = next(_lacking(found), None) if known else None
     except _BROKEN as problem:
-        raise place.damaged(found, f"is no definition of a windowing query ({quote(str(problem))})") from problem
-    if not known and not place.record:
+        raise where.damaged(found, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+    if not known and not where.record:
         wrote = f"the version {quote(found.get('library'))} that wrote it"
-        older = isinstance(found["format"], int) and found["format"] < place.format
+        older = isinstance(found["format"], int) and found["format"] < where.format
         raise DefinitionChangedError(
-            f"{place.path} has format {quote(found['format'])}, this version reads {place.format}; "
-            + (f"drain it with {wrote}{place.older}" if older else f"use {wrote}")
+            f"{where.path} has format {quote(found['format'])}, this version reads {where.format}; "
+            + (f"drain it with {wrote}{where.older}" if older else f"use {wrote}")
         )
     if lacking is not None or not known:
-        raise place.damaged(found, "is an incomplete definition of a windowing query")
+        raise where.damaged(found, "is an incomplete definition of a windowing query")
     for name, number in _numbers(found):
         if type(number) is not int or not 1 <= number <= MOST_TASKS:
-            raise place.damaged(
+            raise where.damaged(
                 found, f"says that {name} is {quote(number)}, wanted a whole number from 1 to {MOST_TASKS}"
             )
     return dict(found)
 
 
 def compare(
-    stored: Definition, wanted: Definition, place: Place, half_done: Callable[[], int | None] | None = None
+    stored: Definition,
+    wanted: Definition,
+    where: DefinitionLocation,
+    half_done: Callable[[], int | None] | None = None,
 ) -> None:
-    """Raise DefinitionChangedError for what is refused, CheckpointError for what a batch left half done needs as it was, and
-    CorruptStateError for a part of another shape. half_done: returns that batch; asked only where it matters.
+    """Raise DefinitionChangedError for a refused change, CheckpointError for one that a half-done batch does not allow, and
+    CorruptStateError for a part of another shape. half_done: returns that batch; called only where it matters.
     """
     try:
         refused = next(differences(stored, wanted), None)
         replayed = half_done is not None and refused is None
         other = next(differences(stored, wanted, replay=True), None) if replayed else None
     except _BROKEN as problem:
-        raise place.damaged(stored, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+        raise where.damaged(stored, f"is no definition of a windowing query ({quote(str(problem))})") from problem
     if refused is not None:
-        raise DefinitionChangedError(f"{place.what}: {refused}; {place.anew}")
+        raise DefinitionChangedError(f"{where.what}: {refused}; {where.anew}")
     batch = None if other is None or half_done is None else half_done()
     if batch is not None:
         raise CheckpointError(
-            f"{place.what}: batch {batch} was left half done and has to be made again exactly, but {other}; start once as before "
+            f"{where.what}: batch {batch} was left half done and has to be made again exactly, but {other}; start once as before "
             "to finish it"
         )
 
 
 def _lacking(found: Definition) -> Iterator[str]:
-    """Yield the fields that a definition of its kind has and this one has not."""
+    """Yield the fields that a definition of its kind has and this one lacks."""
     for rule in KINDS[_kind(found)].rules:
         part, _, name = rule.field.rpartition(".")
         if name not in (found[part] if part else found):
@@ -491,6 +494,6 @@ def _numbers(found: Definition) -> Iterator[tuple[str, Any]]:
 
 
 def _depth(data: Any) -> int:
-    """Return how deep lists and objects lie in each other."""
+    """Return the depth of nested lists and objects."""
     inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
     return 1 + max(map(_depth, inner), default=-1)

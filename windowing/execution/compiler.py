@@ -1,4 +1,4 @@
-"""The compilers of topologies and of windowed bolts: from what is declared to an ExecutionPlan.
+"""The compilers of topologies and of windowed bolts: from a declaration to an ExecutionPlan.
 
     spouts -> fused bolts ------------+      depth 0
     ==== exchange ====================|====
@@ -6,12 +6,13 @@
     ==== exchange ====================v====
     bolts that read depths 0 and 1 -> ...    depth 2
 
-A bolt is *keyed* where it matters which of its tasks gets a tuple: it has windows or a state, or some grouping says the task
-(fields, partialKey, all, global, direct, custom). It begins a stage, behind an exchange. Any other bolt is fused with what it
-reads.
+A bolt is *keyed* if it matters which of its tasks gets a tuple: it has windows or a state, or a grouping chooses the task
+(fields, partialKey, all, global, direct, custom). A keyed bolt begins a stage, after an exchange. Any other bolt is fused with its
+inputs.
 
-Laws: a stage is one deeper than the deepest on which something that it reads is made; so rows only go down, whatever branches and
-joins, and each component sees each tuple once. A Trident topology compiles itself: `TridentPlan.by_section` (trident/plan.py).
+Laws: a stage is one deeper than the deepest stage that makes one of its inputs, so rows flow only downwards for any shape of
+topology, and each component gets each tuple once. A Trident topology has its own compiler: `TridentPlan.by_section`
+(trident/plan.py).
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _ANY_TASK = frozenset((GroupingKind.SHUFFLE, GroupingKind.NONE, GroupingKind.LOC
 
 
 def execution_plan(given: Any) -> ExecutionPlan:
-    """Return the plan of a Topology, a TridentTopology (or its plan) or a windowed bolt for a driver that takes a batch through it
-    at once, as Spark does; `explain()` and `to_mermaid()` show it.
+    """Return the plan of a Topology, a TridentTopology (or its plan) or a windowed bolt, for a driver that passes a whole batch
+    through it, as Spark does; `explain()` and `to_mermaid()` show it.
 
-    Raises ConfigError, or TopologyError, for what is none of them or has a mistake.
+    Raises ConfigError or TopologyError for any other object, or for one with a mistake.
     """
     if isinstance(given, Topology):
         return plan_of_topology(given)
@@ -60,7 +61,7 @@ def plan_of_bolt(
     grouping: str | tuple[str, ...] | None = None,
     inputs: Iterable[str] = (DEFAULT_STREAM,),
 ) -> ExecutionPlan:
-    """Return the plan of a windowed bolt alone, which is one stage. grouping: "global", "shuffle", or columns; None: its key.
+    """Return the plan of a windowed bolt that runs alone, with one stage. grouping: "global", "shuffle", or columns; None: its key.
 
     >>> from windowing import count, tumbling
     >>> @tumbling(count(2), timestamp="n", key="word", output="n long")
@@ -132,8 +133,8 @@ def is_keyed(component: Component) -> bool:
     """Return whether it matters which of a component's tasks gets a tuple."""
     if component.is_spout:
         return False
-    says_task = any(found.grouping.kind not in _ANY_TASK for found in component.inputs)
-    return component.window is not None or component.stateful or says_task
+    chooses_task = any(found.grouping.kind not in _ANY_TASK for found in component.inputs)
+    return component.window is not None or component.stateful or chooses_task
 
 
 def _stage(topology: Topology, name: str, depth: int, operators: tuple[str, ...]) -> Stage:

@@ -1,18 +1,18 @@
-"""Metrics: what a running query counts, by component and task; the same names in one process and on Spark.
+"""Metrics: the counters and gauges of a running query, by component and task; the same names in one process and on Spark.
 
-    TaskMetrics --add--> the same task, later        counters add up, gauges are what they were last
-    TaskMetrics --merged--> its component            pending adds up, the watermark is the smallest
+    TaskMetrics --add--> the same task, later        counters are added, gauges take the last value
+    TaskMetrics --merged--> its component            pending is added, the watermark is the smallest
     RunMetrics --samples--> exporters, page, tables  a Sample for each number and its labels
 
-`METRICS` is the table: the exporters, the page, the dashboard and docs/operate/monitor.md have their names from it. What Storm's UI
-has, has Storm's name.
+`METRICS` is the table from which the exporters, the page, the dashboard and docs/operate/monitor.md take their names. A number that
+Storm's UI shows has Storm's name.
 
 Laws
-- A counter never falls while a run lasts. A number that nobody knows is None, and no sample is made of it; 0 was counted.
-- acked is what Storm's acker is told: a tuple of a basic bolt when `execute` has returned, one of a window when it expires from its
+- A counter never falls during a run. An unknown number is None and gives no sample; 0 was counted.
+- acked counts as Storm's acker does: a tuple of a basic bolt when `execute` has returned, one of a window when it expires from its
   last window, a late one at once. So executed - acked - failed is what a task still holds.
-- The mean of the process latency is that of Little's law: the integral of what is held over time, divided by what was acked. No
-  tuple carries a time.
+- The mean process latency is computed by Little's law: the integral of the number of held tuples over time, divided by the acked
+  ones. Tuples carry no times.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ __all__ = [
 LAST_KEPT = 8
 """So many of the last windows, late tuples and reported errors of a task are kept as text."""
 PREFIX = "windowing_"
-"""Every exported name begins with it."""
+"""The prefix of every exported name."""
 
 
 class MetricKind(StrEnum):
-    """How numbers of a metric go on: a counter only rises, a gauge is a state."""
+    """How a metric changes: a counter only rises, a gauge is a current value."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
 
 
 class Metric(NamedTuple):
-    """A row of the table. storm: what Storm's UI calls it, empty where it has nothing like it."""
+    """A row of the table. storm: its name in Storm's UI, empty if there is none."""
 
     name: str
     kind: MetricKind
@@ -65,7 +65,7 @@ class Metric(NamedTuple):
 
     @property
     def exported(self) -> str:
-        """The name as Prometheus spells it: with the prefix, and `_total` at the end of a counter."""
+        """The name in Prometheus: with the prefix, and for a counter with `_total` at the end."""
         return f"{PREFIX}{self.name}{'_total' if self.kind is MetricKind.COUNTER else ''}"
 
 
@@ -127,7 +127,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 class FiredWindow(NamedTuple):
-    """A window that fired: its end (or reference), and what the bolt emitted for it, as text."""
+    """A window that fired: its end (or reference), and the bolt's rows for it, as text."""
 
     end_ms: int | None
     emitted: str
@@ -135,10 +135,10 @@ class FiredWindow(NamedTuple):
 
 @dataclass(slots=True)
 class TaskMetrics:
-    """What one task has done so far, or in one batch; task None: all tasks of the component.
+    """The metrics of one task since its start, or in one batch; task None: of all tasks of the component.
 
-    emitted: by stream. late: by reason. execute_ms: at work. process_ms: the sum of the times for which tuples were held, known up
-    to now. errors, windows, late_rows (each with its reason): the last ones, as text, for who looks. The others: see METRICS.
+    emitted: by stream. late: by reason. execute_ms: the time at work. process_ms: the sum of the times for which tuples were held,
+    so far. errors, windows, late_rows (each with its reason): the last ones, as text, for display. The others: see METRICS.
     """
 
     component: str
@@ -166,16 +166,16 @@ class TaskMetrics:
 
     @property
     def execute_latency_ms(self) -> float | None:
-        """How long the task worked for a tuple on average; None before the first."""
+        """The mean time at work for a tuple; None before the first."""
         return self.execute_ms / self.executed if self.executed else None
 
     @property
     def process_latency_ms(self) -> float | None:
-        """How long a tuple was held until its ack on average; None before the first ack."""
+        """The mean time for which a tuple was held until its ack; None before the first ack."""
         return self.process_ms / self.acked if self.acked else None
 
     def add(self, later: TaskMetrics) -> None:
-        """Go on with what the task has done later. Cost: O(streams + reasons).
+        """Add later metrics of the same task. Cost: O(streams + reasons).
 
         >>> words = TaskMetrics("words", 0, {"default": 2}, executed=1, pending=5)
         >>> words.add(TaskMetrics("words", 0, {"default": 1}, executed=1, pending=3))
@@ -221,11 +221,11 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMetrics:
-    """What a topology, or a bolt that stands alone, has done at a time. at_ms: of the clock by which its windows go.
+    """The metrics of a topology, or of a bolt that runs alone, at one time. at_ms: of the clock that its windows use.
 
-    tasks: by component and task. batch: the last one committed, and phases: how long each of its phases took in milliseconds; of a
-    run in micro-batches. lag: how many offsets that batch is behind the end of its sources, and skipped: how many were gone before
-    they were read, by source and partition; of sources that have offsets.
+    tasks: by component and task. batch, phases: for a run in micro-batches, the last committed batch, and the duration of each of
+    its phases in milliseconds. lag: by how many offsets that batch is behind the end of its sources; skipped: how many were lost
+    before they were read; both by source and partition, for sources with offsets.
     """
 
     name: str
@@ -237,17 +237,17 @@ class RunMetrics:
     skipped: Offsets = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        """Return the components as a notebook shows them."""
+        """Return a table of the components for notebooks."""
         title = self.name if self.batch is None else f"{self.name}, batch {self.batch}"
         return html_table(title, _HEADINGS, [_cells(each) for each in self.components().values()])
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain JSON data, which `of` reads."""
+        """Return it as plain JSON data, for `of`."""
         return asdict(self)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> RunMetrics:
-        """Return what `plain` has made. Raises KeyError, TypeError or ValueError for other data.
+        """Restore it from the data of `plain`. Raises KeyError, TypeError or ValueError for other data.
 
         >>> run = RunMetrics(name="words", at_ms=5, tasks=(TaskMetrics("count", 0, executed=2),), batch=1)
         >>> RunMetrics.of(run.plain()) == run
@@ -261,7 +261,7 @@ class RunMetrics:
         return cls(**{name: value for name, value in data.items() if name in known} | {"tasks": tuple(tasks)})
 
     def components(self) -> dict[str, TaskMetrics]:
-        """Return the numbers of each component, all its tasks together."""
+        """Return the metrics of each component, of all its tasks together."""
         found: dict[str, list[TaskMetrics]] = {}
         for each in self.tasks:
             found.setdefault(each.component, []).append(each)
@@ -293,7 +293,7 @@ def _cells(found: TaskMetrics) -> list[object]:
 
 
 def merged(tasks: Iterable[TaskMetrics]) -> TaskMetrics:
-    """Return the numbers of tasks of one component together; its watermark is known when that of each task is.
+    """Return the metrics of several tasks of one component together; the watermark is None unless each task has one.
 
     >>> found = merged([TaskMetrics("sum", 0, pending=2, watermark_ms=7), TaskMetrics("sum", 1, pending=1, watermark_ms=5)])
     >>> found.pending, found.watermark_ms
@@ -319,7 +319,7 @@ class Sample(NamedTuple):
 
 
 def samples(run: RunMetrics) -> Iterator[Sample]:
-    """Yield what exporters say of a run. Cost: O(tasks)."""
+    """Yield the samples of a run for exporters. Cost: O(tasks)."""
     by_name = {metric.name: metric for metric in METRICS}
     for task in run.tasks:
         labels = (run.name, task.component, "" if task.task is None else str(task.task))
@@ -350,7 +350,7 @@ def _values(task: TaskMetrics) -> Iterator[tuple[str, float]]:
 
 
 def metrics_table() -> str:
-    """Return METRICS as a table in Markdown, as docs/operate/monitor.md shows it."""
+    """Return METRICS as a Markdown table, as in docs/operate/monitor.md."""
     lines = ["| name | kind | unit | labels | what | in Storm's UI |", "|---|---|---|---|---|---|"]
     for metric in METRICS:
         cells = (

@@ -1,4 +1,4 @@
-"""ExecutionPlan: what a driver runs, as frozen plain data: stages, the exchanges between them, sinks.
+"""ExecutionPlan: the input of a driver, as frozen plain data: stages, the exchanges between them, and sinks.
 
     sentences ×1: sentences, split
       split == fields(word) ==> count
@@ -7,22 +7,22 @@
     report ×1, stream, depth 2, task 4: report
 
     stage      operators that run together in each of its tasks
-    task       one of the instances of a stage; it holds its windows, and its part of the states
-    exchange   the way of an operator's tuples to another stage, with a grouping
-    depth      a driver that takes a batch through the plan at once goes down depth by depth: a stage reads only stages above it.
-               The stages of depth 0 work where their source is read, in tasks that the driver numbers
-    section    when a stage works in such a batch
+    task       one of the instances of a stage; it has its windows, and its part of the states
+    exchange   the tuples of an operator on their way to another stage, with a grouping
+    depth      a driver that passes a whole batch through the plan runs it depth by depth: a stage reads only stages above it.
+               The stages of depth 0 run where their source is read, in tasks that the driver numbers
+    section    the part of such a batch in which a stage runs
 
 | section | its stages | why |
 |---|---|---|
-| STREAM | windows, and all that leads to one; all of a topology | they keep something from batch to batch: the engine's state |
-| BATCH | the others that read no new values | they may fail and be tried again before anything is written |
-| COMMIT | what writes states, and what reads their new values | all else of the batch is done by then |
+| STREAM | windows, and all stages before one; all of a topology | they keep data from batch to batch: the engine's state |
+| BATCH | the other stages that do not read new state values | they may fail and be retried before anything is written |
+| COMMIT | the writers of states, and the readers of their new values | all other work of the batch is complete |
 
 Compilers: execution/compiler.py for topologies and windowed bolts, trident/planner.py and `TridentPlan.by_section` for Trident.
 
-Laws: an operator that keeps nothing, and whose tuples no grouping sends to a certain task, is *fused*: it runs wherever its tuples
-are made, in one stage or in several; every other operator is in one stage. All others stand in `check`.
+Laws: an operator without windows and states, for whose tuples no grouping chooses a task, is *fused*: it runs where its tuples
+are made, in one stage or in several; every other operator is in one stage. The other laws are in `check`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Operator = str | int
 
 
 class Section(IntEnum):
-    """When a stage works; see above."""
+    """The section in which a stage runs; see above."""
 
     STREAM = 0
     BATCH = 1
@@ -64,10 +64,10 @@ class Section(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Operators that run together. component: what its tasks are called. first: the number of its first task.
+    """Operators that run together. component: the name of its tasks. first: the number of its first task.
 
-    section: None where it works in all of them, as a group of a Trident topology does in one process. states: those whose part i
-    its task i holds. batch_groups: of a Trident topology, those whose batches it works on.
+    section: None if it runs in all of them, as a group of a Trident topology does in one process. states: those of which task i
+    holds part i. batch_groups: for a Trident topology, those whose batches it processes.
     """
 
     id: str
@@ -89,7 +89,7 @@ class Stage:
 
 
 class StageTask(NamedTuple):
-    """Task number `task` of a stage; `number` counts through all tasks of the plan, depth by depth."""
+    """Task number `task` of a stage; `number` is its number among all tasks of the plan, depth by depth."""
 
     number: int
     stage: Stage
@@ -97,17 +97,17 @@ class StageTask(NamedTuple):
 
     @property
     def component(self) -> str:
-        """What the task is called."""
+        """The name of the task."""
         return self.stage.component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Tuples of an operator on their way from a stage to another. stage: empty where they come from outside of the plan.
+    """The tuples of an operator on their way from a stage to another. stage: empty if they come from outside the plan.
 
-    targets: the operators that read them, each with the number of its input. schema: empty for what comes from outside. late:
-    they are the late tuples of a window. to_window: every task of the target is sent their largest timestamps. batch_group: of a
-    Trident topology, the one whose batches they are of.
+    targets: the operators that read them, each with the number of its input. schema: empty for tuples from outside. late:
+    they are the late tuples of a window. to_window: every task of the target also gets their largest timestamps. batch_group: for a
+    Trident topology, the one to whose batches they belong.
     """
 
     id: int
@@ -125,7 +125,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionPlan:
-    """Stages by id, each behind those that it reads; exchanges by id; sinks: the operator of each stream that comes out, by name.
+    """Stages by id, each after those that it reads; exchanges by id; sinks: the operator of each output stream, by name.
 
     >>> from windowing import InputSpout, TopologyBuilder, bolt, execution_plan
     >>> @bolt(output="word string")
@@ -156,13 +156,13 @@ class ExecutionPlan:
     # -- stages and tasks ----------------------------------------------------------------------------------------------
 
     def stage(self, id: str) -> Stage:
-        """Return a stage by its id; ConfigError names the nearest one."""
+        """Return a stage by its id. Raises ConfigError, which names the nearest one."""
         if id not in self.stages:
             raise ConfigError(f"there is no stage {quote(id)}; {did_you_mean(id, self.stages)}")
         return self.stages[id]
 
     def stage_of(self, operator: Operator) -> Stage:
-        """Return the first stage that an operator is in. Cost: O(stages)."""
+        """Return the first stage that contains an operator. Cost: O(stages)."""
         return next(stage for stage in self.stages.values() if operator in stage.operators)
 
     @cached_property
@@ -182,7 +182,7 @@ class ExecutionPlan:
 
     @property
     def widest(self) -> int:
-        """How many tasks work at one depth at most, at least 1."""
+        """The largest number of tasks at one depth, at least 1."""
         return max((len(self.tasks_at(stage.depth)) for stage in self.stages.values()), default=0) or 1
 
     # -- exchanges -----------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class ExecutionPlan:
         """Return the exchanges that lead away from a stage."""
         return tuple(exchange for exchange in self.exchanges if exchange.stage == stage)
 
-    # -- how it is shown -----------------------------------------------------------------------------------------------
+    # -- text and drawings ---------------------------------------------------------------------------------------------
 
     def explain(self) -> str:
         """Return stages, operators, exchanges and sinks as text, for a person."""
@@ -214,17 +214,17 @@ class ExecutionPlan:
     def to_mermaid(self) -> str:
         """Return a drawing of stages and exchanges as Mermaid text; the same for the same plan.
 
-        Sources are rounded, stages with windows have double sides, those with a state are cylinders; late tuples, and what goes in
+        Sources are rounded, stages with windows have double sides, those with a state are cylinders; late tuples, and exchanges in
         the commit phase of Trident, are dotted.
         """
         return mermaid(self.boxes(), self.arrows())
 
     def _repr_svg_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the representation for notebooks."""
         return svg_of(self.boxes(), self.arrows())
 
     def boxes(self) -> Iterator[Box]:
-        """Yield what a drawing shows of each stage, and of what comes from outside."""
+        """Yield the box of each stage, and of each source outside the plan."""
         for source in sorted({exchange.source for exchange in self.exchanges if not exchange.stage}):
             yield Box(source, (source,), "spout")
         for stage in self.stages.values():
@@ -236,14 +236,14 @@ class ExecutionPlan:
             yield Box(stage.id, (head, *titles), shape)
 
     def arrows(self) -> Iterator[Arrow]:
-        """Yield what a drawing shows of each exchange."""
+        """Yield the arrow of each exchange."""
         for exchange in self.exchanges:
             yield Arrow(
                 exchange.stage or exchange.source, exchange.target, str(exchange.grouping), self.is_apart(exchange)
             )
 
     def title(self, operator: Operator) -> str:
-        """Return what a drawing calls an operator."""
+        """Return the name of an operator in drawings."""
         return str(operator)
 
     def line_of(self, operator: Operator) -> str:
@@ -270,13 +270,13 @@ class ExecutionPlan:
             yield from stage.states
 
     def check(self) -> None:
-        """Assert what "correct" means."""
+        """Assert the invariants."""
         assert all(id == stage.id for id, stage in self.stages.items())
         position = {id: number for number, id in enumerate(self.stages)}
         for number, exchange in enumerate(self.exchanges):
             assert exchange.id == number
             target = self.stages[exchange.target]
-            # What an exchange leads to reads it there.
+            # The target stage of an exchange contains the operators that read it.
             assert {operator for operator, _ in exchange.targets} <= set(target.operators)
             if not exchange.stage:
                 continue
@@ -287,16 +287,16 @@ class ExecutionPlan:
             assert target.depth > source.depth or (source.is_spout and target.depth == 0)
             if source.section is not None and target.section is not None:
                 assert source.section <= target.section
-        # Sections share no depth, and tasks are numbered without a gap.
+        # Sections share no depth, and tasks are numbered without gaps.
         sections = {stage.depth: stage.section for stage in self.stages.values() if stage.depth}
         assert all(stage.section is sections[stage.depth] for stage in self.stages.values() if stage.depth)
         assert [task.number for task in self.tasks] == list(range(len(self.tasks)))
-        # A window or a state lies in a task that has a number.
+        # A stage with a window or a state has numbered tasks.
         assert all(stage.depth for stage in self.stages.values() if stage.keeps_window or stage.states)
 
 
 def numbered(stages: Iterable[Stage]) -> dict[str, Stage]:
-    """Return stages by id, their tasks numbered one after the other in this order."""
+    """Return stages by id, with their tasks numbered consecutively in this order."""
     found: dict[str, Stage] = {}
     first = 0
     for stage in stages:

@@ -1,11 +1,12 @@
-"""What each runtime makes of each option: one table. docs/reference/options.md is made of it; drivers log by it what has no effect.
+"""The effect of each option in each runtime, as one table. docs/reference/options.md is generated from it; drivers log by it.
 
-    WORKS              it does there what its documentation says
+    WORKS              it has the documented effect
     Refused(sentence)  an error with this sentence, before anything runs
-    Without(reason)    it means nothing there; a driver that is given it logs that once, at its start
+    Without(reason)    it has no effect there; a driver that gets it logs that once, at its start
 
-Law: nothing is ignored without a word. tests/test_options.py walks the options of decorators, groupings, settings, Trident's
-operations and the arguments of each start, and fails for one without a row. An argument without a cell is none of that runtime.
+Law: no option is ignored silently. tests/test_options.py checks the options of decorators, groupings, settings, Trident's
+operations and the arguments of each start, and fails for one without a row. An argument without a cell does not exist in that
+runtime.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ __all__ = [
 
 
 class LostFieldsWarning(UserWarning):
-    """A bolt sets fields of itself while it runs, and on Spark an instance of it lives for one batch."""
+    """A bolt assigns to its own fields while it runs, but on Spark its instance lives for one batch only."""
 
 
 class Runtime(Enum):
-    """Where a declaration runs; LOCAL is `run_local` and LocalRun."""
+    """The runtimes of a declaration; LOCAL is `run_local` and LocalRun."""
 
     LOCAL = "run_local"
     CLUSTER = "LocalCluster"
@@ -73,13 +74,13 @@ class Runtime(Enum):
 
 
 class Refused(NamedTuple):
-    """An error; `sentence` is a part of it."""
+    """An error that contains `sentence`."""
 
     sentence: str
 
 
 class Without(NamedTuple):
-    """No effect, and why."""
+    """No effect, with the reason."""
 
     reason: str
 
@@ -121,7 +122,7 @@ _OF_BOLTS = {
     "columnar": Refused("here a window is rows; leave it out"),
 }
 _ELSEWHERE = ("output", "name")
-"""Of a Trident window: `output` is an argument of its own, and it is called by `.name()`."""
+"""The options that a Trident window has in another form: `output` is an argument of its own, and `.name()` gives the name."""
 
 WINDOW_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
     option: {
@@ -155,8 +156,8 @@ DECLARER_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
         for name in ("set_num_tasks", "configure", "add_configuration")
     },
 }
-"""The options of `set_spout` and `set_bolt`, and of the declarers that they return. `set_num_tasks` sets the parallelism too; what
-a setting of one component means is in SETTINGS.
+"""The options of `set_spout` and `set_bolt`, and of the declarers that they return. `set_num_tasks` sets the parallelism too; the
+settings of one component are in SETTINGS.
 """
 
 _CUT = Without("the trigger and the source decide how much is in flight")
@@ -169,11 +170,11 @@ _SPARK_CUTS = Without("the trigger and the source decide the size of batches")
 _NO_LOG = Without("only LocalCluster logs each tuple")
 
 _REFUSED = None
-"""Of a kind of topology that has no such setting: topology/config.py says why."""
+"""A kind of topology that has no such setting; topology/config.py has the reason."""
 
 _SETTINGS: dict[str, tuple[Cell | None, ...]] = {
     "message_timeout": (WORKS, WORKS, _WHOLE, _WHOLE),
-    # False is what windows longer than the timeout ask for (topology/rules.py), and on Spark nothing times out.
+    # Windows longer than the timeout need False (topology/rules.py), and on Spark there are no timeouts.
     "enable_message_timeouts": (WORKS, WORKS, WORKS, WORKS),
     "max_spout_pending": (WORKS, WORKS, _CUT, _CUT),
     "acker_executors": (WORKS, _REFUSED, WORKS, _REFUSED),
@@ -259,10 +260,10 @@ TRIDENT_OPERATIONS: Mapping[str, Mapping[Runtime, Cell]] = {
     **{name: {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: WORKS} for name in _OPERATIONS},
     "new_drpc_stream": {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: Refused("a Spark query takes no requests")},
 }
-"""The methods that declare a Trident topology, of whatever object."""
+"""The methods that declare a Trident topology, of all its objects."""
 
 COORDINATED = ("max_spout_pending", "batch_emit_interval", "max_attempts", "retry_delay", "retry_delay_max")
-"""The settings of a Trident topology whose place `coordination=` takes."""
+"""The settings of a Trident topology that `coordination=` replaces."""
 _BY_COORDINATION = Without("coordination= is given and replaces it")
 
 _WITH_BATCHES = (Runtime.CLUSTER, Runtime.TRIDENT)
@@ -291,7 +292,7 @@ _STARTS: dict[str, tuple[Runtime, ...]] = {
 START_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
     option: dict.fromkeys(runtimes, WORKS) for option, runtimes in _STARTS.items()
 }
-"""The arguments with which a runtime is started: of run_local; of LocalCluster, run_topology; of TridentCluster, run_trident; of
+"""The arguments that start a runtime: of run_local; of LocalCluster and run_topology; of TridentCluster and run_trident; of
 `windowed` and its `start`; of submit; of submit_trident.
 """
 
@@ -310,7 +311,7 @@ SINKS: Mapping[str, Mapping[Runtime, Cell]] = {
         "PostgresSink",
     )
 }
-"""What `windowing.spark` has for `sinks=`."""
+"""The classes of `windowing.spark` for `sinks=`."""
 
 _DATA_FRAME = Refused("is a PartitionedSpout in one process")
 
@@ -321,14 +322,14 @@ SOURCES: Mapping[str, Mapping[Runtime, Cell]] = {
     },
     "streaming DataFrame": {Runtime.CLUSTER: _DATA_FRAME, Runtime.TRIDENT: _DATA_FRAME, **dict.fromkeys(_SPARK, WORKS)},
 }
-"""What `sources=` takes, of `windowing.queues` and of Spark; `windowed` reads a DataFrame, which a PartitionedSpout gives."""
+"""The values of `sources=`, of `windowing.queues` and of Spark; `windowed` reads a DataFrame, which a PartitionedSpout provides."""
 
 
 def settings_without_effect(
     runtime: Runtime, config: TopologyConfig, components: Iterable[Component] = (), *, coordinated: bool = False
 ) -> Iterator[str]:
-    """Yield a sentence for each setting, of a topology or of one of its components, that was given another value than its own and
-    means nothing in a runtime. coordinated: it is started with `coordination=`.
+    """Yield a sentence for each setting of a topology or a component that differs from its default and has no effect in a runtime.
+    coordinated: it is started with `coordination=`.
     """
     yield from _without_effect(runtime, config, {key.attribute for key in KEYS}, coordinated=coordinated)
     for component in components:
@@ -353,7 +354,7 @@ def _without_effect(
 
 
 def tasks_without_effect(runtime: Runtime, components: Iterable[Component]) -> Iterator[str]:
-    """Yield a sentence for each component whose number of tasks was given, and means nothing in a runtime."""
+    """Yield a sentence for each component whose number of tasks is given but has no effect in a runtime."""
     for component in components:
         option = "set_spout parallelism" if component.is_spout else "set_bolt parallelism"
         cell = DECLARER_OPTIONS[option].get(runtime)
@@ -362,7 +363,7 @@ def tasks_without_effect(runtime: Runtime, components: Iterable[Component]) -> I
 
 
 def windows_without_effect(runtime: Runtime, bolt: WindowedBolt) -> Iterator[str]:
-    """Yield a sentence for each option of a windowed bolt that was given, and that means nothing in a runtime."""
+    """Yield a sentence for each option of a windowed bolt that is given but has no effect in a runtime."""
     usual = WindowConfig(length=Count(1), slide=Count(1))
     for option, attribute in (
         ("watermark_interval", "watermark_interval_ms"),
@@ -382,9 +383,9 @@ def announce(
     *,
     coordinated: bool = False,
 ) -> None:
-    """Say what of a topology has no effect in a runtime, and warn of what is lost there; for a driver, once, at its start.
+    """Log the options of a topology without effect in a runtime, and warn of fields that are lost; called once, at the start.
 
-    log: takes a format and its arguments, as the methods of a logger do. coordinated: it is started with `coordination=`.
+    log: takes a format and its arguments, like the methods of a logger. coordinated: it is started with `coordination=`.
     """
     known = list(components)
     sentences = list(settings_without_effect(runtime, config, known, coordinated=coordinated))
@@ -399,7 +400,7 @@ def announce(
 
 
 def announce_bolt(runtime: Runtime, log: Callable[..., object], bolt: WindowedBolt) -> None:
-    """Say the same of a windowed bolt that runs alone. Raises ConfigError for one that asks for tick tuples."""
+    """Log the same for a windowed bolt that runs alone. Raises ConfigError for one that requests tick tuples."""
     for sentence in (*windows_without_effect(runtime, bolt), *_own_without_effect(bolt)):
         log("%s", sentence)
     if runtime is Runtime.WINDOWED:
@@ -407,7 +408,7 @@ def announce_bolt(runtime: Runtime, log: Callable[..., object], bolt: WindowedBo
 
 
 def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
-    """Yield a sentence for each setting that a bolt asks for itself: without a topology nobody reads it."""
+    """Yield a sentence for each setting of a bolt itself, because settings have an effect only in a topology."""
     settings = own_settings(bolt)
     values, _ = read_settings(settings.items(), "bolt")
     if ComponentConfig.of(values).tick_tuple_freq_ms is not None:
@@ -429,7 +430,7 @@ def _warn_of_lost_fields(title: str, declared: Declaration | WindowedBolt, state
 
 
 def lost_fields(title: str, target: Any, stateful: bool) -> str | None:
-    """Return the sentence about a bolt that keeps in itself what Spark does not keep, None where nothing is lost."""
+    """Return the sentence about a bolt whose fields are lost on Spark, None if none are."""
     of_class = None if stateful else class_of(target)
     fields = [] if of_class is None else fields_set(of_class)
     if not fields:

@@ -51,7 +51,7 @@ from windowing.errors import (
     FailedException,
     quote,
 )
-from windowing.execution.compatibility import same
+from windowing.execution.compatibility import same_json
 from windowing.local.router import Delivery, Router
 from windowing.local.tasks import BoltCollector, BoltTask, Task, TaskParts
 from windowing.local.windowed import MessageChannel, WindowedBoltTask
@@ -315,7 +315,7 @@ class CheckpointTask(Task):
     def open(self) -> None:
         definition = self._provider.record(DEFINITION)
         stored = {} if definition is None else definition["bolts"]
-        self._is_defined = same(definition, self._definition)
+        self._is_defined = same_json(definition, self._definition)
         for bolt, executor in self._bolts:
             if executor is not None:
                 executor.recover(self.record, new=bolt.context.component not in stored)

@@ -32,7 +32,7 @@ from typing import Any
 from windowing.acking.acker import Acker
 from windowing.acking.pending import RetryPolicy, SpoutPending
 from windowing.errors import CheckpointError, ConfigError, quote
-from windowing.execution.compatibility import Place, compare, of_states, read
+from windowing.execution.compatibility import DefinitionLocation, compare, of_states, read
 from windowing.execution.support import Runtime, announce
 from windowing.local.checkpoints import (
     DEFINITION,
@@ -108,7 +108,7 @@ class StatesInUse:
                 f"{what} have checkpoints but no definition of what they are of; restore all of the store from one copy, or begin "
                 "with new states; nothing was reset"
             )
-        place = Place(
+        place = DefinitionLocation(
             what,
             f"the definition of {what}",
             "restore the old definition, or begin with new states (another state_path=, say); nothing was reset",

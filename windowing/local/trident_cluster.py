@@ -45,7 +45,7 @@ from windowing.errors import (
     SupersededError,
     quote,
 )
-from windowing.execution.compatibility import Place, compare, header, read, same
+from windowing.execution.compatibility import DefinitionLocation, compare, header, read, same_json
 from windowing.execution.plan import Stage
 from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
@@ -138,7 +138,7 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -
     stored, wanted = state.read(_NAME) or {}, header() | plan.windows()
     if begun:
         what = f"the windows kept for topology {plan.name!r}"
-        place = Place(
+        place = DefinitionLocation(
             what,
             f"the definition of {what}",
             "restore the old topology, or begin with new records and new states; nothing was reset",
@@ -147,7 +147,7 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -
         )
         bare = isinstance(stored, dict) and "format" not in stored  # no header: written by an earlier version
         compare(read({**header(), "windows": stored} if bare else stored, place), wanted, place)
-    if not same(stored, wanted) and (stored or wanted["windows"]):
+    if not same_json(stored, wanted) and (stored or wanted["windows"]):
         state.write({_NAME: wanted})
 
 

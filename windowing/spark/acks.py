@@ -34,7 +34,7 @@ from typing import Any
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from windowing.acking.batches import BatchLedger, BatchRecord, News
+from windowing.acking.batches import BatchLedger, BatchRecord, RootOutcome
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.errors import AckError, CorruptStateError, SnapshotError, SourceError, describe_error
 from windowing.queues.spout import PartitionedSpout, Root
@@ -80,7 +80,7 @@ class AckLog:
                     f"{self._folder.of(_name(batch, 'batch'))} is missing: the acks of that batch; {_WAY_OUT}"
                 )
             try:
-                ledger.take(self._record(batch))
+                ledger.apply(self._record(batch))
             except AckError as problem:
                 raise CorruptStateError(
                     f"the acks of batch {batch} do not fit: {problem.args[0]}; {_WAY_OUT}"
@@ -192,14 +192,14 @@ class Acks:
             )
             failpoints.hit("before_ledger", batch)
             self._log.compact(self._ledger)
-            self._ledger.take(record)
+            self._ledger.apply(record)
             self._log.write(record)
             failpoints.hit("after_ledger", batch)
 
     def settle(self) -> None:
         """Notify the spouts of what is committed by now. Cost: nothing without news, else a look-up in Spark's log of commits."""
         with self._lock:
-            waiting = self._ledger.next_news
+            waiting = self._ledger.next_outcome
             if waiting is not None and (self._home / "commits").exists(str(waiting)):
                 self._notify_now(waiting)
 
@@ -233,13 +233,13 @@ class Acks:
 
     def _notify_now(self, upto: int) -> None:
         """Notify the spouts, and write that down: it may be long until the next batch does."""
-        if self._ledger.news(upto):
+        if self._ledger.outcomes(upto):
             self._notify(upto)
             self._log.told(upto)
 
     def _notify(self, upto: int) -> None:
         """Notify the spouts of all news of batches up to a committed one, oldest first."""
-        news = self._ledger.news(upto)
+        news = self._ledger.outcomes(upto)
         for batch in sorted({each.batch for each in news}):
             failpoints.hit("before_ack", batch)
             for each in news:
@@ -248,7 +248,7 @@ class Acks:
             failpoints.hit("after_ack", batch)
         self._ledger.notified(upto)
 
-    def _notify_one(self, news: News) -> None:
+    def _notify_one(self, news: RootOutcome) -> None:
         name, spout = self._spouts[news.root & ((1 << SOURCE_BITS) - 1)]
         root = Root(news.root >> SOURCE_BITS, *news.payload)
         try:

@@ -33,7 +33,7 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution import compatibility
-from windowing.execution.compatibility import Definition, Place
+from windowing.execution.compatibility import Definition, DefinitionLocation
 from windowing.spark.hadoop import Folder
 
 __all__ = [
@@ -123,7 +123,7 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
     folder = Folder(spark, checkpoint) / "windowing"
     found = _stored(folder)
     if found is not None:
-        place = Place(f"checkpoint {checkpoint}", folder.of(FILE), _ANEW, format=FORMAT)
+        place = DefinitionLocation(f"checkpoint {checkpoint}", folder.of(FILE), _ANEW, format=FORMAT)
         compatibility.compare(found, wanted, place, lambda: pending_batch(spark, checkpoint))
     elif _batches(Folder(spark, checkpoint) / "offsets"):
         raise CheckpointError(
@@ -197,7 +197,7 @@ def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
 
 def _stored(folder: Folder) -> Definition | None:
     path = folder.of(FILE)
-    place = Place(path, path, format=FORMAT, older=_OLDER)
+    place = DefinitionLocation(path, path, format=FORMAT, older=_OLDER)
     return compatibility.parsed(folder.read(FILE), place) if folder.exists(FILE) else None
 
 

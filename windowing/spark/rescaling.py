@@ -117,7 +117,7 @@ def _rescale(spark: SparkSession, old: str, new: str, change_of: Callable[[], _C
     _write_logs(spark, old, new)
     if change.takes_acks:
         definition.continue_from(spark, old, new)
-        AckLog(spark, new).keep(AckLog(spark, old).ledger(last).begun_anew())
+        AckLog(spark, new).keep(AckLog(spark, old).ledger(last).continued_ledger())
     control_folder(spark, new).make()
     home.write(definition.FILE, json.dumps(after.definition, indent=1, sort_keys=True).encode())
     failpoints.hit("after_rescaled_logs", 0)

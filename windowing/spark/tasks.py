@@ -309,7 +309,7 @@ class _BoltCollector(StormNames):
     """What a Bolt that acks by itself emits to. Of the anchors only the roots are kept: within the batch the batch is the tree."""
 
     def __init__(self, caller: BoltCaller, component: str, choose: Callable[[EmittedRow], Targets]) -> None:
-        self._caller, self._who, self._choose = caller, component, choose
+        self._caller, self._owner, self._choose = caller, component, choose
         self.reported = 0
         self.errors: list[str] = []
         self._open: dict[int, Tuple] = {}
@@ -353,7 +353,7 @@ class _BoltCollector(StormNames):
         """Log the error; nothing stops."""
         self.reported += 1
         keep_error(self.errors, error)
-        _log.warning("bolt %r reports %s", self._who, describe_error(error))
+        _log.warning("bolt %r reports %s", self._owner, describe_error(error))
 
     def begin(self, tuple: Tuple | None) -> None:
         if tuple is not None:
@@ -374,6 +374,6 @@ class _BoltCollector(StormNames):
     def _settle(self, tuple: Tuple, how: str) -> None:
         if self._open.pop(id(tuple), None) is None:
             raise BoltError(
-                f"bolt {self._who!r} {how} {quote(tuple)}, which is not open: it was settled before, or is no tuple of this "
+                f"bolt {self._owner!r} {how} {quote(tuple)}, which is not open: it was settled before, or is no tuple of this "
                 "batch; settle each tuple once"
             )

@@ -15,7 +15,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from windowing.execution import compatibility
-from windowing.execution.compatibility import Definition, Place
+from windowing.execution.compatibility import Definition, DefinitionLocation
 from windowing.execution.plan import Section, Stage
 from windowing.spark import definition
 from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState
@@ -56,7 +56,9 @@ class TridentDealing:
         ):
             stored = plan.stream(found["trident"]["partitions"], found["trident"]["states"])
             wanted = {**found, **(stored if plan is self._now else _renumbered(stored, found))}
-            compatibility.compare(found, wanted, Place(f"checkpoint {checkpoint}, {given}=", path, way_out))
+            compatibility.compare(
+                found, wanted, DefinitionLocation(f"checkpoint {checkpoint}, {given}=", path, way_out)
+            )
         self._moves = moves(self._now, self._becomes)
         self.before = StoredPlan(_stages(self._now), found["trident"]["partitions"], found)
         self._partitions = partitions_for(self._becomes.widest)

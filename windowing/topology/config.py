@@ -306,11 +306,11 @@ class Misplaced(NamedTuple):
     """Settings that one kind of topology refuses: the reason for each attribute, and the end of the sentence."""
 
     reasons: Mapping[str, str]
-    says: str
+    ending: str
 
     def sentence(self, attribute: str) -> str:
         """Return the part of the refusal that follows the name of the setting."""
-        return f"({self.reasons[attribute]}) {self.says}"
+        return f"({self.reasons[attribute]}) {self.ending}"
 
 
 IN_TRIDENT = Misplaced(

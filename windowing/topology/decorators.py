@@ -231,11 +231,11 @@ def _outputs(output: _Output | None, config: WindowConfig) -> Mapping[str, Schem
 
 
 def _refuse_dead_letters(streams: tuple[str, ...]) -> None:
-    taken = [stream for stream in streams if stream.lower() == DEAD_LETTERS]
-    if taken:
+    conflicting = [stream for stream in streams if stream.lower() == DEAD_LETTERS]
+    if conflicting:
         raise ConfigError(
             f"on_error='dead_letter' sends the windows that fail to the stream {DEAD_LETTERS!r}, and the bolt has a stream "
-            f"{taken[0]!r} of its own; give that one another name"
+            f"{conflicting[0]!r} of its own; give that one another name"
         )
 
 

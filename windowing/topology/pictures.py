@@ -41,19 +41,23 @@ def svg_of(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
             if arrow.source in column and arrow.target in column:
                 column[arrow.target] = min(len(drawn), max(column[arrow.target], column[arrow.source] + 1))
     filled: dict[int, int] = {}
-    places: dict[str, tuple[int, int]] = {}
+    positions: dict[str, tuple[int, int]] = {}
     for box in drawn:
         at = column[box.name]
         row = filled[at] = filled.get(at, 0) + 1
-        places[box.name] = (_MARGIN + at * (_WIDTH + _RIGHT), _MARGIN + (row - 1) * (_HEIGHT + _BELOW))
+        positions[box.name] = (_MARGIN + at * (_WIDTH + _RIGHT), _MARGIN + (row - 1) * (_HEIGHT + _BELOW))
     width = 2 * _MARGIN + (max(column.values(), default=0) + 1) * (_WIDTH + _RIGHT) - _RIGHT
     height = 2 * _MARGIN + max(filled.values(), default=1) * (_HEIGHT + _BELOW) - _BELOW
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="12">',
     ]
-    parts += [_arrow_svg(arrow, places) for arrow in arrows_drawn if arrow.source in places and arrow.target in places]
-    parts += [_box_svg(box, *places[box.name]) for box in drawn]
+    parts += [
+        _arrow_svg(arrow, positions)
+        for arrow in arrows_drawn
+        if arrow.source in positions and arrow.target in positions
+    ]
+    parts += [_box_svg(box, *positions[box.name]) for box in drawn]
     return "".join([*parts, "</svg>"])
 
 
@@ -70,8 +74,8 @@ def _box_svg(box: Box, x: int, y: int) -> str:
     return f"<g><title>{escape(', '.join(box.lines))}</title>{frame}{''.join(lines)}</g>"
 
 
-def _arrow_svg(arrow: Arrow, places: dict[str, tuple[int, int]]) -> str:
-    (x1, y1), (x2, y2) = places[arrow.source], places[arrow.target]
+def _arrow_svg(arrow: Arrow, positions: dict[str, tuple[int, int]]) -> str:
+    (x1, y1), (x2, y2) = positions[arrow.source], positions[arrow.target]
     x1, y1, y2 = x1 + _WIDTH, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
     half, dashes = (x1 + x2) // 2, ' stroke-dasharray="4 3"' if arrow.dotted else ""
     line = f'<path d="M{x1} {y1}C{half} {y1} {half} {y2} {x2 - 7} {y2}" fill="none" stroke="#5b6878"{dashes}/>'

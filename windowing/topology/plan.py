@@ -261,8 +261,8 @@ class Topology:
         emits, its late stream, or the dead letters of a bolt with `on_error="dead_letter"`.
         """
         window = component.window
-        asked = window is not None and window.config.on_error is OnError.DEAD_LETTER
-        return (asked or not component.outputs[stream].dead) and not self.readers(component.id, stream)
+        is_kept = window is not None and window.config.on_error is OnError.DEAD_LETTER
+        return (is_kept or not component.outputs[stream].dead) and not self.readers(component.id, stream)
 
     def setting(self, component: str, name: str) -> Any:
         """Return the value of a setting for a component: its own if it has one, else the topology's."""

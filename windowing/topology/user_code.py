@@ -75,7 +75,7 @@ _OURS = (row_of.__code__.co_filename, __file__)
 
 
 def user_code_error(
-    who: str,
+    owner: str,
     problem: BaseException,
     where: str,
     file: str | None,
@@ -84,7 +84,7 @@ def user_code_error(
 ) -> BoltError:
     """Return the error for a component that raised `problem`; use `raise ... from problem`.
 
-    who: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: the file of the user's code, from
+    owner: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: the file of the user's code, from
     `file_of`. ours: files of the library that may be in the traceback. home: the location to name if no line of the user's
     code was running (a row that was returned), from `home_of`. KeyboardInterrupt, GeneratorExit and the like are raised again
     unchanged, with a note that names the component (`ended_in`), because they may be meant for other code.
@@ -92,11 +92,11 @@ def user_code_error(
     line = _user_line(problem.__traceback__, file, (*_OURS, *ours)) or home
     at = f" ({line})" if line else ""
     if not isinstance(problem, Exception | SystemExit):
-        problem.add_note(f"{_ENDED}{who} failed {where}: {describe_error(problem)}{at}")
+        problem.add_note(f"{_ENDED}{owner} failed {where}: {describe_error(problem)}{at}")
         raise problem
     if isinstance(problem, RowError):
-        return BoltError(f"{who} emitted a wrong row {where}: {problem.args[0]}{at}")
-    return BoltError(f"{who} failed {where}: {describe_error(problem)}{at}")
+        return BoltError(f"{owner} emitted a wrong row {where}: {problem.args[0]}{at}")
+    return BoltError(f"{owner} failed {where}: {describe_error(problem)}{at}")
 
 
 def ended_in(problem: BaseException) -> BoltError | None:
@@ -149,12 +149,12 @@ def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, .
 
 
 class UserCode:
-    """One task's instance of a user's class, None for a function; exceptions of its code are attributed to `who`."""
+    """One task's instance of a user's class, None for a function; exceptions of its code are attributed to `owner`."""
 
-    __slots__ = ("_method", "_target", "_who", "instance")
+    __slots__ = ("_method", "_owner", "_target", "instance")
 
-    def __init__(self, who: str, target: Callable[..., Any], method: str | None) -> None:
-        self._who, self._target, self._method = who, target, method
+    def __init__(self, owner: str, target: Callable[..., Any], method: str | None) -> None:
+        self._owner, self._target, self._method = owner, target, method
         self.instance: Any = None
 
     @property
@@ -181,7 +181,7 @@ class UserCode:
 
     def user_code_error(self, problem: BaseException, where: str) -> BaseException:
         """Return the error to raise `from` an exception of the code."""
-        return user_code_error(self._who, problem, where, self._file, (__file__,))
+        return user_code_error(self._owner, problem, where, self._file, (__file__,))
 
 
 # -- timestamp functions ---------------------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ class BoltCaller(UserCode):
         """Make the instance and prepare it; a stateful bolt is prepared by `prepare`, after its `init_state`."""
         declaration = self._component.declaration
         assert declaration.target is not None
-        self._who = context.called("bolt")
+        self._owner = context.called("bolt")
         if not declaration.is_class:
             self._call = declaration.target
             return
@@ -514,7 +514,7 @@ class BoltRunner(UserCode):
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
         if isinstance(context, TaskContext):
-            self._who = context.called("bolt")
+            self._owner = context.called("bolt")
         if not self._bolt.is_class:
             self._call = self._bolt.target
             return
@@ -562,7 +562,7 @@ class BoltRunner(UserCode):
     def user_code_error(self, problem: BaseException, where: str) -> BoltError:
         """Return the BoltError that names this bolt; for a wrong row it names the first line of the bolt's code."""
         home = home_of(self._target, self._method) if isinstance(problem, RowError) else None
-        return user_code_error(self._who, problem, where, self._file, (__file__,), home)
+        return user_code_error(self._owner, problem, where, self._file, (__file__,), home)
 
     def _collect(self, window: TupleWindow) -> list[Emission]:
         collector = Collector(self._bolt)

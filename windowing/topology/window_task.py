@@ -177,7 +177,7 @@ class WindowTask:
         """Call the bolt's `cleanup`, once."""
         self.runner.close()
 
-    # -- tuples and turns ----------------------------------------------------------------------------------------------
+    # -- tuples and advances -------------------------------------------------------------------------------------------
 
     def columns(self, rows: Sequence[Any], streams: str | Sequence[str] = DEFAULT_STREAM) -> TupleColumns:
         """Return the values that the windows need of these rows. Raises ConfigError for a row without its key, source or id."""
@@ -317,9 +317,9 @@ class WindowTask:
     def _failure(self, window: TupleWindow, error: BoltError) -> WindowFailed:
         """Return the action of `on_error`, or raise if that is to raise."""
         cause, action = error.__cause__, self.config.on_error
-        asked = isinstance(cause, FailedException)
+        failed_by_user = isinstance(cause, FailedException)
         if action is OnError.RAISE:
-            if not asked or self._fail_target is FailTarget.RUN:
+            if not failed_by_user or self._fail_target is FailTarget.RUN:
                 raise error
             if self._fail_target is FailTarget.BATCH:
                 assert cause is not None
@@ -327,7 +327,9 @@ class WindowTask:
             action = OnError.FAIL
         self.failures += 1
         tuples = () if self._failed is None else self._failed.fail(window)
-        return WindowFailed(window, error, action, not asked or isinstance(cause, ReportedFailedException), tuples)
+        return WindowFailed(
+            window, error, action, not failed_by_user or isinstance(cause, ReportedFailedException), tuples
+        )
 
 
 # -- FailedTuples ------------------------------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ class TaskCode(UserCode):
 
     def user_code_error(self, problem: BaseException, where: str) -> BaseException:
         """Return the error to raise `from` an exception of the code; a FailedException is returned unchanged."""
-        return raised(self._who, problem, where, self._file)
+        return raised(self._owner, problem, where, self._file)
 
 
 def raised(who: str, problem: BaseException, where: str, file: str | None = None) -> BaseException:
@@ -299,12 +299,12 @@ class UserProcessor(TridentProcessor):
     """Calls user code on each row. `who`: its name in errors; `record`: converts a row into the argument of the code."""
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any]) -> None:
-        self._who, self._code, self._record = who, code, record
+        self._owner, self._code, self._record = who, code, record
         self._task: TaskCode
         self._call: Callable[..., Any]
 
     def prepare(self, context: Any) -> None:
-        self._task = self._code.open(self._who, context)
+        self._task = self._code.open(self._owner, context)
         self._call = self._task.call
 
     def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:
@@ -533,7 +533,7 @@ class InitProcessor(TridentProcessor):
     """Reduces each row to the fields that are read later, and the first value of each combiner. Cost: O(combiners) per row."""
 
     def __init__(self, who: str, schema: Schema, kept: tuple[str, ...], combiners: tuple[AggregatorPart, ...]) -> None:
-        self._who = who
+        self._owner = who
         self._pick = picker(schema, kept)
         self._inits = [
             (part.aggregator.init, recorder(schema, part.inputs), RowMaker(part.output).one) for part in combiners
@@ -549,7 +549,7 @@ class InitProcessor(TridentProcessor):
                     begun += make((init(record(row)),))
                 made.append(begun)
         except (Exception, SystemExit) as problem:
-            raise raised(self._who, problem, f"on {quote(row)}") from problem
+            raise raised(self._owner, problem, f"on {quote(row)}") from problem
         return made
 
 
@@ -570,7 +570,7 @@ class AggregateProcessor(TridentProcessor):
         partial: bool,
     ) -> None:
         folds = [fold_of(part, schema) for part in parts]
-        self._who = who
+        self._owner = who
         self._fold: BatchFold = folds[0] if len(folds) == 1 else _Chained(folds)
         self._group, self._emits, self._partial = group, emits, partial
         self._key = None if group is None else key_picker(schema, group)
@@ -599,7 +599,7 @@ class AggregateProcessor(TridentProcessor):
                     found = slot.keys[key] = [self._pick(row), self._fold.start(slot.batch.id, self.report)]
                 found[1] = self._fold.add(found[1], row)
         except BaseException as problem:
-            raise raised(self._who, problem, f"on {quote(row)}") from problem
+            raise raised(self._owner, problem, f"on {quote(row)}") from problem
         return []
 
     def finish_batch(self, slot: AggregateSlot) -> list[Row]:
@@ -612,7 +612,7 @@ class AggregateProcessor(TridentProcessor):
                 slot.value = self._fold.start(slot.batch.id, self.report)
             return self._fold.rows(slot.value)
         except BaseException as problem:
-            raise raised(self._who, problem, f"at the end of batch {quote(slot.batch.id)}") from problem
+            raise raised(self._owner, problem, f"at the end of batch {quote(slot.batch.id)}") from problem
 
     def _speaks(self, batch: ProcessorContext) -> bool:
         """Return whether this partition emits a row even without tuples."""

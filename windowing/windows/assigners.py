@@ -138,8 +138,8 @@ class DurationDuration:
             yield from self.due(state, since, beyond)
 
     def horizon(self, state: QueueProgress, until: int) -> int:
-        last_gone = end_after(until, self._slide, self._offset) - (self.length_ms or 0)
-        return state.buffer.position_after(min(last_gone, until), state.horizon)
+        last_expired = end_after(until, self._slide, self._offset) - (self.length_ms or 0)
+        return state.buffer.position_after(min(last_expired, until), state.horizon)
 
     def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
         buffer = state.buffer
@@ -210,9 +210,9 @@ class CountCount(_CountSlide):
             yield self._firing(state, end, nominal)
 
     def horizon(self, state: QueueProgress, until: int) -> int:
-        return max(self._gone(state.numbered_upto), state.horizon)
+        return max(self._horizon_of(state.numbered_upto), state.horizon)
 
-    def _gone(self, numbered: int) -> int:
+    def _horizon_of(self, numbered: int) -> int:
         return min((numbered // self._slide + 1) * self._slide - self._length, numbered)
 
     def steps(self, state: QueueProgress) -> Iterator[ArrivalStep]:
@@ -225,7 +225,7 @@ class CountCount(_CountSlide):
             if skipped_to > number:
                 yield ArrivalStep(number, None, skipped_to, spread=True)
             if following <= end:
-                yield ArrivalStep(following - 1, self._firing(state, following, following), self._gone(following))
+                yield ArrivalStep(following - 1, self._firing(state, following, following), self._horizon_of(following))
             number = following
 
 
@@ -247,9 +247,9 @@ class DurationCount(_CountSlide):
             yield self._firing(state, end, end)
 
     def horizon(self, state: QueueProgress, until: int) -> int:
-        return self._gone(state, state.numbered_upto)
+        return self._horizon_of(state, state.numbered_upto)
 
-    def _gone(self, state: QueueProgress, numbered: int) -> int:
+    def _horizon_of(self, state: QueueProgress, numbered: int) -> int:
         if numbered <= state.horizon:
             return state.horizon
         newest = state.buffer.timestamp_at(numbered - 1)
@@ -261,11 +261,11 @@ class DurationCount(_CountSlide):
         state.numbered_upto = end
         while number < end:
             same_until = state.buffer.position_after(state.buffer.timestamp_at(number), number)
-            gone = self._gone(state, number + 1)
-            if gone > state.horizon:
-                yield ArrivalStep(number, None, gone)
+            horizon = self._horizon_of(state, number + 1)
+            if horizon > state.horizon:
+                yield ArrivalStep(number, None, horizon)
             for at in range((number // slide + 1) * slide, same_until + 1, slide):
-                yield ArrivalStep(at - 1, self._firing(state, at, at), gone)
+                yield ArrivalStep(at - 1, self._firing(state, at, at), horizon)
             number = same_until
 
 

@@ -302,9 +302,9 @@ def max_events_in_memory(given: Mapping[str, Any], storm: bool, on_error: str) -
             f"max_events_in_memory is a whole number of at least {MIN_EVENTS_IN_MEMORY}, got {quote(limit)}; "
             "write 50_000, say; a window that fits into memory needs none"
         )
-    asked = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
+    options = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
     for option, why in _NOT_IN_PAGES.items():
-        if asked.get(option):
+        if options.get(option):
             value = quote(given[option])
             raise ConfigError(
                 f"max_events_in_memory={limit} cannot go with {option}={value}, which {why}; leave out one"
@@ -328,9 +328,9 @@ def message_id(given: Mapping[str, Any], storm: bool) -> None:
                 "waits for its tuples to come again; add message_id='field', or leave it out"
             )
         return
-    asked = {**given, "semantics": "storm" if storm else None}
+    options = {**given, "semantics": "storm" if storm else None}
     for option, why in _NOT_IN_RECOVERY.items():
-        if asked.get(option) is not None:
+        if options.get(option) is not None:
             raise ConfigError(
                 f"message_id={quote(given['message_id'])} cannot go with {option}={quote(given[option])}, {why}; "
                 "leave out one"
@@ -421,9 +421,9 @@ def columnar(given: Mapping[str, Any], storm: bool, on_error: str, measures: Seq
         raise ConfigError(
             f"columnar is 'arrow' or 'numpy', got {quote(form)}; window.get() is then a pyarrow.Table, or numpy arrays by name"
         )
-    asked = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
+    options = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
     for option, why in _NOT_IN_COLUMNS.items():
-        if asked.get(option):
+        if options.get(option):
             raise ConfigError(
                 f"columnar={form!r} cannot go with {option}={quote(given[option])}, which {why}; leave out one"
             )

@@ -31,9 +31,9 @@ DEFAULT_CHANNEL = ""
 class ProcessedIds:
     """A set of whole numbers that keeps the greatest ones and counts all below `floor` as members. Cost: O(1) an id, amortised.
 
-    >>> seen = ProcessedIds(remembered=2)
-    >>> for id in (1, 3, 7, 8): seen.add(id)
-    >>> [id in seen for id in (0, 2, 3, 5, 7, 8)], seen.floor
+    >>> processed = ProcessedIds(remembered=2)
+    >>> for id in (1, 3, 7, 8): processed.add(id)
+    >>> [id in processed for id in (0, 2, 3, 5, 7, 8)], processed.floor
     ([True, True, True, False, True, True], 3)
     """
 
@@ -68,10 +68,10 @@ class ProcessedIds:
     @classmethod
     def of(cls, data: list[Any]) -> ProcessedIds:
         """Restore the ids from the data of `plain`."""
-        seen = cls()
-        seen.floor = data[0]
-        seen._ids = set(accumulate(data[1:]))
-        return seen
+        processed = cls()
+        processed.floor = data[0]
+        processed._ids = set(accumulate(data[1:]))
+        return processed
 
 
 class Deduplicator:
@@ -85,10 +85,10 @@ class Deduplicator:
     ([0, 1, 3], [1], 2)
     """
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, owner: str) -> None:
         self.duplicates = 0
-        self._who = who
-        self._seen: dict[Hashable, ProcessedIds] = {}
+        self._owner = owner
+        self._processed: dict[Hashable, ProcessedIds] = {}
 
     def new_positions(self, ids: Sequence[Any], channels: Sequence[Hashable] | None = None) -> list[int]:
         """Add the ids and return the positions of the new ones. Raises ConfigError for an id that is no whole number, and then adds
@@ -97,30 +97,30 @@ class Deduplicator:
         for id in ids:
             if type(id) is not int:
                 raise ConfigError(
-                    f"{self._who}: the message id is {quote(id)}, wanted a whole number that rises on each channel (an offset, "
+                    f"{self._owner}: the message id is {quote(id)}, wanted a whole number that rises on each channel (an offset, "
                     "say); name another field, or leave message_id= out"
                 )
         kept: list[int] = []
         new: dict[Hashable, set[int]] = {}
         for at, id in enumerate(ids):
             channel = DEFAULT_CHANNEL if channels is None else channels[at]
-            seen, now = self._seen.get(channel), new.setdefault(channel, set())
-            if id in now or (seen is not None and id in seen):
+            processed, now = self._processed.get(channel), new.setdefault(channel, set())
+            if id in now or (processed is not None and id in processed):
                 continue
             now.add(id)
             kept.append(at)
         for channel, found in new.items():  # after all ids were looked up, because add may raise the floor
-            seen = self._seen.setdefault(channel, ProcessedIds())
+            processed = self._processed.setdefault(channel, ProcessedIds())
             for id in sorted(found):
-                seen.add(id)
+                processed.add(id)
         self.duplicates += len(ids) - len(kept)
         return kept
 
     def plain(self) -> list[Any]:
         """Return the ids of all channels as plain data."""
-        return [[channel, seen.plain()] for channel, seen in self._seen.items()]
+        return [[channel, processed.plain()] for channel, processed in self._processed.items()]
 
     def restore(self, data: list[Any], duplicates: int = 0) -> None:
         """Restore the ids of all channels from the data of `plain`."""
-        self._seen = {key_of(channel): ProcessedIds.of(ids) for channel, ids in data}
+        self._processed = {key_of(channel): ProcessedIds.of(ids) for channel, ids in data}
         self.duplicates = duplicates

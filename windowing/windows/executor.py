@@ -405,7 +405,7 @@ class WindowedBoltExecutor:
         if self._event_time and self._judge(timestamp) in (None, LateReason.LATE):
             self.track(stream, timestamp, source)
 
-    # -- turns ---------------------------------------------------------------------------------------------------------
+    # -- watermark advances --------------------------------------------------------------------------------------------
 
     def turn(self) -> Iterator[Effect]:
         """Advance the watermark (on processing time: tick): raise W if possible and fire the windows that are due."""

@@ -110,7 +110,7 @@ class RangeView:
     def new(self) -> Sequence[Any]:
         if self._fired_at is None:
             return self._buffer.slice(max(self._low, self._last_high), self._high)
-        return self._buffer.came_after(self._low, self._high, self._fired_at, all_from=self._last_high)
+        return self._buffer.arrived_after(self._low, self._high, self._fired_at, all_from=self._last_high)
 
     def expired(self) -> Sequence[Any]:
         if self._last is not None:
@@ -120,7 +120,7 @@ class RangeView:
             return []
         if self._fired_at is None:
             return self._buffer.slice(self._last_low, high)
-        return self._buffer.came_before(self._last_low, high, self._fired_at)
+        return self._buffer.arrived_before(self._last_low, high, self._fired_at)
 
     def aggregate(self) -> Any:
         if self._fold is None:

@@ -93,7 +93,7 @@ class TaskMachine(ABC):
         refuse_options(config, type(self).__name__, self.not_done)
 
     @abstractmethod
-    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
+    def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
         """Yield the effects of an advance of the watermark from `since` to `until`."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class TaskMachine(ABC):
         if since is not None and watermark <= since:
             return NO_EFFECTS
         self.watermark = watermark
-        return self.guard.run(self._turn(since, watermark))
+        return self.guard.run(self._advance(since, watermark))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Advance W to clock - 1 ms (processing time), since this millisecond may bring more tuples."""
@@ -279,9 +279,9 @@ class KeyedMachine(WindowMachine, Generic[T]):
             self._sequence += len(timestamps)
             self._tally.accepted += len(timestamps)
 
-    # -- turns ---------------------------------------------------------------------------------------------------------
+    # -- watermark advances --------------------------------------------------------------------------------------------
 
-    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
+    def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
         states = self._due_states(until)
         over = {state.ordinal for state in states if self._past_ttl(state.newest, until)}
         firings = [

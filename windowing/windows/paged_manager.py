@@ -289,11 +289,11 @@ class PagedBuffer:
     def slice(self, low: int, high: int, lease: Lease | None = None) -> PagedTuples:
         return PagedTuples(self, [(low, high)], lease or self._lease)
 
-    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> PagedTuples:
+    def arrived_after(self, low: int, high: int, sequence: int, all_from: int) -> PagedTuples:
         border = max(min(all_from, high), low)
         return PagedTuples(self, [*self._picked(low, border, sequence, True), (border, high)], self._lease)
 
-    def came_before(self, low: int, high: int, sequence: int) -> PagedTuples:
+    def arrived_before(self, low: int, high: int, sequence: int) -> PagedTuples:
         return PagedTuples(self, self._picked(low, high, sequence, False), self._lease)
 
     def count_after(self, low: int, high: int, sequence: int) -> int:

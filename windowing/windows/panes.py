@@ -558,9 +558,9 @@ class TimePaneManager(WindowMachine):
             groups[key].append(value)
         return groups.items()
 
-    # -- turns ---------------------------------------------------------------------------------------------------------
+    # -- watermark advances --------------------------------------------------------------------------------------------
 
-    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
+    def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
         yield from self._fire(since, until)
         yield from self._expire(min(end_after(until, self._slide, self._offset) - self._length, until))
 

@@ -127,7 +127,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         )
         return ((kept[at], effect) for at, effect in effects)
 
-    # -- turns -----------------------------------------------------------------------------------------------------------
+    # -- watermark advances ----------------------------------------------------------------------------------------------
 
     def turn(self) -> Iterator[Effect]:
         self._check_begun()

@@ -131,7 +131,7 @@ class PolicyKeyState(QueueView):
     def _until(self, reference_ms: int) -> Iterator[Event]:
         return takewhile(lambda event: event.timestamp <= reference_ms, self._live)
 
-    # -- turns -------------------------------------------------------------------------------------------------------
+    # -- watermark advances ------------------------------------------------------------------------------------------
 
     def wait(self, payload: Any, timestamp: int) -> None:
         """Add a tuple on event time; it waits for its number. Equal timestamps keep their arrival order."""
@@ -304,9 +304,9 @@ class PolicyKeyState(QueueView):
 
     def _call(self, policy: Any, method: str, *arguments: Any) -> Any:
         """Call an optional method of a policy and return its result, None if it has no such method."""
-        asked = getattr(policy, method, None)
+        optional = getattr(policy, method, None)
         try:
-            return None if asked is None else asked(*arguments)
+            return None if optional is None else optional(*arguments)
         except Exception as problem:
             raise self._fault(policy, method, problem) from problem
 
@@ -451,7 +451,7 @@ class PolicyWindowManager(TaskMachine):
             self.watermark = now_ms - 1
         return self.guard.run(self._fire_all(self.watermark, lambda state: state.tick(now_ms)))
 
-    # -- turns ---------------------------------------------------------------------------------------------------------
+    # -- watermark advances --------------------------------------------------------------------------------------------
 
     def _enter_all(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None
@@ -469,7 +469,7 @@ class PolicyWindowManager(TaskMachine):
         yield from self._activations([(state, state.enter(payload, timestamp))])
         yield from self._expired(state)
 
-    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
+    def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
         return self._fire_all(until, lambda state: state.turn(until))
 
     def _fire_all(self, until: int, what: Callable[[PolicyKeyState], Iterator[Fired]]) -> Iterator[Effect]:

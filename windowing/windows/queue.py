@@ -93,10 +93,10 @@ class TupleBuffer(Buffer, Protocol):
     def sequenced(self) -> bool:
         """Whether it stores the arrival number of each tuple."""
 
-    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> Sequence[Any]:
+    def arrived_after(self, low: int, high: int, sequence: int, all_from: int) -> Sequence[Any]:
         """Return the tuples at [low, high) that arrived at `sequence` or later, and all at position `all_from` or above."""
 
-    def came_before(self, low: int, high: int, sequence: int) -> Sequence[Any]:
+    def arrived_before(self, low: int, high: int, sequence: int) -> Sequence[Any]:
         """Return the tuples at [low, high) that arrived before `sequence`."""
 
     def count_after(self, low: int, high: int, sequence: int) -> int:
@@ -241,11 +241,11 @@ class ListBuffer:
             )
         return self.payloads[low - base : high - base]
 
-    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> list[Any]:
+    def arrived_after(self, low: int, high: int, sequence: int, all_from: int) -> list[Any]:
         border = max(min(all_from, high), low)
         return self._picked(low, border, sequence, True) + self.slice(border, high)
 
-    def came_before(self, low: int, high: int, sequence: int) -> list[Any]:
+    def arrived_before(self, low: int, high: int, sequence: int) -> list[Any]:
         return self._picked(low, high, sequence, False)
 
     def count_after(self, low: int, high: int, sequence: int) -> int:

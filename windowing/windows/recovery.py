@@ -84,11 +84,11 @@ def without(manager: dict[str, Any], held: Iterable[TuplePosition], lost: Iterab
     states = []
     for state in manager["tracks"]:
         key = key_of(state["key"])
-        here = sorted((place.timestamp, place.sequence) for place in (*held, *gone) if place.key == key)
+        here = sorted((entry.timestamp, entry.sequence) for entry in (*held, *gone) if entry.key == key)
         out = {
-            state["base"] + bisect_left(here, (place.timestamp, place.sequence)): place.sequence
-            for place in gone
-            if place.key == key
+            state["base"] + bisect_left(here, (entry.timestamp, entry.sequence)): entry.sequence
+            for entry in gone
+            if entry.key == key
         }
         positions = sorted(out)
         # With lateness="window" a tuple may have arrived, after the last firing, at a position that windows have passed.
@@ -268,7 +268,7 @@ class WindowRecovery:
             return NO_EFFECTS
         return self._end()
 
-    # -- tuples and turns ----------------------------------------------------------------------------------------------
+    # -- tuples and advances -------------------------------------------------------------------------------------------
 
     def offer(
         self, payload: Any, channel: Channel, message_id: Any, timestamp: Any = None, *, now_ms: int, **options: Any
@@ -363,24 +363,24 @@ class WindowRecovery:
     def _resume(self) -> None:
         """Restore the executor of the checkpoint, with its tuples in their places."""
         rows = self._written
-        places = {identity: TuplePosition(*rows[WAITS, *identity]) for identity in self._live}
-        held = [(place, self._returned[identity]) for identity, place in places.items() if identity in self._returned]
+        entries = {identity: TuplePosition(*rows[WAITS, *identity]) for identity in self._live}
+        held = [(entry, self._returned[identity]) for identity, entry in entries.items() if identity in self._returned]
         held += [
             (TuplePosition(row[1], *value[:2]), self._decode(value[2]))
             for row, value in rows.items()
             if row[0] == SHOWN
         ]
-        lost = [places[identity] for identity in self.missing]
+        lost = [entries[identity] for identity in self.missing]
         states = [rows[row] for row in sorted((row for row in rows if row[0] == TRACK), key=lambda row: int(row[1]))]
         machine = rows[MACHINE]
         manager = {**machine["manager"], "tracks": states}
         if lost:
-            manager = without(manager, [place for place, _ in held], lost)
+            manager = without(manager, [entry for entry, _ in held], lost)
         self.executor.restore({**machine, "manager": manager})
         self._manager.load(
-            [place.key for place, _ in held],
-            [place.sequence for place, _ in held],
-            [place.timestamp for place, _ in held],
+            [entry.key for entry, _ in held],
+            [entry.sequence for entry, _ in held],
+            [entry.timestamp for entry, _ in held],
             [payload for _, payload in held],
         )
         for identity in self.missing:
@@ -410,16 +410,16 @@ class WindowRecovery:
         states = snapshot["manager"].pop("tracks")
         rows: dict[RowKey, Any] = {MACHINE: snapshot}
         rows |= {(TRACK, state["ordinal"]): state for state in states}
-        places = {}
+        entries = {}
         for key, sequence, timestamp, payload, expired in self._manager.held():
             if expired:
                 row = SHOWN, sequence
                 rows[row] = self._written.get(row) or [timestamp, key, self._encode(payload)]
             else:
-                places[sequence] = [sequence, timestamp, key]
-        for identity in [identity for identity, sequence in self._live.items() if sequence not in places]:
+                entries[sequence] = [sequence, timestamp, key]
+        for identity in [identity for identity, sequence in self._live.items() if sequence not in entries]:
             self._mark_gone(*identity)
-        rows |= {(WAITS, *identity): places[sequence] for identity, sequence in self._live.items()}
+        rows |= {(WAITS, *identity): entries[sequence] for identity, sequence in self._live.items()}
         return rows | {(GONE, channel): ids.plain() for channel, ids in self._gone.items()}
 
     def check(self) -> None:

@@ -70,7 +70,7 @@ def rescaled(
     return [{**head, "manager": each, "side": side if task == 0 else {}} for task, each in enumerate(managers)]
 
 
-def union_of_ids(seen: Iterable[list[Any]]) -> list[Any]:
+def union_of_ids(tasks: Iterable[list[Any]]) -> list[Any]:
     """Return the message ids of each new task, in the form of `Deduplicator.plain`: the union of the ids of all old tasks.
 
     An id does not determine its key, so every task gets all of them.
@@ -79,7 +79,7 @@ def union_of_ids(seen: Iterable[list[Any]]) -> list[Any]:
     [['s', [None, 1, 1, 1]], ['t', [None, 7]]]
     """
     known: dict[Any, ProcessedIds] = {}
-    for channel, ids in (each for task in seen for each in task):
+    for channel, ids in (each for task in tasks for each in task):
         found = ProcessedIds.of(ids)
         into = known.setdefault(key_of(channel), ProcessedIds())
         if found.floor is not None:
@@ -117,9 +117,9 @@ def _common(old: Sequence[Data], component: str) -> Data:
     generators = [each["generator"] for each in old]
     generator = {**generators[0], "first_now_ms": _of(min, [each["first_now_ms"] for each in generators])}
     marks: dict[Any, list[Any]] = {}
-    for stream, source, largest, seen in (mark for each in generators for mark in each["marks"]):
-        before = marks.setdefault((stream, source), [stream, source, largest, seen])
-        before[3] = _of(max, [before[3], seen])
+    for stream, source, largest, last_seen in (mark for each in generators for mark in each["marks"]):
+        before = marks.setdefault((stream, source), [stream, source, largest, last_seen])
+        before[3] = _of(max, [before[3], last_seen])
     generator["marks"] = list(marks.values())
     return {**old[0], "generator": generator, "now": _of(max, [each["now"] for each in old])}
 
@@ -204,9 +204,9 @@ def _deal_panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], 
     owners = _owners((key_of(key) for each in old for key in each["keys"]), tasks, task_of, component)
     cells: dict[int, list[dict[Any, Partial]]] = {}
     shown: dict[int, int] = {}
-    for end, seen, *of_pane in (pane for each in old for pane in each["panes"]):
+    for end, shown_count, *of_pane in (pane for each in old for pane in each["panes"]):
         dealt = cells.setdefault(end, [{} for _ in range(tasks)])
-        shown[end] = shown.get(end, 0) + seen
+        shown[end] = shown.get(end, 0) + shown_count
         for key, partial in restored_cells(*of_pane).items():
             dealt[owners[key]][key] = partial
     managers = []
@@ -217,10 +217,10 @@ def _deal_panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], 
                 continue
             # The snapshot does not say which tuples of a pane were shown; the next window shows the rest of all of them.
             count = sum(partial[0] for partial in of_task.values())
-            seen = min(count, shown[end])
-            shown[end] -= seen
-            panes.append([end, seen, *saved_cells(of_task)])
-            tallies.append((count, count - seen))
+            shown_count = min(count, shown[end])
+            shown[end] -= shown_count
+            panes.append([end, shown_count, *saved_cells(of_task)])
+            tallies.append((count, count - shown_count))
         keys = [key for key, owner in owners.items() if owner == task]
         managers.append({**old[0], "keys": keys, "panes": panes, "tally": _sum(tallies)})
     return managers

@@ -299,14 +299,14 @@ def tick_interval_ms(trigger: Any) -> int | None:
     >>> tick_interval_ms(TimeTriggerPolicy(5_000)), tick_interval_ms(CountTriggerPolicy(3))
     (5000, None)
     """
-    if _says(trigger, "next_deadline_ms") or not _says(trigger, "tick"):
+    if _overrides(trigger, "next_deadline_ms") or not _overrides(trigger, "tick"):
         return None
     return trigger.slide().ms if isinstance(trigger, TimeTriggerPolicy) else TICK_INTERVAL_MS
 
 
 def next_tick_ms(trigger: Any) -> int | None:
     """Return when a user's own trigger needs its next tick. Raises TypeError if its answer is no time in milliseconds."""
-    if not _says(trigger, "next_deadline_ms"):
+    if not _overrides(trigger, "next_deadline_ms"):
         return None
     wanted = trigger.next_deadline_ms()
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool)):
@@ -314,7 +314,7 @@ def next_tick_ms(trigger: Any) -> int | None:
     return wanted
 
 
-def _says(trigger: Any, method: str) -> bool:
+def _overrides(trigger: Any, method: str) -> bool:
     """Return whether a trigger overrides an optional method of the base class."""
     found = getattr(trigger, method, None)
     return found is not None and getattr(found, "__func__", found) is not getattr(TriggerPolicy, method)
