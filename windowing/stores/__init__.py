@@ -1,15 +1,15 @@
-"""Stores: where the states of Trident, and the windows of a bolt that are bigger than memory, lie.
+"""Stores of Trident's states, and of windows that are bigger than memory.
 
     map_state(store, name)         a state of keys and values, for `persistent_aggregate` -> MapStateFactory
-    snapshot_state(store, name)    a state of one value -> SnapshotFactory
-    state_table(store, name, cols) a state that other programs read as a view of typed columns -> MapStateFactory
+    snapshot_state(store, name)    a state of a single value -> SnapshotFactory
+    state_table(store, name, cols) a state that other programs read as a view with typed columns -> MapStateFactory
     store_of(address)              the store at a path, postgresql://..., redis://... or memory:
-    MemoryStore, SqliteStore       stores that need nothing else
+    MemoryStore, SqliteStore       stores without further dependencies
     PostgresStore, RedisStore      stores on a server, by psycopg and redis (extras `postgres`, `redis`)
-    Store                          what a store is, for one of your own
+    Store                          the protocol of a store, for your own
     SqlitePages                    pages of a persistent window in a file
 
-Each name is loaded when it is asked for: a server's client is needed only by who uses it, and a windowed bolt loads no Trident.
+Each name is loaded on first use, so a server's client is needed only if its store is used, and a windowed bolt loads no Trident.
 """
 
 from importlib import import_module

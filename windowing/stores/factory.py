@@ -2,8 +2,9 @@
 
     map_state(SqliteStore("counts.db"), "counts")  --make_state(0, partitions=2)-->  OpaqueMap > [CachedMap >] rows in the file
 
-A factory of states is plain data (of a memory store: the store itself) and opens nothing until it makes a state, so that it can
-travel. `store_of` makes a store of an address, for commands and settings; what it needs is imported when it is given:
+A factory of states is plain data (for a memory store, the store itself) and opens nothing before it makes a state, so it can be
+sent to other processes. `store_of` makes a store from an address, for commands and settings; a client is imported only for its
+address:
 
     memory:                                a MemoryStore of its own
     sqlite:counts.db, counts.db            a file, relative to the working folder; sqlite:/data/counts.db an absolute one
@@ -52,8 +53,11 @@ __all__ = [
 
 
 class Store(Protocol):
-    """Where states are kept; each state has a name of its own in it. It may have `identity(state)` too: a tuple of plain values
-    that is the same for every object that reaches the same rows; without it stores are compared by `==`."""
+    """A store of states, each under its own name.
+
+    It may also have `identity(state)`: a tuple of plain values that is equal for all objects that reach the same rows. Without it
+    stores are compared by `==`.
+    """
 
     def open(self, place: PartitionId) -> BackingMap:
         """Return the rows of one partition."""
@@ -61,8 +65,8 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class MapStateFactory:
-    """The partitions of one map state. `cache` rows of each are kept in memory from batch to batch, 0: none. owner: who commits,
-    set by the runtime of a topology; None for who drives the state by hand."""
+    """Makes the partitions of one map state. `cache`: the number of rows of each partition that are cached between batches.
+    `owner`: the owner of the commits, set by the runtime of a topology; None for a state used by hand."""
 
     store: Store
     name: str
@@ -96,20 +100,20 @@ class MapStateFactory:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What is written to: the same for all factories of one state in one store."""
+        """The identity of the state: equal for all factories of one state in one store."""
         own = getattr(self.store, "identity", None)
         return own(self.name) if callable(own) else (self.store, self.name)
 
     def owned_by(self, owner: Owner) -> MapStateFactory:
-        """Return the same state, as this owner writes it."""
+        """Return the factory with this owner as writer."""
         return replace(self, owner=owner)
 
     def rows(self, partition: int, partitions: int) -> BackingMap:
-        """Return the rows of a partition, or of the ledger, over a connection of their own; close it."""
+        """Return the rows of a partition, or of the ledger, over a new connection; the caller closes it."""
         return self.store.open(PartitionId(self.name, partition, partitions))
 
     def stored(self, partitions: int) -> list[tuple[PartitionId, Fence | None, int]]:
-        """Return the fence and the number of rows of the ledger and of each partition. Cost: a connection and a count for each."""
+        """Return the fence and the number of rows of the ledger and of each partition. Cost: one connection and count for each."""
         found = []
         for partition in (LEDGER, *range(partitions)):
             with closing(self.rows(partition, partitions)) as rows:
@@ -117,18 +121,18 @@ class MapStateFactory:
         return found
 
     def mark(self, partitions: int) -> None:
-        """Leave a sign that the state was begun, for one whose rows have no fence; one that is there stays."""
+        """Record that the state was begun, for a state whose rows have no fence; an existing mark stays."""
         with closing(self.ledger(partitions)) as ledger:
             ledger.mark()
 
     def ledger(self, partitions: int) -> AttemptLedger:
-        """Return where attempts are claimed, over a connection of its own; close it."""
+        """Return the ledger of attempts, over a new connection; the caller closes it."""
         backing = self.store.open(PartitionId(self.name, LEDGER, partitions))
         return AttemptLedger(backing, self.kind, self.codec.name, self.owner)
 
     def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
-        """Claim the next attempt at a batch, of this number at least, durably; for drivers without a coordinator, before the
-        attempt begins."""
+        """Claim the next attempt at a batch, durably; its number is at least `at_least`. For drivers without a coordinator, before
+        the attempt begins."""
         with closing(self.ledger(partitions)) as ledger:
             return ledger.claim(txid, at_least)
 
@@ -136,7 +140,7 @@ class MapStateFactory:
 def map_state(
     store: Store, name: str, kind: StateType = StateType.OPAQUE, *, codec: StateCodec | None = None, cache: int = 0
 ) -> MapStateFactory:
-    """Return a map state. Raises ConfigError for a name that cannot be part of a table's or a key's.
+    """Return a map state. Raises ConfigError for a name that cannot be part of a table or key name.
 
     >>> from windowing.stores.memory import MemoryStore
     >>> from windowing.trident.states import ReplaceUpdater
@@ -152,17 +156,17 @@ def map_state(
 def snapshot_state(
     store: Store, name: str, kind: StateType = StateType.OPAQUE, *, codec: StateCodec | None = None
 ) -> SnapshotFactory:
-    """Return a state of one value; the arguments are those of `map_state`."""
+    """Return a state of a single value; the arguments are those of `map_state`."""
     return SnapshotFactory(map_state(store, name, kind, codec=codec))
 
 
 def state_table(
     store: Store, name: str, columns: str, kind: StateType = StateType.OPAQUE, *, cache: int = 0
 ) -> MapStateFactory:
-    """Return a map state whose rows other programs read as the view `name`, of these columns: those of the key, then the value.
+    """Return a map state whose rows other programs read as the view `name` with these columns: those of the key, then the value.
 
-    The store is a SqliteStore or a PostgresStore; the state is called `<name>_state`. Raises ConfigError for other stores, and for
-    a type that has no column.
+    The store is a SqliteStore or a PostgresStore; the state's name is `<name>_state`. Raises ConfigError for other stores, and for
+    a type without a column type.
 
     >>> state_table(SqliteStore("counts.db"), "counts", "origin string, flights bigint").name
     'counts_state'
@@ -192,7 +196,7 @@ _REMOTE = {
 
 
 def store_of(address: str | os.PathLike[str]) -> Store:
-    """Return the store at an address. Raises ConfigError for one that is none, or whose extra is not installed.
+    """Return the store at an address. Raises ConfigError for an invalid address, or if its extra is not installed.
 
     >>> store_of("postgresql://me:secret@127.0.0.1/db")
     PostgresStore('postgresql://me:***@127.0.0.1/db')

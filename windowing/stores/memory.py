@@ -1,6 +1,6 @@
-"""MemoryStore: states in one process, as long as the store object lives.
+"""MemoryStore: states in the memory of one process, for the lifetime of the store object.
 
-Source: Storm's `MemoryMapState`, whose maps are global and leak from topology to topology.
+Source: Storm's `MemoryMapState`, whose maps are global and shared between topologies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Partition:
 
 
 class MemoryStore:
-    """All partitions of all states that are opened from this object; safe for threads.
+    """Holds all partitions of all states that are opened from this object. Thread-safe.
 
     >>> from windowing.trident.fence import PartitionId
     >>> MemoryStore().open(PartitionId("counts", 0, 1)).multi_get([b"key"]).rows
@@ -33,7 +33,7 @@ class MemoryStore:
     """
 
     in_this_process = True
-    """For drivers whose tasks are in other processes: they refuse it by name."""
+    """Drivers whose tasks run in other processes refuse such a store."""
 
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], _Partition] = {}
@@ -43,7 +43,7 @@ class MemoryStore:
         return MemoryMap(place, self._partitions.setdefault((place.state, place.partition), _Partition()))
 
     def identity(self, state: str) -> tuple[Any, ...]:
-        """Return what the rows of a state are known by: this object and the name."""
+        """Return the identity of the rows of a state: this object and the name."""
         return "memory", id(self), state
 
 
@@ -89,4 +89,4 @@ class MemoryMap:
             return len(self._partition.rows)
 
     def close(self) -> None:
-        """Nothing: the rows live as long as the store."""
+        """Do nothing: the rows live as long as the store."""

@@ -1,26 +1,25 @@
-"""Pages of a persistent window: their bytes, the file that has them, and the window's checkpoints over them.
+"""Pages of a persistent window: their encoding, their file, and the window's checkpoints over them.
 
-    page         id -> bytes                    never changed, only added and dropped
+    page         id -> bytes                    immutable; only added and dropped
     checkpoint   txid -> manifest, committed?   at most one committed, at most one prepared
 
     frame of a page    magic WNDP · version · crc32 · length · body
     body               page id u64 · length u32 · zlib( JSON of times, numbers, kind, names, cells ) · typed payloads, if any
 
-Times and numbers are differences. Rows of scalars, which is what windows mostly hold, are one flat list of cells: they cost no
-Python call a value. `kind` says what they were: "scalars", "rows" (tuples of one width), "records" (dicts with the same keys),
-"named" (namedtuples, which come back as Records: read by attribute, name or position), "tuples" (topology
-Tuples, with a table of where they came from), "typed" (anything else that the core's codec knows). No pickle.
+Times and numbers are stored as differences. Rows of scalars, the common case, are one flat list of cells, so they cost no Python
+call per value. `kind` is the form of the payloads: "scalars", "rows" (tuples of one width), "records" (dicts with the same keys),
+"named" (namedtuples, restored as Records that are read by attribute, name or position), "tuples" (topology Tuples, with a table of
+their origins), "typed" (any other value that codec.py encodes). No pickle.
 
 PersistentWindow is the window of one task in one file, as a State that takes part in checkpoints:
 
-    init(n)              the executor becomes that of checkpoint n, a new one for NEVER
-    prepare_commit(n)    pages and manifest are durable; after a crash the coordinator says whether n is committed or rolled back
-    commit(n)            the manifest counts; pages that it does not name are deleted
-    rollback()           what was prepared is gone; the checkpoint before it still stands, with all its pages, and init comes next
+    init(n)              restore the executor of checkpoint n, a new one for NEVER prepare_commit(n)    make pages and manifest
+    durable; after a crash the coordinator decides whether n is committed or rolled back commit(n)            make the manifest
+    current; delete the pages that it does not name rollback()           discard what was prepared; the previous checkpoint stays
+    with all its pages, and init must follow
 
-Laws: a page and a manifest are read as they were written, or a CorruptStateError names them; a file has one process; what
-`flush`, `prepare` and `commit` returned from survives kill -9 and loss of power. What `init(n)` gives is what `prepare_commit(n)`
-had.
+Laws: a damaged page or manifest is a CorruptStateError that names it. One process uses a file at a time. After `flush`, `prepare`
+or `commit` has returned, the data survives kill -9 and loss of power. `init(n)` restores exactly what `prepare_commit(n)` stored.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ PageColumns = dict[str, Any]
 
 
 def encode_page(page_id: int, rows: PageRows) -> bytes:
-    """Return the bytes of a page. Raises TypeError for a payload that is not plain data. Cost: about 1 us a row of 3 numbers."""
+    """Return the bytes of a page. Raises TypeError for a payload that is not plain data. Cost: about 1 us per row of 3 numbers."""
     columns, typed = _payload_columns(rows.payloads)
     columns |= {"times": _differences(rows.timestamps), "numbers": _differences(rows.sequences)}
     text = zlib.compress(json.dumps(columns, separators=(",", ":")).encode(), 1)
@@ -74,7 +73,7 @@ def encode_page(page_id: int, rows: PageRows) -> bytes:
 
 
 def decode_page(page_id: int, blob: bytes, what: str, task_ids: Mapping[str, range] = _NO_TASKS) -> PageRows:
-    """Return the rows of `encode_page`; `what` names the page in the CorruptStateError, `task_ids` are today's."""
+    """Return the rows of `encode_page`. `what` names the page in a CorruptStateError; `task_ids`: those of the current topology."""
     body = unframe(PAGE_MAGIC, blob, what)
     try:
         stored_id, size = _HEAD.unpack_from(body)
@@ -101,7 +100,7 @@ def _differences(numbers: Sequence[int]) -> list[int]:
 
 
 def _payload_columns(payloads: list[Any]) -> tuple[PageColumns, bytes]:
-    """Return payloads as columns, and as bytes what does not fit into them."""
+    """Return payloads as columns, and the values that do not fit into columns as bytes."""
     kinds = set(map(type, payloads))
     if kinds <= _SCALARS:
         return {"kind": "scalars", "cells": payloads}, b""
@@ -117,7 +116,7 @@ def _payload_columns(payloads: list[Any]) -> tuple[PageColumns, bytes]:
 
 
 def _cells(rows: list[Any]) -> list[Any] | None:
-    """Return the values of all rows, row by row, if they are scalars in rows of one width, and not of none."""
+    """Return the values of all rows, row by row, if all are scalars and all rows have the same width above 0; else None."""
     if len(set(map(len, rows))) > 1 or not rows[0]:
         return None
     cells = list(chain.from_iterable(rows))
@@ -132,7 +131,7 @@ def _record_cells(records: list[dict[Any, Any]]) -> list[Any] | None:
 
 
 def _tuple_columns(tuples: list[Tuple]) -> tuple[PageColumns, bytes]:
-    """Return tuples of a topology: where each came from, by number, and their values. Their anchors are left behind."""
+    """Return topology tuples as columns: the number of each origin, and the values. Anchors are not stored."""
     numbers: dict[tuple[str, int, str, tuple[str, ...]], int] = {}
     origins = [
         numbers.setdefault(
@@ -145,7 +144,7 @@ def _tuple_columns(tuples: list[Tuple]) -> tuple[PageColumns, bytes]:
 
 
 def _named_columns(rows: list[Any]) -> tuple[PageColumns, bytes]:
-    """Return namedtuples: the names of each, by number, and their values."""
+    """Return namedtuples as columns: the number of each set of names, and the values."""
     numbers: dict[tuple[str, ...], int] = {}
     named = []
     for row in rows:
@@ -197,15 +196,15 @@ _SCHEMA = """
     CREATE TABLE IF NOT EXISTS page (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS checkpoint (txid INTEGER PRIMARY KEY, committed INTEGER NOT NULL, body BLOB NOT NULL);
 """
-_COMMIT_EVERY = 64  # pages: the log of an open transaction cannot be reused, so it must not grow with the window
+_COMMIT_EVERY = 64  # pages; the journal of an open transaction must not grow with the window
 
 
 class SqlitePages:
     """A PageStore in a SQLite file, with the manifests of one task's checkpoints. Close it, or use it in a `with`.
 
-    `path` is made if it is not there; without one it is a temporary file, gone with the object. Raises CheckpointError if another
-    process has the file or it cannot be written, CorruptStateError for damage. Cost: a page is one row; a sync of the disk every
-    64 pages and at each flush.
+    A missing `path` is created; without a path the pages are in a temporary file that is deleted with the object. Raises
+    CheckpointError if another process has the file open or it cannot be written, CorruptStateError for damage. Cost: one row per
+    page; one sync of the disk per 64 pages and per flush.
 
     >>> import tempfile, os
     >>> with tempfile.TemporaryDirectory() as folder, SqlitePages(os.path.join(folder, "count-0.pages")) as pages:
@@ -218,7 +217,7 @@ class SqlitePages:
     def __init__(self, path: str | Path | None = None) -> None:
         self.name = "a temporary file" if path is None else str(checked_path(path, "the pages of a window"))
         self.task_ids: Mapping[str, range] = {}
-        """The ids of the tasks that tuples of a topology come from: not stored, for they are those of the topology now."""
+        """The task ids of the current topology, for the origins of its tuples; they are not stored."""
         self._uncommitted = 0
         with self._raising("it cannot be opened"):
             self._db = sqlite3.connect(
@@ -226,11 +225,11 @@ class SqlitePages:
             )
         try:
             with self._raising("it cannot be opened"):
-                # One process a file: the lock is taken by the first transaction and kept until the file is closed.
+                # One process per file: the first transaction takes the lock, which is held until the file is closed.
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 make_durable(self._db)
                 self._db.executescript(_SCHEMA)
-                self._db.execute("BEGIN EXCLUSIVE")  # who only reads would hold up a commit
+                self._db.execute("BEGIN EXCLUSIVE")  # readers would block commits
         except BaseException:
             self._db.close()
             raise
@@ -242,7 +241,7 @@ class SqlitePages:
         self.close()
 
     def close(self) -> None:
-        """Close the file; what was not flushed is gone, as after a crash."""
+        """Close the file; pages that were not flushed are lost, as after a crash."""
         if self._db.in_transaction:
             self._db.rollback()
         self._db.close()
@@ -286,7 +285,7 @@ class SqlitePages:
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
     def prepare(self, txid: int, manifest: Any) -> None:
-        """Keep a manifest beside the committed one, in place of any other that was prepared; durable on return."""
+        """Store a manifest beside the committed one, in place of any other prepared one; durable on return."""
         body = frame(META_MAGIC, dumps([txid, manifest]))
         with self._raising(f"checkpoint {txid} cannot be written"):
             self._db.execute("DELETE FROM checkpoint WHERE NOT committed")
@@ -297,7 +296,7 @@ class SqlitePages:
         self.flush()
 
     def commit(self, txid: int) -> None:
-        """Make the manifest that was prepared the one that counts, and forget all others; durable on return, idempotent."""
+        """Make the prepared manifest the committed one, and delete all others; durable on return, idempotent."""
         if not any(held == txid for held, _ in self._checkpoints()):
             raise CheckpointError(
                 f"{self.name}: checkpoint {txid} was never prepared, there is {self._checkpoints()}; roll back to what is "
@@ -309,7 +308,7 @@ class SqlitePages:
         self.flush()
 
     def rollback(self) -> None:
-        """Forget the manifest that was prepared, if there is one; durable on return."""
+        """Delete the prepared manifest, if there is one; durable on return."""
         with self._raising("a checkpoint cannot be rolled back"):
             self._db.execute("DELETE FROM checkpoint WHERE NOT committed")
         self.flush()
@@ -363,8 +362,8 @@ def written_twice(what: str) -> str:
 class PersistentWindow:
     """One task's window on disk; a context manager that closes the file.
 
-    `path` is the file of this task alone, None for a temporary one; `pages` is given where somebody else opens and closes it.
-    Raises CheckpointError and CorruptStateError as SqlitePages does, ConfigError for a bolt without `max_events_in_memory`.
+    `path`: the file of this task, None for a temporary one. `pages`: pages that the caller opens and closes. Raises CheckpointError
+    and CorruptStateError as SqlitePages does, ConfigError for a bolt without `max_events_in_memory`.
     """
 
     def __init__(
@@ -391,18 +390,18 @@ class PersistentWindow:
         self.close()
 
     def close(self) -> None:
-        """Close the file, unless the pages were given; what is not prepared is gone."""
+        """Close the file, unless the pages were passed in; changes that are not prepared are lost."""
         if self._owned:
             self.pages.close()
 
     @property
     def committed_txid(self) -> int:
-        """The txid committed last, NEVER before the first."""
+        """The last committed txid, NEVER before the first."""
         found = self.pages.committed()
         return NEVER if found is None else found[0]
 
     def init(self, txid: int) -> None:
-        """Make the executor that of checkpoint `txid`. Raises CheckpointError if another is the committed one."""
+        """Restore the executor of checkpoint `txid`. Raises CheckpointError if another txid is committed."""
         found = self.pages.committed()
         held = NEVER if found is None else found[0]
         if held != txid:
@@ -414,14 +413,14 @@ class PersistentWindow:
         self.executor.restore(None if found is None else found[1])
 
     def prepare_commit(self, txid: int) -> None:
-        """Make the window as it is durable under `txid`. Cost: the pages that changed, and six numbers a page."""
+        """Make the current window durable under `txid`. Cost: the pages that changed, and six numbers per page."""
         self.pages.prepare(txid, self.executor.prepare())
 
     def commit(self, txid: int) -> None:
-        """Make what was prepared under `txid` what a restart begins with; done twice it is done once."""
+        """Make the window prepared under `txid` the one that a restart restores. Idempotent."""
         self.pages.commit(txid)
         self.executor.committed()
 
     def rollback(self) -> None:
-        """Forget what was prepared; the executor takes tuples again after `init`."""
+        """Discard what was prepared; the executor accepts tuples again after `init`."""
         self.pages.rollback()

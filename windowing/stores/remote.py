@@ -1,11 +1,11 @@
-"""Remote: what stores behind a connection share: patience, and what to do when an answer gets lost.
+"""Remote: the common base of stores behind a connection: time limits, and recovery after a lost reply.
 
     read      connection lost   -> connect, read again
-    write     connection lost   -> connect, read the fence:   the expected one   nothing arrived (yet): write again, same claim
-                                                               my own            it arrived
-                                                               another           somebody else goes on: returned
+    write     connection lost   -> connect, read the fence:   the expected one   not written (yet): write again, same claim
+                                                               my own            written
+                                                               another           another writer took over: return its fence
 
-A write that is still under way in the server when it is sent again does no harm: only one of the two finds the expected fence.
+A write that is still running in the server when it is sent again is harmless: only one of the two finds the expected fence.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _SECRETS = (
 
 
 def masked(text: str, address: str = "") -> str:
-    """Return a text as it may stand in messages: without the passwords of the addresses in it, and without those of `address`,
-    however a driver writes them.
+    """Return a text for messages, with the passwords of addresses in it masked, and those of `address` in every form in which a
+    client may write them.
 
     >>> masked("postgresql://me:s3cr:t@127.0.0.1/db?sslmode=require"), masked("host=h password='a b' user=u")
     ('postgresql://me:***@127.0.0.1/db?sslmode=require', 'host=h password=*** user=u')
@@ -63,7 +63,7 @@ def _without(found: re.Match[str], text: str) -> str:
 
 
 def _secrets_of(address: str) -> set[str]:
-    """Return the secrets of an address as they may be written: as given, decoded, without quotes and backslashes, escaped."""
+    """Return the secrets of an address in all forms: as given, decoded, without quotes and backslashes, escaped."""
     found: set[str] = set()
     for pattern in _SECRETS:
         for match in pattern.finditer(address):
@@ -77,11 +77,11 @@ def _secrets_of(address: str) -> set[str]:
                 percent_encoded(unquote(given), safe=""),
             ):
                 found |= {secret, printable(secret), repr(secret)[1:-1], ascii(secret)[1:-1]}
-    return {secret for secret in found if len(secret) > 2}  # shorter ones are parts of any text
+    return {secret for secret in found if len(secret) > 2}  # shorter ones occur in any text
 
 
 def checked_address(address: Any, patience_s: Any, example: str) -> None:
-    """Raise ConfigError for an address that is no text or has none, and for a patience that is no time."""
+    """Raise ConfigError for an address that is not a non-empty string, and for a patience that is not a time."""
     if not isinstance(address, str) or not address.strip():
         raise ConfigError(f"the address of a store is text, got {quote(address)}; write {example}")
     if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 < patience_s < 1e6:
@@ -91,34 +91,34 @@ def checked_address(address: Any, patience_s: Any, example: str) -> None:
 
 
 class Patient(ABC):
-    """Whatever talks to a server over a connection of its own, made at the first use. For one thread at a time.
+    """A client of a server with its own connection, which is opened at the first use. Not thread-safe.
 
-    `patience_s` is for how long a call waits before it gives up, whatever it waits for: a connection, a lock, an answer,
-    a server that comes back. (But a connection is waited for 2 s at least, and the system's look-up of a name takes its time.)
+    `patience_s`: the longest time that a call waits, for a connection, a lock, a reply, or a server that restarts. (A connection
+    attempt takes at least 2 s, and the system's name look-up is not limited.)
     """
 
     lost: ClassVar[tuple[type[Exception], ...]]
-    """What the client raises when it does not know what became of a command."""
+    """The exceptions of the client after which the outcome of a command is unknown."""
 
     def __init__(self, url: str, patience_s: float) -> None:
         self._url = url
         self._patience_s = patience_s
-        self._deadline = 0.0  # of the call that is under way, by the monotonic clock
+        self._deadline = 0.0  # of the current call, by the monotonic clock
 
     @abstractmethod
     def _connect(self) -> None:
-        """Have a connection; nothing happens if there is one."""
+        """Connect, unless there is a connection."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     @abstractmethod
     def _refused(self, problem: Exception) -> WindowingError | None:
-        """Return what an error of the server means, None if it is not one that is known."""
+        """Return the library's error for an error of the server, None for an unknown one."""
 
     @abstractmethod
     def _unanswered(self, text: str) -> WindowingError:
-        """Return the error for a server that did not answer in time; `text` is what was heard last."""
+        """Return the error for a server that did not answer in time; `text` is the last message."""
 
     def _patiently(self, do: Callable[[], T]) -> T:
         self._deadline, pause = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
@@ -142,14 +142,14 @@ class Patient(ABC):
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _left_s(self) -> float:
-        """Return for how long the call that is under way may still wait."""
+        """Return the time that the current call may still wait."""
         return max(0.05, self._deadline - time.monotonic())
 
     def _text(self, problem: BaseException) -> str:
         return printable(masked(f"{type(problem).__name__}: {problem}".strip(), self._url))
 
     def _cause(self, problem: BaseException) -> BaseException | None:
-        """Return an error as the cause of ours: itself, or None if it, or what it came of, would show a secret."""
+        """Return an error as the cause of ours, or None if it or one of its causes contains a secret."""
         each: BaseException | None = problem
         while each is not None:
             if masked(str(each), self._url) != str(each):
@@ -159,7 +159,7 @@ class Patient(ABC):
 
 
 class Remote(Patient):
-    """One partition (BackingMap) over a connection of its own; StoreUnavailableError when its patience is over."""
+    """One partition (BackingMap) over its own connection. Raises StoreUnavailableError when the time is over."""
 
     def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
         checked_state_name(place.state)

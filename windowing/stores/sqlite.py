@@ -4,12 +4,12 @@
     table <state>_fences    partition, record                              one row a partition
     windowing_records       path -> value          "word_count/coordinator", "word_count/spouts/sentences/coordinator/meta/7", ...
 
-A write is one transaction: the fence, or what is expected of the records, is compared, then all is written. What was committed is
-in the file, on the disk (sqlite_files.py); a process that is killed anywhere leaves what was before or what comes after.
+A write is one transaction: it compares the fence, or the expected records, and then writes everything. Committed data is in the
+file on the disk (sqlite_files.py); a kill at any point leaves the state before or after the transaction.
 
-Processes on one machine may share a file; writers queue, for `timeout_s`. States and records may share one too: other tables in it
-are left alone. Names of tables are checked identifiers, everything else is bound. Cost of undoing an attempt: a scan of the
-partition, in retries only.
+Processes on one machine may share a file; writers wait for each other up to `timeout_s`. States and records may share a file too,
+and other tables in it are not touched. Table names are checked identifiers; everything else is bound. Cost of undoing an attempt: a
+scan of the partition, only in retries.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _COLUMNS = "key, txid, value, previous, crc"
 
 @dataclass(frozen=True)
 class SqliteStore:
-    """A file; a new one is made, its folder too. Other tables in it are left alone.
+    """A store in a file; a missing file and its folder are created. Other tables in the file are not touched.
 
-    A relative path is taken from the folder in which the store is declared, wherever it is opened.
+    A relative path is relative to the working folder at the declaration of the store, not to that of the process that opens it.
     """
 
     path: str | Path
     timeout_s: float = 30.0
     view: View | None = field(default=None, repr=False, compare=False)
-    """How a state is shown to other programs; `state_table` sets it."""
+    """The view of a state for other programs; `state_table` sets it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", checked_path(self.path, "a store in SQLite").absolute())
@@ -57,8 +57,7 @@ class SqliteStore:
         return SqliteMap(Path(self.path), place, self.timeout_s, self.view)
 
     def identity(self, state: str) -> tuple[Any, ...]:
-        """Return what the rows of a state are known by: the file, whatever links lead to it, and the table, whose case SQLite
-        does not distinguish."""
+        """Return the identity of the rows of a state: the file, with links resolved, and the table, ignoring case like SQLite."""
         return "sqlite", str(Path(self.path).resolve()), state.lower()
 
 
@@ -176,7 +175,7 @@ _AFTER_ALL = "\U0010ffff"
 
 
 class SqliteRecordStore(SqliteFile):
-    """A RecordStore in a file. Cost: one transaction, so one sync of the disk, a write.
+    """A RecordStore in a file. Cost of a write: one transaction, and so one sync of the disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -192,13 +191,13 @@ class SqliteRecordStore(SqliteFile):
         super().__init__(checked_path(path, "records").absolute(), timeout_s, table)
 
     def read(self, path: str) -> bytes | None:
-        """Return what was written under `path` last."""
+        """Return the value last written under `path`."""
         with self._translated():
             found = self._db.execute("SELECT value FROM windowing_records WHERE path = ?", (path,)).fetchone()
         return None if found is None else bytes(found[0])
 
     def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """Write all of it and return True, if each path of `expected` holds exactly this; else write nothing."""
+        """Write all changes and return True if each path of `expected` has the expected value; else write nothing, return False."""
         with self._transaction():
             if any(self.read(path) != blob for path, blob in expected.items()):
                 return False
@@ -210,13 +209,13 @@ class SqliteRecordStore(SqliteFile):
         return True
 
     def paths(self, prefix: str) -> list[str]:
-        """Return all paths that begin with `prefix`, in their order."""
+        """Return all paths that begin with `prefix`, sorted."""
         query = "SELECT path FROM windowing_records WHERE path >= ? AND path < ? ORDER BY path"
         with self._translated():
             return [path for (path,) in self._db.execute(query, (prefix, prefix + _AFTER_ALL))]
 
     def __reduce__(self) -> tuple[type[SqliteRecordStore], tuple[str, float]]:
-        """Travel to another process, which opens the file for itself."""
+        """Pickle the path only; the other process opens the file itself."""
         return SqliteRecordStore, (str(self.path), self._timeout_s)
 
     def _error(self, problem: Exception, is_damaged: bool) -> WindowingError:

@@ -1,11 +1,11 @@
-"""SQLite files: what was committed is in the file itself, paths are paths, and which errors mean what.
+"""SQLite files: durable commits in the file itself, checks of paths, and the meaning of SQLite's errors.
 
-    before a commit   the pages that change are in `<file>-journal`, on the disk: a killed process is undone from there
-    after it          they are in the file, on the disk, and the journal is of no use to anybody
+    before a commit   the old contents of changed pages are in `<file>-journal` on the disk; a killed transaction is undone from
+    there after it          the changes are in the file on the disk, and the journal is not needed any more
 
-So a commit that returned does not hang on a second file. SQLite's write-ahead log keeps the newest commits beside the file, and
-takes a log that is cut short, changed by one bit or missing for a shorter history, without a word. The price is two or three more
-syncs of the disk a commit.
+So a finished commit does not depend on a second file. SQLite's write-ahead log keeps the newest commits beside the file; a log that
+is truncated, damaged or missing is silently taken for a shorter history. The price of the journal is two or three more syncs of the
+disk per commit.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = [
 
 
 DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
-"""The first is an error in the SQL: ours is constant, so the tables are not what they were."""
+"""The errors that mean damage. SQLITE_ERROR is an error in SQL text; ours is constant, so the tables must have changed."""
 BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 class OwnedConnection(sqlite3.Connection):
-    """A connection that is closed with the object that has it, at the latest: a cluster that is let go of closes its files, and
-    Python 3.13 warns of a connection that nobody closed.
+    """A connection that is closed at the latest when it is garbage collected, so that a dropped cluster closes its files. Python
+    3.13 warns of connections that are never closed.
     """
 
     def __del__(self) -> None:
-        with suppress(sqlite3.Error):  # it is another thread's
+        with suppress(sqlite3.Error):  # the connection belongs to another thread
             self.close()
 
 
@@ -53,12 +53,13 @@ def code_of(problem: sqlite3.Error) -> int:
 
 
 def make_durable(db: sqlite3.Connection, patience_s: float = 0.0) -> None:
-    """Let commits of this connection be in the file, and on the disk, when they return.
+    """Make commits of this connection durable in the file when they return.
 
-    A file with a write-ahead log of an earlier version is taken out of it; others who use the log are waited for, for `patience_s`.
+    A file with a write-ahead log, written by an earlier version, is converted; other users of the log are waited for, up to
+    `patience_s`.
     """
     deadline = time.monotonic() + patience_s
-    while True:  # SQLite does not wait by itself for whoever has the same log open
+    while True:  # SQLite itself does not wait for other users of the log
         try:
             db.execute("PRAGMA journal_mode = PERSIST").fetchall()
             break
@@ -70,10 +71,10 @@ def make_durable(db: sqlite3.Connection, patience_s: float = 0.0) -> None:
 
 
 def make_whole(path: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
-    """Make a new file under another name, then give it its own: whoever finds the file finds all of it.
+    """Create a new file under a temporary name and then rename it, so that a reader never finds an incomplete file.
 
-    If another process was faster, its file stays. What a file of that name that is gone has left beside it is removed: SQLite would
-    bring pages of the old file into the new one.
+    If another process was faster, its file stays. A journal that a deleted file of this name left behind is removed; SQLite would
+    otherwise apply its pages to the new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
@@ -95,14 +96,14 @@ def make_whole(path: Path, fill: Callable[[sqlite3.Connection], object]) -> None
 
 
 def checked_path(path: Any, what: str) -> Path:
-    """Return a path that was given for a file. Raises ConfigError for what is none: None, a number, empty text."""
+    """Return the path of a file. Raises ConfigError for a value that is not a path: None, a number, empty text."""
     if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text and "\0" not in text:
         return Path(text)
     raise ConfigError(f"the path of {what} is text or a Path, got {quote(path)}; give the path of a file")
 
 
 class SqliteFile:
-    """A connection to a file with these tables; a new one is made, its folder too. For one thread at a time."""
+    """A connection to a file with these tables; a missing file and its folder are created. Not thread-safe."""
 
     def __init__(self, path: Path, timeout_s: float, *tables: str) -> None:
         self.path = path
@@ -125,7 +126,7 @@ class SqliteFile:
         self._db.close()
 
     def _error(self, problem: Exception, is_damaged: bool) -> WindowingError:
-        """Return the error that names what lies in the file."""
+        """Return the error of this file's kind of data."""
         raise NotImplementedError
 
     @contextmanager
@@ -142,7 +143,7 @@ class SqliteFile:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise the errors of this class for those of SQLite and the file system."""
+        """Translate errors of SQLite and the file system into those of this class."""
         try:
             yield
         except (sqlite3.Error, OSError) as problem:

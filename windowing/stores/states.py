@@ -1,23 +1,23 @@
-"""Where the states of a topology lie: in memory, for one process, or in one SQLite file with checksums, for longer.
+"""Stores of a topology's states: in memory, for one process, or in one SQLite file with checksums.
 
     provider     states live as long as     a checkpoint writes                         windows bigger than memory
     memory       the provider               two dicts                                   temporary files
-    sqlite       the file                   two transactions a state                    a file for each task, beside it
+    sqlite       the file                   two transactions per state                  a file for each task, beside it
 
     meta         the topology's name
-    states       a row each: its txids; for both tables the number of its rows and the XOR of their checksums
+    states       one row per state: its txids; for both tables the number of its rows and the XOR of their checksums
     committed    (state, key) -> value, checksum
     prepared     (state, key) -> value or NULL (deleted), checksum
 
-prepare(n) puts rows into `prepared`, in place of what is there; commit(n) replaces rows of `committed` by them, and a NULL deletes
-one; a rollback drops them. What an object knows of its state changes when the transaction has committed. Cost: O(what changed).
+prepare(n) replaces the rows of `prepared`; commit(n) moves them to `committed`, where a NULL deletes a row; a rollback deletes
+them. An object's view of its state changes after its transaction has committed. Cost: O(changed values).
 
 Laws
-- Every prepare, commit, rollback and record is one transaction, on the disk when it returns (sqlite_files.py): a process that
-  is killed in it leaves what was before or what comes after, never a mixture.
-- A row's CRC32 is over state, key and value; with the numbers in `states` a lost row is seen too. Damage is an error that names
-  what is damaged. Nothing is ever reset: an empty file is damage, for a new one is made whole before it gets its name.
-- One process at a time: a second one that opens the file is refused.
+- Every prepare, commit, rollback and record is one transaction, durable when it returns (sqlite_files.py). A kill at any point
+  leaves the state before or after the transaction.
+- The checksum of a row covers state, key and value; the counts in `states` also reveal lost rows. Damage is an error that names
+  what is damaged. Nothing is ever reset: an empty file is damage, because a new file is created completely before it gets its name.
+- One process at a time: a second process that opens the file is refused.
 - SQL is constant text; names, keys and values are bound.
 
 Source: Storm's `InMemoryKeyValueStateProvider`; its Redis and HBase providers are a file here.
@@ -65,7 +65,7 @@ _PAGE_ROWS = 1000
 
 
 class _File(Protocol):
-    """What a store needs of its file."""
+    """What a FileStore needs of its file."""
 
     def rows(self, query: str, *bound: Any) -> list[Any]: ...
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]: ...
@@ -99,7 +99,7 @@ class Head:
 
 
 class FileStore:
-    """One state in the file (StateStore). What it knows of itself changes when a transaction has committed."""
+    """One state in the file (StateStore). Its view of itself changes after a transaction has committed."""
 
     def __init__(self, file: _File, name: str, number: int | None, head: Head) -> None:
         self.name = name
@@ -154,7 +154,7 @@ class FileStore:
         self._number, self.head = number, head
 
     def put_now(self, key: bytes, value: bytes) -> None:
-        """Make one value durable at once, outside of any txid."""
+        """Make one value durable at once, outside any txid."""
         checksum = checksum_of(self.name, key, value)
         with self._file.transaction() as db:
             number = self._number or self._enter(db)
@@ -180,7 +180,7 @@ class FileStore:
         self.head = head
 
     def _after_commit(self, db: sqlite3.Connection, txid: int) -> Head:
-        """Return the row of this state once what is prepared replaces what is committed."""
+        """Return the row of this state after the prepared values have replaced the committed ones."""
         changed = db.execute(
             "SELECT p.value IS NULL, p.checksum, c.checksum FROM prepared p "
             "LEFT JOIN committed c ON c.state = p.state AND c.key = p.key WHERE p.state = ?",
@@ -238,10 +238,10 @@ class FileStore:
 
 
 def checksum_of(name: str, key: Any, value: Any) -> int:
-    """Return the checksum of a row: over whose it is, its key, and its value or that it has none; -1 for no bytes.
+    """Return the checksum of a row over its state, its key, and its value or the absence of one; -1 for no bytes.
 
-    No CRC: that is linear, so where an even number of rows change by the same bits, the XOR of all checksums stays as it was, and
-    rows of an older commit would be taken for those of the last.
+    It is not a CRC. A CRC is linear, so if an even number of rows changed by the same bits, the XOR of all checksums would stay the
+    same, and rows of an older commit would be taken for those of the last one.
     """
     if not isinstance(key, bytes) or not isinstance(value, bytes | None):
         return -1
@@ -284,10 +284,10 @@ _SCHEMA = f"""
 
 
 class StateFile:
-    """The file, open in this process alone.
+    """The file, open in this process only.
 
-    Raises DefinitionChangedError for a file of another topology or a newer format, CorruptStateError for a damaged one or one that
-    is not ours, CheckpointError if it is in use or cannot be written. Cost of opening: O(all values) with `verify`, else O(1).
+    Raises DefinitionChangedError for a file of another topology or a newer format, CorruptStateError for a damaged or foreign file,
+    CheckpointError if it is in use or cannot be written. Cost of opening: O(all values) with `verify`, else O(1).
     """
 
     def __init__(self, path: str | Path, topology: str, *, verify: bool = True) -> None:
@@ -302,8 +302,8 @@ class StateFile:
                 self._check_header()
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 make_durable(self._db)
-                self._db.execute("BEGIN EXCLUSIVE")  # who only reads would hold up a commit
-                self._db.execute("COMMIT")  # the lock stays
+                self._db.execute("BEGIN EXCLUSIVE")  # readers would block commits
+                self._db.execute("COMMIT")  # the lock is kept
             self._check_tables()
             self._check_topology()
             self._stores = self._found()
@@ -317,7 +317,7 @@ class StateFile:
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         db = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None, factory=OwnedConnection)
-        db.text_factory = lambda text: text.decode(errors="surrogateescape")  # a damaged name is seen by its checksum
+        db.text_factory = lambda text: text.decode(errors="surrogateescape")  # a damaged name is found by its checksum
         return db
 
     def _fill(self, db: sqlite3.Connection) -> None:
@@ -355,10 +355,10 @@ class StateFile:
                 "give each topology a file of its own, or keep its name"
             )
 
-    # -- what the states and the provider use --------------------------------------------------------------------------
+    # -- for states and providers --------------------------------------------------------------------------------------
 
     def store(self, name: str) -> FileStore:
-        """Return the state of this name; a new one is written down with its first values."""
+        """Return the state with this name; a new one is stored with its first values."""
         if name not in self._stores:
             self._stores[name] = FileStore(self, name, None, Head())
         return self._stores[name]
@@ -369,7 +369,7 @@ class StateFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Do what is inside wholly, and on the disk, or not at all."""
+        """Run the body as one durable transaction."""
         with self._explained("written"):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -387,7 +387,7 @@ class StateFile:
 
     @contextmanager
     def _explained(self, done: str) -> Iterator[None]:
-        """Turn what SQLite and the file system say into a sentence."""
+        """Translate errors of SQLite and the file system into errors of this library."""
         try:
             yield
         except sqlite3.Error as problem:
@@ -416,7 +416,7 @@ class StateFile:
     # -- damage --------------------------------------------------------------------------------------------------------
 
     def verify(self) -> None:
-        """Read everything once; raise CorruptStateError for the first thing that is damaged or lost. Cost: 1 us a value."""
+        """Read all values; raise CorruptStateError for the first one that is damaged or lost. Cost: 1 us per value."""
         found = self.rows(
             "PRAGMA quick_check(1)"
         )  # the list of free pages too: one that is in use would be written over
@@ -437,7 +437,7 @@ class StateFile:
         )
 
     def _found(self) -> dict[str, FileStore]:
-        # No index is asked: a damaged one would hide a state that is there.
+        # Read without an index: a damaged index could hide a state.
         found: dict[str, FileStore] = {}
         for number, name, *fields, crc in self.rows(f"SELECT {STATE_COLUMNS} FROM states ORDER BY id"):
             head = Head(*fields)
@@ -451,7 +451,7 @@ class StateFile:
 
 
 class MemoryStateStore:
-    """One task's values in a dict. A commit puts new values into it, a rollback does not touch it."""
+    """One task's committed values in a dict. A commit adds new values; a rollback does not change it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -485,7 +485,7 @@ class MemoryStateStore:
 
 
 class _Provider:
-    """What providers share: one state object for each task and name, and one file of pages for each window on disk."""
+    """The common base of providers: one state object per task and name, and one file of pages per window on disk."""
 
     def __init__(self) -> None:
         self._states: dict[str, BufferedState] = {}
@@ -505,7 +505,7 @@ class _Provider:
         return self._pages[component, task]
 
     def forget(self) -> None:
-        """Forget what is not prepared; pages that no manifest names are deleted when their window begins again."""
+        """Discard changes that are not prepared; pages without a manifest are deleted when their window is opened again."""
         for state in self._states.values():
             state.forget()
 
@@ -517,7 +517,7 @@ class _Provider:
 
 
 class MemoryStateProvider(_Provider):
-    """States in memory: a topology that is started again with the same provider goes on, a process that died does not.
+    """States in memory. A topology that is started again with the same provider continues; the states end with the process.
 
     >>> state = MemoryStateProvider().state("count", 0)
     >>> state.put("storm", 1); state.prepare_commit(0); state.commit(0); state.put("storm", 2); state.rollback()
@@ -536,25 +536,25 @@ class MemoryStateProvider(_Provider):
         return None
 
     def record(self, name: str) -> Any:
-        """Return what was saved under `name`, None if nothing was."""
+        """Return the record saved under `name`, None if there is none."""
         blob = self._records.get(name)
         return None if blob is None else decode_value(blob, f"the record {name}")
 
     def save_record(self, name: str, data: Any) -> None:
-        """Keep plain data under `name`."""
+        """Save plain data under `name`."""
         self._records[name] = encode_value(data)
 
     def close(self) -> None:
-        """Forget what is not committed or prepared; what is stays for the next start."""
+        """Discard changes that are neither committed nor prepared; the others stay for the next start."""
         self.forget()
 
 
 class SqliteStateProvider(_Provider):
-    """States in one SQLite file of one topology; see StateFile for what it promises and when it refuses a file.
+    """States in one SQLite file of one topology; see StateFile for its guarantees and refusals.
 
-    Windows that do not fit into memory are in files beside it, `<path>.<bolt>-<task>.pages`: copy and delete them together.
-    A context manager that closes the files. `verify=False` opens without reading all values once: the start is then O(tasks), and a
-    damaged value is found when it is read, a lost one never.
+    Windows that do not fit into memory are in files beside it, `<path>.<bolt>-<task>.pages`; copy and delete all of them together.
+    A context manager that closes the files. `verify=False` skips reading all values at the start, which is then O(tasks); a damaged
+    value is then found only when it is read, and a lost one never.
     """
 
     def __init__(self, path: str | Path, topology: str, *, verify: bool = True) -> None:
@@ -575,16 +575,16 @@ class SqliteStateProvider(_Provider):
         return self.file.path.with_name(f"{self.file.path.name}.{component}-{task}.pages")
 
     def record(self, name: str) -> Any:
-        """Return what was saved under `name`, None if nothing was. Raises CorruptStateError if it is damaged."""
+        """Return the record saved under `name`, None if there is none. Raises CorruptStateError if it is damaged."""
         blob = self._records.read(encode_value(name))
         return None if blob is None else decode_value(blob, f"the record {name} in {self.file.path}")
 
     def save_record(self, name: str, data: Any) -> None:
-        """Make plain data durable at once, in a transaction of its own."""
+        """Save plain data under `name`, durably, in its own transaction."""
         self._records.put_now(encode_value(name), encode_value(data))
 
     def close(self) -> None:
-        """Close the files, all of them whatever raises; what is not prepared is gone."""
+        """Close all files, even if closing one raises; changes that are not prepared are lost."""
         with ExitStack() as files:
             files.callback(self.file.close)
             for pages in self._pages.values():
@@ -592,8 +592,8 @@ class SqliteStateProvider(_Provider):
 
 
 def state_provider(kind: str | None, topology: str, path: str | Path | None = None) -> StateProvider:
-    """Return the provider that `topology.state.provider` names: "memory", or "sqlite" with the path of its file; None is what the
-    path says.
+    """Return the provider that `topology.state.provider` names: "memory", or "sqlite" with the path of its file. None: SQLite if
+    there is a path, else memory.
     """
     if kind not in (None, "memory", "sqlite"):
         raise ConfigError(f"topology.state.provider is 'memory' or 'sqlite', got {quote(kind)}; give one of them")
