@@ -1,4 +1,4 @@
-"""windowed(): a bolt and a streaming DataFrame in, streams out.
+"""windowed(): applies a windowed bolt to a streaming DataFrame.
 
     input streams --select, task--> mapInArrow (exchange.py) --+
     control files, ticks (control.py) ---------------------+--> groupBy(label) --> transformWithState (operator.py, window_turn.py)
@@ -71,19 +71,17 @@ def windowed(
     order_by: str | Sequence[str] | None = None,
     control: str | None = None,
 ) -> WindowedStream:
-    """Put a windowed bolt on a streaming DataFrame, or on several: a mapping of input stream names to DataFrames.
+    """Apply a windowed bolt to a streaming DataFrame, or to several: a mapping of input stream names to DataFrames.
 
-    grouping: which task a row goes to: "global" (one task sees all), "shuffle" (evenly, by the whole row) or columns
-        (equal values go to one task). Left out it is the bolt's key=, and "global" for a bolt without one: windows
-        over the whole stream.
-    tasks: how many tasks share the rows. It is fixed for the life of a checkpoint; left out it is what the checkpoint
-        has, and one per core for a new one (one for "global").
-    order_by: columns that give the order of arrival inside a batch; without it (stream, partition, position), which a
-        replay with another number of cores does not repeat.
+    grouping: the task of a row: "global" (one task gets all rows), "shuffle" (evenly, by a hash of the whole row) or columns (equal
+        values go to the same task). Default: the bolt's key=, or "global" for a bolt without a key.
+    tasks: the number of tasks, fixed for the life of a checkpoint. Default: that of the checkpoint; for a new one, one per core
+        (one for "global").
+    order_by: the columns that define the order of arrival in a batch. Default: (stream, partition, position), which a replay with
+        another number of cores does not repeat.
     control: the folder of control files for the DataFrames of `streams`; `start` has its own.
 
-    On a session of Spark Connect its `streams` are to be had, and `start` is not. Raises ConfigError, or SessionError, before any
-    data moves.
+    On Spark Connect only `streams` works, not `start`. Raises ConfigError or SessionError before any data is read.
     """
     declared = bolt_of(bolt)
     inputs = _inputs(source)
@@ -103,7 +101,7 @@ def windowed(
 
 
 class WindowedStream:
-    """A bolt on its input, made by `windowed`: DataFrames to go on with (`streams`), or all as one query (`start`)."""
+    """A bolt applied to its input; made by `windowed`. `streams` are DataFrames; `start` runs everything as one query."""
 
     def __init__(
         self,
@@ -125,15 +123,15 @@ class WindowedStream:
 
     @cached_property
     def tasks(self) -> int:
-        """The number of tasks; `start` on an old checkpoint takes the checkpoint's, if none was given."""
+        """The number of tasks. If none was given, `start` on an existing checkpoint uses the checkpoint's number."""
         return parallelism(self._spark) if self._asked_tasks is None else self._asked_tasks
 
     @property
     def streams(self) -> dict[str, DataFrame]:
         """The declared streams and the late stream, as streaming DataFrames of their schemas.
 
-        Two queries on two of them evaluate the bolt twice, each with a checkpoint of its own; `start` evaluates it
-        once. There is no drain here unless `control=` was given. Run them with spark.sql.shuffle.partitions = tasks.
+        Two queries on two of them evaluate the bolt twice, each with its own checkpoint; `start` evaluates it once. A drain needs
+        `control=`. Run the queries with spark.sql.shuffle.partitions = tasks.
         """
         require_readable_zone(self._spark)
         output = self._assembly(self.tasks).rows(self._control)
@@ -158,15 +156,13 @@ class WindowedStream:
         discard: str | Sequence[str] = (),
         query_name: str | None = None,
     ) -> WindowedQuery:
-        """Start ONE query: each stream goes to its sink, the stateful part is evaluated once per batch.
+        """Start ONE query: each stream is written to its sink, and the bolt is evaluated once per batch.
 
-        sinks: a sink for each stream, or one for the default stream. Every declared stream needs a sink or stands in
-        `discard`; late tuples without a sink are counted and logged. trigger: "available_now" (ends with the input)
-        or an interval. drain=True: at the end of the input the last windows fire too, and the checkpoint is closed
-        for good.
+        sinks: a sink for each stream, or one sink for the default stream. Every declared stream needs a sink or must be named in
+        `discard`; late tuples without a sink are counted and logged. trigger: "available_now" (ends with the input) or an interval.
+        drain=True: at the end of the input the last windows fire, and the checkpoint is closed for good.
 
-        Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
-        first batch.
+        Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first batch.
         """
         require_start(checkpoint, query_name)
         if is_connect(self._spark):
@@ -185,7 +181,7 @@ class WindowedStream:
         )
 
     def _assembly(self, tasks: int) -> Assembly:
-        """Return the bolt as a query of so many tasks, made once: its code is sent once."""
+        """Return the query of the bolt with this number of tasks; it is made once, so the code is sent once."""
         if tasks not in self._assemblies:
             plan, shipped = plan_of_bolt(self.bolt, tasks, self.grouping, self._inputs), self._stage(tasks)
             self._assemblies[tasks] = Assembly(
@@ -217,7 +213,7 @@ class WindowedStream:
             yield exchange.packed(rows, packer, exchange.task_column(rows, self.grouping, tasks), clock)
 
     def _stage(self, tasks: int) -> Shipped[TaskStage]:
-        """Return the stage as it travels, which refuses tuples too far in front of the clock."""
+        """Return the stage in the form that is sent to workers, with the default of `max_future=`."""
         config, what = self.bolt.config, f"bolt {self.bolt.name!r}"
         bounded = replace(config, max_future_ms=exchange.max_future_ms(config)) if config.event_time else config
         stage = TaskStage(
@@ -242,7 +238,7 @@ class WindowedStream:
         )
 
     def _definition(self, tasks: int) -> Definition:
-        """Return the definition of the query; a state is one variable more in Spark's store, which stays as it began."""
+        """Return the definition of the query. A bolt's state is one more variable in Spark's store, and cannot be added later."""
         found = self.bolt.definition()
         stateful = {"fixed": {**found["fixed"], "stateful": True}} if self.bolt.stateful else {}
         return definition.describe(self._spark, found | stateful, self._inputs, tasks, self.grouping, self.order_by)
@@ -356,14 +352,14 @@ def _require_columns(
 
 
 def _aggregated(config: WindowConfig) -> tuple[str, ...]:
-    """Return the fields that aggregate= reads."""
+    """Return the fields that `aggregate=` reads."""
     declared = config.aggregate
     parts = [] if declared is None else list(declared.values()) if isinstance(declared, Mapping) else [declared]
     return tuple(field for field in map(field_of, parts) if field is not None)
 
 
 def _require_plain(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...]) -> None:
-    """Refuse nested columns where values are compared, kept apart by windows, or become names of sources; and ids that are none."""
+    """Refuse nested columns as order, key, source or aggregated fields, and a `message_id=` column that is not a whole number."""
     source = () if bolt.config.source is None else (bolt.config.source,)
     for option, names in (("source", source), ("key", bolt.config.key or ()), ("order_by", order)):
         for name in names:
@@ -378,7 +374,7 @@ def _require_plain(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...])
 
 
 def _require_times(bolt: WindowedBolt, rows: StructType) -> None:
-    """Refuse a timestamp column of a type that holds none: every row would be invalid."""
+    """Refuse a timestamp column whose type holds no timestamps, because every row would be invalid."""
     name = bolt.config.timestamp
     if isinstance(name, str) and not isinstance(rows[name].dataType, _TIMES):
         raise ConfigError(

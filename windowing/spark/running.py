@@ -1,11 +1,11 @@
-"""One running query and its life: started, watched, drained, and why it has ended.
+"""WindowedQuery: one running query. Starts it, watches it, drains it, and reports why it has ended.
 
-A drain is a second run of the same query with one more batch, made of control rows; then the checkpoint is marked, and
-refused from then on. A query that Spark ends because a Python worker did not connect in time (10 s, which cannot be set: a moment
-in which the machine gives us no CPU is enough) is run again from its checkpoint, up to three times without a batch.
+A drain is a second run of the same query with one more batch, made of control rows. Then the checkpoint is marked as drained and is
+refused from then on. If Spark ends a query because a Python worker did not connect in time (10 s, not configurable; a short lack of
+CPU is enough), the query runs again from its checkpoint, up to three times in a row without a batch.
 
-Law: the input has ended when Spark, in an availableNow run, has asked every source and found nothing more, and a drain is done when
-its batch is committed. That a query runs no more says neither: anybody may have stopped it.
+Law: the input has ended when Spark, in an availableNow run, found no more input in any source. A drain is done when its batch is
+committed. A stopped query alone proves neither, because it may have been stopped from outside.
 """
 
 from __future__ import annotations
@@ -58,19 +58,17 @@ __all__ = [
 
 _SETTLE_EVERY_S = 0.5
 _RUNS = 3
-"""So many runs in a row may end without a batch because a Python worker did not connect."""
+"""The number of runs in a row that may end without a batch because a Python worker did not connect."""
 _NOTE_EVERY_S = 5.0
 METRICS_FILE = "metrics.json"
-"""In <checkpoint>/windowing: the numbers of the last run as of some seconds ago, which nothing depends on."""
+"""In <checkpoint>/windowing: the metrics of the last run, a few seconds old. For display only."""
 
 _log = logging.getLogger("windowing.spark")
 
 
 @dataclass(frozen=True)
 class QuerySpec:
-    """All that is needed to start the query, and to start it once more. `output` builds the operator over a control
-    folder.
-    """
+    """Everything needed to start the query, also repeatedly. `output` builds the operator over a control folder."""
 
     spark: SparkSession
     checkpoint: str
@@ -85,7 +83,7 @@ class QuerySpec:
     gaps: SkippedOffsets = field(default_factory=SkippedOffsets)
 
     def run(self) -> StreamingQuery:
-        """Start the query with its own settings; the session's are put back."""
+        """Start the query with its own settings; the session's settings are restored."""
         folder = control.control_folder(self.spark, self.checkpoint)
         rows = self.output(folder.path)
         self.writer.begin(rows.sparkSession)
@@ -102,12 +100,12 @@ class QuerySpec:
 
     @property
     def failed_query(self) -> FailedQuery:
-        """What an error may say of the query."""
+        """The data of the query for errors."""
         return FailedQuery(self.writer.name, self.checkpoint, self.writer.failed_batch, self.spark)
 
 
 def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:
-    """Return what Spark calls a trigger: the input at hand, or an interval. Raises ConfigError."""
+    """Return Spark's options of a trigger: the available input, or an interval. Raises ConfigError."""
     if trigger == "available_now":
         return {"availableNow": True}
     if isinstance(trigger, timedelta):
@@ -125,7 +123,7 @@ def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[st
 
 
 class WindowedQuery:
-    """A running query; made by `WindowedStream.start`. A thread of the driver watches it and makes the drain."""
+    """A running query; made by `WindowedStream.start`, `submit` and `submit_trident`. A driver thread watches and drains it."""
 
     def __init__(self, spec: QuerySpec, drain: bool, finish: bool, done: threading.Event) -> None:
         self._spec, self._drain, self._finish, self._done = spec, drain, finish, done
@@ -138,7 +136,7 @@ class WindowedQuery:
 
     @classmethod
     def start(cls, spec: QuerySpec, drain: bool) -> WindowedQuery:
-        """Check the checkpoint against the spec and the sinks against the checkpoint, start the query, and watch over it."""
+        """Check the checkpoint against the spec and the sinks against the checkpoint; start the query and watch it."""
         done = take(spec.spark, spec.checkpoint)
         try:
             return cls._started(spec, drain, done)
@@ -169,7 +167,7 @@ class WindowedQuery:
 
     @property
     def spark_query(self) -> StreamingQuery:
-        """Spark's own object of the run in hand; a drain is another run, as is one after a worker that did not connect."""
+        """Spark's object of the current run. A drain is another run, and so is the one after a worker that did not connect."""
         return self._query
 
     @property
@@ -179,18 +177,18 @@ class WindowedQuery:
 
     @property
     def exception(self) -> BaseException | None:
-        """What ended the query, as this library's error where it is one; None while it runs and after a good end."""
+        """The error that ended the query, as an error of this library if possible; None while it runs and after a good end."""
         return self._failure if self._done.is_set() else None
 
     @property
     def progress(self) -> list[BatchMetrics]:
-        """The metrics of the batches of this run, oldest first; Spark keeps the last 100 of a query."""
+        """The metrics of the batches of this run, oldest first; Spark keeps the last 100."""
         self._collect()
         return [self._metrics[batch] for batch in sorted(self._metrics)]
 
     def metrics(self) -> RunMetrics:
-        """Return what each task has done since this query was started, and the phases of its last batch; docs/operate/monitor.md
-        has the names. Called on any thread, also after the end. Cost: O(tasks), and a call of the JVM.
+        """Return the numbers of each task since the start of this query, and the phases of its last batch; docs/operate/monitor.md
+        explains them. Thread-safe, also after the end. Cost: O(tasks), and one call of the JVM.
         """
         totals = self._spec.totals
         assert totals is not None  # each door gives one
@@ -202,7 +200,7 @@ class WindowedQuery:
         return replace(found, lag=lag_of(progress), skipped=self._spec.gaps.totals())
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the last batches, and what the components have done."""
+        """Return the HTML that a notebook shows: the last batches and the numbers of the components."""
         batches = [[*astuple(each)] for each in self.progress[-10:]]
         headings = [each.name for each in fields(BatchMetrics)]
         state = "running" if self.is_active else "ended"
@@ -210,19 +208,19 @@ class WindowedQuery:
         return html_table(title, headings, batches) + self.metrics()._repr_html_()
 
     def ui(self, port: int = 0) -> LivePage:
-        """Serve a page of this query on this machine, for a browser; its `url` says where, `close()` ends it. It only shows.
+        """Serve a read-only page of this query on this machine, for a browser. `url` is its address, `close()` ends it.
 
-        port: 0 takes a free one. The page is there until it is closed, also after the end of the query. Raises ConfigError.
+        port: 0 picks a free one. The page stays until it is closed, also after the end of the query. Raises ConfigError.
         """
-        from windowing.monitoring.page import serve_page  # a server, for those who ask for it
+        from windowing.monitoring.page import serve_page  # loads a web server
 
         return serve_page(self.metrics, self._spec.drawn, port)
 
     def await_end(self, timeout: float | None = None) -> bool:
-        """Wait until the query has ended (True) or `timeout` seconds are over (False); raise what ended it.
+        """Wait until the query has ended (True) or `timeout` seconds are over (False); raise the error that ended it.
 
-        True of an "available_now" run: all the input that there was is read, and drained if that was asked for; or `stop` was
-        called here. Raises QueryStoppedError where somebody else has stopped it before that.
+        For an "available_now" run, True means that all available input was read, and drained with drain=True, or that `stop` of
+        this object was called. Raises QueryStoppedError if the run was stopped in another way before that.
         """
         if not self._done.wait(timeout):
             return False
@@ -231,9 +229,7 @@ class WindowedQuery:
         return True
 
     def stop(self) -> None:
-        """Stop the query after at most one batch; nothing is drained. What it has not committed is made again at the
-        next start.
-        """
+        """Stop the query after at most one batch, without a drain. An uncommitted batch is repeated at the next start."""
         self._stopping = True
         self._query.stop()
         self._done.wait()
@@ -244,14 +240,14 @@ class WindowedQuery:
                 self._make_drain()
         except BaseException as error:
             failure = (None if isinstance(error, QueryStoppedError) else self._spec.writer.failure) or error
-            self._failure = failure  # before it is explained: whatever goes wrong there, the query has not ended well
+            self._failure = failure  # set before the error is explained, since that may raise too
             self._end()
             self._failure = library_error(failure, self._spec.failed_query)
         finally:
             self._done.set()
 
     def _has_read_all(self) -> bool:
-        """Wait for the query; return whether a drain is to follow. Raises QueryStoppedError for one that was stopped too early."""
+        """Wait for the query; return whether a drain must follow. Raises QueryStoppedError if it was stopped before its end."""
         self._wait()
         if self._stopping or "availableNow" not in self._spec.trigger:
             return False
@@ -263,8 +259,8 @@ class WindowedQuery:
         return self._drain
 
     def _make_drain(self) -> None:
-        """Have the batch of the drain made, and mark the checkpoint when it is committed. Rows that came since the end of the input
-        are read behind it; windowed bolts are closed then, and they are late.
+        """Run the batch of the drain, and mark the checkpoint when it is committed. Rows that arrived after the end of the input
+        are read after it, and are late because the windowed bolts are closed.
         """
         spec = self._spec
         if not self._finish:
@@ -282,14 +278,14 @@ class WindowedQuery:
         _mark_drained(spec)
 
     def _end(self) -> None:
-        """Stop Spark's query: what was raised need not have ended it (a spout's `ack`), and it would go on unwatched."""
+        """Stop Spark's query; an error outside it, such as in a spout's `ack`, has not ended it."""
         try:
             self._query.stop()
         except Exception as problem:
             _log.warning("query %s could not be stopped: %s", self._query.id, describe_error(problem))
 
     def _wait(self) -> None:
-        """Wait for the query, and run it again where a Python worker did not connect: nothing of its batch is committed."""
+        """Wait for the query; run it again if a Python worker did not connect, since its batch is not committed."""
         lost = 0
         while True:
             try:
@@ -359,9 +355,7 @@ class WindowedQuery:
 
 
 def _open(spec: QuerySpec) -> bool:
-    """Refuse what cannot go on; return whether the checkpoint is in the middle of a drain, which this run has to
-    finish.
-    """
+    """Refuse a checkpoint that cannot continue; return whether it is in an unfinished drain, which this run must finish."""
     definition.refuse_closed(spec.spark, spec.checkpoint)
     definition.keep(spec.spark, spec.checkpoint, spec.definition)
     folder = control.control_folder(spec.spark, spec.checkpoint)
@@ -380,8 +374,8 @@ def _open(spec: QuerySpec) -> bool:
 
 
 def _found_no_more(query: StreamingQuery) -> bool:
-    """Return whether a bounded run has ended by itself. Spark sets `noNewData` when it has asked each source for more and none had
-    any, which ends such a run; a stop, at whatever time, leaves it as it was.
+    """Return whether a bounded run has ended by itself. Spark sets `noNewData` when no source has more input, which ends such a
+    run; a stop does not change it.
     """
     execution: Any = cast(Any, query)._jsq.streamingQuery()
     return bool(execution.noNewData())

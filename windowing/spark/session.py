@@ -1,14 +1,14 @@
-"""The Spark session: `session()` makes one that is right, `require_session()` refuses one that could lose data.
+"""The Spark session: `session()` starts a correct one, `require_session()` refuses one that could lose data.
 
-    configure(builder)    sets REQUIRED on a builder of the user's, and nothing else
-    session()             REQUIRED and what suits one machine; what was given before it (spark-submit, spark-defaults.conf,
-                          PYSPARK_SUBMIT_ARGS, a session that runs) stands, the master too
-    require_session       REQUIRED, the packages and the workers' Python, on the driver; every start calls it
-    check(spark, bolt)    all that, and what a Python worker has: versions of packages, whether it can load the bolts
+    configure(builder)    sets REQUIRED on the user's builder, and nothing else
+    session()             REQUIRED, and settings for one machine; settings given elsewhere (spark-submit, spark-defaults.conf,
+                          PYSPARK_SUBMIT_ARGS, a running session) are kept, the master included
+    require_session       checks REQUIRED, the packages and the workers' Python, on the driver; every start calls it
+    check(spark, bolt)    all that, and a Python worker: versions of packages, whether it can load the bolts
 
-A session of Spark Connect hides the driver's JVM; what needs none of it (`WindowedStream.streams`, `check`) works there too.
+A session of Spark Connect has no access to the driver's JVM; `WindowedStream.streams` and `check` work without it.
 
-The settings and why each is needed are in one table, `REQUIRED`; facts behind them: docs/operate/deploy.md.
+The required settings and their reasons are in one table, `REQUIRED`; docs/operate/deploy.md explains them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Rule(NamedTuple):
 
 
 def _is_utc(zone: str) -> bool:
-    """Whether a time zone is UTC by one of its names, or as an offset of zero."""
+    """Whether a time zone is one of UTC's names, or an offset of zero."""
     return _UTC.fullmatch(zone) is not None
 
 
@@ -121,12 +121,12 @@ REQUIRED = (
 
 
 def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) -> SparkSession:
-    """Start (or return) a Spark session with all that windowed bolts need; on this machine, unless a master was given.
+    """Start (or return) a Spark session with all settings that windowed bolts need; on this machine, unless a master was given.
 
-    `cores` is a number or "*"; a failed task is tried 4 times, so a dying Python worker does not end a query. `conf`
-    adds or replaces settings by their Spark names: `session(**{"spark.driver.memory": "4g"})`. What `spark-submit`, the environment
-    or a running session says stands, but for what could lose data; a master too: then `cores` has no effect. Raises SessionError
-    where `conf` could lose data, and where the master is not there. Cost: 6 to 18 seconds.
+    `cores`: a number or "*". A failed task is tried 4 times, so one crash of a Python worker does not end a query. `conf` adds or
+    replaces settings by their Spark names: `session(**{"spark.driver.memory": "4g"})`. Settings of `spark-submit`, the environment
+    or a running session are kept, unless they could lose data; with a given master `cores` has no effect. Raises SessionError if
+    `conf` could lose data, or if the master cannot be reached. Cost: 6 to 18 seconds.
     """
     workers = _cores(cores)
     asked = {name: _text(value) for name, value in conf.items()}
@@ -154,7 +154,7 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
 
 
 def _started(builder: Any, master: str) -> SparkSession:
-    """Start the session, or return the one that runs; a master that is not there is refused at once: Spark tries for a minute."""
+    """Start the session, or return the running one. An unreachable master is refused at once; Spark would try for a minute."""
     way_out = "start it, give its address as its own page shows it, or leave the master out for this machine"
     if getattr(SparkContext, "_active_spark_context", None) is None and master.startswith("spark://"):
         problems = list(map(_unreached, master.removeprefix("spark://").split(",")))
@@ -171,10 +171,10 @@ def _started(builder: Any, master: str) -> SparkSession:
 
 @contextmanager
 def _installed_pyspark() -> Iterator[None]:
-    """Start a JVM whose Python workers import the installed pyspark, where they have it, and not the copy of it in SPARK_HOME.
+    """Make the JVM start Python workers that import the installed pyspark, if there is one, instead of the copy in SPARK_HOME.
 
-    Spark puts SPARK_HOME/python/lib/pyspark.zip before all that is installed, and Python compiles modules of a zip at each import:
-    0.8 s of CPU for each process that Spark starts, and each start of a query takes one. So the JVM gets a SPARK_HOME of links,
+    Spark puts SPARK_HOME/python/lib/pyspark.zip before installed packages, and Python compiles the modules of a zip at each import:
+    0.8 s of CPU for each process that Spark starts, one of them at each start of a query. So the JVM gets a SPARK_HOME of links
     without `python`, and removes it when it ends.
     """
     context = cast(Any, SparkContext)
@@ -206,7 +206,7 @@ def _installed_pyspark() -> Iterator[None]:
 
 
 def _unreached(address: str) -> str | None:
-    """Return why a host and port cannot be reached, None where they can."""
+    """Return why a host and port cannot be reached, None if they can."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
@@ -219,9 +219,9 @@ Builder = TypeVar("Builder")
 
 
 def configure(builder: Builder) -> Builder:
-    """Set what windowed bolts require on a builder of your own, and nothing else: no master, no memory, no address.
+    """Set the required settings on your own builder, and nothing else: no master, no memory, no address. Return the builder.
 
-    `configure(SparkSession.builder.appName("job")).getOrCreate()`; it returns the builder.
+    `configure(SparkSession.builder.appName("job")).getOrCreate()`
     """
     changed: Any = builder
     for rule in REQUIRED:
@@ -230,10 +230,10 @@ def configure(builder: Builder) -> Builder:
 
 
 def check(spark: SparkSession, *bolts: Any) -> None:
-    """Raise SessionError with all that is wrong, a line each: on the driver, and in a Python worker of an executor.
+    """Check the driver and a Python worker of an executor. Raises SessionError with a line for each problem.
 
-    There it looks at the library, the versions of the packages that take part, and whether it can load `bolts` (windowed bolts,
-    topologies, functions) with the modules that they import. Cost: a Spark job of one task.
+    In the worker it checks the library, the versions of the packages used, and whether `bolts` (windowed bolts, topologies,
+    functions) can be loaded with the modules that they import. Cost: a Spark job of one task.
     """
     _require_open(spark)
     wrong = [*_wrong_here(spark), *_wrong_there(spark, bolts)]
@@ -242,7 +242,7 @@ def check(spark: SparkSession, *bolts: Any) -> None:
 
 
 def is_local(master: str) -> bool:
-    """Return whether a master runs its tasks in the driver's process.
+    """Return whether a master runs tasks in the driver's process.
 
     >>> is_local("local[2,4]"), is_local("local-cluster[2,1,1024]"), is_local("spark://127.0.0.1:7077")
     (True, False, False)
@@ -251,19 +251,19 @@ def is_local(master: str) -> bool:
 
 
 def is_connect(spark: Any) -> bool:
-    """Return whether a session is one of Spark Connect: a client, whose driver runs on a server."""
+    """Return whether a session is a client of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks the cluster runs at once, by its own count; the server of Spark Connect is asked by a small job."""
+    """Return the number of tasks that the cluster runs at once, as it reports it; on Spark Connect this takes a small job."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
     return spark.range(1 << 20).select(F.spark_partition_id()).distinct().count()
 
 
 def in_worker(spark: SparkSession, function: Callable[[], Any]) -> Any:
-    """Return what a function returns in a Python worker of an executor, as JSON carries it. Cost: a job of one task."""
+    """Run a function in a Python worker of an executor and return its result, sent as JSON. Cost: a job of one task."""
     if not is_connect(spark):
         return spark.sparkContext.parallelize([0], 1).map(lambda _: function()).collect()[0]
 
@@ -276,9 +276,9 @@ def in_worker(spark: SparkSession, function: Callable[[], Any]) -> Any:
 
 
 def require_session(spark: SparkSession, connect: bool = False) -> None:
-    """Raise SessionError, naming the setting and the way out, when windowed bolts could lose data in this session.
+    """Raise SessionError, with the setting and what to do, if windowed bolts could lose data in this session.
 
-    connect: whether one of Spark Connect will do.
+    connect: whether a session of Spark Connect is accepted.
     """
     (_require_open if connect else require_classic)(spark)
     _require_packages()
@@ -294,7 +294,7 @@ def require_session(spark: SparkSession, connect: bool = False) -> None:
 
 
 def require_readable_zone(spark: SparkSession) -> None:
-    """Raise SessionError where the session calls UTC by a name that Arrow does not know. A started query calls it UTC by itself."""
+    """Raise SessionError if the session's name of UTC is unknown to Arrow. A started query uses the name UTC itself."""
     zone = spark.conf.get(_ZONE)
     try:
         pa.lib.string_to_tzinfo(zone)

@@ -1,13 +1,13 @@
-"""Where streams go. Law: a sink is idempotent by batch id: writing a batch again leaves what writing it once leaves.
+"""Sinks of streams. Law: a sink is idempotent by batch id: writing a batch twice has the effect of writing it once.
 
-Spark calls a sink again with the same batch id after a crash, so each one here keys what it writes by that id. Other queries count
-their batches from 0 too, so the folder of a file sink belongs to one stream of one checkpoint, and says so itself:
+After a crash Spark calls a sink again with the same batch id, so each sink here stores the batch id with the rows. All queries
+number their batches from 0, so the folder of a file sink belongs to one stream of one checkpoint, which is recorded in it:
 
     <folder>/_owner.json    {"query": "5f0c...", "stream": "default"}    written before the first data
 
-Laws: batches of two streams, or of two checkpoints, never lie in one folder. What is refused is refused before anything is written.
-Claiming again changes nothing, so a start that died half way can be made again. A folder without an owner goes to a checkpoint that
-has made as many batches as it holds, and to no other.
+Laws: batches of two streams, or of two checkpoints, are never in one folder. A folder is refused before anything is written.
+Claiming is idempotent, so an interrupted start can be repeated. A folder without an owner is given only to a checkpoint that has
+begun at least the batches in it.
 
 A stream of a topology is named by "component" (its default stream) or "component.stream".
 """
@@ -60,10 +60,10 @@ _WHOLE = "_SUCCESS"
 
 
 class Sink(Protocol):
-    """What takes the rows of one stream. It may have two methods more:
+    """Writes the rows of one stream. It may have two more methods:
 
-    `skip(batch_id)`: called for a batch without rows. `claim(spark, owner)`: called at every start, before the first
-    batch; it raises ConfigError if what is there already is not the owner's (query, stream; `owner.schema` is that of its rows).
+    `skip(batch_id)`: called for a batch without rows. `claim(spark, owner)`: called at every start, before the first batch; it
+    raises ConfigError if the target belongs to another owner (query, stream; `owner.schema` is the schema of the rows).
     """
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
@@ -71,7 +71,7 @@ class Sink(Protocol):
 
 
 def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
-    """Raise ConfigError for what is no sink, and for a sink of files that has a column of its own among `columns`."""
+    """Raise ConfigError for an object that is not a sink, and for a file sink if `columns` has the sink's own column."""
     if not hasattr(sink, "write"):
         raise ConfigError(f"the sink of {name!r} has no write(rows, batch_id), got {quote(sink)}; use FunctionSink(f)")
 
@@ -92,9 +92,9 @@ def require_sinks(
     unknown: Callable[[str], str],
     without: Callable[[str], str],
 ) -> dict[str, Sink]:
-    """Return the sinks in the order of the streams that can have one, of these columns. Raises ConfigError for what is no sink of
-    its stream, for a name that is no stream (`unknown` says so), for a sink whose stream is discarded too, and for a needed stream
-    that has no sink and is not discarded (`without` says so).
+    """Return the sinks in the order of the streams that can have one. Raises ConfigError for an object that is not a sink, for an
+    unknown stream (message by `unknown`), for a sink of a discarded stream, and for a needed stream without a sink that is not
+    discarded (message by `without`).
     """
     for name in (*sinks, *discard):
         if name not in columns:
@@ -112,11 +112,11 @@ def require_sinks(
 
 
 class FileSink:
-    """Files in one directory per batch, `<path>/batch_id=000000000012`, written anew when the batch is replayed.
+    """Writes each batch to its own directory, `<path>/batch_id=000000000012`; a replay replaces the directory.
 
-    A directory has a file `_SUCCESS` when it is whole, whatever committer has written it; `read` looks at no other. `format` is
-    parquet, json or csv. The folder belongs to one stream of one checkpoint (`_owner.json`), whose rows have the schema in
-    `_schema.json`. Raises SinkError where the folder cannot be reached, written or read.
+    A complete directory has a file `_SUCCESS`, with every committer; `read` uses only such directories. `format` is parquet, json
+    or csv. The folder belongs to one stream of one checkpoint (`_owner.json`); the schema of the rows is in `_schema.json`. Raises
+    SinkError if the folder cannot be reached, written or read.
     """
 
     def __init__(self, path: str, format: str = "parquet") -> None:
@@ -133,7 +133,7 @@ class FileSink:
         return f"{type(self).__name__}({self.path!r}, {self.format!r})"
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Refuse a folder that holds the output of another stream or query; else it is the owner's from now on."""
+        """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query."""
         folder = self._folder(spark)
         claim_folder(folder, owner)
         self._known_schema = None
@@ -141,11 +141,11 @@ class FileSink:
             self._keep_schema(folder, owner.schema)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the batch's directory, in place of an older one. Cost: one Spark job, and some look-ups."""
+        """Write the directory of the batch, in place of an older one. Cost: one Spark job, and a few look-ups."""
         folder = self._folder(rows.sparkSession)
         self._keep_schema(folder, rows.schema)
         batch = folder / _name(batch_id)
-        batch.delete(_WHOLE)  # a committer may leave the older attempt's files there until it commits
+        batch.delete(_WHOLE)  # the older attempt's files may stay until the committer commits
         options = {"header": "true"} if self.format == "csv" else {}
         try:
             rows.write.format(self.format).options(**options).mode("overwrite").save(batch.path)
@@ -153,19 +153,19 @@ class FileSink:
             if not refused_by_files(problem):
                 raise
             raise SinkError(unreachable(batch.path, problem)) from problem
-        if not batch.exists(_WHOLE):  # a session may tell Hadoop's committers to leave it out, and others know none
+        if not batch.exists(_WHOLE):  # not every committer writes it
             batch.write(_WHOLE, b"")
 
     def skip(self, batch_id: int) -> None:
-        """Remove what an earlier attempt of a batch has left that turned out to have no rows."""
+        """Remove the files of an earlier attempt at a batch that has no rows."""
         spark = SparkSession.active()
         folder = self._folder(spark)
         if folder.exists(_name(batch_id)):
             folder.delete(_name(batch_id))
 
     def committed(self, spark: SparkSession) -> list[int]:
-        """Return the ids of the batches that are wholly written, ascending. Raises CorruptStateError for one that is not, though a
-        later one is there: only the last can be in the making.
+        """Return the ids of complete batches, ascending. Raises CorruptStateError for an incomplete batch before a later one, since
+        only the last batch can be unfinished.
         """
         require_classic(spark)
         folder = self._folder(spark)
@@ -180,10 +180,10 @@ class FileSink:
         return whole
 
     def read(self, spark: SparkSession, schema: StructType | None = None) -> DataFrame:
-        """Return the rows of all wholly written batches, with their `batch_id`; order is by batch only if you sort.
+        """Return the rows of all complete batches, with their `batch_id`, in no particular order.
 
-        Before the first row they are none, of the stream's schema. `schema` is needed only before a query was started with this
-        folder: ConfigError without it.
+        Without rows the DataFrame is empty and has the stream's schema. Before the first start of a query with this folder, pass
+        `schema`; without it ConfigError is raised.
         """
         require_classic(spark)
         folder = self._folder(spark)
@@ -224,17 +224,17 @@ class FileSink:
 
 
 class ParquetSink(FileSink):
-    """A FileSink of Parquet files: the default for what is kept."""
+    """A FileSink of Parquet files."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "parquet")
 
 
 class FunctionSink:
-    """A function `(rows: DataFrame, batch_id: int)`; that it is idempotent by batch id is up to the function.
+    """Calls a function `(rows: DataFrame, batch_id: int)`, which must be idempotent by batch id.
 
-    It may have an argument `query_id` too, and `stream`: batches of two checkpoints, and of two streams of one, have the same ids,
-    so that where several write to one place a batch is known by all three.
+    The function may also have the arguments `query_id` and `stream`. Batches of different checkpoints, and of different streams,
+    have the same ids; if several write to one target, use all three as the key.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -245,7 +245,7 @@ class FunctionSink:
         self._owner: OutputOwner | None = None
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Take note of whose rows they are, for a function that asks; refuse those of a second stream or query then."""
+        """Record query and stream for a function that has these arguments; then refuse a second stream or query."""
         if self._asked and self._owner is not None and not self._owner.is_same(owner):
             raise ConfigError(
                 f"a FunctionSink of {self._owner.name}, whose function asks for its {' and '.join(self._asked)}, was given to "
@@ -267,7 +267,7 @@ class FunctionSink:
 
 
 def _arguments(function: Callable[..., Any]) -> Collection[str]:
-    """Return the names by which a function takes arguments; none where Python cannot say (a builtin)."""
+    """Return the names of a function's arguments; none if Python cannot tell (a builtin)."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -275,7 +275,7 @@ def _arguments(function: Callable[..., Any]) -> Collection[str]:
 
 
 class MemorySink:
-    """Rows in the driver's memory, for tests and the REPL; `batches[id]` are those of one batch, in output order."""
+    """Holds rows in the driver's memory, for tests and the REPL. `batches[id]` are the rows of a batch, in output order."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}
@@ -287,7 +287,7 @@ class MemorySink:
         return [row for batch in sorted(self.batches) for row in self.batches[batch]]
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Refuse a second stream or query: their batches have the same ids."""
+        """Refuse a second stream or query, because their batches have the same ids."""
         if self._owner is not None and not self._owner.is_same(owner):
             raise ConfigError(
                 f"a MemorySink of {self._owner.name} was given to {owner.name}; make another MemorySink()"
@@ -295,19 +295,19 @@ class MemorySink:
         self._owner = owner
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Keep the batch, in place of an older attempt."""
+        """Store the batch, in place of an older attempt."""
         try:
             self.batches[batch_id] = rows.collect()
         except (ValueError, OverflowError):  # a date that Python cannot hold
             self.batches[batch_id] = _collected(rows)
 
     def skip(self, batch_id: int) -> None:
-        """Forget an older attempt of a batch that turned out to have no rows."""
+        """Remove an older attempt at a batch that has no rows."""
         self.batches.pop(batch_id, None)
 
 
 class NoopSink:
-    """Evaluates every row and keeps none: for measurements."""
+    """Evaluates every row and writes nothing; for measurements."""
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Evaluate the rows."""
@@ -315,7 +315,7 @@ class NoopSink:
 
 
 def _collected(rows: DataFrame) -> list[Row]:
-    """Return rows with an Unreadable (unreadable.py) in the place of each value that Python cannot hold."""
+    """Return rows in which each value that Python cannot hold is replaced by an Unreadable (unreadable.py)."""
     found = rows.toArrow()
     columns = [python_values(found.column(name), name) for name in rows.columns]
     return [Row(*rows.columns)(*values) for values in zip(*columns, strict=True)]
@@ -335,8 +335,8 @@ def _nullable(schema: StructType) -> StructType:
 
 
 class OutputOwner(NamedTuple):
-    """A stream of a checkpoint: `query` is the checkpoint's id, `last_batch` the last that it has begun, None for none; `schema`
-    that of the stream's rows.
+    """A stream of a checkpoint: `query` is the checkpoint's id, `last_batch` the last batch that it has begun (None for none),
+    `schema` that of the stream's rows.
     """
 
     query: str
@@ -346,22 +346,22 @@ class OutputOwner(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Who it is, in a message."""
+        """Its name in messages."""
         return f"stream {self.stream!r} of query {self.query}"
 
     def is_same(self, other: OutputOwner) -> bool:
-        """Whether both are one stream of one checkpoint."""
+        """Whether both are the same stream of the same checkpoint."""
         return self[:2] == other[:2]
 
 
 def owner_of(spark: SparkSession, checkpoint: str, stream: str, schema: StructType | None = None) -> OutputOwner:
-    """Return a stream of a checkpoint as an owner; the checkpoint is given an id if it has none."""
+    """Return a stream of a checkpoint as an owner; a checkpoint without an id gets one."""
     return OutputOwner(query_id(spark, checkpoint), stream, last_batch(spark, checkpoint), schema)
 
 
 def claim_folder(folder: Folder, owner: OutputOwner) -> None:
-    """Write into `folder` that it is the owner's. Raises ConfigError where it is another's, or holds batches that the
-    owner cannot have written. Cost: two or three look-ups.
+    """Record the owner in `folder`. Raises ConfigError if it belongs to another owner, or holds batches that the owner cannot have
+    written. Cost: two or three look-ups.
     """
     if folder.exists(OWNER_FILE):
         found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
@@ -377,7 +377,7 @@ def claim_folder(folder: Folder, owner: OutputOwner) -> None:
 
 
 def refuse_shared(paths: Mapping[str, str]) -> None:
-    """Raise ConfigError where the folder of one stream (by name; whole paths) is that of another, or lies inside it."""
+    """Raise ConfigError if the folder of one stream equals, or is inside, that of another; `paths` are full paths by stream."""
     for (stream, path), (other, outer) in permutations(paths.items(), 2):
         if f"{path}/".startswith(f"{outer}/"):
             where = f"the folder {path}" if path == outer else f"{path}, inside the folder {outer}"
@@ -387,7 +387,7 @@ def refuse_shared(paths: Mapping[str, str]) -> None:
 
 
 def batch_of(name: str) -> int:
-    """Return the batch that a directory of this name holds, -1 for any other."""
+    """Return the batch id of a directory name, -1 for any other name."""
     key, _, number = name.partition("=")
     return int(number) if key == BATCH and number.isdigit() else -1
 
@@ -395,9 +395,8 @@ def batch_of(name: str) -> int:
 def claim(
     spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink], schemas: Mapping[str, StructType] | None = None
 ) -> None:
-    """Make the sinks of a query, by stream, those of its checkpoint; `schemas` are those of the streams. Raises ConfigError where
-    two share a folder, or one holds the output of another query; nothing was written into any then. Cost: a few file look-ups
-    for each.
+    """Claim the sinks of a query, by stream, for its checkpoint; `schemas` are those of the streams. Raises ConfigError, before
+    anything is written, if two share a folder, or one holds the output of another query. Cost: a few file look-ups for each sink.
     """
     folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
     refuse_shared({name: folder.path for name, folder in folders.items()})
@@ -411,18 +410,18 @@ def claim(
 
 
 def output_streams(topology: Topology) -> dict[str, tuple[str, str]]:
-    """Return every stream that can have a sink: sink name -> (name in exchange rows, fields); dead letters of bolts too."""
+    """Return every stream that can have a sink, dead letters of bolts included: sink name -> (name in exchange rows, fields)."""
     names = {}
     for component in topology.components.values():
         for stream, output in component.outputs.items():
-            if not (component.is_spout and output.dead):  # what fails here fails in a bolt
+            if not (component.is_spout and output.dead):  # a tuple can fail only in a bolt
                 names[output_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
     return names
 
 
 def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> dict[str, Sink]:
-    """Return the sinks in the order of the plan. Raises ConfigError for an unknown name, and for a stream that nobody reads
-    and that neither has a sink nor stands in `discard`; late streams may go nowhere (they are counted and logged).
+    """Return the sinks in the order of the plan. Raises ConfigError for an unknown name, and for a stream without reader and sink
+    that is not in `discard`. Late streams need neither; they are counted and logged.
     """
     names = output_streams(topology)
     return require_sinks(
@@ -438,7 +437,7 @@ def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, 
 
 
 def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the windowed bolts whose late tuples nobody reads, keeps or has said to discard."""
+    """Return the windowed bolts whose late tuples have no reader and no sink, and are not in `discard`."""
     found = []
     for component in topology.bolts:
         late = None if component.window is None else component.window.config.late_stream

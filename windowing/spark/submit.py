@@ -56,16 +56,16 @@ def submit(
     partitions: int | None = None,
     query_name: str | None = None,
 ) -> WindowedQuery:
-    """Start a topology as ONE query; every bolt is evaluated once per batch, whatever branches and joins.
+    """Start a topology as ONE query; every bolt is evaluated once per batch, also behind branches and joins.
 
-    sources: a streaming DataFrame or a PartitionedSpout for each InputSpout, with the columns that it declares; for one with
-        several streams a mapping of streams to them. A PartitionedSpout with an `ack` method is notified of each batch of which all
-        is done and committed.
-    sinks: by "component" or "component.stream". A stream that nobody reads needs a sink or stands in `discard`; one that is
-        read may have a sink too. "component.dead_letters" takes the tuples that a bolt has failed as often as the topology's
-        `windowing.max.attempts` says: without it they end the query.
-    partitions: how many shuffle partitions there are; fixed for the life of a checkpoint. Left out: what the checkpoint
-        has, and for a new one as many as there are tasks at one depth at most, but no more than cores.
+    sources: a streaming DataFrame or a PartitionedSpout for each InputSpout, with the declared columns; for a spout with several
+        streams, a mapping of streams to them. A PartitionedSpout with an `ack` method gets the ack of each batch after all its rows
+        are done and committed.
+    sinks: by "component" or "component.stream". A stream that no bolt reads needs a sink or must be named in `discard`; other
+        streams may have a sink too. "component.dead_letters" gets the tuples whose last attempt (`windowing.max.attempts`) failed;
+        without this sink such a tuple ends the query.
+    partitions: the number of shuffle partitions, fixed for the life of a checkpoint. Default: that of the checkpoint; for a new one
+        the largest number of tasks at one depth, but at most the number of cores.
     trigger, drain, query_name: as for `windowed(...).start`.
 
     Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first
@@ -117,7 +117,7 @@ def submit(
 
 
 def _require_runnable(context: ExecutionContext) -> None:
-    """Refuse what has no meaning on Spark, by name."""
+    """Refuse, by name, components and settings that cannot run on Spark."""
     topology = context.topology
     for component in topology.bolts:
         if topology.setting(component.id, "tick_tuple_freq_ms") is not None:
@@ -130,7 +130,7 @@ def _require_runnable(context: ExecutionContext) -> None:
 
 
 def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
-    """Return what was given for each stream of each spout, in the order of the plan."""
+    """Return the source of each stream of each spout, in the order of the plan."""
     spouts = {spout.id: spout for spout in topology.spouts}
     for name in sources:
         if name not in spouts:

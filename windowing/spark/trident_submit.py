@@ -69,21 +69,21 @@ def submit_trident(
     partitions: int | None = None,
     query_name: str | None = None,
 ) -> WindowedQuery:
-    """Start a topology as ONE query. Each batch commits its states once, whatever fails or dies, and in the order of the txids.
+    """Start a Trident topology as ONE query. Each batch commits its states exactly once, in the order of the txids.
 
-    sources: for a stream, by name, a streaming DataFrame or a PartitionedSpout with its columns; it takes the place of the
-        stream's spout, and has to give a batch again as that one promises. A stream without one is fed by its own spout: a batch
-        spout, an ITridentSpout, a transactional or opaque partitioned one.
-    records: where such spouts keep what their batches were: a SqliteRecordStore on a disk of the driver.
-    sinks: for each `sink` of the topology, by name; one that is not wanted stands in `discard`. "stream.dead_letters" takes the
-        tuples of batches that were skipped.
-    on_failure: what to do with a batch that a FailedException has failed `windowing.max.attempts` times: stop the query, or skip
-        the batch, where all states are opaque and there is no window.
-    partitions: how many shuffle partitions there are; fixed for the life of a checkpoint. Left out: what the checkpoint has, and
-        for a new one as many as there are tasks at one depth at most, but no more than cores.
+    sources: by stream name, a streaming DataFrame or a PartitionedSpout with the stream's columns. It replaces the stream's spout
+        and must replay batches as that spout's kind promises. A stream without a source is fed by its own spout: a batch spout, an
+        ITridentSpout, a transactional or opaque partitioned one.
+    records: the store of the metadata of such spouts' batches: a SqliteRecordStore on a disk of the driver.
+    sinks: one for each `sink` of the topology, by name, or its name in `discard`. "stream.dead_letters" gets the tuples of skipped
+        batches.
+    on_failure: what to do with a batch that failed `windowing.max.attempts` times by FailedException: stop the query, or skip the
+        batch; skipping needs all states opaque and no window.
+    partitions: the number of shuffle partitions, fixed for the life of a checkpoint. Default: that of the checkpoint; for a new one
+        the largest number of tasks at one depth, but at most the number of cores.
     trigger, drain, query_name: as for `windowed(...).start`.
 
-    States live in stores that executors can reach (SqliteStore, PostgresStore, RedisStore): task i commits partition i there.
+    States must be in stores that executors can reach (SqliteStore, PostgresStore, RedisStore): task i commits partition i there.
     Raises ConfigError, TopologyError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
     first batch.
     """
@@ -146,7 +146,7 @@ def submit_trident(
 def _inputs(
     spark: SparkSession, plan: TridentPlan, given: Mapping[int, SpoutInput], records: RecordStore | None
 ) -> dict[int, DataFrame]:
-    """Return the rows of each spout: those of the source that was given for it, or its own."""
+    """Return the rows of each spout, from its given source or its own."""
     inputs = {}
     for spout in plan.spouts:
         source = given.get(spout.number)
@@ -158,16 +158,16 @@ def _inputs(
 
 
 def _owned(spark: SparkSession, checkpoint: str, plan: TridentPlan) -> tuple[Life, TridentPlan]:
-    """Return the life of the topology that the checkpoint is, and the plan with its states as this life writes them.
+    """Return the checkpoint's life of the topology, and the plan with this life as the owner of its states.
 
-    Raises SupersededError for a state that another one writes, CorruptStateError for one that lacks what the checkpoint knows.
+    Raises SupersededError for a state of another life, CorruptStateError for a state that lacks batches of the checkpoint.
     """
-    done = take(spark, checkpoint)  # a query that goes on would write between the readings
+    done = take(spark, checkpoint)  # another running query could write between the readings
     try:
         last, pending = definition.last_batch(spark, checkpoint), definition.pending_batch(spark, checkpoint)
         kept = (definition.stored(spark, checkpoint) or {}).get("trident")
         if kept is None and last is not None:
-            return Life(""), plan  # no checkpoint of ours: refused, with the reason, before anything is written
+            return Life(""), plan  # a foreign checkpoint: refused later, before any write
         new_id = f"{plan.name} {uuid4().hex}"
         life = Life(new_id) if kept is None else Life.of(kept.get("states"), new_id)
         committed = 0 if last is None else last + 1 - (pending is not None)
@@ -186,7 +186,7 @@ def _windows(plan: TridentPlan) -> Iterator[Any]:
 
 
 def _unread_late(plan: TridentPlan) -> Iterator[str]:
-    """Yield the groups of windows whose late tuples nobody reads."""
+    """Yield the groups with windows whose late tuples have no reader."""
     for stage in plan.stages.values():
         for number in () if stage.is_spout else stage.operators:
             readers = [plan.graph.nodes[edge.target] for edge in plan.graph.out_edges[number]]
@@ -196,7 +196,7 @@ def _unread_late(plan: TridentPlan) -> Iterator[str]:
 
 
 def _require_runnable(plan: TridentPlan) -> None:
-    """Refuse what has no meaning on Spark, by name."""
+    """Refuse, by name, operations and settings that cannot run on Spark."""
     if plan.drpc:
         raise ConfigError(
             f"topology {plan.name!r} has a function of DRPC, {quote(next(iter(plan.drpc)))}, and a Spark query takes no requests: "
@@ -211,7 +211,7 @@ def _require_runnable(plan: TridentPlan) -> None:
 
 
 def _require_skippable(plan: TridentPlan) -> None:
-    """Refuse to skip what cannot be taken back: a window has to see a batch, a state that is not opaque may hold part of it."""
+    """Refuse OnFailure.SKIP for plans whose batches cannot be undone: with windows, or with a state that is not opaque."""
     if plan.depths(Section.STREAM):
         raise ConfigError(
             f"topology {plan.name!r} has windows, which have to see every batch, so none can be skipped; leave out "
@@ -226,7 +226,7 @@ def _require_skippable(plan: TridentPlan) -> None:
 
 
 def _store_of(factory: Any) -> Any:
-    """Return the store of a factory of this library, whatever wraps it; None for another one."""
+    """Return the store of a factory of this library, also if it is wrapped; None for other factories."""
     for _ in range(3):
         if hasattr(factory, "store"):
             return factory.store
@@ -235,7 +235,7 @@ def _store_of(factory: Any) -> Any:
 
 
 def _given(plan: TridentPlan, sources: Mapping[str, SpoutInput], records: RecordStore | None) -> dict[int, SpoutInput]:
-    """Return the sources that were given, by spout; the other spouts are sources themselves."""
+    """Return the given sources, by spout; spouts without one are sources themselves."""
     spouts: dict[str, SpoutNode] = {str(spout.source.name): spout for spout in plan.spouts}
     for name in sources:
         if name not in spouts:
@@ -256,7 +256,7 @@ def _given(plan: TridentPlan, sources: Mapping[str, SpoutInput], records: Record
 def _sink_streams(
     plan: TridentPlan, sinks: Mapping[str, Sink], discard: tuple[str, ...], on_failure: OnFailure
 ) -> dict[str, tuple[str, str]]:
-    """Return what has a sink: its name -> (name among exchange rows, fields)."""
+    """Return the streams with a sink: name -> (name among exchange rows, fields)."""
     dead = {f"{spout.source.name}.{DEAD_LETTERS}": spout.schema.ddl for spout in plan.spouts}
     known = {name: plan.graph.nodes[number].schema.ddl for name, number in plan.sinks.items()} | dead
     skips = on_failure is OnFailure.SKIP
