@@ -18,10 +18,10 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from windowing import count, millis, tumbling
+from windowing import TopologyError, count, millis, tumbling
 from windowing.codec import decode_value, encode_value
 from windowing.errors import BoltError, ConfigError, quote
-from windowing.local import LocalRun, run_local
+from windowing.local import LocalRun, VirtualClock, run_local, run_trident
 from windowing.local.cluster import run_topology
 from windowing.schema.rows import RowError, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
@@ -31,8 +31,10 @@ from windowing.spark.hadoop import checked_folder
 from windowing.spark.sinks import MemorySink, ParquetSink, require_sink
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
+from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import bolt
+from windowing.trident import FixedBatchSpout, TridentTopology
 
 ONE = Schema.parse("name string")
 HUGE = 10**5000
@@ -212,3 +214,60 @@ def test_a_sink_of_files_has_a_column_of_its_own() -> None:
 def test_a_measure_of_more_digits_than_python_prints_is_refused_by_a_sentence(measure: Any) -> None:
     with pytest.raises(ConfigError, match="an int of 16610 bits"):
         measure(-HUGE)
+
+
+@pytest.mark.parametrize("clock", [0, 1_700_000_000_000, "now", VirtualClock, {}, NoRepr()])
+def test_what_is_no_clock_is_refused_by_every_driver(clock: Any) -> None:
+    wanted = r"clock is an object with now_ms\(\), got .*; write clock=VirtualClock\(1_000\)"
+    builder = TopologyBuilder("one")
+    builder.set_spout("rows", InputSpout("name string"))
+    trident = TridentTopology("one")
+    trident.new_stream("rows", FixedBatchSpout("name string", 1, [("x",)])).sink("out")
+    for start in (
+        lambda: run_local(tumbling(count(1), name="none")(lambda window: None), [[1]], clock=clock),
+        lambda: run_topology(builder.build(), {"rows": [["x"]]}, clock=clock),
+        lambda: run_trident(trident, clock=clock),
+    ):
+        with pytest.raises(ConfigError, match=wanted):
+            start()
+
+
+@pytest.mark.parametrize("seed", [1.5, "7", [7], True])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    builder = TopologyBuilder("one")
+    builder.set_spout("rows", InputSpout("name string"))
+    with pytest.raises(ConfigError, match=r"seed is a whole number, or None .*; write seed=7"):
+        run_topology(builder.build(), {"rows": [["x"]]}, seed=seed)
+
+
+@pytest.mark.parametrize("streams", [3, (), None, ("a", 1), b"ab", {"a": 1}, iter("ab")])
+def test_input_streams_are_a_list_of_names(streams: Any) -> None:
+    with pytest.raises(ConfigError, match="streams is a list of input streams, got"):
+        run_local(tumbling(count(1), name="none")(lambda window: None), [[1]], streams=streams)
+    with pytest.raises(ConfigError, match="streams names an input stream twice"):
+        run_local(tumbling(count(1), name="none")(lambda window: None), [[1]], streams=("a", "a"))
+
+
+@pytest.mark.parametrize("outputs", [3, True, {"rows": 1}, {"rows"}, str])
+def test_outputs_are_a_list_of_names(outputs: Any) -> None:
+    builder = TopologyBuilder("one")
+    builder.set_spout("rows", InputSpout("name string"))
+    with pytest.raises(ConfigError, match="outputs is a list of names, got"):
+        run_topology(builder.build(), {"rows": [["x"]]}, outputs=outputs)
+
+
+@pytest.mark.parametrize("settings", [["topology.workers"], "topology.workers", 3, 0, "", object()])
+def test_settings_that_are_no_mapping_are_a_mistake_of_the_topology(settings: Any) -> None:
+    wanted = "configure takes a mapping of settings, got"
+    for of_one in (True, False):
+        builder = TopologyBuilder("one")
+        spout = builder.set_spout("rows", InputSpout("name string"))
+        (spout if of_one else builder).configure(settings)
+        with pytest.raises(TopologyError, match=wanted):
+            builder.build()
+    topology = TridentTopology("one").configure(settings)
+    topology.new_stream("rows", FixedBatchSpout("name string", 1, [("x",)])).sink("out")
+    with pytest.raises(TopologyError, match=wanted):
+        topology.build()
+    with pytest.raises(ConfigError, match=wanted):
+        TopologyConfig.of(settings)

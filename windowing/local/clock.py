@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from windowing.errors import ConfigError, quote
 from windowing.windows.measures import Duration, as_duration_ms
@@ -23,6 +23,7 @@ __all__ = [
     "Clock",
     "SystemClock",
     "VirtualClock",
+    "clock_of",
 ]
 
 
@@ -94,6 +95,18 @@ class VirtualClock:
         """Set the clock to `now_ms`, later or earlier than before, and return it."""
         self._now_ms = _whole(now_ms)
         return self._now_ms
+
+
+def clock_of(clock: Any) -> Clock:
+    """Return the clock that a driver is given, the system's where it is None. Raises ConfigError for what is no clock."""
+    if clock is None:
+        return SystemClock()
+    if isinstance(clock, type) or not callable(getattr(clock, "now_ms", None)):
+        raise ConfigError(
+            f"clock is an object with now_ms(), got {quote(clock)}; write clock=VirtualClock(1_000), or leave it out"
+        )
+    given: Clock = clock
+    return given
 
 
 def _whole(now_ms: int) -> int:

@@ -44,9 +44,9 @@ from windowing.local.checkpoints import (
     StatefulBoltTask,
 )
 from windowing.local.clock import Clock, VirtualClock
-from windowing.local.loop import LoopedCluster
+from windowing.local.loop import LoopedCluster, checked_seed
 from windowing.local.router import ClusterResult, Outbox, Router
-from windowing.local.spouts import Batches, InputSource, SpoutTask, batches_by_name, listed, rows_in
+from windowing.local.spouts import Batches, InputSource, SpoutTask, batches_by_name, is_list, listed, rows_in
 from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, RichBoltTask, Task, TaskParts
 from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
@@ -337,7 +337,7 @@ class LocalCluster(LoopedCluster):
             log("topology %r: %s", topology.name, sentence)
         self._batches = _checked_batches(topology, batches)
         self._roots = _roots_of(topology, sources, batches)
-        self._router = Router(seed or 0, topology.config.acker_executors)
+        self._router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
         super().__init__(topology.name, clock, self._router, seed)
         self._router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
         self._states = StatesInUse(topology, states, state_path)
@@ -600,6 +600,8 @@ def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:
         return [name for name, (component, stream) in declared.items() if topology.ends(component, stream)]
     if isinstance(names, str):
         raise ConfigError(f"outputs is a list of names, got the text {names!r}; write outputs=[{names!r}]")
+    if not is_list(names):
+        raise ConfigError(f"outputs is a list of names, got {quote(names)}; write outputs=['count', 'count.late']")
     for name in names:
         if name not in declared:
             raise ConfigError(f"there is no stream {quote(name)} to keep; {did_you_mean(str(name), declared)}")

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
-from windowing.errors import WindowingError
-from windowing.local.clock import Clock, SystemClock, VirtualClock
+from windowing.errors import ConfigError, WindowingError, quote
+from windowing.local.clock import Clock, VirtualClock, clock_of
 from windowing.local.router import Router
 from windowing.local.tasks import Task
 from windowing.schema.checks import StormNames
@@ -28,6 +28,7 @@ from windowing.windows.measures import Duration, as_duration_ms
 __all__ = [
     "Loop",
     "LoopedCluster",
+    "checked_seed",
 ]
 
 
@@ -72,6 +73,15 @@ _RUN = "with LocalCluster(topology) as cluster: cluster.run(). Name and settings
 _END = "close(), or leave the with block"
 
 
+def checked_seed(seed: Any) -> int | None:
+    """Return the seed of a run's order of steps, None for the fixed order. Raises ConfigError for anything but a whole number."""
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise ConfigError(
+            f"seed is a whole number, or None for the fixed order of steps, got {quote(seed)}; write seed=7"
+        )
+    return seed
+
+
 class LoopedCluster(StormNames, ABC):
     """A cluster that runs on a Loop; a context manager.
 
@@ -89,7 +99,7 @@ class LoopedCluster(StormNames, ABC):
     }
 
     def __init__(self, name: str, clock: Clock | None, router: Router, seed: int | None) -> None:
-        self.clock: Clock = clock or SystemClock()
+        self.clock = clock_of(clock)
         self._name = name
         self._loop = Loop(self.clock, router, seed is not None)
         self._opened: list[Task] = []

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.execution.support import Runtime, announce_bolt
-from windowing.local.clock import Clock, SystemClock
+from windowing.local.clock import Clock, clock_of
 from windowing.local.spouts import is_list, listed
 from windowing.local.windowed import machines_of, view_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
@@ -138,7 +138,7 @@ class LocalRun:
         self._pages: SqlitePages | None = None
         self._task = self._made_task(self.bolt)
         self.executor = self._task.executor
-        self.clock: Clock = clock or SystemClock()
+        self.clock = clock_of(clock)
         self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)
         self._state = MemoryStateProvider().state(self.bolt.name, 0) if self.bolt.stateful else None
         self._txid = self._steps = 0
@@ -322,6 +322,10 @@ def run_local(
 def _named(streams: Sequence[str]) -> tuple[str, ...]:
     if isinstance(streams, str):
         raise ConfigError(f"streams is a list of input streams, got the text {streams!r}; write streams=({streams!r},)")
+    if not isinstance(streams, list | tuple) or not streams or not all(isinstance(each, str) for each in streams):
+        raise ConfigError(f"streams is a list of input streams, got {quote(streams)}; write streams=('default',)")
+    if len(set(streams)) < len(streams):
+        raise ConfigError(f"streams names an input stream twice, got {quote(streams)}; name each once")
     return tuple(streams)
 
 

@@ -49,7 +49,7 @@ from windowing.execution.compatibility import DefinitionLocation, compare, heade
 from windowing.execution.plan import Stage
 from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
-from windowing.local.loop import LoopedCluster
+from windowing.local.loop import LoopedCluster, checked_seed
 from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, RequestTask, SingleTuples, batch_spout_of
@@ -554,7 +554,7 @@ class TridentCluster(LoopedCluster):
             )
         log, coordinated = logging.getLogger("windowing").warning, coordination is not None
         announce(Runtime.TRIDENT, log, self.plan.name, self.plan.config, coordinated=coordinated)
-        self._router = TridentRouter(seed or 0)
+        self._router = TridentRouter(checked_seed(seed) or 0)
         super().__init__(self.plan.name, clock, self._router, seed)
         given: dict[str, Any] = {**_checked_batches(self.plan, batches)}
         if sources is not None:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from windowing.errors import quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.tuples import Fields
-from windowing.topology.config import Setting, without_effect
+from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.declaration import ComponentDeclaration, ResolvedTopology, resolve_topology
 from windowing.topology.groupings import (
     AllGrouping,
@@ -100,7 +100,7 @@ class Declarer(StormNames):
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> Declarer:
         """Set options of this component only, by Storm's keys or typed names; a later setting wins."""
-        self._component.settings += [*(settings or {}).items(), *typed.items()]
+        self._component.settings += settings_of(settings, typed)
         return self
 
     def add_configuration(self, key: str, value: Any) -> Declarer:
@@ -158,7 +158,7 @@ class TopologyBuilder(StormNames):
 
         >>> builder = TopologyBuilder().configure({"topology.message.timeout.secs": 60}, max_spout_pending=1000)
         """
-        self._settings += [*(settings or {}).items(), *typed.items()]
+        self._settings += settings_of(settings, typed)
         return self
 
     def build(self) -> Topology:

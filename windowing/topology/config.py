@@ -30,6 +30,7 @@ __all__ = [
     "TopologyConfig",
     "read_settings",
     "refused_settings",
+    "settings_of",
     "without_effect",
 ]
 
@@ -77,7 +78,7 @@ class TopologyConfig:
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TopologyConfig:
         """Return the config of the settings, or raise ConfigError with a sentence for each wrong one."""
-        values, problems = read_settings([*(settings or {}).items(), *typed.items()], "topology")
+        values, problems = read_settings(settings_of(settings, typed), "topology")
         if problems:
             raise ConfigError("; ".join(problems))
         return cls(**values)
@@ -351,6 +352,25 @@ def refused_settings(config: TopologyConfig, misplaced: Misplaced) -> Iterator[s
             yield f"{key.storm} {misplaced.sentence(key.attribute)}; leave it out"
 
 
+def settings_of(settings: Any, typed: Mapping[str, Any]) -> list[Setting]:
+    """Return what `configure` is given, as pairs; what is no mapping is a wrong key, which `build` reports."""
+    given: list[Any] = list(settings.items()) if isinstance(settings, Mapping) else []
+    if not isinstance(settings, Mapping | None):
+        given.append((_NoMapping(settings), None))
+    return [*given, *typed.items()]
+
+
+class _NoMapping:
+    """Stands for settings that are no mapping, in place of a key."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def problem(self) -> str:
+        """Return the sentence about them."""
+        return f"configure takes a mapping of settings, got {quote(self._given)}; write configure({{'topology.workers': 2}})"
+
+
 def read_settings(settings: Iterable[Setting], scope: str) -> tuple[dict[str, Any], list[str]]:
     """Return (arguments of the config of this scope, a sentence for each wrong setting); a later setting wins.
 
@@ -393,6 +413,8 @@ def _misplaced(key: Key, name: str, scope: str) -> str:
 
 def _problem_of_own_key(name: Any, value: Any) -> str | None:
     """Return the problem with a key that is not in the table, None for a valid key of the user's own."""
+    if isinstance(name, _NoMapping):
+        return name.problem()
     if not isinstance(name, str) or not name:
         return f"a key is a text such as 'topology.max.spout.pending', got {quote(name)}; write one"
     for beginning, reason in REFUSED_PREFIXES.items():

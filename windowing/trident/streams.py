@@ -31,7 +31,7 @@ from typing import Any, TypeVar, Unpack
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import StormNames
 from windowing.schema.types import Schema
-from windowing.topology.config import Setting, without_effect
+from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.groupings import (
     AllGrouping,
     CustomGrouping,
@@ -495,7 +495,7 @@ class TridentTopology(StormNames):
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TridentTopology:
         """Set options of the whole topology, by Storm's keys or typed names; a later value replaces an earlier one."""
-        self._settings += [*(settings or {}).items(), *typed.items()]
+        self._settings += settings_of(settings, typed)
         return self
 
     def new_stream(self, name: str, spout: Any, output: str | Schema | None = None) -> Stream:
