@@ -150,6 +150,46 @@ def test_a_table_that_does_not_fit_is_refused_before_the_first_batch(delta: Spar
     assert not (tmp_path / "new").exists()
 
 
+def test_what_is_no_delta_table_and_a_database_that_is_not_there_are_refused_before_the_first_batch(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    given = delta.createDataFrame([], "k string").schema
+    owner = OutputOwner("q", "default", None, given)
+    delta.sql("CREATE DATABASE IF NOT EXISTS air")
+    delta.sql("CREATE TABLE air.other USING parquet AS SELECT 'a' AS k")
+    delta.sql("CREATE VIEW air.seen AS SELECT 'a' AS k")
+    delta.sql("CREATE TABLE air.strict (k string, day date NOT NULL) USING delta")
+    try:
+        for sink, error, sentence in (
+            (DeltaSink(table="nowhere.held"), SinkError, r"table='nowhere.held'.* cannot be used: .*nowhere"),
+            (DeltaSink(table="air.other"), ConfigError, r"table='air.other'.* is no Delta table"),
+            (DeltaSink(table="air.seen"), ConfigError, r"table='air.seen'.* is no Delta table"),
+            (
+                DeltaSink(table="air.strict"),
+                ConfigError,
+                r"column 'day' of .* has to have a value, and the stream has no such",
+            ),
+        ):
+            with pytest.raises(error, match=sentence):
+                sink.claim(delta, owner)
+        assert delta.table("air.other").count() == 1
+    finally:
+        for kind in ("VIEW air.seen", "TABLE air.other", "TABLE air.strict"):
+            delta.sql(f"DROP {kind}")
+
+
+def test_a_table_that_vanishes_between_two_batches_is_made_again_with_what_comes(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    sink = DeltaSink(str(tmp_path / "held"))
+    sink.claim(delta, OutputOwner("q", "default", None, delta.createDataFrame([], "k string").schema))
+    sink.write(delta.createDataFrame([("a",)], "k string"), 0)
+    shutil.rmtree(tmp_path / "held")
+    sink.write(delta.createDataFrame([("b",)], "k string"), 1)
+    sink.write(delta.createDataFrame([("b",)], "k string"), 1)
+    assert stored(delta, tmp_path / "held") == [("b",)]
+
+
 def test_a_batch_that_the_table_does_not_take_is_a_sink_error(delta: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "held"))
     sink.claim(delta, OutputOwner("q", "default", None, delta.createDataFrame([], "k string").schema))

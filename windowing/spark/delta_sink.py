@@ -89,6 +89,7 @@ class DeltaSink:
             raise ConfigError(f"{self!r}: the session has no Delta; start it with {_SETTINGS}")
         try:
             if self._is_there(spark):
+                self._require_delta(spark)
                 self._require_fitting(spark, owner.schema)
                 self._require_not_ahead(spark, owner)
             else:
@@ -131,13 +132,26 @@ class DeltaSink:
         jvm: Any = spark._jvm
         return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, Folder(spark, self._path).path))
 
+    def _require_delta(self, spark: SparkSession) -> None:
+        """Raise ConfigError for a table of the catalog that is a view, or is stored in another format."""
+        if self._path is not None:
+            return
+        told = {row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE EXTENDED {self._table}").collect()}
+        kind, provider = str(told.get("Type", "")), str(told.get("Provider", ""))
+        if "VIEW" in kind.upper() or provider.lower() != "delta":
+            what = kind.lower() if "VIEW" in kind.upper() else f"stored as {provider or 'something else'}"
+            raise ConfigError(
+                f"{self!r} is no Delta table, it is {what}; give the name of one, or of a table that is not there yet"
+            )
+
     def _rows(self, spark: SparkSession) -> DataFrame:
         if self._path is None:
             return spark.table(str(self._table))
         return spark.read.format("delta").load(literal_path(self._path))
 
     def _require_fitting(self, spark: SparkSession, schema: StructType) -> None:
-        there = {field.name.lower(): field.dataType for field in self._rows(spark).schema.fields}
+        fields = self._rows(spark).schema.fields
+        there = {field.name.lower(): field.dataType for field in fields}
         for field in schema.fields:
             kind = there.get(field.name.lower())
             if kind is None:
@@ -149,6 +163,13 @@ class DeltaSink:
                 raise ConfigError(
                     f"column {quote(field.name)} of {self!r} is {kind.simpleString()}, that of the stream is "
                     f"{field.dataType.simpleString()}; declare the output so, or write to another table"
+                )
+        ours = {name.lower() for name in schema.names}
+        for field in fields:
+            if not field.nullable and field.name.lower() not in ours:
+                raise ConfigError(
+                    f"column {quote(field.name)} of {self!r} has to have a value, and the stream has no such column; ALTER TABLE "
+                    f"... ALTER COLUMN {field.name} DROP NOT NULL, or write to another table"
                 )
 
     def _require_not_ahead(self, spark: SparkSession, owner: OutputOwner) -> None:
