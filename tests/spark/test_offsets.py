@@ -111,6 +111,20 @@ def test_what_is_gone_before_a_batch_reads_it_counts_once_and_no_further_than_th
     assert "batch 1 leaves out 5 offsets of partition 0 of topic 'flights' at h1:9092, from 10 on" in caplog.text
 
 
+def test_what_is_left_out_of_a_topic_that_was_made_anew_is_what_it_had_when_the_batch_was_planned(
+    query: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log({"0": 10, "1": 10}, {"0": 4, "1": 20}, {"0": 9, "1": 20})
+    skip_gaps_of("h1:9092", "flights", lambda: {0: (1, 40), 1: (0, 40)})
+    gone = SkippedOffsets()
+    gone.read_by(query)
+    for batch in (1, 1, 2):
+        gone.count(log, batch)
+    assert gone.totals() == {"flights": {"0": 3}}
+    sentence = "leaves out 3 offsets of partition 0 of topic 'flights' at h1:9092, from 1 on: the topic was made anew"
+    assert sentence in caplog.text
+
+
 def test_both_are_samples_by_source_and_partition():
     run = RunMetrics(name="t", at_ms=0, tasks=(), lag={"flights": {"1": 7, "0": 9}}, skipped={"flights": {"0": 5}})
     assert [(each.metric.name, each.labels, each.value) for each in samples(run)] == [
