@@ -27,6 +27,7 @@ from windowing.errors import (
     CorruptStateError,
     SessionError,
     SinkError,
+    SourceError,
     WindowingError,
     WorkerLostError,
 )
@@ -113,6 +114,45 @@ def test_no_text_of_a_user_s_is_taken_for_an_error_of_ours() -> None:
         assert library_error(raw, SUMS) is raw
         own = ValueError(text)
         assert library_error(own, SUMS) is own, "the driver does not look for Spark's words in a sink's"
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            "[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file file:///in/a%20b.0.parquet. Could not "
+            "read footer. Please ensure that the file is in either ORC or Parquet format.\nIf not, convert it. SQLSTATE: KD001",
+            "'sums' cannot read a file of its input, file:///in/a%20b.0.parquet: Could not read footer. Please ensure that the "
+            "file is in either ORC or Parquet format; nothing of the batch was committed. Repair the file or put it back, or "
+            "leave such files out by spark.sql.files.ignoreCorruptFiles=true. Start it again from checkpoint",
+        ),
+        (
+            "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file file:/in/x.json. File does not exist. It is "
+            "possible the underlying files have been updated.\nYou can ... SQLSTATE: KD001",
+            "or leave such files out by spark.sql.files.ignoreMissingFiles=true",
+        ),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/in/x.json.  SQLSTATE: KD001\n\tat org.x\n"
+            "Caused by: java.lang.A: b\n\tat y\nCaused by: java.io.EOFException: Unexpected end of input\n\tat z",
+            "a file of its input, file:/in/x.json: java.io.EOFException: Unexpected end of input; nothing",
+        ),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/in/x.json.  SQLSTATE: KD001",
+            "a file of its input, file:/in/x.json: Spark does not say why; nothing",
+        ),
+    ],
+)
+def test_a_file_of_the_input_that_cannot_be_read_is_named_with_the_way_to_leave_it_out(
+    said: str, sentence: str
+) -> None:
+    query = FailedQuery("sums", "/data/checkpoint")
+    found = library_error(PySparkRuntimeError(f"Job aborted due to stage failure: Lost task 0.0: x\n{said}"), query)
+    assert isinstance(found, SourceError)
+    assert sentence in str(found)
+    own = said.replace("/in/", "/data/checkpoint/windowing/control/")
+    assert not isinstance(library_error(PySparkRuntimeError(own), query), SourceError), (
+        "a file of the checkpoint is no input"
+    )
 
 
 def test_another_driver_s_mark_is_not_ours_until_its_seal_has_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 in a worker    a WindowingError crosses the JVM as text: `marked()` puts it on one line, as JSON behind a mark that only this
                driver and its workers know (Seal); it is made again of the same class
 by Kafka       a topic that is read has lost messages, or its brokers refuse
+by a file      of the input, that is damaged or gone
 by Spark       a second query on the checkpoint, a cancelled job, a lost worker, one that lacks a module, a damaged file of the
                checkpoint (which Spark blames on the user's function), one that cannot be written: known by Spark's words
 in the driver  the session was stopped; what is no Exception. A user's own (a sink's) stays what it is
@@ -85,6 +86,11 @@ _LOST_IN_KAFKA = re.compile(
 )
 _KAFKA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRangeException")
 _BY_KAFKA = re.compile(r"org\.apache\.kafka\.[\w.]*?(\w+Exception): ([^\n]*)")
+_INPUT_FILE = re.compile(
+    r"\[FAILED_READ_FILE\.(\w+)\] Encountered error while reading file (\S.*?)\.\s+(?:(?!SQLSTATE)(\S[^\n]*?))?"
+    r"\s*(?:SQLSTATE|\n|$)"
+)
+_CAUSE = re.compile(r"^Caused by: ([^\n]*)", re.MULTILINE)
 _TIMEOUT = "spark.python.authenticate.socketTimeout"
 _FROM_SPARK = ("pyspark.errors", "py4j")
 _OURS = ("windowing", "sortedcontainers", "pyspark", "py4j", "pandas", "pyarrow", "numpy", "google")
@@ -203,6 +209,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
     return (
         _said_by_spark("\n".join(said), query)
         or _said_by_kafka("\n".join(said), query)
+        or _said_of_input(said, query)
         or _lacking("\n".join(texts), query)
         or _damaged(said, query)
         or _not_written(error, said, query)
@@ -331,6 +338,21 @@ def _said_by_kafka(said: str, query: FailedQuery) -> WindowingError | None:
     return SourceError(
         f"a topic that {query.name!r} reads cannot be read: {refused[1]}: {printable(refused[2])}; see whether the brokers run, "
         f"the topic is there and the user may read it. {GO_ON.format(query.checkpoint)}"
+    )
+
+
+def _said_of_input(said: list[str], query: FailedQuery) -> WindowingError | None:
+    """Return what Spark says of a file of the input that is damaged, of another schema, or gone, as an error of ours."""
+    found = next((each for each in map(_INPUT_FILE.search, said) if each is not None), None)
+    if found is None or query.checkpoint.rstrip("/").rpartition(":")[2] in found[2]:
+        return None
+    causes = _CAUSE.findall(found.string, found.end())
+    why = printable(found[3] or (causes[-1] if causes else "Spark does not say why")).rstrip(".")
+    leave_out = "ignoreMissingFiles" if found[1] == "FILE_NOT_EXIST" else "ignoreCorruptFiles"
+    return SourceError(
+        f"{query.name!r} cannot read a file of its input, {printable(found[2])}: {why}; nothing of the batch was "
+        f"committed. Repair the file or put it back, or leave such files out by spark.sql.files.{leave_out}=true. "
+        + GO_ON.format(query.checkpoint)
     )
 
 
