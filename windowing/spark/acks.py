@@ -1,8 +1,8 @@
-"""The driver's side of acks: what executors say of roots (edges.py) goes into a ledger, which decides, and spouts are notified.
+"""The driver's side of acks: the partials of executors (edges.py) go into a ledger, which decides; then spouts are notified.
 
     batch 7     evaluated, sinks written --> record 7 into the log --> Spark commits 7
                                                                          |
-    spouts <-- ack(root), fail(root) <-- news of batches up to 7 <-------+   seen: at the next batch, at the end of the run,
+    spouts <-- ack(root), fail(root) <-- outcomes of batches up to 7 <---+   at the next batch, at the end of the run,
                                                                              at the next start, or while the query waits
 
     <checkpoint>/windowing/acks/000000000041.snapshot     the ledger after batch 41

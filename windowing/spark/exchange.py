@@ -1,24 +1,26 @@
-"""Exchanges: how rows get from one stage to the tasks of the next, as few rows of Arrow bytes.
+"""Exchanges: the rows that one stage sends to the tasks of the next, packed as Arrow bytes into few rows.
 
     target  kind                  stream          value                data
-    7       rows                  who:stream      how many             tuples for task 7: an Arrow IPC stream, lz4
-    7       max                   who:stream      largest timestamp    -      (source: whose; to every task of a reader)
+    7       rows                  who:stream      number of tuples     tuples for task 7: an Arrow IPC stream, lz4
+    7       max                   who:stream      largest timestamp    -      (source: its source; to every task of a reader)
     7       tick, drain, begin    -               -                    -
-    -1      out                   stream or sink  how many             tuples of a stream for its sink
+    -1      out                   stream or sink  number of tuples     tuples of a stream for its sink
     -1      metric                component       a number             -      (source: its name)
-    -1      ack                   -               -                    what an upstream says of roots (edges.py)
+    -1      ack                   -               -                    the partials of an upstream (edges.py)
 
-(and what a Trident topology tells its driver: trident_stages.py.) `target` is a task, numbered through all stages of the plan; a
-row for a later stage, or for the driver (-1), goes through the stages between as it is. `upstream` is who sent the row: a
-partition of the first stage, or a task (from FIRST_TASK on); `sequence` counts what it has sent in this batch.
+(Trident adds reports to its driver: trident_stages.py.) `target` is a task, numbered over all stages of the plan; a row for a later
+stage, or for the driver (-1), passes through the stages between unchanged. `upstream` is the sender: a partition of the first
+stage, or a task (from FIRST_TASK on). `sequence` numbers the sender's rows in this batch.
 
-Before the first exchange rows come straight out of Spark: `packed` hands them over with the batch's clock and, where the JVM has
-hashed their keys, with their tasks. `Packer` is all that happens to those of `windowed`.
+Before the first exchange, rows come directly from Spark: `packed` adds the batch's clock and, if the JVM computed them, the tasks.
+For `windowed`, `Packer` is the whole first stage.
 
-Laws: a row's task is a function of the row alone (of its position among those of its upstream, for round robins), so a replay
-sends it to the same one. Every task of a reader hears the largest timestamp of every upstream, so one without rows advances too.
-A timestamp that is missing, not a whole number, or too far ahead of the batch's clock moves no watermark; its row travels on to
-be judged.
+Laws
+- The task of a row depends only on the row (for round robins, on its position among the rows of its upstream), so a replay sends it
+  to the same task.
+- Every task of a reader gets the largest timestamp of every upstream, so a task without rows advances too.
+- A timestamp that is missing, not a whole number, or too far ahead of the batch's clock moves no watermark; its row is still sent,
+  and judged by the reader.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ FIRST_TASK = 1 << 20
 """The upstream number of task 0; partitions of the first stage are below."""
 TASK, POSITION, PHASE = "__task", "__pos", "__phase"
 TASK_AND_CLOCK = "__task_clock"
-"""A row's task and, in the lower bits, the batch's clock in ms: one column less for Spark to write row by row."""
+"""The task of a row and, in the lower bits, the batch's clock in ms. One column instead of two saves Spark work per row."""
 CLOCK_BITS = 46
 """Enough until the year 4199; the bits above hold MOST_TASKS and the sign."""
 _SCHEMA = pa.schema(
@@ -117,15 +119,15 @@ _SCHEMA = pa.schema(
 )
 EXCHANGE: StructType = from_arrow_schema(_SCHEMA)
 BATCH_CLOCK = "unix_millis(current_timestamp())"
-"""The batch's clock, an expression of Spark's. Those are texts wherever they can be: of a Column each part is calls of the JVM."""
+"""The batch's clock, as a Spark expression; a string, because each part of a Column is calls of the JVM."""
 CLOCK_APART = "0L"
-"""What stands in its place where the driver says the clock beside the rows (CLOCK_PROPERTY). Spark writes the time into the code
-that it generates for that expression, which is compiled anew in each batch then."""
+"""Replaces BATCH_CLOCK in queries whose driver passes the clock as a property of the job (CLOCK_PROPERTY). Spark writes the time of
+BATCH_CLOCK into generated code, which must then be compiled in each batch."""
 PACKET_ROWS = 50_000
 _FRAME_BYTES = 64 << 20
 _BATCH_PROPERTY = "streaming.sql.batchId"
 CLOCK_PROPERTY = "windowing.clock"
-"""Of the jobs of a batch: its clock, said by the driver."""
+"""The job property with the batch's clock, set by the driver."""
 _MAX_FUTURE_MS = 86_400_000
 
 
@@ -147,7 +149,7 @@ class ExchangeRow(NamedTuple):
 
 
 class RowNumbering:
-    """Makes the rows of one upstream in a batch, numbered in the order in which it sends them."""
+    """Makes the exchange rows of one upstream in a batch, numbered in the order of sending."""
 
     def __init__(self, upstream: int, now: int) -> None:
         self.upstream, self.now = upstream, now
@@ -173,7 +175,7 @@ class RowNumbering:
             yield self.row(target, kind, stream, part.num_rows, encode_table(part))
 
     def largest(self, targets: Iterable[int], stream: str, largest: Mapping[str | None, int]) -> Iterator[ExchangeRow]:
-        """Yield what every task of a reader has to know of the timestamps of a stream."""
+        """Yield the control rows with the largest timestamps of a stream, for every task of a reader."""
         sources = sorted(largest, key=lambda each: (each is not None, each or ""))
         for target in targets if sources else ():
             for source in sources:
@@ -181,9 +183,7 @@ class RowNumbering:
 
 
 def packets_and_controls(rows: Iterable[ExchangeRow]) -> tuple[list[ExchangeRow], list[ExchangeRow]]:
-    """Return the rows of one task that hold tuples and those that hold none, both in the one order that does not depend on how a
-    shuffle has delivered them.
-    """
+    """Return the rows of one task with tuples and those without, each in an order that does not depend on the shuffle."""
     ordered = sorted(rows, key=_order)
     return [row for row in ordered if row.kind == "rows"], [row for row in ordered if row.kind != "rows"]
 
@@ -193,17 +193,17 @@ def _order(row: ExchangeRow) -> tuple[Any, ...]:
 
 
 def size_of(rows: Iterable[ExchangeRow]) -> int:
-    """Return how many packed bytes rows have."""
+    """Return the number of packed bytes in rows."""
     return sum(len(row.data or b"") for row in rows)
 
 
 def clock_of(rows: Iterable[ExchangeRow]) -> int:
-    """Return the batch's clock: the largest that a row of it says."""
+    """Return the batch's clock: the largest one in its rows."""
     return max(row.now for row in rows)
 
 
 def field_column(position: int) -> str:
-    """Return what a field of a stream is called between two stages: by its position, so that fields may have any names.
+    """Return the column name of a field between two stages: its position, so that fields may have any names.
 
     >>> field_column(0)
     '0'
@@ -212,19 +212,19 @@ def field_column(position: int) -> str:
 
 
 def record_batch(rows: Iterable[ExchangeRow]) -> pa.RecordBatch:
-    """Return rows as `mapInArrow` hands them on."""
+    """Return rows in the form that `mapInArrow` returns."""
     columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
 def handed_on(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that came over an exchange as `record_batch` makes them: Spark may have narrowed which columns can be null."""
+    """Return rows of an exchange in the form of `record_batch`; Spark may have changed which columns can be null."""
     return pa.RecordBatch.from_arrays(batch.columns, schema=_SCHEMA)
 
 
 def frames_of(rows: Sequence[ExchangeRow]) -> Iterator[pd.DataFrame]:
-    """Yield rows as the pandas frames that a stateful operator hands on, each of about 64 MiB at most."""
+    """Yield rows as the pandas frames that a stateful operator returns, each at most about 64 MiB."""
     start, size = 0, 0
     for number, row in enumerate(rows):
         size += len(row.data or b"")
@@ -235,7 +235,7 @@ def frames_of(rows: Sequence[ExchangeRow]) -> Iterator[pd.DataFrame]:
 
 
 def rows_of(frames: Iterable[Any]) -> list[ExchangeRow]:
-    """Return the rows of the pandas frames that a stateful operator is handed."""
+    """Return the rows of the pandas frames that a stateful operator gets."""
     clock: int | None = None
     rows = []
     for frame in frames:
@@ -266,10 +266,10 @@ def _row(found: Any) -> ExchangeRow:
 
 
 class ArrowStage:
-    """What `mapInArrow` runs on each partition of a stage that keeps no state between batches."""
+    """The function that `mapInArrow` runs on each partition of a stage without state."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do the work of `pack` on a worker of Spark's."""
+        """Run `pack` in a worker of Spark."""
         context = TaskContext.get()
         freeze_modules()
         with marked():
@@ -281,14 +281,14 @@ class ArrowStage:
 
 
 def batch_id() -> int:
-    """Return Spark's number of the batch that this worker works on, -1 outside of one."""
+    """Return Spark's number of the batch that this worker processes, -1 outside a batch."""
     context = TaskContext.get()
     number = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
     return int(number) if number is not None else -1
 
 
 def said_clock() -> int:
-    """Return the clock that the driver has said to this task; 0 outside of Spark. Raises WindowingError where it has said none."""
+    """Return the clock that the driver set for this task; 0 outside Spark. Raises WindowingError if it set none."""
     context = TaskContext.get()
     if context is None:
         return 0
@@ -302,8 +302,8 @@ def said_clock() -> int:
 
 
 def packed(rows: DataFrame, stage: ArrowStage, task: str | None = None, clock: str = BATCH_CLOCK) -> DataFrame:
-    """Return the exchange rows that a stage makes of a DataFrame; `task` is the expression of each row's task, if there is one.
-    clock: BATCH_CLOCK, or CLOCK_APART.
+    """Return the exchange rows that a stage makes from a DataFrame. task: the expression of each row's task, if the JVM computes
+    it. clock: BATCH_CLOCK or CLOCK_APART.
     """
     columns = [f"{quoted(name)} AS c{number}" for number, name in enumerate(rows.columns)]
     both = clock if task is None else f"shiftleft(bigint({task}), {CLOCK_BITS}) | {clock}"
@@ -311,7 +311,7 @@ def packed(rows: DataFrame, stage: ArrowStage, task: str | None = None, clock: s
 
 
 def clocked(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Numbers, int]:
-    """Return the columns of a batch that `packed` has handed over, the task of each row, and the batch's clock."""
+    """Return the columns of a batch from `packed`, the task of each row, and the batch's clock."""
     both = batch.column(TASK_AND_CLOCK).to_numpy()
     clock = int(both[0]) & (1 << CLOCK_BITS) - 1
     return batch.drop_columns([TASK_AND_CLOCK]), both >> CLOCK_BITS, clock or said_clock()
@@ -319,11 +319,11 @@ def clocked(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Numbers, int]:
 
 @dataclass(frozen=True)
 class Packer(ArrowStage):
-    """The first stage of `windowed`: the rows of one input stream, whose tasks the JVM has hashed, straight into packets.
+    """The first stage of `windowed`: packs the rows of one input stream, whose tasks the JVM has computed.
 
-    `columns` are the names of the input columns: on the way they have numbers, since `mapInArrow` cannot carry a
-    name with a dot or a backtick. The rest is what WindowTimestamps takes. Cost: a stable sort by task and one copy of the
-    rows, in numpy and Arrow; a timestamp function costs a Python tuple and a call per row.
+    `columns`: the names of the input columns; in transit they are numbers, because `mapInArrow` does not support names with a dot
+    or a backtick. The other arguments are those of WindowTimestamps. Cost: a stable sort by task and one copy of the rows, in numpy
+    and Arrow; a timestamp function costs a Python tuple and a call per row.
     """
 
     stream: str
@@ -364,7 +364,7 @@ def _parts(rows: pa.RecordBatch, tasks: Numbers, count: int) -> Iterator[tuple[i
 
 
 def _records(rows: pa.RecordBatch) -> Iterable[Any]:
-    """Return rows as a timestamp function sees them."""
+    """Return rows in the form that a timestamp function gets."""
     names = tuple(rows.schema.names)
     columns = [python_values(column, name) for column, name in zip(rows.columns, names, strict=True)]
     make = record_type(names)._make
@@ -377,12 +377,10 @@ def _records(rows: pa.RecordBatch) -> Iterable[Any]:
 
 
 def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) -> str:
-    """Return the expression of a row's task: by the values of columns, of all columns ("shuffle"), or task 0
-    ("global").
+    """Return the expression of a row's task: by the values of columns, of all columns ("shuffle"), or task 0 ("global").
 
-    Spark's xxhash64 (seed 42), so the same key goes to the same task on both runtimes and after every restart.
-    "shuffle" hashes the whole row instead of counting rows: counting would depend on how the source packed its
-    partitions, which a replay may change.
+    It uses Spark's xxhash64 (seed 42), so a key goes to the same task on both runtimes and after every restart. "shuffle" hashes
+    the whole row instead of counting rows, because counts depend on the source's partitions, which may differ in a replay.
     """
     if grouping == "global" or tasks == 1:
         return "0"
@@ -397,21 +395,21 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
 
 
 class Spread(NamedTuple):
-    """What chooses the tasks of all rows of columns at once; every row goes to `width` of them.
+    """Chooses the tasks of all rows of a table at once; every row goes to `width` tasks.
 
-    Law: as `Grouping.targets` does row by row, `state` included.
+    Law: the result and the new `state` equal those of `Grouping.targets` row by row.
     """
 
     width: int
     choose: Callable[[Mapping[str, pa.Array], int, list[int]], list[Numbers]]
 
     def __call__(self, columns: Mapping[str, pa.Array], count: int, state: list[int]) -> list[Numbers]:
-        """Return the task of each row, for each of the `width`, and move `state` on."""
+        """Return `width` columns with a task for each row, and advance `state`."""
         return self.choose(columns, count, state)
 
 
 def spread_of(grouping: Grouping, tasks: int, schema: Schema) -> Spread | None:
-    """Return what a grouping does with columns, None for one that has to look at each row."""
+    """Return the Spread of a grouping, None for a grouping that must be called for each row."""
     kind = grouping.kind
     if kind is GroupingKind.ALL:
         return Spread(tasks, lambda columns, count, state: [np.full(count, task) for task in range(tasks)])
@@ -461,7 +459,7 @@ def parted(tasks: Numbers, count: int) -> Iterator[tuple[int, Numbers | None]]:
 
 
 def _hashable(kind: DataType) -> bool:
-    """Spark's hashes refuse maps, wherever they stand in a type."""
+    """Whether Spark can hash a type: not if it has a map at any depth."""
     if isinstance(kind, MapType):
         return False
     fields = getattr(kind, "fields", None)
@@ -475,11 +473,9 @@ def _hashable(kind: DataType) -> bool:
 
 
 class WindowTimestamps:
-    """The timestamps by which one reader's windows know the rows of a stream, and the `largest` of each source that one upstream
-    has.
+    """The timestamps that one reader's windows use for the rows of a stream, and the `largest` one of each source in one upstream.
 
-    timestamp: a column, a function of the row (what the bolt sees), or None (windows over the clock). source: the column whose
-    values have watermarks of their own.
+    timestamp: a column, a function of the row, or None (processing time). source: the column whose values have separate watermarks.
     """
 
     def __init__(
@@ -497,8 +493,8 @@ class WindowTimestamps:
     def of(
         self, column: Callable[[str], pa.Array], count: int, now: int, rows: Callable[[], Iterable[Any]]
     ) -> pa.Int64Array:
-        """Return the timestamp of each row: its own (null where unusable), or the batch's clock. `column` gives one by its name,
-        `rows` what a function is shown.
+        """Return the timestamp of each row: its own (null if unusable), or the batch's clock. `column` returns a column by name,
+        `rows` the arguments of a timestamp function.
         """
         if self._timestamp is None:
             return pa.repeat(pa.scalar(now, pa.int64()), count)
@@ -509,7 +505,7 @@ class WindowTimestamps:
             stamps = pa.array(map(stamp, rows()), pa.int64())
             stamp.warn()
         sources = None if self._source is None else column(self._source)
-        if sources is not None:  # of a row whose source Python cannot hold nothing is known: it is invalid
+        if sources is not None:  # a row whose source Python cannot hold is invalid
             stamps = _without(stamps, unreadable_in(sources))
         for source, value in largest_of(stamps, sources, now, self._max_future_ms).items():
             if value is not None and value > self.largest.get(source, -BOUND):
@@ -520,9 +516,9 @@ class WindowTimestamps:
 def timestamps_of(column: pa.Array) -> pa.Int64Array:
     """Return a column as milliseconds since 1970, null where it holds no usable timestamp.
 
-    Whole numbers are milliseconds; Spark's timestamps and dates are converted (floor); floats and decimals count only
-    where they are whole; text and everything else is unusable. Usable is what lies in (-2**62, 2**62); a date or a timestamp
-    outside the years 1 to 9999, which a bolt could not read, is not.
+    Whole numbers are milliseconds. Spark's timestamps and dates are converted (rounded down). Floats and decimals are usable only
+    if they are whole; text and all other types are unusable. Usable timestamps are in (-2**62, 2**62); a date or a timestamp
+    outside the years 1 to 9999 is unusable, because a bolt could not read it.
 
     >>> timestamps_of(pa.array([1.0, 1.5, None])).to_pylist()
     [1, None, None]
@@ -551,7 +547,7 @@ def _without(stamps: pa.Int64Array, wrong: np.ndarray[Any, Any] | None) -> pa.In
 def largest_of(
     stamps: pa.Int64Array, sources: pa.Array | None, now: int, max_future_ms: int | None
 ) -> dict[str | None, int | None]:
-    """Return the largest usable timestamp of each source (of None, without sources): one too far ahead is not usable."""
+    """Return the largest usable timestamp of each source (key None without sources); timestamps too far ahead are left out."""
     usable = stamps
     if max_future_ms is not None:
         known = pc.less_equal(stamps, pa.scalar(min(now + max_future_ms, BOUND), pa.int64()))
@@ -565,7 +561,7 @@ def largest_of(
 
 
 def _texts(sources: pa.Array) -> pa.Array:
-    """Return the sources as texts: bytes that are no UTF-8 as their repr."""
+    """Return the sources as strings; bytes that are not UTF-8 become their repr."""
     try:
         return sources.cast(pa.string())
     except pa.ArrowInvalid:
@@ -573,9 +569,7 @@ def _texts(sources: pa.Array) -> pa.Array:
 
 
 def max_future_ms(config: WindowConfig) -> int | None:
-    """Return how far ahead of the batch's clock a tuple may be: one day where the bolt says nothing, no bound in
-    Storm's semantics.
-    """
+    """Return how far ahead of the batch's clock a tuple may be: default one day; no limit in Storm's semantics."""
     if config.max_future_ms is None and config.semantics is Semantics.LOSSLESS:
         return _MAX_FUTURE_MS
     return config.max_future_ms
@@ -587,7 +581,7 @@ def _floor_ms(micros: pa.Int64Array) -> pa.Int64Array:
 
 
 def _whole(column: pa.DoubleArray) -> pa.Int64Array:
-    """Keep the whole numbers within bounds; NaN and infinities compare as unusable."""
+    """Keep whole numbers within bounds, null for all others, NaN and infinities included."""
     usable = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), float(BOUND)))
     return pc.if_else(usable, column, pa.scalar(None, pa.float64())).cast(pa.int64())
 

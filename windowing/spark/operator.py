@@ -1,13 +1,13 @@
 """The stateful operator: one grouping key for each task of a stage; for each task and micro-batch one turn.
 
-    rows of a key --+--> meant for this task --> TaskTurn.run --> changes of the state, rows or a table
-                    +--> for later stages, for the driver ------------------> as they came
+    rows of a key --+--> for this task --> TaskTurn.run --> changes of the state, rows or a table
+                    +--> for later stages, for the driver ------------------> passed on unchanged
 
-    windows alone   window_turn.py      a task of a topology   stages.py      a group of Trident   trident_stages.py
+    a bolt alone   window_turn.py      a task of a topology   stages.py      a group of Trident   trident_stages.py
 
-Spark keeps the state of a task: "metadata" (one value), "chunks" and "values" (maps of bytes to bytes: the tuples of windows, and
-what a bolt with `init_state` has put). Laws: what a turn gives is a function of (state, rows), however a shuffle has delivered
-them. Nothing is written before all of it was computed.
+Spark stores the state of a task: "metadata" (one value), "chunks" and "values" (maps of bytes to bytes: the tuples of windows, and
+the state of a bolt with `init_state`). Laws: the result of a turn is a function of (state, rows), independent of the order in which
+a shuffle delivers rows. Nothing is written before everything is computed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _VARIABLES = (
 
 @dataclass(frozen=True)
 class Stored:
-    """What the store has of a task: its metadata, how to read a chunk and a value by key, and how to read all values."""
+    """The stored state of a task: its metadata, and functions that read a chunk or a value by key, and all values."""
 
     metadata: bytes | None
     chunk: Load
@@ -67,7 +67,7 @@ class Stored:
 
 @dataclass
 class TaskResult:
-    """What a turn did: what it sends on, new metadata (None: as it was), and the changes of chunks and values by key."""
+    """The result of a turn: its rows, new metadata (None: unchanged), and the changes of chunks and values by key."""
 
     output: list[ExchangeRow] | pa.Table = field(default_factory=list)
     metadata: bytes | None = None
@@ -86,23 +86,23 @@ class TaskResult:
         drops: Sequence[bytes],
         values: TaskValues | None,
     ) -> TaskResult:
-        """Return a result with what a bolt has put into its state."""
+        """Return a result with the changes of a bolt's state."""
         if values is None:
             return cls(output, metadata, puts, drops)
         return cls(output, metadata, puts, drops, values.puts, values.drops)
 
 
 class TaskTurn(Protocol):
-    """One task; it keeps nothing between its turns but what a result tells the store."""
+    """One task. Between turns its only state is in the store."""
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
-        """Take the rows of a batch that are meant for the task, in any order; there may be none. `batch`: its number."""
+        """Process the task's rows of a batch, in any order; there may be none. `batch`: its number."""
 
 
 class TaskProcessor(StatefulProcessor):
-    """What transformWithState runs for each task of a stage: task `first + i` has the grouping key `labels[i]`.
+    """The operator that transformWithState runs for each task of a stage: task `first + i` has the grouping key `labels[i]`.
 
-    turn_of: makes the turn of a task; only a worker calls it. channel: where to a worker says what it has done.
+    turn_of: makes the turn of a task; called only in workers. channel: the channel for a worker's metrics.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class TaskProcessor(StatefulProcessor):
         self._metadata, self._chunks, self._values = variables
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        """Make the turn of one task. Spark may hand its rows over in several frames: all are taken first."""
+        """Make the turn of one task. Spark may deliver its rows in several frames, so all are read first."""
         freeze_modules()
         with marked(), seldom_collected():
             task, batch = self._tasks[int(key[0])], batch_id()
@@ -144,7 +144,7 @@ class TaskProcessor(StatefulProcessor):
             return frames_of([*(row for row in taken if row.target != task), *result.output])
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing: the operator holds no resources."""
 
     def _stored(self) -> Stored:
         metadata = self._metadata.get()
@@ -161,7 +161,7 @@ class TaskProcessor(StatefulProcessor):
             _change(self._values, result.value_puts, result.value_drops)
             if result.metadata is not None:
                 self._metadata.update((result.metadata,))
-        except (EOFError, OSError) as problem:  # Spark answers through a socket, and ends it where a store has failed
+        except (EOFError, OSError) as problem:  # Spark closes the socket if its store has failed
             raise CheckpointError(
                 f"the state of task {task} could not be written: Spark has ended the connection to its state store; the log of the "
                 "executor says why, a full disk perhaps. Nothing of the batch was committed: mend that and start again from the "
@@ -169,17 +169,17 @@ class TaskProcessor(StatefulProcessor):
             ) from problem
 
 
-_spark_s: Any = cast(Any, CloudPickleSerializer)()  # what Spark itself sends functions with
+_spark_s: Any = cast(Any, CloudPickleSerializer)()  # the serializer with which Spark sends functions
 
 
 def as_sent(processor: TaskProcessor) -> StatefulProcessor:
-    """Return the operator as it is sent: bytes that a worker loads with the first rows.
+    """Return the operator in the form that is sent to workers: bytes that a worker loads with the first rows.
 
-    For each run of a query Spark starts a process on the driver only to ask which state variables there are. The class is
-    pickled by value, as it is defined in a function, so that process imports neither this library nor pandas: over a second of CPU.
-    That process is told to print nothing more, too: its four lines a query, with all columns of the output, help nobody.
+    For each run of a query Spark starts a process on the driver only to read the names of the state variables. The class is defined
+    in a function, and so pickled by value; that process then imports neither this library nor pandas, which saves over a second of
+    CPU. The process also prints four lines per query with all output columns; this is switched off.
     """
-    variables = _VARIABLES  # a global would be looked for in this module
+    variables = _VARIABLES  # a local: a global would be looked up in this module
 
     class AsSent(StatefulProcessor):
         def __init__(self, processor: TaskProcessor) -> None:
@@ -211,7 +211,7 @@ def as_sent(processor: TaskProcessor) -> StatefulProcessor:
 
 
 def _value_of(state: Any, key: bytes) -> bytes | None:
-    """Return what a map of the store has under a key."""
+    """Return the value of a key in a map of the store."""
     found = state.getValue((key,))
     return None if found is None else bytes(found[0])
 
@@ -231,7 +231,7 @@ def evaluated(
     schema: StructType = EXCHANGE,
     channel: MetricsChannel | None = None,
 ) -> DataFrame:
-    """Return what a stage makes of exchange rows; `labels` are the grouping keys of its tasks, the `first` one's and so on."""
+    """Return the rows that a stage makes from exchange rows; `labels`: the grouping keys of its tasks, from task `first` on."""
     labelled = rows.withColumn("label", label_of_row(labels, first))
     processor = as_sent(TaskProcessor(turn_of, labels, first, channel))
     return labelled.groupBy("label").transformWithStateInPandas(processor, schema, "Append", "None")

@@ -1,20 +1,19 @@
-"""What a task keeps in Spark's state store between two batches: its windows' metadata, their tuples in chunks, a bolt's own values.
+"""The state of a task in Spark's state store: the metadata of its windows, their tuples in chunks, the values of a stateful bolt.
 
-    metadata   size of the head | head: format, chunks, next_id, next_number, seen | executor, as it dumped itself      StoredTask
+    metadata   size of the head | head: format, chunks, next_id, next_number, seen | snapshot of the executor           StoredTask
     chunks     id, nonce -> frame( Arrow IPC, lz4: columns, timestamps, numbers ), by (timestamp, arrival)               ChunkStore
     values     key -> frame( value ), both plain data in typed JSON                                                      TaskValues
 
-The executor stays bytes until the rows that it names were read. The head lists the chunks: id, nonce, how many rows, and which
-runs of them are still needed.
+The executor is decoded only after the rows that it refers to are read. The head lists the chunks: id, nonce, number of rows, and
+the runs of rows that are still needed.
 
 Laws
-- A batch writes what arrived in it *and* outlives it, never a tuple again but when small chunks are merged (each tuple then at most
-  once for each power of `_FAN` of its chunk's size).
-- A chunk's key is (id, nonce of the write): two attempts of a batch never mistake each other's chunks.
-- A chunk that the metadata names and the store lacks, or that is damaged, is an error; nothing is reset.
-- Nothing reaches the store before the whole turn was computed. `begin` and `undo` of TaskValues take back what one failed tuple
-  has put.
-- A key of a state is compared by type and value: 1 and "1" and 1.0 are three.
+- A batch writes the tuples that arrived in it *and* outlive it. A tuple is written again only when small chunks are merged, at most
+  once for each power of `_FAN` of its chunk's size.
+- A chunk's key is (id, nonce of the write), so two attempts at a batch never read each other's chunks.
+- A chunk that is missing or damaged is an error; nothing is reset.
+- Nothing is written before the whole turn is computed. `begin` and `undo` of TaskValues revert the writes for one failed tuple.
+- Keys of a state are compared by type and value: 1, "1" and 1.0 are three keys.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ __all__ = [
 
 TIMESTAMP = "\x1fts"
 SEQUENCE = "\x1fseq"
-"""The two columns that order the rows of a chunk; always its last two, whatever they are called where they were stored. No column
-of a user's is called so (`windowed` refuses it, a topology has no such names).
+"""The two columns that order the rows of a chunk; always its last two columns, in stored chunks too, where their names may differ.
+No user column has such a name (`windowed` refuses it; a topology cannot have it).
 """
 _FAN = 8
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -73,7 +72,7 @@ def decode_table(data: bytes | None) -> pa.Table:
 
 @dataclass(slots=True)
 class Chunk:
-    """One stored chunk as the metadata knows it; `live` are [from, to) runs of rows, in order."""
+    """A stored chunk as listed in the metadata; `live`: the [from, to) runs of rows that are still needed, in order."""
 
     id: int
     nonce: bytes
@@ -94,7 +93,7 @@ class Chunk:
 
 
 class ChunkStore:
-    """The chunks of one task within one turn: read what lives, then say what to write and drop.
+    """The chunks of one task in one turn: reads the live rows, then collects what to write and drop.
 
     `what` names the task in errors.
     """
@@ -110,7 +109,7 @@ class ChunkStore:
     def read(self, columns: pa.Schema | None) -> pa.Table | None:
         """Return all live rows of all chunks with their timestamps and sequence numbers, None if there is no chunk.
 
-        `columns` is the schema of the rows now (None: the newest chunk's); a column that old chunks lack is null in their rows.
+        `columns`: the current schema of the rows (None: that of the newest chunk); a column that old chunks lack is null.
         """
         tables = {chunk.id: self._table(chunk) for chunk in self._chunks}
         if not tables:
@@ -140,7 +139,7 @@ class ChunkStore:
         return f"{self._what}, chunk {chunk.id}-{chunk.nonce.hex()}"
 
     def _fitted(self, table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-        """Give a table of an older schema the columns of now."""
+        """Convert a table of an older schema to the current columns."""
         arrays = []
         for column in schema:
             index = table.schema.get_field_index(column.name)
@@ -156,7 +155,7 @@ class ChunkStore:
         return pa.table(arrays, schema=schema)
 
     def write(self, fresh: pa.Table | None, held: np.ndarray[Any, Any], next_id: int, nonce: bytes) -> list[Chunk]:
-        """Store the rows of `fresh` that outlive the batch, given the sequence numbers still `held`; return the chunks of now."""
+        """Store the rows of `fresh` that outlive the batch, given the sequence numbers still `held`; return the new chunks."""
         kept: list[tuple[Chunk, pa.Table]] = []
         for chunk in self._chunks:
             table = self._stored[chunk.id]
@@ -180,7 +179,7 @@ class ChunkStore:
 
 
 def with_order(rows: pa.Table, timestamps: pa.Array, sequences: Any) -> pa.Table:
-    """Return rows with the two columns that order them in a chunk; every column may be null, whatever the source said."""
+    """Return rows with the two columns that order them in a chunk; every column may be null, whatever the source declares."""
     arrays = [*rows.columns, timestamps, pa.array(sequences, pa.int64())]
     return pa.table(arrays, schema=_with_order(rows.schema))
 
@@ -193,9 +192,9 @@ def _with_order(columns: pa.Schema) -> pa.Schema:
 def _to_merge(
     kept: list[tuple[Chunk, pa.Table]], fresh: int
 ) -> tuple[list[tuple[Chunk, pa.Table]], list[tuple[Chunk, pa.Table]]]:
-    """Choose the chunks to write again together with `fresh` new rows: the smallest, if there are `_FAN` of no larger tier.
+    """Choose the chunks to merge with `fresh` new rows: the smallest ones, if there are `_FAN` of the same or a smaller tier.
 
-    A tier is a power of `_FAN` of live rows; so each row is written again at most once a tier.
+    A tier is a power of `_FAN` live rows, so each row is written again at most once per tier.
     """
     by_size = sorted(kept, key=lambda item: _live(item[0]))
     take = 0
@@ -295,7 +294,7 @@ _ABSENT: Any = object()
 
 
 class TaskValues:
-    """What `init_state` is handed: a State. `load` reads the store, by key bytes; `scan` reads all of it, in any order.
+    """The State that `init_state` gets. `load` reads a value by key bytes; `scan` reads all values, in any order.
 
     >>> store = {}
     >>> values = TaskValues(store.get, store.items, "state of bolt 'count', task 0")
@@ -306,8 +305,8 @@ class TaskValues:
     >>> [len(values.puts), values.drops]
     [1, []]
 
-    A value that was got and then changed (a list, say) is not written by that: put it. Cost: a round trip to the JVM for the
-    first read of a key in a batch, one for each key written; `items` reads the whole state of the task.
+    A returned value that is changed in place (a list, for example) is not written; call `put`. Cost: one round trip to the JVM for
+    the first read of a key in a batch, and one for each key written; `items` reads the whole state of the task.
     """
 
     def __init__(
@@ -322,12 +321,12 @@ class TaskValues:
         self._journal: list[tuple[bytes, Any]] = []
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, a copy of its own; `default` where there is none."""
+        """Return a copy of the value of a key, `default` if there is none."""
         found = self._found(encode_value(key))
         return default if found is _ABSENT else copy.deepcopy(found)
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key. Raises TypeError for what is no plain data."""
+        """Set the value of a key. Raises TypeError for a value that is not plain data."""
         encode_value(value)
         self._set(encode_value(key), copy.deepcopy(value))
 
@@ -341,7 +340,7 @@ class TaskValues:
         return found
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield all keys and values, copies of their own, as they are at the first step, in the order of the keys' bytes."""
+        """Yield copies of all keys and values as of the first step, in the order of the encoded keys."""
         over = dict(self._changed)
         under = dict(self._scan())
         for name in sorted({*over, *under}):
@@ -357,7 +356,7 @@ class TaskValues:
         self._journal.clear()
 
     def undo(self) -> None:
-        """Take back all writes since `begin`."""
+        """Revert all writes since `begin`."""
         while self._journal:
             name, before = self._journal.pop()
             if before is None:
@@ -367,7 +366,7 @@ class TaskValues:
 
     @property
     def puts(self) -> dict[bytes, bytes]:
-        """What is to be written, by key bytes, in the order of the keys."""
+        """The values to write, by key bytes, in the order of the keys."""
         changed = self._changed
         kept = sorted(name for name, value in changed.items() if value is not _ABSENT)
         return {name: frame(_MAGIC, encode_value(changed[name])) for name in kept}

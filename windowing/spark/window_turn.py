@@ -6,13 +6,13 @@
                              |
     rows for the streams, new metadata, chunks to write and drop, metrics
 
-`TaskStage.turn` is that function, for windows alone and for those of a topology (stages.py). `WindowTurn` is the task of a bolt
-that stands alone, as the operator runs it: all that it emits leaves as one table (output.py).
+`TaskStage.turn` is that function, for a bolt alone and for a bolt of a topology (stages.py). `WindowTurn` is a task of a bolt alone
+in the operator; all rows that it emits are returned as one table (output.py).
 
 Laws
-- The output is a function of (state, input) alone: same rows, same order, same floats, whichever worker runs it and how often.
+- The output is a function of (state, input): same rows, same order, same floats, in every worker and every repetition.
 - All rows of a batch in the order of arrival, then one watermark advance.
-- Nothing is written before everything was computed: a failure leaves the state as it was.
+- Nothing is written before everything is computed: a failure leaves the state unchanged.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
 
 
 SIDE_STREAM = "(late)"
-"""Where side rows go if the bolt names no late stream: nobody can declare a stream of this name, so nobody reads them."""
+"""The stream of late tuples if the bolt names none. The name cannot be declared, so the stream has no reader."""
 _log = logging.getLogger("windowing.spark")
 _NO_ACKS = (
     "fails tuples back to their spout, and none of its spouts takes acks: "
@@ -77,10 +77,10 @@ _NO_ACKS = (
 
 
 class Watcher(Protocol):
-    """Who is told what becomes of tuples, for their acks; `rows` is the number of output rows so far."""
+    """Is notified of the fate of tuples, for their acks. `rows`: the number of output rows so far."""
 
     def fired(self, window: TupleWindow, rows: int) -> None:
-        """A window was shown to the bolt: the rows since the last call are anchored to its tuples."""
+        """A window was passed to the bolt: the rows since the last call are anchored to its tuples."""
 
     def failed(self, window: TupleWindow) -> None:
         """The bolt failed on a window, and its tuples with it."""
@@ -93,12 +93,13 @@ class Watcher(Protocol):
 
 
 class TurnResult(NamedTuple):
-    """What a turn did; `rows` are (stream, values) in output order, `puts` and `drops` the changes of chunks by key.
+    """The result of a turn. `rows`: (stream, values) in output order; `puts`, `drops`: the changes of chunks by key.
 
-    A table that a bolt returned and `fitted` took is one entry of `rows`, as it is.
+    A table that a bolt returned and that `fitted` accepted is one entry of `rows`.
 
-    late: the payload of each row on the late stream, in order. reasons: how many were late for which reason. fired,
-    late_rows: the last ones, as text. failed: tuples of windows that failed with them. dead_letters: windows.
+    late: the payload of each row on the late stream, in order. reasons: the number of late tuples by reason. fired, late_rows: the
+    last fired windows and late rows, as text. failed: the number of tuples that failed with their window. dead_letters: the number
+    of windows that became dead letters.
     """
 
     metadata: bytes
@@ -119,9 +120,9 @@ class TaskStage:
     """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
 
     `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
-    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go, of `late_fields`.
-    `format`: rows of another form than namedtuples of these columns. `settings`: what the bolt is told of its topology.
-    `acks`: whether somebody waits for acks of its tuples. `task_ids`: of the tasks of a topology, empty where the bolt is alone.
+    `order_by`: columns that give the order of arrival instead. `late_stream`: the stream of late tuples, with `late_fields`.
+    `format`: the form of rows if they are not namedtuples of these columns. `settings`: the settings of the topology.
+    `acks`: whether its tuples are acked. `task_ids`: the task ids of the topology, empty for a bolt alone.
     """
 
     bolt: WindowedBolt
@@ -147,12 +148,12 @@ class TaskStage:
 
     @property
     def rows(self) -> RowFormat:
-        """What the rows look like."""
+        """The form of the rows."""
         identified = self.bolt.config.message_id is not None
         return self.format or NamedRows(self.columns, self.streams, self.order_by, identified)
 
     def context(self, task: int) -> TaskContext:
-        """Return what the task of this index is told of itself."""
+        """Return the context of the task with this index."""
         return TaskContext(self.bolt.name, task, self.tasks, self.settings, self.task_ids)
 
     def turn(
@@ -167,17 +168,17 @@ class TaskStage:
         watcher: Watcher | None = None,
         fitted: Fitted | None = None,
     ) -> TurnResult:
-        """Take the rows of one batch that are meant for `task`, in any order. Raises BoltError, CorruptStateError, and what the
-        user's policies raise.
+        """Process the rows of one batch for `task`, in any order. Raises BoltError, CorruptStateError, and the exceptions of custom
+        policies.
 
-        state: what a stateful bolt is handed; `txid` is what its hooks are told before that is written. fitted: see BoltRunner.
+        state: the state of a stateful bolt; `txid`: passed to its hooks before the state is written. fitted: see BoltRunner.
         """
         turn = _Turn(self, task, metadata, load, state, watcher, fitted)
         return turn.run(rows, nonce or os.urandom(8), txid)
 
 
 def _read_by_windows(config: WindowConfig) -> tuple[str, ...] | None:
-    """Return the fields that windows read before the bolt has its say; None for all of them: code of the user's is handed rows."""
+    """Return the fields that windows read before the bolt is called; None for all, if user code gets whole rows."""
     if config.trigger is not None or config.eviction is not None:
         return None
     aggregated = () if config.aggregate is None else aggregated_fields(config.aggregate)
@@ -205,7 +206,7 @@ class _Turn:
         self.format = stage.rows
         self.executor = self._executor()
         self.manager = self.executor.manager
-        # Only the built-in windows number their tuples; other machines' snapshots name the rows they hold.
+        # Only the built-in windows number their tuples; the snapshots of other machines refer to their rows.
         self.numbered = self.manager.numbered
         self.takes_columns = self.manager.takes_columns
         self.windows = WindowTask(stage.bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
@@ -234,7 +235,7 @@ class _Turn:
 
     def _executor(self) -> WindowedBoltExecutor:
         stage = self.stage
-        # Where somebody waits for its acks, a tuple is more than its fields.
+        # With acks a tuple has roots and edges beside its fields.
         columns = ColumnarMachines(None if stage.acks else self.format.make_rows, self.format.declared)
         return WindowedBoltExecutor(
             self.config, stage.streams, stage.bolt.name, sequenced=True, keep_tuples=stage.acks, columns=columns
@@ -268,9 +269,7 @@ class _Turn:
         return self._result(chunks, table, accepted, self._metrics(before) | sizes, nonce)
 
     def _readable(self, table: pa.Table) -> pa.Table:
-        """Return the rows without those that are invalid since what has to be read of them before they come into a window is a
-        value that Python cannot hold.
-        """
+        """Drop rows with a value that Python cannot hold in a field that windows read; they are late, with reason `invalid`."""
         asked = _read_by_windows(self.config)
         wrong = self.format.unreadable(table, asked) if asked is None or asked else None
         if wrong is None:
@@ -286,7 +285,7 @@ class _Turn:
         return table.take(pa.array(np.flatnonzero(~wrong)))
 
     def _new_rows(self, table: pa.Table) -> pa.Table:
-        """Return the rows without those that came again by their message_id: they are done with, their tuple is stored."""
+        """Drop rows whose message_id came before; they are done, because the first copy is in the state."""
         if self.known is None:
             return table
         self.known.restore(self.stored.seen)
@@ -361,7 +360,7 @@ class _Turn:
                 watcher.expired(effect.get() or ())
 
     def _side_rows(self, payloads: Sequence[Any], reason: LateReason) -> list[Emission]:
-        """Take late tuples; return their rows on the late stream."""
+        """Record late tuples; return their rows on the late stream."""
         self.late += payloads
         self.last_late.extend((reason.value, payload) for payload in payloads[-LAST_KEPT:])
         stream, names, found = self.stage.late_stream, self.stage.late_fields, []
@@ -372,7 +371,7 @@ class _Turn:
         return found
 
     def _called(self, window: TupleWindow) -> list[Emission]:
-        """Call the bolt on a window; what it asked for that cannot be read goes to the side first."""
+        """Call the bolt on a window. If it reads a value that Python cannot hold, call it again without such rows."""
         if self.state is not None:
             self.state.begin()
         try:
@@ -387,8 +386,8 @@ class _Turn:
             raise
 
     def _without_unreadable(self, window: TupleWindow, error: BoltError) -> list[Emission] | None:
-        """Run the bolt again, without the rows of which it may have asked for a value that Python cannot hold; those that no
-        window before has shown go to the side. None where that is not what it failed of.
+        """Call the bolt again without the rows that hold a value that Python cannot hold in a field that it read; rows that no
+        earlier window has shown become late. Return None if that was not the cause of the failure.
         """
         if self.config.on_invalid == "raise" or isinstance(error.__cause__, FailedException):
             return None
@@ -396,7 +395,7 @@ class _Turn:
         again: BoltError = error
         while True:
             field = asked_field(again)
-            # The rows that hold one in the field that was asked for; all of them where it is not known what it was.
+            # Drop the rows with such a value in the field that was read, or in any field if the field is unknown.
             fields = None if field is None or fields is None or field in fields else {*fields, field}
             parted = None if self.config.aggregate is not None else readable_window(window, fields)
             if parted is None or (not len(parted[0]) and not asked_unreadable(again)):
@@ -429,7 +428,7 @@ class _Turn:
             self.failed.update(map(id, failed.window))
         self.watcher.fired(failed.window, len(self.rows))
 
-    # -- what is kept --------------------------------------------------------------------------------------------------
+    # -- the new state -------------------------------------------------------------------------------------------------
 
     def _result(
         self,
@@ -467,14 +466,14 @@ class _Turn:
         return found | ({invalid: found.get(invalid, 0) + self.unreadable} if self.unreadable else {})
 
     def _dumped(self, snapshot: dict[str, Any], reference: Callable[[Any], int | None] | None = None) -> bytes:
-        """Return the executor as bytes; what cannot be stored of it is a policy's state, or an accumulator."""
+        """Return the executor as bytes. Raises BoltError if a policy's state or an accumulator is not plain data."""
         try:
             return dumps(snapshot, reference)
         except TypeError as problem:
             raise BoltError(f"bolt {self.stage.bolt.name!r} cannot be stored: {problem}") from problem
 
     def _fresh(self, table: pa.Table | None, accepted: np.ndarray[Any, Any], numbers: Any) -> pa.Table | None:
-        """Return the accepted rows as chunks hold them; on processing time their timestamp is the clock."""
+        """Return the accepted rows in the form of chunks; on processing time their timestamp is the clock."""
         if table is None:
             return None
         chosen = table.take(pa.array(accepted))
@@ -519,13 +518,13 @@ class _Turn:
 
 
 class WindowTurn:
-    """A task of a bolt that stands alone, as the operator runs it, in a worker."""
+    """A task of a bolt alone, as the operator runs it in a worker."""
 
     def __init__(self, stage: Shipped[TaskStage], encoder: Encoder, task: int) -> None:
         self._stage, self._encoder, self._task = stage.value, encoder, task
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
-        """Take the rows of a batch; what comes out is one table."""
+        """Process the rows of a batch; the output is one table."""
         bolt, began = self._stage.bolt, time.perf_counter()
         values = stored.task_values(bolt.name, self._task) if bolt.stateful else None
         turn = self._stage.turn(
@@ -548,7 +547,7 @@ class WindowTurn:
 
 
 def done_by(component: str, task: int, turn: TurnResult, took_ms: float = 0.0) -> TaskMetrics:
-    """Return what a windowed task did in a turn that took so long, but for what it emitted."""
+    """Return the metrics of a windowed task's turn that took `took_ms`, without the emitted rows."""
     found = window_metrics(component, task, turn.metrics, turn.reasons, took_ms)
     found.windows, found.late_rows = turn.fired, turn.late_rows
     found.failed, found.dead_letters = turn.failed, turn.dead_letters

@@ -1,12 +1,15 @@
-"""What foreachBatch does with a batch: evaluate it, commit it, write its streams to their sinks, keep what it says of acks.
+"""BatchWriter, the function of foreachBatch: evaluates a batch, commits it, writes its streams to their sinks, records its acks.
 
     one stream, into few files or none --> ONE job evaluates, counts and writes
-    else     persist --> one job: all of the batch is evaluated --> each stream that has rows to its sink --> acks
-                (of a Trident topology: attempts, each with the commits of its states; trident_commits.py)
+    else     persist --> one job evaluates the whole batch --> each stream with rows to its sink --> acks
+                (Trident: attempts, each with the commits of its states; trident_commits.py)
 
-Laws: nothing that is written is seen before all that may fail was evaluated; a batch is evaluated once in an attempt; an error
-escapes, since one that is swallowed would cost the batch; what `SinkStreams` and the output of `windowed` hold differently is
-behind `Streams`. Rows are counted where they are evaluated, by the observation of `metrics.py`: no job is made for that.
+Laws
+- No written row is visible before everything that may fail has been evaluated.
+- A batch is evaluated once per attempt.
+- Every error escapes; Spark would count a batch with a swallowed error as done.
+- The two output formats, of `windowed` and of topologies (`SinkStreams`), are behind the protocol `Streams`.
+- Rows are counted during the evaluation, by the observation of `metrics.py`; this needs no job of its own.
 """
 
 from __future__ import annotations
@@ -43,16 +46,16 @@ __all__ = [
 
 _ONE_FILE_ROWS = 50_000
 _FEW_FILES = 4
-"""So many files a batch may be where its rows are few: one for each partition, if there are not more partitions."""
+"""The largest number of partitions with which a small batch is written as one file per partition."""
 _IN_ONE_JOB: tuple[type, ...] = (FileSink, ParquetSink, NoopSink)
-"""What evaluates its rows once, in one job, and shows nothing before the end of that."""
+"""The sinks that evaluate their rows once, in one job, and show nothing before its end."""
 _LOG_EVERY_S = 60.0
 
 _log = logging.getLogger("windowing.spark")
 
 
 class Streams(Protocol):
-    """How the output of a batch holds the rows of several streams."""
+    """Access to the rows of several streams in the output of a batch."""
 
     def schema_of(self, stream: str) -> StructType:
         """Return the schema of the rows of a stream."""
@@ -61,22 +64,22 @@ class Streams(Protocol):
         """Return the aggregate that counts the rows of a stream."""
 
     def counted(self, counts: Any, stream: str) -> int:
-        """Return what the aggregate of `count` has found."""
+        """Return the result of the aggregate of `count`."""
 
     def late(self) -> Column:
-        """Return the aggregate that counts what is late, of the bolts whose late tuples go nowhere."""
+        """Return the aggregate that counts late tuples of bolts whose late stream has no reader and no sink."""
 
     def largest(self) -> Column:
-        """Return the aggregate for how many packed bytes the largest task took, None where none did."""
+        """Return the aggregate of the packed bytes of the largest task, None if no task had rows."""
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
         """Return the rows of one stream."""
 
 
 class SinkStreams:
-    """The streams by sink name: what each is called in exchange rows, and its schema.
+    """The streams by sink name: the name of each in exchange rows, and its schema.
 
-    unread: bolts whose late tuples go nowhere.
+    unread: the bolts whose late stream has no reader and no sink.
     """
 
     def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
@@ -98,17 +101,17 @@ class SinkStreams:
         return int(counts[f"_count{list(self._streams).index(stream)}"] or 0)
 
     def late(self) -> Column:
-        """Return the aggregate that counts the late and unreadable tuples that go nowhere."""
+        """Return the aggregate that counts late and unreadable tuples without a reader or sink."""
         late = (F.col("source") == "late") & F.col("stream").isin(*self._unread)
         nowhere = (F.col("kind") == "metric") & (late | (F.col("source") == "invalid"))
         return F.sum(F.when(nowhere, F.col("value")))
 
     def largest(self) -> Column:
-        """Return the aggregate for how many packed bytes the largest task took."""
+        """Return the aggregate of the packed bytes of the largest task."""
         return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
 
     def found_in(self, told: Iterable[Row]) -> dict[str, int]:
-        """Return what the aggregates of `count` and `late` find in exchange rows."""
+        """Return the results of the aggregates of `count` and `late` for exchange rows."""
         sinks = Counter[str]()
         late = 0
         for row in told:
@@ -121,19 +124,19 @@ class SinkStreams:
         return {f"_count{n}": sinks[stream] for n, (stream, _) in enumerate(self._streams.values())} | {"_late": late}
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
-        """Return the rows of a stream. Cost: one Python worker that copies Arrow bytes."""
+        """Return the rows of a stream. Cost: a Python worker that copies Arrow bytes."""
         packed = output.where(self._is_of(stream)).select("data")
         return packed.mapInArrow(_Unpacked(), self._streams[stream][1])
 
     def _is_of(self, stream: str) -> Column:
-        """Return the condition on the rows of a stream, made once: it is many calls of the JVM, and every batch asks for it."""
+        """Return the condition on the rows of a stream. It is cached, because it takes many calls of the JVM."""
         if stream not in self._conditions:
             self._conditions[stream] = (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
         return self._conditions[stream]
 
 
 class _Unpacked:
-    """What turns packed rows into those of a stream, in a worker."""
+    """Unpacks exchange rows into the rows of a stream, in a worker."""
 
     def __init__(self) -> None:
         self._seal = Seal()
@@ -146,15 +149,15 @@ class _Unpacked:
 
 
 class CommitSection(Protocol):
-    """The step of a batch that writes states, between its evaluation and its sinks."""
+    """The step of a batch between evaluation and sinks that writes states."""
 
     def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
-        """Evaluate and commit the batch, count what has come of it, and have `writer.deliver` write that."""
+        """Evaluate and commit the batch, count its rows, and let `writer.deliver` write them."""
 
 
 class BatchWriter:
-    """What foreachBatch calls. `sinks` are those of the streams that have one, in order; `acks` for spouts that take them;
-    `commits` for a query that writes states.
+    """The function of foreachBatch. `sinks`: by stream, in order; `acks`: for spouts that take acks; `commits`: for a query that
+    writes states.
     """
 
     def __init__(
@@ -172,7 +175,7 @@ class BatchWriter:
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
         self.reported = Counter[int]()
-        """How many errors users' code has reported, by batch; of the stages that the commit section evaluates."""
+        """The number of errors that user code reported, by batch, in stages that the commit section evaluates."""
         self._limit = ArrowBatchLimit()
         self.spark: SparkSession | None = None
         self._last = cast(LastExecution, None)
