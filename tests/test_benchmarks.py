@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -291,9 +291,9 @@ def test_every_suite_has_a_module_that_can_be_asked():
 
 
 def test_the_upsert_by_hand_adds_each_batch_once(tmp_path):
-    table = trident.InSqlite(str(tmp_path / "totals.db"), "words")
-    table.add(0, [("to", 2), ("be", 1)])
-    table.add(1, [("to", 1)])
-    table.add(1, [("to", 1), ("or", 1)])  # the batch comes again
-    table.add(0, [("to", 2)])
-    assert table.totals() == {"to": 3, "be": 1}
+    with closing(trident.InSqlite(str(tmp_path / "totals.db"), "words")) as table:
+        table.add(0, [("to", 2), ("be", 1)])
+        table.add(1, [("to", 1)])
+        table.add(1, [("to", 1), ("or", 1)])  # the batch comes again
+        table.add(0, [("to", 2)])
+        assert table.totals() == {"to": 3, "be": 1}

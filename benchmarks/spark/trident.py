@@ -155,6 +155,10 @@ class InSqlite:
         """Return all counts."""
         return dict(self._db.execute(f"SELECT word, n FROM {self._name}"))
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
 
 class InPostgres:
     """The same in PostgreSQL: a statement for all rows of a batch."""
@@ -184,6 +188,10 @@ class InPostgres:
     def totals(self) -> Totals:
         """Return all counts."""
         return dict(self._db.execute(f"SELECT word, n FROM {self._name}").fetchall())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
 
 
 def _stream(load: Input) -> Any:
