@@ -394,7 +394,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 class DefinitionLocation(NamedTuple):
-    """The place of a stored definition, for sentences: `what` would be another's data, `path` is the damaged file or record.
+    """The location of a stored definition, for errors: `what` begins the sentence about a difference, `path` the one about damage.
 
     The ways out: `anew` for a difference, `copy` for damage, `older` for a format before `format`, after a drain. record: errors
     show the data instead of the problem.

@@ -189,7 +189,8 @@ class _Component:
 class Spout(_Component, ABC):
     """A source of tuples. `ack`, `fail` and `give_up` may take (message_id, values); then they get the values too.
 
-    `fail` requests a message again, after its back-off; `give_up` reports that it failed for the last time and is a dead letter.
+    The driver calls `fail` after the back-off of a failed message, so that the spout emits it again, and `give_up` when the message
+    has failed for the last time and is a dead letter.
 
     The driver calls `next_tuple` repeatedly, one call at a time, on the thread of `ack` and `fail`. A call that emits nothing
     means that there is no data now. Source: `ISpout`, JStorm's `IAckValueSpout` and `IFailValueSpout`.
@@ -252,7 +253,7 @@ class BasicBolt(_Component, ABC):
 class _Stateful:
     @abstractmethod
     def init_state(self, state: Any) -> None:
-        """Set the state, before the first tuple and again after each rollback."""
+        """Keep the state; called before the first tuple and again after each rollback."""
 
     def pre_prepare(self, txid: int) -> None:
         """Write values held in memory to the state: checkpoint `txid` is about to be prepared."""

@@ -15,7 +15,7 @@ requests the next, so a window is valid while its rows are sent and anchored to 
 | windows over                         | WindowTimer: an advance is due                                             |
 |--------------------------------------|----------------------------------------------------------------------------|
 | event time                           | every `watermark_interval`                                                 |
-| the clock                            | when the next window is, plus 1 ms: this millisecond may bring more tuples |
+| the clock                            | 1 ms after the next window is due: this one may still get more tuples      |
 | the clock, Storm's, a Duration slide | every slide, whether a window is due or not                                |
 | the clock, a user's own trigger      | at its `next_deadline_ms`, else every 100 ms                               |
 

@@ -255,8 +255,7 @@ class WindowedBoltExecutor:
             max_future_ms=config.max_future_ms,
             sourced=config.source is not None,
         )
-        # The largest timestamp that `add` accepted since the last call of the generator; with sources every call goes there at
-        # once.
+        # The largest timestamps that `add` accepted and the generator has not got yet; with sources it gets each one at once.
         self._largest = {} if config.source is not None else dict.fromkeys(streams, _BEFORE_ALL)
         self.side: Counter[str] = Counter()
         self.closed = False
@@ -341,9 +340,9 @@ class WindowedBoltExecutor:
                 return self._machine.add(payload, timestamp, key)
             self._inbox.append((payload, timestamp))
             return NO_EFFECTS
-        return self._add_with_care(payload, timestamp, stream, key, source)
+        return self._add_checked(payload, timestamp, stream, key, source)
 
-    def _add_with_care(self, payload: Any, timestamp: Any, stream: str, key: Any, source: Any) -> Iterator[Effect]:
+    def _add_checked(self, payload: Any, timestamp: Any, stream: str, key: Any, source: Any) -> Iterator[Effect]:
         """Add a tuple that may be late or has a source, or any tuple on processing time."""
         if not self.closed and not self._event_time:
             return self._machine.add(payload, self._clock(), key)

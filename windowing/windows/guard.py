@@ -116,7 +116,7 @@ class Guard:
             self.state = FREE
             return NO_EFFECTS
         self._entry += 1
-        run = self._run = _handed_out(self, self._entry, effects, first, positions)
+        run = self._run = _guarded_effects(self, self._entry, effects, first, positions)
         next(run)
         return run
 
@@ -153,7 +153,7 @@ class Guard:
         )
 
 
-def _handed_out(
+def _guarded_effects(
     guard: Guard, entry: int, effects: Iterator[Any], first: Any, positions: bool
 ) -> Generator[Any, None, None]:
     """Yield None, so that a later `close()` runs the finally block; then yield the effects, and report the end to the guard."""

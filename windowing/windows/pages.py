@@ -168,9 +168,9 @@ class PageCache:
         self.writes = 0
         self._next_id = 0
         self._recent: dict[Page, None] = {}  # resident pages, the least recently used first
-        self._loose: list[int] = []  # stored versions that were replaced and that no checkpoint names
+        self._unnamed: list[int] = []  # stored versions that were replaced and that no checkpoint names
         self._replaced: list[int] = []  # named by a checkpoint, and replaced since the last one was prepared
-        self._condemned: list[int] = []  # named by a checkpoint older than the one that was prepared last
+        self._superseded: list[int] = []  # named by a checkpoint older than the one that was prepared last
 
     # -- rows ------------------------------------------------------------------------------------------------------------
 
@@ -282,14 +282,14 @@ class PageCache:
             self._release(replaced, named)
 
     def _release(self, page_id: int, named: bool) -> None:
-        (self._replaced if named else self._loose).append(page_id)
-        if len(self._loose) >= _SWEEP_AT:
+        (self._replaced if named else self._unnamed).append(page_id)
+        if len(self._unnamed) >= _SWEEP_AT:
             self._sweep()
 
     def _sweep(self) -> None:
-        if self._loose:
-            self.store.drop(self._loose)
-            self._loose = []
+        if self._unnamed:
+            self.store.drop(self._unnamed)
+            self._unnamed = []
 
     def discard(self, pages: Iterable[Page]) -> None:
         """Drop pages, pinned ones too. Cost: O(1) a page; none is read."""
@@ -315,15 +315,15 @@ class PageCache:
         """Mark all pages of the task as named by the checkpoint in preparation; return the cache's part of its data."""
         for page in pages:
             page.named = True
-        self._condemned += self._replaced
+        self._superseded += self._replaced
         self._replaced = []
         return {"next_id": self._next_id}
 
     def committed(self) -> None:
         """The last prepared checkpoint is committed: drop the pages that only older ones name."""
-        if self._condemned:
-            self.store.drop(self._condemned)
-            self._condemned = []
+        if self._superseded:
+            self.store.drop(self._superseded)
+            self._superseded = []
         self.store.flush()
 
     def restore(self, data: dict[str, int] | None, named: Collection[int]) -> None:
@@ -345,7 +345,7 @@ class PageCache:
         self.resident = self.pinned = 0
         self._next_id = 0 if data is None else data["next_id"]
         self._recent.clear()
-        self._loose, self._replaced, self._condemned = [], [], []
+        self._unnamed, self._replaced, self._superseded = [], [], []
 
     def check(self, pages: Collection[Page]) -> None:
         """Assert the invariants; `pages` are all of the task's. Cost: O(pages and resident tuples)."""
@@ -362,5 +362,5 @@ class PageCache:
         # Every stored page is in the store, under an id of its own.
         stored = [page.id for page in pages if page.id is not None]
         assert len(stored) == len(set(stored))
-        assert set(stored) | set(self._replaced) | set(self._condemned) <= set(self.store.ids())
+        assert set(stored) | set(self._replaced) | set(self._superseded) <= set(self.store.ids())
         assert all(each < self._next_id for each in stored)

@@ -285,7 +285,7 @@ class PolicyKeyState(QueueView):
                 f"tuple in one turn, the last at {reference}; let its due() return None, or let the eviction expire events"
             )
 
-    def take_gone(self) -> tuple[list[Any], int]:
+    def take_expired(self) -> tuple[list[Any], int]:
         """Return the tuples that are gone since the last call, and how many of them were never shown."""
         gone, self._gone = self._gone, {}
         return [event.payload for event in gone], sum(not was_shown for was_shown in gone.values())
@@ -506,7 +506,7 @@ class PolicyWindowManager(TaskMachine):
             yield Activation(TupleWindow(content, start, reference, fired.key))
 
     def _expired(self, state: PolicyKeyState) -> Iterator[Expired]:
-        gone, never_shown = state.take_gone()
+        gone, never_shown = state.take_expired()
         if gone:
             self._tally.expired += len(gone)
             self._tally.skipped += never_shown
