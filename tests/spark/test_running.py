@@ -17,6 +17,7 @@ from windowing.spark.failures import FailedQuery
 from windowing.spark.offsets import SkippedOffsets
 from windowing.spark.running import METRICS_FILE, WindowedQuery
 from windowing.spark.task_metrics import TaskTotals
+from windowing.spark.writer import BatchWriter
 
 
 class Query:
@@ -55,7 +56,7 @@ class Raising:
 
 
 def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> WindowedQuery:
-    writer = SimpleNamespace(acks=acks, failure=None)
+    writer = SimpleNamespace(acks=acks, failure=None, calling=None)
     plan: Any = SimpleNamespace(
         run=lambda: query,
         writer=writer,
@@ -82,6 +83,60 @@ def test_a_spout_that_raises_in_ack_ends_the_query_for_good(stop_fails: bool) ->
     assert query.stopped == 1, "nobody watches it any more"
 
 
+def test_a_sink_that_stops_its_query_returns_and_the_query_stops_after_that_batch() -> None:
+    written = threading.Event()
+
+    class WaitsForTheSink(Query):
+        def stop(self) -> None:
+            assert written.wait(5), "Spark's stop waits for the sink, which waits for Spark's stop"
+            super().stop()
+
+    query = WaitsForTheSink()
+    found = watched(query, None)
+    found._spec.writer.calling = threading.get_ident(), written
+    found.stop()
+    assert query.stopped == 0
+    written.set()
+    assert found.await_end(10)
+    assert query.stopped == 1
+
+
+def test_a_spout_that_stops_its_query_in_ack_does_not_wait_for_itself() -> None:
+    made = threading.Event()
+
+    class Stopping:
+        def settle(self) -> None:
+            assert made.wait(5)
+            if not query.stopped:
+                found.stop()
+
+    query = Query()
+    found = watched(query, Stopping())
+    made.set()
+    assert found.await_end(10)
+    assert query.stopped == 1
+
+
+def test_the_writer_says_which_thread_it_is_called_on_and_when_that_call_ends() -> None:
+    seen: list[Any] = []
+
+    class Commits:
+        def commit(self, output: Any, batch_id: int, writer: BatchWriter) -> None:
+            assert writer.calling is not None
+            seen.append(writer.calling)
+            assert not writer.calling[1].is_set()
+            if batch_id:
+                raise OSError("the disk is full")
+
+    nothing: Any = None
+    writer = BatchWriter("sums", nothing, {}, False, commits=Commits())
+    writer(nothing, 0)
+    with pytest.raises(OSError, match="full"):
+        writer(nothing, 1)
+    assert writer.calling is None
+    assert [(thread, ended.is_set()) for thread, ended in seen] == [(threading.get_ident(), True)] * 2
+
+
 def test_a_query_that_ends_by_itself_is_not_stopped() -> None:
     query = Query()
     query.awaitTermination = lambda timeout=None: True  # type: ignore[method-assign]
@@ -106,7 +161,7 @@ class Bounded:
 
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
-        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None)
+        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None)
         self.totals = None
         self.commits = commits
 

@@ -229,10 +229,23 @@ class WindowedQuery:
         return True
 
     def stop(self) -> None:
-        """Stop the query after at most one batch, without a drain. An uncommitted batch is repeated at the next start."""
+        """Stop the query after at most one batch, without a drain. An uncommitted batch is repeated at the next start.
+
+        Called in a sink of the query, or in a spout's `ack`, it returns at once, and the query stops after that: Spark waits for
+        the sink, and would wait for ever for one that waits for Spark.
+        """
         self._stopping = True
+        calling = self._spec.writer.calling
+        if calling is not None and calling[0] == threading.get_ident():
+            threading.Thread(target=self._stop_after, args=(calling[1],), daemon=True).start()
+            return
         self._query.stop()
-        self._done.wait()
+        if threading.current_thread() is not self._thread:
+            self._done.wait()
+
+    def _stop_after(self, call: threading.Event) -> None:
+        call.wait()
+        self._end()
 
     def _watch(self) -> None:
         try:

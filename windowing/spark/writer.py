@@ -15,6 +15,7 @@ Laws
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -174,6 +175,8 @@ class BatchWriter:
         self.failed_batch: int | None = None
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
+        self.calling: tuple[int, threading.Event] | None = None
+        """While Spark calls this object: the thread of the call, and what is set when it ends."""
         self.reported = Counter[int]()
         """The number of errors that user code reported, by batch, in stages that the commit section evaluates."""
         self._limit = ArrowBatchLimit()
@@ -198,6 +201,8 @@ class BatchWriter:
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
+        ended = threading.Event()
+        self.calling = threading.get_ident(), ended
         try:
             self._describe(batch_id, f"evaluates {self.components or self.name}")
             if self.spark is not None:
@@ -219,6 +224,9 @@ class BatchWriter:
                 raise
             # Py4J has no way to say anything else, and the JVM would wait for an answer for ever.
             raise WorkerError(describe_error(error)) from None
+        finally:
+            self.calling = None
+            ended.set()
 
     def _describe(self, batch_id: int, what: str) -> None:
         """Say in Spark's UI what the next jobs of this thread do; Spark says so anew for each batch."""
