@@ -388,6 +388,42 @@ def test_what_a_file_system_refuses_while_the_query_runs_is_an_error_of_ours(
         run(bolt(), source.read(), sinks={"default": FunctionSink(without_commits)})
 
 
+class Java:
+    """What the JVM has raised."""
+
+    def __init__(self, said: str, cause: Java | None = None) -> None:
+        self.toString, self.getCause = lambda: said, lambda: cause
+
+
+REFUSED = "java.net.ConnectException: Call From vm/127.0.0.1 to localhost:{} failed on connection exception"
+GONE = {
+    "stopped": (
+        Java(REFUSED.format(8020), Java("java.net.ConnectException: Connection refused")),
+        "Connection refused; see that its server is named rightly and answers; nothing of the batch was committed",
+    ),
+    "read-only": (
+        Java(
+            "org.apache.hadoop.ipc.RemoteException(SafeModeException): Cannot create file/jobs/c/state/0/0/.3. Name node is in "
+            "safe mode.\nIt was turned on manually."
+        ),
+        "safe mode.; it takes no writes now: wait until its NameNode has left safe mode",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", GONE)
+def test_a_store_that_has_gone_while_the_query_ran_is_not_taken_for_damage(what: str) -> None:
+    cause, sentence = GONE[what]
+    error: Any = PySparkRuntimeError("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred during loading state.")
+    error.java_exception = Java("org.apache.spark.SparkException: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED]", cause)
+    found = library_error(error, FailedQuery("sums", "hdfs://127.0.0.1:8020/jobs/c"))
+    assert isinstance(found, CheckpointError)
+    assert sentence in str(found)
+    assert "\n" not in str(found)
+    other = library_error(error, FailedQuery("sums", "hdfs://127.0.0.1:9020/other"))
+    assert isinstance(other, CorruptStateError), "another store has gone"
+
+
 def test_every_type_of_value_comes_out_as_it_was_emitted_and_late_rows_as_they_went_in(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:

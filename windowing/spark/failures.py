@@ -36,7 +36,7 @@ from windowing.errors import (
     quote,
 )
 from windowing.spark.definition import damaged_file
-from windowing.spark.hadoop import java_causes, refused_by_files, unreachable
+from windowing.spark.hadoop import java_causes, path_of, refused_by_files, unanswered, unreachable
 from windowing.spark.session import other_python
 from windowing.topology.user_code import ended_in
 
@@ -211,6 +211,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
         or _said_by_kafka("\n".join(said), query)
         or _said_of_input(said, query)
         or _lacking("\n".join(texts), query)
+        or _unanswered(error, query)
         or _damaged(said, query)
         or _not_written(error, said, query)
     )
@@ -383,9 +384,17 @@ def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
 
 def _not_written(error: BaseException, said: list[str], query: FailedQuery) -> WindowingError | None:
     """Return an error of ours where a file system refuses what Spark itself writes into the checkpoint."""
-    folder = query.checkpoint.rstrip("/").rpartition(":")[2]
-    if not refused_by_files(error) or not (folder in said[-1] or "No space left" in said[-1]):
+    if not refused_by_files(error) or not (path_of(query.checkpoint) in said[-1] or "No space left" in said[-1]):
         return None
+    return _unusable(error, query)
+
+
+def _unanswered(error: BaseException, query: FailedQuery) -> WindowingError | None:
+    """Return an error of ours where the store of the checkpoint has gone: its files, which cannot be read now, are not to blame."""
+    return _unusable(error, query) if unanswered(error, query.checkpoint) else None
+
+
+def _unusable(error: BaseException, query: FailedQuery) -> WindowingError:
     return CheckpointError(
         f"checkpoint {unreachable(query.checkpoint, error)}; nothing of the batch was committed: start again then"
     )

@@ -28,7 +28,9 @@ __all__ = [
     "failed_in_task",
     "java_causes",
     "literal_path",
+    "path_of",
     "refused_by_files",
+    "unanswered",
     "unreachable",
 ]
 
@@ -57,9 +59,15 @@ _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
 )
 _IN_TASK = re.compile(r"stage failure|\[CANNOT_WRITE_STATE_STORE")
+_NO_ANSWER = re.compile(r"UnknownHost|ConnectException|NoRouteToHost|Timeout|Unreachable|\bsafe ?mode\b", re.IGNORECASE)
+_FILE_SYSTEM_OF = re.compile(r"^[A-Za-z][\w+.-]*:(//[^/]*)?")
 _MAX_DEPTH = 20
 _SECRET = re.compile(r"(//[^/\s:@]*):[^/\s@]+@|((?:sig|token|password|secret)[\w.]*=)[^&\s]+", re.IGNORECASE)
 _WAYS_OUT = (
+    (
+        re.compile(r"\bsafe ?mode\b", re.IGNORECASE),
+        "it takes no writes now: wait until its NameNode has left safe mode (hdfs dfsadmin -safemode get), then start again",
+    ),
     (
         re.compile(r"No FileSystem for scheme|ClassNotFoundException"),
         "Spark has no such file system: correct the path, or give the session its jar (spark.jars.packages) and its settings "
@@ -267,8 +275,26 @@ def refused_by_files(problem: BaseException) -> bool:
 def failed_in_task(problem: BaseException, folder: str) -> bool:
     """Return whether a task is why a job that evaluates and writes has ended, and files of `folder` are not why the task has."""
     causes = java_causes(problem)
-    own = folder.rpartition(":")[2].rstrip("/")
-    return any(_IN_TASK.search(said) for said in causes) and own not in causes[-1]
+    return any(_IN_TASK.search(said) for said in causes) and path_of(folder) not in causes[-1]
+
+
+def path_of(folder: str) -> str:
+    """Return the path of a folder without its file system: HDFS names its files so.
+
+    >>> [path_of(each) for each in ("hdfs://node:8020/jobs/a/", "file:/tmp/a", "/tmp/a:b")]
+    ['/jobs/a', '/tmp/a', '/tmp/a:b']
+    """
+    return _FILE_SYSTEM_OF.sub("", folder).rstrip("/")
+
+
+def unanswered(problem: BaseException, folder: str) -> bool:
+    """Return whether the file system of a folder does not answer, or takes no writes now, and that is what the JVM has raised."""
+    server = urlsplit(folder).netloc.rpartition("@")[2]
+    causes = java_causes(problem)
+    if not server or not refused_by_files(problem) or _NO_ANSWER.search(causes[-1]) is None:
+        return False
+    port = f":{server.rpartition(':')[2]} " if ":" in server else server  # a message has the name of an address
+    return any(server in said or port in said or path_of(folder) in said for said in causes)
 
 
 def java_causes(problem: BaseException) -> list[str]:
