@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,16 @@ class Trident:
         return sorted_outputs(of), trident_spark_job.states(of)
 
 
+class LateWrite(Trident):
+    """Trident whose first write of batch 1 is held up after it has read: only the write itself can find out that it is late."""
+
+    @staticmethod
+    def prepared(folder: Path) -> trident_spark_job.TridentJob:
+        return trident_spark_job.LateWriteJob(**asdict(Trident.prepared(folder)))
+
+
 CASES: Mapping[str, Any] = {"windows": Windows, "acks": Acks, "trident": Trident}
+FROZEN_CASES: Mapping[str, Any] = {**CASES, "late write": LateWrite}
 
 
 def finish(spark: SparkSession, case: Any, of: Any) -> Any:

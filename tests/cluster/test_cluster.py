@@ -18,10 +18,13 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from tests.cluster.conftest import CASES, Cluster, Deaths, Windows, finish, waited_for
+from tests.cluster.conftest import CASES, FROZEN_CASES, Cluster, Deaths, Windows, finish, waited_for
 from tests.crash.harness import DRAIN, worker_environment
 from tests.crash.job import DEFINITIONS, describe, start
+from tests.crash.test_topology_killed import told
+from tests.crash.topology_job import BATCHES as ROOTS
 from tests.crash.topology_job import DRAIN as LAST_ACK
+from tests.crash.topology_job import TopologyJob
 from windowing.errors import SessionError
 from windowing.spark import check
 
@@ -30,7 +33,10 @@ POINTS = {  # of the driver, and of the Python workers of executors
         ("before_batch:1", "in_sink:2", f"before_commit:{DRAIN}"),
         ("before_state_write:3", "after_state_write:4"),
     ),
-    "acks": (("before_ledger:0", "after_ledger:1", "before_ack:2", f"after_ack:{LAST_ACK}"), ()),
+    "acks": (
+        ("before_ledger:0", "after_ledger:1", "before_ack:2", f"after_ack:{LAST_ACK}"),
+        ("before_state_write:1", "after_state_write:2"),
+    ),
     "trident": (
         ("after_claim:0", "before_commits:1", f"after_commits:{DRAIN}"),
         ("before_state_commit:2", "after_state_commit:3"),
@@ -40,7 +46,15 @@ FROZEN = {  # at which point of a worker; the files that its late task writes, n
     "windows": ("before_state_write:1", "checkpoint/state/*/*/2*.changelog"),
     "acks": ("before_state_write:1", "checkpoint/state/*/*/2*.changelog"),
     "trident": ("before_state_commit:1", None),
+    "late write": ("after_state_commit:1", None),
 }
+
+
+def assert_told_once(job: TopologyJob) -> None:
+    """Check that a queue was told of each root once, by a driver that lived, and not before the root's batch was committed."""
+    roots = [root for root, _ in told(job)]
+    assert sorted(roots) == list(range(ROOTS))
+    assert all(root <= committed for root, committed in told(job))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -67,6 +81,8 @@ def test_an_executor_killed_at_any_point_changes_nothing(
     with worker_environment(spark, **deaths.in_workers(in_workers)):
         assert finish(spark, CASES[name], job) == local_results[name]
     assert set(deaths.all_killed()) == {*of_driver, *in_workers}
+    if name == "acks":
+        assert_told_once(job)
     print(
         "seconds from a killed executor to the next commit:",
         deaths.seconds_to_next_commit(Path(job.folder, "checkpoint")),
@@ -108,7 +124,7 @@ def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
     After that the other executor is killed: whoever follows reads the state from the checkpoint, where the late task wrote.
     """
     cluster.spread_executors(spark)
-    (point, files), job = FROZEN[name], CASES[name].prepared(tmp_path)
+    (point, files), job = FROZEN[name], FROZEN_CASES[name].prepared(tmp_path)
     late = Event()
 
     def written() -> set[tuple[Path, int]]:
@@ -139,9 +155,11 @@ def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
     freezer = Thread(target=freeze_worker)
     freezer.start()
     with worker_environment(spark, **deaths.in_workers((point,), "frozen executor")):
-        assert finish(spark, CASES[name], job) == local_results[name]
+        assert finish(spark, FROZEN_CASES[name], job) == local_results[name if name in CASES else "trident"]
     freezer.join()
     assert late.is_set()
+    if name == "acks":
+        assert_told_once(job)
 
 
 SLOW_BATCHES = 2

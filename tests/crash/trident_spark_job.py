@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +20,13 @@ from pyspark.sql import SparkSession
 
 from tests.crash.job import FILES_PER_BATCH
 from windowing import seconds
-from windowing.spark import FileSink, Sink, WindowedQuery, session, submit_trident
+from windowing.spark import FileSink, Sink, WindowedQuery, failpoints, session, submit_trident
 from windowing.stores.factory import map_state, snapshot_state
-from windowing.stores.postgres import PostgresStore
+from windowing.stores.postgres import PostgresMap, PostgresStore
 from windowing.stores.sqlite import SqliteStore
 from windowing.topology.components import InputSpout
 from windowing.trident import builtins as b
+from windowing.trident.fence import Claim, Fence, PartitionId, StateRow
 from windowing.trident.kinds import StateType
 from windowing.trident.streams import TridentTopology
 
@@ -57,6 +59,30 @@ class TridentJob:
 
     def plain(self) -> str:
         return json.dumps(asdict(self))
+
+
+class LateMap(PostgresMap):
+    """Rows of a partition whose first write of batch 1 comes to a failpoint behind what it has read."""
+
+    def _write(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
+        if claim is not None and claim.fence.attempt.txid == 2:
+            failpoints.hit("after_state_commit", 1)
+        return super()._write(rows, claim)
+
+
+class LateStore(PostgresStore):
+    """A database whose writes may come late."""
+
+    def open(self, place: PartitionId) -> PostgresMap:
+        return LateMap(self.url, place, self.patience_s, self.view)
+
+
+class LateWriteJob(TridentJob):
+    """The job on such a database."""
+
+    @property
+    def store(self) -> PostgresStore:
+        return LateStore(self.postgres)
 
 
 def topology_of(job: TridentJob) -> TridentTopology:
