@@ -6,21 +6,22 @@
                                                                              at the next start, or while the query waits
 
     <checkpoint>/windowing/acks/000000000041.snapshot     the ledger after batch 41
-                                000000000042.batch        what batch 42 has said (a BatchRecord)
+                                000000000042.batch        the outcome of batch 42 (a BatchRecord)
                                 000000000043.batch        ... written before Spark commits batch 43
-                                told                      up to which batch all news was given when a run ended
+                                told                      the batch up to which spouts were notified when a run ended
 
 Laws
-- A root is acked or failed only after the batch that settled it is committed: before that the batch may be made again, and would
-  ask the source for its rows. A kill anywhere acks nothing early.
-- The ledger is what the snapshot and the records of *committed* batches fold to. The record of a batch that was not committed is
-  not looked at: the batch is made again, and its record replaced by one that says the same.
-- How far news was given is written with the next batch, or at once where none follows. So after a kill the news of the last batches
-  may come once more.
-- A snapshot is of a committed batch, and is there before what it replaces goes. So a kill at any point leaves a whole log.
-- A record that is missing or damaged is an error that names the file; nothing is reset.
+- A root is acked or failed only after the batch that settled it is committed. An uncommitted batch may run again and needs the
+  source's rows. So a kill at any point acks nothing early.
+- The ledger is the snapshot plus the records of *committed* batches. The record of an uncommitted batch is ignored: the batch runs
+  again and replaces its record by an equal one.
+- How far spouts were notified is written with the next batch, or at once if no batch follows. So after a kill the notifications of
+  the last batches may be repeated.
+- A snapshot is of a committed batch and is written before the records that it replaces are deleted. So a kill at any point leaves a
+  complete log.
+- A missing or damaged record is an error that names the file; nothing is reset.
 
-Cost: the work on the driver is per root and batch; the partials come with the aggregate that evaluates the batch.
+Cost: the driver's work is per root and batch; the partials come with the aggregate that evaluates the batch.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ class AckLog:
 
     @classmethod
     def in_folder(cls, folder: Any) -> AckLog:
-        """Return a log to be read where its files are at hand without a session: in a folder that has Folder's methods."""
+        """Return a log for reading without a Spark session, in a folder with the methods of Folder."""
         log = cls.__new__(cls)
         log._folder = folder
         return log
 
     def ledger(self, committed: int) -> BatchLedger:
-        """Return the ledger as it is after the last committed batch, -1 for none. Raises CorruptStateError."""
+        """Return the ledger after the last committed batch, -1 for none. Raises CorruptStateError."""
         snapshots, records = self._numbers("snapshot"), self._numbers("batch")
         usable = [batch for batch in snapshots if batch <= committed]
         begin = usable[-1] if usable else -1
@@ -91,7 +92,7 @@ class AckLog:
         return ledger
 
     def write(self, record: BatchRecord) -> None:
-        """Put the record of a batch into the log, in place of one that an earlier attempt has left."""
+        """Write the record of a batch, in place of one of an earlier attempt."""
         self._folder.write(_name(record.batch, "batch"), frame(_MAGIC, dumps(record.plain())))
 
     def told(self, upto: int) -> None:
@@ -99,11 +100,11 @@ class AckLog:
         self._folder.write(_TOLD, frame(_MAGIC, dumps(upto)))
 
     def keep(self, ledger: BatchLedger) -> None:
-        """Put a snapshot of a ledger into the log."""
+        """Write a snapshot of a ledger."""
         self._folder.write(_name(ledger.batch, "snapshot"), frame(_MAGIC, dumps(ledger.snapshot())))
 
     def compact(self, ledger: BatchLedger) -> None:
-        """Every so many batches put a snapshot in place of the records; the ledger is that after a committed batch."""
+        """Replace the records by a snapshot every `_EVERY` batches; the ledger must be that after a committed batch."""
         if ledger.batch < 0 or (ledger.batch + 1) % _EVERY:
             return
         self.keep(ledger)
@@ -145,9 +146,9 @@ _log = logging.getLogger("windowing.spark")
 
 
 class Acks:
-    """The acks of one query. `spouts` are those that take them, by the number of their stream: name in the offset log, spout.
+    """The acks of one query. `spouts`: those that take acks, by the number of their stream: name in the offset log, spout.
 
-    Its methods may be called from the thread of foreachBatch and from that which waits for the query.
+    Its methods may be called from the thread of foreachBatch and from the thread that waits for the query.
     """
 
     def __init__(
@@ -176,16 +177,16 @@ class Acks:
             self._notify_now(committed)
 
     def column(self) -> Column:
-        """Return the aggregate that gathers what all senders of a batch say."""
+        """Return the aggregate that collects the partials of all upstreams of a batch."""
         return F.collect_list(F.when(F.col("kind") == "ack", F.col("data"))).alias("acks")
 
     def begin(self, batch: int) -> None:
-        """Take note that Spark begins a batch: those before it are committed."""
+        """Record that Spark begins a batch, which means that all earlier ones are committed."""
         with self._lock:
             self._notify(batch - 1)
 
     def record(self, batch: int, tables: Iterable[Any]) -> None:
-        """Take what all senders of an evaluated batch say, and make it durable; called before Spark commits the batch."""
+        """Make the partials of an evaluated batch durable; called before Spark commits the batch."""
         with self._lock:
             record = BatchRecord(
                 batch, self._begun(batch), partials_of(bytes(each) for each in tables), self._ledger.notified_upto
@@ -203,10 +204,10 @@ class Acks:
             if waiting is not None and (self._home / "commits").exists(str(waiting)):
                 self._notify_now(waiting)
 
-    # -- what Spark's log says of a batch --------------------------------------------------------------------------------
+    # -- a batch in Spark's offset log -----------------------------------------------------------------------------------
 
     def _begun(self, batch: int) -> dict[int, Any]:
-        """Return the roots that a batch begins: of each source that has given something, with its offsets."""
+        """Return the roots that a batch begins: one for each source with new rows, with its offsets."""
         now, before = self._offsets(batch), self._offsets(batch - 1) if batch > 0 else {}
         found = {}
         for source, offset in now.items():

@@ -1,16 +1,17 @@
-"""Edges: what an executor knows of roots, where some spout asks for acks.
+"""Edges: the executor's side of acks, in topologies with a spout that takes acks.
 
     root    a batch of one source                   root_of(batch 7, source 0) = 7 << 16 | 0
-    edge    one tuple sent to one task              a number of 64 bits, made of (batch, upstream, position, task)
-    origin  a tuple's roots                         a window's rows have those of all its tuples
+    edge    one tuple sent to one task              a 64-bit number, computed from (batch, upstream, position, task)
+    origin  a tuple's roots                         rows of a window have the roots of all its tuples
 
     StageWriter: made(edges, roots) --+
                                       +--> sums by root --rows()--> one exchange row "ack" per upstream and batch
     task: done(tuples) ---------------+
 
-Laws: edge ids are made, not drawn: a batch that is made again has the same. Every tuple that is sent to a task and has
-roots is counted twice in the whole life of a query, by its upstream and by the task, which is done with it when it has
-expired, when it is late, or, for a bolt without windows, with the batch. Equal tuples of roots are one object in a batch.
+Laws: edge ids are computed, not random, so a repeated batch has the same ids. Every tuple with roots that is sent to a task is
+counted exactly twice in the life of a query: by its upstream, and by the task when the tuple is done. It is done when it has
+expired, when it is late, or, for a bolt without windows, at the end of the batch. Equal sets of roots are the same object within a
+batch.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ Roots = tuple[int, ...]
 
 
 def root_of(batch: int, source: int) -> int:
-    """Return the number of the root that a batch of a source is; `source` counts the streams of spouts from 0."""
+    """Return the root number of a batch of a source; `source` numbers the streams of spouts from 0."""
     return batch << SOURCE_BITS | source
 
 
 def merged(roots: Iterable[Roots]) -> Roots:
-    """Return the roots of what is anchored to tuples of these roots: each once, ascending.
+    """Return the roots of a row that is anchored to tuples with these roots: each once, ascending.
 
     >>> merged([(1,), (1, 4), (3,)])
     (1, 3, 4)
@@ -69,7 +70,7 @@ def merged(roots: Iterable[Roots]) -> Roots:
 
 
 def edge_ids(batch: int, upstream: int, task: int, positions: Any) -> Any:
-    """Return the edge ids (uint64, none of them 0) of what an upstream has sent to a task: one for each position."""
+    """Return the edge ids (uint64, never 0) of the tuples that an upstream sent to a task: one for each position."""
     seed = 0
     for part in (batch, upstream, task):
         seed = _mixed((seed + _GOLDEN) ^ part)
@@ -91,7 +92,7 @@ def _mixed(number: int) -> int:
 
 
 class Partials:
-    """What one upstream says of roots in one batch. Cost: a dict access and an XOR a tuple."""
+    """The partials of one upstream in one batch, by root. Cost: a dict access and an XOR per tuple."""
 
     def __init__(self) -> None:
         self._sums: dict[Roots, list[int]] = {}
@@ -99,28 +100,28 @@ class Partials:
         self._given_up: dict[int, str] = {}
 
     def made(self, edges: Any, roots: Sequence[Roots]) -> None:
-        """Take note of tuples that are sent to a task. Cost: numpy's where all have the same roots, as a spout's have."""
+        """Record tuples that are sent to a task. Vectorised if all have the same roots, as those of a spout have."""
         if len(roots) and all(each is roots[0] for each in roots):
             self._add([(int(np.bitwise_xor.reduce(edges)), roots[0])], len(roots))
         else:
             self._add(zip(edges.tolist(), roots, strict=True), 1)
 
     def done(self, tuples: Iterable[Any]) -> None:
-        """Take note of tuples that this task is done with (Arrivals)."""
+        """Record tuples (Arrivals) that are done in this task."""
         self._add(((tuple._edge, tuple._roots) for tuple in tuples), -1)
 
     def fail(self, roots: Roots, component: str) -> None:
-        """Take note that a component failed tuples of these roots."""
+        """Record that a component failed a tuple with these roots."""
         for root in roots:
             self._failed.setdefault(root, component)
 
     def give_up(self, roots: Roots, component: str) -> None:
-        """Take note that a component made a dead letter of a tuple of these roots."""
+        """Record that a component sent a tuple with these roots to the dead letters."""
         for root in roots:
             self._given_up.setdefault(root, component)
 
     def table(self) -> bytes | None:
-        """Return all of it as Arrow bytes, by root; None where there is nothing to say."""
+        """Return all partials as Arrow bytes, by root; None if there are none."""
         found: dict[int, list[Any]] = {}
         for roots, (xor, edges) in self._sums.items():
             for root in roots:
@@ -147,13 +148,13 @@ class Partials:
 
 
 def partials_of(tables: Iterable[bytes]) -> tuple[RootPartial, ...]:
-    """Return one partial per root out of what all upstreams of a batch say, by root."""
+    """Merge the partials of all upstreams of a batch; return one per root, by root."""
     found: dict[int, RootPartial] = {}
     for data in tables:
         columns = [column.to_pylist() for column in decode_table(data).columns]
         for partial in map(RootPartial._make, zip(*columns, strict=True)):
             before = found.get(partial.root, RootPartial(partial.root, 0, 0))
-            # Which of several components is named does not depend on the order of the upstreams.
+            # The named component must not depend on the order of the upstreams.
             failed = min((name for name in (before.failed, partial.failed) if name is not None), default=None)
             given_up = min((name for name in (before.given_up, partial.given_up) if name is not None), default=None)
             sums = before.xor ^ partial.xor, before.edges + partial.edges
@@ -162,7 +163,7 @@ def partials_of(tables: Iterable[bytes]) -> tuple[RootPartial, ...]:
 
 
 def packed_roots(roots: Sequence[Roots]) -> Any:
-    """Return roots as a column of bytes, eight a root."""
+    """Return roots as a column of bytes, eight per root."""
     known: dict[Roots, bytes] = {}
     for each in roots:
         if each not in known:
@@ -171,7 +172,7 @@ def packed_roots(roots: Sequence[Roots]) -> Any:
 
 
 def unpacked_roots(column: Any, known: dict[bytes, Roots]) -> list[Roots]:
-    """Return the roots of a column of `packed_roots`; `known` keeps equal ones one object."""
+    """Return the roots of a column of `packed_roots`; `known` makes equal ones the same object."""
     known.setdefault(b"", NO_ROOTS)
     found = []
     for data in column.to_pylist():

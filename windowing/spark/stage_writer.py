@@ -1,4 +1,4 @@
-"""What one upstream sends in one batch: its rows run through the bolts fused behind it, and are packed for where they go.
+"""StageWriter: the output of one upstream in one batch. It runs the fused bolts and packs rows for the next exchange.
 
     send(component, task, stream, columns) --+--> by the tasks that a grouping chooses for all rows at once: packets
     emit(component, task, row) --------------+--> row by row, where a grouping looks at each: packets
@@ -6,13 +6,13 @@
                                              +--> columns for a sink
     take() --> exchange rows        finish() --> the largest timestamps, for every task of each reader
 
-The tuples of a packet have the columns of their stream by number, `__task` (which task of the component emitted it), `__phase`
-and `__pos` (their position in what the upstream has emitted in this batch), which give the order of arrival (tuple_rows.py), the
-timestamp by which the reader's windows know them, and their edges and roots where a spout asks for acks (edges.py).
+The tuples of a packet have the columns of their stream by number; `__task` (the emitting task of the component); `__phase` and
+`__pos` (the position among the upstream's rows in this batch), which give the order of arrival (tuple_rows.py); the timestamp for
+the reader's windows; and, if a spout takes acks, their edges and roots (edges.py).
 
-Laws: fused bolts run in the order of the plan, task by task, each queue first in, first out, as LocalCluster runs them; so what
-an upstream sends, and in which order, depends on its input alone. A grouping's round robin begins anew with each upstream and
-batch, at the upstream's own number.
+Laws: fused bolts run in the order of the plan, task by task, each queue first in, first out, as in LocalCluster; so the rows that
+an upstream sends, and their order, depend only on its input. A grouping's round robin begins again for each upstream and batch, at
+the upstream's own number.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class RunningBolt(Protocol):
 
 
 class _TaskRoute(NamedTuple):
-    """One reader of a stream of a task: `first` is its first task, None if it is fused; `ids` are those of its tasks.
+    """One reader of a stream of a task. `first`: its first task, None if it is fused; `ids`: the ids of its tasks.
 
-    spread: what chooses the tasks of all rows of columns, None where each row has to be looked at.
+    spread: chooses the tasks of all rows at once, None if the grouping must be called for each row.
     """
 
     reader: str
@@ -100,7 +100,7 @@ class _TaskRoute(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The tasks that a row goes to, by route, chosen before it is sent."""
+    """The tasks of a row, by route, chosen before the row is sent."""
 
     targets: list[tuple[_TaskRoute, Sequence[int]]]
     before: list[list[int]]
@@ -110,13 +110,13 @@ class Chosen(NamedTuple):
         return [route.ids[index] for route, indexes in self.targets for index in indexes]
 
     def undo(self) -> None:
-        """Make the groupings what they were before; undo the last choice first."""
+        """Restore the state of the groupings before this choice; the last choice must be undone first."""
         for (route, _), state in zip(self.targets, self.before, strict=True):
             route.state[:] = state
 
 
 class _Rows(NamedTuple):
-    """Rows on their way, in the order in which they were emitted."""
+    """Rows to send, in the order in which they were emitted."""
 
     values: list[tuple[Any, ...]]
     phases: list[int]
@@ -129,7 +129,7 @@ class _Rows(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The same, as columns of the declared types, by field name."""
+    """Rows to send as columns of the declared types, by field name."""
 
     fields: dict[str, pa.Array]
     phases: Numbers
@@ -146,10 +146,10 @@ class _Columns(NamedTuple):
 
 
 class _Way:
-    """Where the rows of one stream of a task go: to fused tasks, to tasks behind an exchange (`placed`).
+    """The readers of one stream of a task: fused tasks, and tasks behind an exchange (`placed`).
 
-    width: to how many of those each row goes, None where each row has to be looked at. rows: what waits to be sent in columns.
-    is_out: whether a sink keeps the stream. columnar: those of `fused` that take batches.
+    width: the number of `placed` tasks per row, None if the grouping must be called for each row. rows: rows that wait to be sent
+    as columns. is_out: whether the stream has a sink. columnar: the tasks of `fused` that take batches.
     """
 
     __slots__ = ("arrival", "columnar", "emitted", "fused", "is_out", "origin", "placed", "routes", "rows", "width")
@@ -169,10 +169,11 @@ class _Way:
 
 
 class StageWriter:
-    """All that one upstream sends in one batch, of this number. `partials`: what it says of roots, if some spout asks for acks.
+    """The output of one upstream in the batch with this number. `partials`: its partials, if a spout takes acks.
 
-    Rows whose tasks a grouping chooses by columns wait, and are sent as columns; what comes in columns (`send`) stays so. All
-    others are sent one by one. Law: both ways give the same exchange rows, but for how many there are of a stream and a task.
+    Rows whose tasks can be chosen over columns are collected and sent as columns; rows that arrive in columns (`send`) stay
+    columns. All other rows are sent one by one. Law: both ways send the same tuples in the same order; only the number of packets
+    differs.
     """
 
     def __init__(self, execution: ExecutionContext, upstream: int, now: int, origins: Origins, batch: int = -1) -> None:
@@ -196,7 +197,7 @@ class StageWriter:
         self.phase = 0
 
     def choose(self, component: str, task: int, row: EmittedRow) -> Chosen:
-        """Choose the tasks of a row that is sent later, or not at all. Raises GroupingError."""
+        """Choose the tasks of a row that may be sent later. Raises GroupingError."""
         routes = self._way(component, task, row.stream).routes
         before = [list(route.state) for route in routes]
         return Chosen(list(self._targets(routes, row)), before)
@@ -210,9 +211,9 @@ class StageWriter:
         roots: Roots = NO_ROOTS,
         tasks: Numbers | None = None,
     ) -> None:
-        """Send all rows of a batch, whose columns are the fields of the stream; `tasks` are those of its one reader behind an
-        exchange, where they are known. Cost: a few passes of numpy and Arrow over the columns; a Python row for each only where
-        each has to be looked at, or goes to a fused task.
+        """Send all rows of a batch whose columns are the fields of the stream. `tasks`: the tasks of its only reader behind an
+        exchange, if known. Cost: a few passes of numpy and Arrow over the columns; Python rows are made only for groupings that
+        must be called for each row, and for fused tasks.
         """
         way, count = self._way(component, task, stream), batch.num_rows
         way.emitted += 0 if way.width is None else count
@@ -241,8 +242,8 @@ class StageWriter:
     def emit(
         self, component: str, task: int, row: EmittedRow, roots: Roots = NO_ROOTS, chosen: Chosen | None = None
     ) -> None:
-        """Send one row of a task, anchored to `roots`, to all who read it, which `chosen` may say. Raises GroupingError where a
-        grouping cannot choose.
+        """Send one row of a task, anchored to `roots`, to all its readers; `chosen`: tasks that were chosen before. Raises
+        GroupingError if a grouping cannot choose.
         """
         stream, values, _ = row
         way = self._way(component, task, stream)
@@ -270,7 +271,7 @@ class StageWriter:
                 self._add(rows, as_held, roots, 1)
 
     def emit_all(self, component: str, task: int, sources: Sequence[Any], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Do what `emit` does for rows of the default stream, each of the phase and the roots of its source."""
+        """Like `emit` for many rows of the default stream, each with the phase and the roots of its source."""
         count = len(rows)
         if not count:
             return
@@ -303,7 +304,7 @@ class StageWriter:
         self._position += width
 
     def _hand_over(self, way: _Way, fused: Iterable[_TaskRoute], values: tuple[Any, ...], roots: Roots) -> None:
-        """Queue a row for fused tasks, whose groupings (shuffles) look at no value."""
+        """Queue a row for fused tasks; their groupings (shuffles) do not depend on values."""
         for route in fused:
             assert way.origin is not None
             assert route.choose is not None
@@ -313,7 +314,7 @@ class StageWriter:
     def _hand_over_rows(
         self, way: _Way, fused: Sequence[_TaskRoute], given: Mapping[str, pa.Array], count: int, roots: Roots
     ) -> None:
-        """Queue the rows of a batch for fused tasks that take tuples, chosen for all rows at once where the groupings can."""
+        """Queue the rows of a batch for fused tasks that take tuples; choose tasks for all rows at once if the groupings can."""
         self._queue(way, fused, given, list(_rows_in(given)), [self.phase] * count, [roots] * count)
 
     def _queue(
@@ -325,7 +326,7 @@ class StageWriter:
         phases: Sequence[int],
         roots: Sequence[Roots],
     ) -> None:
-        """Queue rows, of these columns, for fused tasks that take tuples, chosen for all rows at once where the groupings can."""
+        """Queue rows, given also as columns, for fused tasks that take tuples; choose tasks for all rows at once if possible."""
         if not fused:
             return
         at_once = all(route.spread is not None for route in fused)
@@ -347,7 +348,7 @@ class StageWriter:
                     self._queues[route.reader][target].extend(starmap(way.arrival, arrived))
 
     def _hand_over_columns(self, way: _Way, fields: Mapping[str, pa.Array], count: int, roots: Roots) -> None:
-        """Queue rows for fused tasks that take batches, as they are."""
+        """Queue rows as columns for fused tasks that take batches."""
         assert way.origin is not None
         table = pa.table(dict(fields))
         for route in way.columnar:
@@ -358,23 +359,23 @@ class StageWriter:
                     self._queues[route.reader][target].append(StreamBatch(mine, way.origin, self.phase, roots))
 
     def dead_letter(self, component: str, task: int, failed: DeadLetter, roots: Roots) -> None:
-        """Send the dead letter of a tuple of these roots, which a task has failed for good."""
+        """Send the dead letter of a tuple with these roots, whose last attempt a task has failed."""
         self.partials.give_up(roots, component)
         self.emit(component, task, EmittedRow(DEAD_LETTERS, failed.row()), roots)
 
     def run(self) -> None:
-        """Run what is queued through the fused bolts. Raises BoltError."""
+        """Run the fused bolts on all queued tuples. Raises BoltError."""
         for name in self._fused:
             self._run(name)
 
     def in_phases(self, arrivals: Iterable[Any]) -> Iterator[Any]:
-        """Yield tuples, or batches, phase by phase; what is emitted meanwhile is of the phase of the one that was yielded last."""
+        """Yield tuples or batches; rows emitted meanwhile get the phase of the last yielded one."""
         for arrival in sorted(arrivals, key=_PHASE_OF):
             self.phase = arrival._phase
             yield arrival
 
     def take(self) -> list[ExchangeRow]:
-        """Return what is packed so far as exchange rows."""
+        """Return the packed rows so far as exchange rows."""
         for (component, task, stream), way in self._ways.items():
             self._flush(component, task, stream, way)
         for key, waiting in self._by_row.items():
@@ -396,9 +397,9 @@ class StageWriter:
         return rows
 
     def finish(self) -> list[ExchangeRow]:
-        """Close the fused tasks; return their last rows, and what every reader has to know of the timestamps."""
+        """Close the fused tasks; return their last rows, and the largest timestamps for every task of each reader."""
         for name in self._fused:
-            self._run(name)  # what the tasks above have emitted at their end is among it
+            self._run(name)  # includes rows that upstream tasks emitted at their end
             for (component, _), running in sorted(self._tasks.items()):
                 if component == name:
                     running.close()
@@ -418,7 +419,7 @@ class StageWriter:
         return rows
 
     def done(self) -> list[TaskMetrics]:
-        """Return what the components have done that sent or ran here: what each emitted, and all that fused bolts did."""
+        """Return the metrics of the components that sent or ran here: emitted rows, and the work of fused bolts."""
         found: dict[tuple[str, int], TaskMetrics] = {}
         for (name, task), running in self._tasks.items():
             found[name, task] = bolt_metrics(name, task, running, self._took_ms[name, task])
@@ -429,17 +430,17 @@ class StageWriter:
         return [found[key] for key in sorted(found)]
 
     def metrics(self, component: str, values: Mapping[str, int | None]) -> list[ExchangeRow]:
-        """Return numbers of a component as exchange rows."""
+        """Return metrics of a component as exchange rows."""
         known = {name: value for name, value in values.items() if value is not None and (value or name in _STATES)}
         return [self._sent.row(-1, "metric", component, value, None, name) for name, value in known.items()]
 
-    # -- how a row finds its way ---------------------------------------------------------------------------------------
+    # -- routing -------------------------------------------------------------------------------------------------------
 
     def _way(self, component: str, task: int, stream: str) -> _Way:
         way = self._ways.get((component, task, stream))
         if way is None:
             routes = self._routes_of(component, task, stream)
-            # A bolt that acks by itself learns the tasks of each row when it emits it.
+            # `emit` of a bolt that acks by itself returns the tasks of each row.
             by_itself = self._execution.component(component).kind is ComponentKind.BOLT
             by_row = by_itself or any(route.first is not None and route.spread is None for route in routes)
             direct = any(route.choose is None for route in routes)
@@ -492,7 +493,7 @@ class StageWriter:
             self._took_ms[name, task] += 1000 * (time.perf_counter() - began)
 
     def _batched(self, waiting: Iterable[Any]) -> Iterator[StreamBatch]:
-        """Yield what waits for a task that takes batches: those that came in columns as they are, runs of rows as one."""
+        """Yield the queue of a task that takes batches: batches of columns unchanged, consecutive rows as one batch."""
         for _, run in groupby(waiting, key=_same_batch):
             rows = list(run)
             if isinstance(rows[0], StreamBatch):
@@ -508,7 +509,7 @@ class StageWriter:
         return self._tasks[name, task]
 
     def bolt_batch(self, name: str, task: int, values: TaskValues | None = None) -> RunningBolt:
-        """Return a task of a bolt without windows that sends what it emits here. values: its state, if it is stateful."""
+        """Return a task of a bolt without windows that emits through this writer. values: its state, if it is stateful."""
         execution = self._execution
         component, context = execution.component(name), execution.context(name, task)
         dead_letter = None
@@ -530,7 +531,7 @@ class StageWriter:
         )
 
     def _flush(self, component: str, task: int, stream: str, way: _Way) -> None:
-        """Pack the rows that wait, before others of their stream."""
+        """Pack the collected rows, before other rows of their stream."""
         if way.rows.values:
             way.emitted += len(way.rows.values)
             self._spread(component, task, stream, way, self._as_columns(component, stream, way.rows), way.rows.values)
@@ -557,7 +558,7 @@ class StageWriter:
         values: Sequence[tuple[Any, ...]] | None = None,
         tasks: Numbers | None = None,
     ) -> None:
-        """Pack rows for all tasks that they go to, as the groupings choose them for all rows at once, or as `tasks` says."""
+        """Pack rows for all their tasks, which the groupings choose for all rows at once, or which `tasks` gives."""
         for route in way.placed:
             assert route.first is not None
             assert route.spread is not None
@@ -602,8 +603,8 @@ class StageWriter:
         columns: Mapping[str, pa.Array],
         values: Sequence[tuple[Any, ...]] | None,
     ) -> pa.Int64Array:
-        """Return the timestamps that the reader's windows give these tuples, and keep the largest for all its tasks. `values`: the
-        tuples as they were emitted, if they were not emitted as columns.
+        """Return the timestamps of these tuples for the reader's windows, and record the largest for all its tasks. `values`: the
+        emitted tuples, if they were not emitted as columns.
         """
         count = len(next(iter(columns.values())))
         window = self._execution.windows.get(reader)
@@ -624,7 +625,7 @@ class StageWriter:
 
 
 def _same_batch(waiting: Any) -> Any:
-    """Return what the rows of a batch have in common; a batch is one by itself."""
+    """Return the key by which consecutive rows form one batch; a batch of columns is a group of its own."""
     if isinstance(waiting, StreamBatch):
         return id(waiting)
     origin = waiting._origin
@@ -632,13 +633,13 @@ def _same_batch(waiting: Any) -> Any:
 
 
 def _rows_in(columns: Mapping[str, pa.Array]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of columns as user code gets them."""
+    """Yield the rows of columns in the form that user code gets."""
     values = [python_values(column, name) for name, column in columns.items()]
     return held_rows(values, tuple, Held) if any_unreadable(values) else zip(*values, strict=True)
 
 
 def _declared(component: str, stream: str, field: pa.Field, column: pa.Array) -> pa.Array:
-    """Return a column of Spark's in the declared type, which may call parts or the zone otherwise."""
+    """Return a column of Spark in the declared type; names of nested fields or of the zone may differ."""
     if column.type == field.type:
         return column
     if pa.types.is_nested(field.type):
@@ -647,9 +648,9 @@ def _declared(component: str, stream: str, field: pa.Field, column: pa.Array) ->
 
 
 def _as_asked(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a row as user code gets them."""
+    """Return the values of a row in the form that user code gets."""
     return Held(values) if any(type(each) is Unreadable for each in values) else values
 
 
 _STATES = ("watermark", "now")
-"""Numbers that mean something when they are 0; of the others 0 is left out."""
+"""Metrics for which 0 is a value; of all others 0 is left out."""

@@ -1,12 +1,12 @@
-"""The stages of a topology on Spark: what runs behind a spout, and one micro-batch of a task behind an exchange.
+"""The stages of a topology on Spark: the stage of a spout, and one micro-batch of a task behind an exchange.
 
     a spout's DataFrame --SpoutStage--> packets --operator, StageTaskTurn--> packets --operator, StageTaskTurn--> packets
 
     state + rows --> windows: TaskStage.turn (window_turn.py) --+
                  --> any other bolt: BoltBatch (tasks.py) ------+--> StageWriter --> rows, changes of the state
 
-A turn is a pure function of (state, rows): the same on Spark and in tests, however often it runs. Nothing is written before all
-of it is computed.
+A turn is a pure function of (state, rows): the same on Spark and in tests, in every repetition. Nothing is written before the whole
+turn is computed.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ __all__ = [
 
 
 class SpoutStage(ArrowStage):
-    """What runs on each partition of the rows of one stream of a spout; its rows leave packed for where they go.
+    """The stage of one stream of a spout, run on each partition; it packs rows for their readers.
 
-    is_hashed: whether the JVM has hashed the tasks of the one reader behind an exchange. channel: where to it says what was done.
+    is_hashed: whether the JVM computed the tasks of the only reader behind an exchange. channel: the channel for its metrics.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SpoutStage(ArrowStage):
         self._channel = channel
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield packets for each batch, then what the partition has to say at its end."""
+        """Yield packets for each Arrow batch, then the control rows of the partition."""
         execution = self._execution.value
         task = partition % execution.component(self._spout).parallelism
         source = execution.acks.get((self._spout, self._stream))
@@ -102,8 +102,8 @@ class SpoutStage(ArrowStage):
 
 
 def hashed_reader(execution: ExecutionContext, spout: str, stream: str) -> tuple[tuple[str, ...], int] | None:
-    """Return the fields by which the only reader of a stream behind an exchange groups it, and how many tasks that has; None where
-    there are several, or the JVM does not know the hash.
+    """Return the grouping fields and the number of tasks of the only reader of a stream behind an exchange; None if there are
+    several readers, or if the JVM cannot compute the hash.
     """
     leading = [each for each in execution.plan.out_of(spout) if (each.source, each.stream) == (spout, stream)]
     if len(leading) != 1:
@@ -123,8 +123,8 @@ def spout_packets(
     channel: MetricsChannel | None = None,
     clock: str = BATCH_CLOCK,
 ) -> DataFrame:
-    """Return what the first stage makes of the rows of a stream of a spout, whose columns are its fields, in order. The JVM hashes
-    their tasks where there is a `hashed_reader`; else they are chosen in the worker, in numpy.
+    """Return the exchange rows of a stream of a spout; the columns of `rows` are its fields, in order. The JVM computes the tasks
+    if there is a `hashed_reader`; otherwise the worker computes them with numpy.
     """
     reader = hashed_reader(execution.value, spout, stream)
     stage = SpoutStage(execution, spout, stream, reader is not None, channel)
@@ -135,7 +135,7 @@ def spout_packets(
 
 
 class StageTaskTurn:
-    """The turns of a task of a bolt; it keeps nothing between them."""
+    """The turns of a task of a bolt; it has no state between turns."""
 
     def __init__(self, execution: ExecutionContext, task: StageTask) -> None:
         self._execution, self._number = execution, task.number
@@ -147,7 +147,7 @@ class StageTaskTurn:
         self._window = None if self._component.window is None else self._stage()
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int, nonce: bytes | None = None) -> TaskResult:
-        """Take the rows that are meant for this task, in any order. Raises BoltError, CorruptStateError, GroupingError."""
+        """Process the rows for this task, in any order. Raises BoltError, CorruptStateError, GroupingError."""
         if not rows:
             return TaskResult()
         began = time.perf_counter()
@@ -164,7 +164,7 @@ class StageTaskTurn:
         return result
 
     def _done(self, own: Sequence[TaskMetrics], written: list[TaskMetrics], took_ms: float) -> list[TaskMetrics]:
-        """Return what was done here: the task's own bolt worked for what is left when its fused bolts have worked."""
+        """Return the metrics of this turn: the time of the task's own bolt is the total minus that of its fused bolts."""
         fused_ms = sum(each.execute_ms for each in written if each.component != self._name)
         for each in own:
             each.execute_ms = max(0.0, took_ms - fused_ms)
@@ -206,7 +206,7 @@ class StageTaskTurn:
         late = iter(turn.late)
         anchors = [NO_ROOTS] * len(turn.rows) if watch is None else watch.roots
         for (stream, row), roots in zip(turn.rows, anchors, strict=True):
-            # A late tuple is sent on as it arrives, all else by the turn.
+            # Late tuples are sent on unchanged, all other rows by the turn.
             writer.phase = next(late)._phase if stream == stage.late_stream else self._execution.phases[name, task]
             if isinstance(row, pa.RecordBatch):
                 writer.send(name, task, stream, row, roots)
@@ -217,7 +217,7 @@ class StageTaskTurn:
         return result
 
     def _fitted(self, table: Any) -> pa.RecordBatch | None:
-        """Return a table that the bolt returned as its default stream has it, None where its rows are judged one by one."""
+        """Return a table that the bolt returned in the types of its default stream, None if its rows must be checked one by one."""
         declared = self._execution.schemas[stream_name(self._name, DEFAULT_STREAM)]
         found = columns_as_declared(table, declared)
         if len(found) != len(declared) or not table.num_rows:
@@ -243,13 +243,13 @@ class StageTaskTurn:
 
 
 def stage_turn(execution: Shipped[ExecutionContext], number: int) -> StageTaskTurn:
-    """Return what the operator runs for the task of this number, in a worker."""
+    """Return the turn of the task with this number, for the operator in a worker."""
     return StageTaskTurn(execution.value, execution.value.plan.tasks[number])
 
 
 class _Watch:
-    """What becomes of a windowed task's tuples in a turn, for the partials; `roots[i]` are those of output row i, if somebody
-    reads it: a row that only goes to a sink is committed with its batch.
+    """Records the fate of a windowed task's tuples in a turn, for the partials. `roots[i]`: the roots of output row i, if a bolt
+    reads it; a row that only goes to a sink is committed with its batch.
     """
 
     def __init__(self, partials: Partials, component: str, is_read: bool) -> None:

@@ -1,16 +1,16 @@
-"""BoltBatch: one task of a bolt without windows, within one batch: tuples in, rows out; what fails is tried again in rounds.
+"""BoltBatch: one task of a bolt without windows in one batch: tuples in, rows out; failed tuples are retried in rounds.
 
-    take     tuple --> execute --> succeeded: what the call emitted, acked and wrote to the state counts
+    take     tuple --> execute --> succeeded: the rows, acks and state changes of the call count
                           ^
-                          |        failed: nothing of that counts; the tuple waits, and so do those that the call acked
+                          |        failed: none of them count; the tuple waits, and so do tuples that the call acked
                           |                                                   |
-    close                 +------- after one wait for all of them ------------+   `max_attempts` times a tuple, then an
-             hooks, cleanup, with what they emit                                  error, or a dead letter
+    close                 +------- after one wait for all of them ------------+   `max_attempts` times per tuple, then an
+             hooks, cleanup, with the rows they emit                              error, or a dead letter
 
-Laws: a batch is done or it is not: what a tuple has led to leaves with the batch. A call is done or it is not: a failed one
-leaves nothing but what the user's code did outside. A call fails if it raises FailedException, or fails the tuple that it was
-handed. Nobody waits for an ack beyond the batch: a Bolt that has neither acked nor failed a tuple when its task has no more
-of them, and `cleanup` has returned, has failed it.
+Laws: a batch is atomic: all rows of its tuples leave with the batch. A call is atomic: a failed call leaves nothing except side
+effects of the user's code. A call fails if it raises FailedException, or fails the tuple that it was passed. Acks are not awaited
+beyond the batch: if a Bolt has neither acked nor failed a tuple when its task has no more tuples and `cleanup` has returned, the
+tuple fails.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 
 class BoltBatch:
-    """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, each with the roots of what it is anchored to and the tasks that
-    `choose` has chosen for it (None: not yet), `emit_all` many rows of the default stream with the tuple of each, `dead_letter` the
-    dead letters of tuples that failed for good, each with the roots of its tuple.
+    """A task of a BASIC_BOLT or a BOLT.
 
-    dead_letter None: such a tuple is an error. values: the task's state, if the bolt is stateful. order: what tuples pass through
-    on their way to the bolt, each time (`StageWriter.in_phases`). Cost: a call of the user's code for each attempt, and one wait
+    emit: takes its rows, each with its roots and the tasks that `choose` chose (None: not chosen yet). emit_all: takes many rows of
+    the default stream with the tuple of each. dead_letter: takes the dead letters of tuples whose last attempt failed, each with
+    the roots of its tuple; None: such a tuple is an error. values: the task's state, if the bolt is stateful. order: a function
+    through which tuples pass before each call (`StageWriter.in_phases`). Cost: a call of user code for each attempt, and one wait
     of `retry`, the longest that is due, for each round.
     """
 
@@ -99,14 +99,14 @@ class BoltBatch:
         self._flush("prepare")
 
     def counts(self) -> dict[str, int]:
-        """Return how many tuples have failed, how many were left out since the bolt asked for a value which Python cannot hold
-        and no stream took them ("invalid"), and how many errors the bolt has reported.
+        """Return the numbers of failed tuples, of tuples left out because the bolt read a value that Python cannot hold and no
+        stream takes them ("invalid"), and of errors that the bolt reported.
         """
         reported = self._reported + self._collector.reported
         return {"failed": self.failed, "invalid": self.invalid, "reported": reported}
 
     def take(self, tuples: Iterable[Tuple]) -> None:
-        """Hand each tuple to the bolt, once. Raises BoltError."""
+        """Pass each tuple to the bolt once. Raises BoltError."""
         by_return = self._caller.by_return() if self._is_basic else None
         if by_return is not None:
             self._take_all(tuples, *by_return)
@@ -118,7 +118,7 @@ class BoltBatch:
     def _take_all(
         self, tuples: Iterable[Tuple], call: Callable[[Tuple], Any], rows_of: Callable[[Any], Sequence[Any]]
     ) -> None:
-        """Do what `_attempt` does for each, for a bolt without a state that returns its rows: they are all that a call leaves."""
+        """Like `_attempt` for each tuple, for a stateless bolt that returns its rows, which are then the only result of a call."""
         sources: list[Tuple] = []
         rows: list[Any] = []
         for tuple in self._order(tuples):
@@ -136,7 +136,7 @@ class BoltBatch:
         self._emit_all(sources, rows)
 
     def _refused(self, tuple: Tuple, problem: BaseException) -> None:
-        """Do with a tuple what the user's code said that raised this. Raises what is no fault of the tuple."""
+        """Handle an exception of user code for a tuple. Raises errors that are not caused by the tuple."""
         if isinstance(problem, FailedException):
             self._fail(tuple, self._described(problem))
             return
@@ -146,9 +146,9 @@ class BoltBatch:
         self._leave_out(tuple, told.args[0])
 
     def close(self, txid: int = 0) -> None:
-        """End the task's part of the batch: try again what failed, call the hooks of a stateful bolt, then `cleanup`.
+        """End the task's part of the batch: retry failed tuples, call the hooks of a stateful bolt, then `cleanup`.
 
-        Whatever is not settled then has failed for good. txid: what the hooks are told. Raises BoltError. Source of the hooks:
+        Tuples that are not settled then have failed for good. txid: passed to the hooks. Raises BoltError. Source of the hooks:
         Storm's `IStatefulComponent`.
         """
         self._try_again()
@@ -164,7 +164,7 @@ class BoltBatch:
     def _try_again(self) -> None:
         while self._again:
             again, self._again = self._again, []
-            # What only has to be done over waits for nothing of its own.
+            # A tuple that did not fail itself is retried without a delay.
             delays = [self._retry.delay_ms(count) for count in map(self._failures_of, again) if count]
             if any(delays):
                 time.sleep(max(delays) / 1000)
@@ -172,7 +172,7 @@ class BoltBatch:
                 self._attempt(tuple)
 
     def _described(self, problem: FailedException) -> str:
-        """Return why a tuple has failed; what the bolt wants reported is logged and counted."""
+        """Return the reason of a tuple's failure; log and count errors that the bolt wants reported."""
         if isinstance(problem, ReportedFailedException):
             _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
             self._reported += 1
@@ -180,7 +180,7 @@ class BoltBatch:
         return describe_error(problem)
 
     def _attempt(self, tuple: Tuple) -> None:
-        """Call the bolt once; let what the call did count if it succeeded."""
+        """Call the bolt once; the results of the call count only if it succeeds."""
         if self._values is not None:
             self._values.begin()
         self._collector.begin(tuple if self._by_itself else None)
@@ -219,7 +219,7 @@ class BoltBatch:
             self._emit(*sent)
 
     def _undo(self, call: _Call, tuple: Tuple) -> None:
-        """Take back what a failed call did. The bolt thinks that what it acked is done with, so it needs those tuples again."""
+        """Undo a failed call. Tuples that the call acked are retried too, because the bolt considers them done."""
         if self._values is not None:
             self._values.undo()
         for _, _, chosen in reversed(call.rows):
@@ -240,7 +240,7 @@ class BoltBatch:
         return self._failures.get(id(tuple), (tuple, 0))[1]
 
     def _flush(self, method: str) -> None:
-        """Let out what the bolt emitted in a method that is called once. Raises BoltError for a tuple that it failed there."""
+        """Emit the rows of a method that is called once per batch. Raises BoltError for a tuple that it failed there."""
         call = self._collector.end()
         if call.failed:
             raise BoltError(
@@ -251,7 +251,7 @@ class BoltBatch:
             self._emit(*sent)
 
     def _leave_out(self, tuple: Tuple, reason: str) -> None:
-        """Do without a tuple of which the bolt asked for a value that Python cannot hold: another attempt would end the same."""
+        """Leave out a tuple of which the bolt read a value that Python cannot hold; another attempt would fail in the same way."""
         if self._dead_letter is not None:
             self.failed += 1
             self._give_up(tuple, 1, reason)
@@ -270,13 +270,13 @@ class BoltBatch:
 
 
 def keep_error(errors: list[str], error: BaseException) -> None:
-    """Keep the text of an error that was reported, for the driver; of the first ones of a batch."""
+    """Record the text of a reported error for the driver, up to a limit per batch."""
     if len(errors) < LAST_KEPT:
         errors.append(describe_error(error))
 
 
 def given_up(bolt: str, tuple: Tuple, attempts: int, reason: str) -> BoltError:
-    """Return the error of a tuple that failed for good, where nobody takes its dead letter."""
+    """Return the error of a tuple that failed for good and whose dead letter has no sink."""
     return BoltError(
         f"bolt {bolt!r} failed {quote(tuple)} in each of {attempts} attempts: {reason}; the batch is not committed. To go on "
         f"without such tuples give them a sink: sinks={{'{bolt}.dead_letters': ...}}, or a bolt that reads that stream"
@@ -294,7 +294,7 @@ def _anchored_to(anchors: Tuple | Iterable[Tuple]) -> Roots:
 
 
 class _Call(NamedTuple):
-    """What one call of a Bolt did: the rows that it emitted, each with its roots and tasks, and the tuples that it settled."""
+    """The results of one call of a Bolt: emitted rows, each with its roots and tasks, and the tuples that it settled."""
 
     rows: list[tuple[EmittedRow, Roots, Targets]]
     acked: list[Tuple]
@@ -306,7 +306,7 @@ class _Call(NamedTuple):
 
 
 class _BoltCollector(StormNames):
-    """What a Bolt that acks by itself emits to. Of the anchors only the roots are kept: within the batch the batch is the tree."""
+    """The collector of a Bolt that acks by itself. Of anchors only the roots are kept, because the batch as a whole is the tree."""
 
     def __init__(self, caller: BoltCaller, component: str, choose: Callable[[EmittedRow], Targets]) -> None:
         self._caller, self._owner, self._choose = caller, component, choose
@@ -318,7 +318,7 @@ class _BoltCollector(StormNames):
     def emit(
         self, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
-        """Emit a row; returns the ids of the tasks that it goes to, if the call that runs succeeds."""
+        """Emit a row; return the ids of its tasks. The row is sent only if the current call succeeds."""
         if stray:
             raise self._caller.streams.refuse((values, *stray), "anchors")
         return self._add(EmittedRow(stream, self._caller.streams.checked(values, stream, False)), anchors).ids()
@@ -326,7 +326,7 @@ class _BoltCollector(StormNames):
     def emit_direct(
         self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit a row to the task of this id."""
+        """Emit a row to the task with this id."""
         if stray:
             raise self._caller.streams.refuse((values, *stray), "anchors", "emit_direct")
         self._add(EmittedRow(stream, self._caller.streams.checked(values, stream, True), task), anchors)
@@ -337,12 +337,12 @@ class _BoltCollector(StormNames):
         return chosen
 
     def ack(self, tuple: Tuple) -> None:
-        """Settle a tuple as done, if the call that runs succeeds."""
+        """Ack a tuple, if the current call succeeds."""
         self._settle(tuple, "acked")
         self._call.acked.append(tuple)
 
     def fail(self, tuple: Tuple) -> None:
-        """Settle a tuple as failed: it is tried again when its task has had them all."""
+        """Fail a tuple; it is retried after all tuples of its task."""
         self._settle(tuple, "failed")
         self._call.failed.append(tuple)
 
@@ -350,7 +350,7 @@ class _BoltCollector(StormNames):
         """Do nothing: a batch has no timeout."""
 
     def report_error(self, error: BaseException) -> None:
-        """Log the error; nothing stops."""
+        """Log the error; the query continues."""
         self.reported += 1
         keep_error(self.errors, error)
         _log.warning("bolt %r reports %s", self._owner, describe_error(error))
