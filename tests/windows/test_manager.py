@@ -494,6 +494,25 @@ def test_memory_is_given_back():
     assert len(manager._states[None].buffer.payloads) <= 600
 
 
+@pytest.mark.parametrize(
+    ("length", "slide"), [(millis(100), count(10_000)), (count(10), count(10_000)), (millis(1), millis(100_000))]
+)
+@pytest.mark.parametrize("restored", [False, True])
+def test_tuples_that_expire_before_the_first_window_fires_are_given_back(length, slide, restored):
+    manager = manager_of(length, slide)
+    for watermark in range(300, 12_000, 300):
+        told(feed(manager, range(watermark - 300, watermark)).advance(watermark - 1))
+        if restored:
+            saved = manager.snapshot()
+            manager = manager_of(length, slide)
+            manager.restore(saved)
+        assert len(manager.snapshot()["tracks"][0]["timestamps"]) < 2_000
+        manager.check()
+    tally = manager.tally
+    told(manager.drain())
+    assert tally.expired == tally.shown + tally.skipped == 11_700
+
+
 def test_the_format_of_snapshots_is_numbered():
     assert manager_of(count(1), count(1)).snapshot()["format"] == 1
 

@@ -265,7 +265,8 @@ class KeyState:
     def trim(self) -> None:
         """Free tuples that are neither live nor in the last window; a last window far behind these is copied to a list."""
         gap = self.horizon - self.last_high
-        if gap > _DETACH_OVER and self.last is None and not self.buffer.sequenced:
+        has_fired = self.last_high > self.last_low
+        if has_fired and gap > _DETACH_OVER and self.last is None and not self.buffer.sequenced:
             self.last = self.buffer.slice(self.last_low, self.last_high)
         self.buffer.trim(self.held_from)
 
