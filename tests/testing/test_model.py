@@ -236,6 +236,14 @@ def test_more_repeats_than_max_repeats_are_an_error():
         events_of(count(2), ms(10), [at(1, 1), at(10**15, 2), TURN], repeat=True)
 
 
+def test_the_repeats_of_each_key_are_limited_by_themselves_as_the_engine_limits_them():
+    ops = [*[at(n, n, key=key) for n, key in enumerate("abc", 1)], at(40, 4, key="a"), TURN]
+    fired = windows_of(count(2), ms(10), ops, repeat=True, max_repeats=3, keyed=True)
+    assert fired == [(10 * end, [n]) for end in (1, 2, 3) for n in (1, 2, 3)] + [(40, [1, 4]), (40, [2]), (40, [3])]
+    with pytest.raises(ValueError, match="max_repeats"):
+        events_of(count(2), ms(10), ops, repeat=True, max_repeats=2, keyed=True)
+
+
 def test_expired_still_names_the_tuples_that_went_while_a_window_was_empty():  # D14
     assert events_of(ms(10), ms(10), [at(5, 1), at(25, 2), TURN, at(30, 3), TURN]) == [
         [2, "activate", [1], [1], [], 10],

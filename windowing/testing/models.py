@@ -224,8 +224,8 @@ def repeated_ends(window: ModelWindow, queue: Queue, before: float, now: float, 
 
 
 def refuse_repeats(window: ModelWindow, queues: Iterable[Queue]) -> None:
-    """A window is repeated at most `max_repeats` times in a turn (of the task), then it is an error."""
-    repeats = sum(queue.repeats for queue in queues)
+    """A window, of a key where there are keys, is repeated at most `max_repeats` times in a turn, then it is an error."""
+    repeats = max((queue.repeats for queue in queues), default=0)
     if repeats > window.max_repeats:
         raise ValueError(f"max_repeats must not be exceeded in a turn, got {repeats} > {window.max_repeats}")
 
