@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from windowing.errors import QueryStoppedError, SourceError, WorkerLostError
 from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
 from windowing.spark import running
 from windowing.spark.failures import FailedQuery
+from windowing.spark.metrics import BatchMetrics
 from windowing.spark.offsets import SkippedOffsets
 from windowing.spark.running import METRICS_FILE, WindowedQuery
 from windowing.spark.task_metrics import TaskTotals
@@ -56,7 +58,7 @@ class Raising:
 
 
 def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> WindowedQuery:
-    writer = SimpleNamespace(acks=acks, failure=None, calling=None)
+    writer = SimpleNamespace(acks=acks, failure=None, calling=None, reported=Counter())
     plan: Any = SimpleNamespace(
         run=lambda: query,
         writer=writer,
@@ -71,6 +73,23 @@ def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> Window
     found = WindowedQuery(plan, drain=False, finish=False, done=threading.Event())
     found._thread.start()
     return found
+
+
+def test_a_query_that_is_asked_for_its_progress_again_and_again_keeps_the_newest_batches_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "_KEPT_BATCHES", 5)
+    monkeypatch.setattr(running, "metrics_of", BatchMetrics)
+    query: Any = Query()
+    found = watched(query, None)
+    found._spec.writer.reported = Counter({0: 3, 9: 4})
+    for batch in range(10):
+        query.recentProgress = (batch,)
+        assert found.progress[-1].batch_id == batch
+    assert [each.batch_id for each in found.progress] == [5, 6, 7, 8, 9]
+    assert found.progress[-1].reported == 4
+    assert found._spec.writer.reported == {9: 4}
+    found.stop()
 
 
 @pytest.mark.parametrize("stop_fails", [False, True])
@@ -161,7 +180,7 @@ class Bounded:
 
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
-        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None)
+        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None, reported=Counter())
         self.totals = None
         self.commits = commits
 

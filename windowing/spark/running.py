@@ -57,6 +57,7 @@ __all__ = [
 
 
 _SETTLE_EVERY_S = 0.5
+_KEPT_BATCHES = 10_000
 _RUNS = 3
 """The number of runs in a row that may end without a batch because a Python worker did not connect."""
 _NOTE_EVERY_S = 5.0
@@ -182,9 +183,12 @@ class WindowedQuery:
 
     @property
     def progress(self) -> list[BatchMetrics]:
-        """The metrics of the batches of this run, oldest first; Spark keeps the last 100."""
+        """The metrics of the batches of this run, oldest first: the last 100, and of a query that is asked for them all the time
+        the last 10,000.
+        """
         self._collect()
-        return [self._metrics[batch] for batch in sorted(self._metrics)]
+        found = dict(self._metrics)
+        return [found[batch] for batch in sorted(found)]
 
     def metrics(self) -> RunMetrics:
         """Return the numbers of each task since the start of this query, and the phases of its last batch; docs/operate/monitor.md
@@ -365,6 +369,12 @@ class WindowedQuery:
             if found is not None:
                 reported = self._spec.writer.reported.get(found.batch_id, 0)
                 self._metrics[found.batch_id] = replace(found, reported=found.reported + reported)
+        for batch in sorted([*self._metrics])[:-_KEPT_BATCHES]:
+            self._metrics.pop(batch, None)
+        oldest = min([*self._metrics], default=0)
+        for batch in [*self._spec.writer.reported]:
+            if batch < oldest:
+                self._spec.writer.reported.pop(batch, None)
 
 
 def _open(spec: QuerySpec) -> bool:
