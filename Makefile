@@ -102,19 +102,21 @@ test-cluster: setup  ## Run the tests that need `make cluster`, and PostgreSQL o
 	$(call say,cluster: part $(PART) of the tests on a standalone cluster)
 	@$(PYTEST) --part $(PART) -m cluster --durations 10 -rP tests/cluster
 
+STORES ?= hdfs s3 yarn
+
 .PHONY: object-stores
-object-stores: setup  ## Start HDFS and a server of S3 on loopback, copied by Maven (750 MB), with data of their own.
-	@bash tools/object_stores.sh start
+object-stores: setup  ## Start HDFS, a server of S3 and YARN on loopback, copied by Maven (750 MB); make object-stores STORES=hdfs for a part.
+	@bash tools/object_stores.sh start $(STORES)
 
 .PHONY: object-stores-stop
 object-stores-stop:  ## Stop what `make object-stores` started, and remove its data.
 	@bash tools/object_stores.sh stop
 
 .PHONY: test-object-stores
-test-object-stores: setup  ## Run the tests that need `make object-stores`: checkpoints and outputs on HDFS and on S3.
-	@bash tools/object_stores.sh check
-	$(call say,object stores: the tests on HDFS and on S3)
-	@$(PYTEST) -m object_stores --durations 10 tests/object_stores
+test-object-stores: setup  ## Run the tests that need `make object-stores`: checkpoints and outputs on HDFS and on S3; PART=2/3: a part.
+	@bash tools/object_stores.sh check hdfs s3
+	$(call say,object stores: part $(PART) of the tests on HDFS and on S3)
+	@$(PYTEST) --part $(PART) -m object_stores --durations 10 tests/object_stores
 
 .PHONY: crash
 crash: setup  ## Run the long proofs: properties with 500 examples, then every kill and restart; PART=2/3: the second of three parts.

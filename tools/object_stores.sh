@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# Where clusters keep checkpoints, for the tests marked `object_stores`: a NameNode and a DataNode of HDFS, and a server of S3's protocol
-# that keeps all in memory, on loopback, with their data in .object_stores/. Maven copies them, and what Spark reads S3 with (650 MB), from
-# Maven Central and compares the checksums; the rest of Hadoop is among the jars of pyspark.
-#   object_stores.sh start    starts what does not run; as root, installs Debian's Maven if there is none
-#   object_stores.sh stop     ends what `start` started, by its own process id, and removes the data
-#   object_stores.sh check    says one sentence, and fails, if a part does not run
+# Where clusters keep checkpoints, for the tests marked `object_stores`: a NameNode and a DataNode of HDFS, a server of S3's protocol
+# that keeps all in memory, and a ResourceManager and a NodeManager of YARN over that HDFS, on loopback, with their data in
+# .object_stores/. Maven copies them, and what Spark reads S3 with (650 MB), from Maven Central and compares the checksums; the rest of
+# Hadoop is among the jars of pyspark.
+#   object_stores.sh start [hdfs] [s3] [yarn]    starts these, or all three, if they do not run; yarn needs hdfs. As root, installs
+#                                                Debian's Maven if there is none
+#   object_stores.sh stop                        ends what `start` started, by its own process id, and removes the data
+#   object_stores.sh check [hdfs] [s3] [yarn]    says one sentence, and fails, if a part of these does not run
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly HOME_DIR="$PWD/.object_stores"
 readonly ADDRESSES="$HOME_DIR/addresses"   # read by the tests; has the key, so only the owner may read it
-readonly PARTS="namenode datanode s3"
+readonly PARTS="namenode datanode s3 resourcemanager nodemanager"
+readonly -A PARTS_OF=([hdfs]="namenode datanode" [s3]="s3" [yarn]="resourcemanager nodemanager")
+readonly -A JARS_OF=([hdfs]="hdfs" [s3]="s3 s3a" [yarn]="yarn")
 readonly BUCKET=windowing
 
 say() { printf 'object stores: %s\n' "$*"; }
@@ -18,6 +22,7 @@ stop() { printf 'object stores: %s\n' "$*" >&2; exit 1; }
 
 free_port() { .venv/bin/python -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 java_home() { cat .venv/java-home; }
+spark_jars() { echo "$(.venv/bin/python -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')/jars"; }
 
 # Whether a part runs: its process is there, and is the Java that was started here.
 runs() {
@@ -29,7 +34,7 @@ runs() {
 launch() {
     local name="$1" class_path="$2"
     shift 2
-    setsid "$(java_home)/bin/java" -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-Dwindowing.part=$HOME_DIR/$name" \
+    JAVA_HOME="$(java_home)" setsid "$(java_home)/bin/java" -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-Dwindowing.part=$HOME_DIR/$name" \
         -cp "$class_path" "$@" >"$HOME_DIR/$name.log" 2>&1 </dev/null &
     echo $! >"$HOME_DIR/$name.pid"
 }
@@ -60,15 +65,15 @@ properties() {
 }
 
 start_hdfs() {
-    local conf="$HOME_DIR/hadoop" port web jars data
+    local conf="$HOME_DIR/hadoop" port web data
     port="$(free_port)" web="$(free_port)" data="$(free_port)"
-    jars="$(.venv/bin/python -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')/jars"
+    rm -rf "$HOME_DIR/hdfs"
     mkdir -p "$conf"
     properties fs.defaultFS "hdfs://127.0.0.1:$port" hadoop.tmp.dir "$HOME_DIR/hdfs" >"$conf/core-site.xml"
     properties dfs.replication 1 dfs.namenode.http-address "127.0.0.1:$web" dfs.datanode.address "127.0.0.1:$data" \
         dfs.datanode.http.address 127.0.0.1:0 dfs.datanode.ipc.address 127.0.0.1:0 dfs.datanode.hostname 127.0.0.1 \
         dfs.namenode.datanode.registration.ip-hostname-check false dfs.namenode.safemode.extension 0 >"$conf/hdfs-site.xml"
-    local class_path="$conf:$HOME_DIR/jars/hdfs/*:$jars/*" server=org.apache.hadoop.hdfs.server
+    local class_path="$conf:$HOME_DIR/jars/hdfs/*:$(spark_jars)/*" server=org.apache.hadoop.hdfs.server
     "$(java_home)/bin/java" -Xmx256m -cp "$class_path" $server.namenode.NameNode -format -nonInteractive >"$HOME_DIR/format.log" 2>&1 ||
         stop "HDFS cannot be made: see $HOME_DIR/format.log"
     launch namenode "$class_path" $server.namenode.NameNode
@@ -77,6 +82,29 @@ start_hdfs() {
     await datanode "$data"
     echo "WINDOWING_HDFS_URL=hdfs://127.0.0.1:$port" >"$HOME_DIR/hdfs.address"
     say "HDFS runs on 127.0.0.1:$port"
+}
+
+# Its settings lie beside those of HDFS: the folder is HADOOP_CONF_DIR for whoever submits a job.
+start_yarn() {
+    local conf="$HOME_DIR/hadoop" port node name ports=() server=org.apache.hadoop.yarn.server
+    port="$(free_port)" node="$(free_port)"
+    for name in scheduler resource-tracker admin webapp; do ports+=("yarn.resourcemanager.$name.address" "127.0.0.1:$(free_port)"); done
+    for name in localizer webapp; do ports+=("yarn.nodemanager.$name.address" "127.0.0.1:$(free_port)"); done
+    properties yarn.resourcemanager.hostname 127.0.0.1 yarn.nodemanager.hostname 127.0.0.1 yarn.resourcemanager.address "127.0.0.1:$port" \
+        yarn.nodemanager.address "127.0.0.1:$node" "${ports[@]}" \
+        yarn.resourcemanager.scheduler.class $server.resourcemanager.scheduler.fifo.FifoScheduler \
+        yarn.scheduler.minimum-allocation-mb 256 yarn.nodemanager.resource.memory-mb 8192 yarn.nodemanager.resource.cpu-vcores 8 \
+        yarn.nodemanager.pmem-check-enabled false yarn.nodemanager.vmem-check-enabled false \
+        yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage 100 \
+        yarn.nodemanager.local-dirs "$HOME_DIR/yarn/local" yarn.nodemanager.log-dirs "$HOME_DIR/yarn/logs" \
+        yarn.nodemanager.delete.debug-delay-sec 3600 yarn.resourcemanager.am.max-attempts 4 >"$conf/yarn-site.xml"
+    local class_path="$conf:$HOME_DIR/jars/hdfs/*:$HOME_DIR/jars/yarn/*:$(spark_jars)/*"
+    launch resourcemanager "$class_path" $server.resourcemanager.ResourceManager
+    await resourcemanager "$port"
+    launch nodemanager "$class_path" $server.nodemanager.NodeManager
+    await nodemanager "$node"
+    echo "WINDOWING_YARN_CONF=$conf" >"$HOME_DIR/yarn.address"
+    say "YARN runs on 127.0.0.1:$port"
 }
 
 start_s3() {
@@ -105,19 +133,21 @@ start() {
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends maven >/dev/null
     fi
     umask 077
-    if check 2>/dev/null; then return; fi
-    stop_all
     mkdir -p "$HOME_DIR"
-    say "Maven copies HDFS, a server of S3, and Spark's way to S3"
-    for what in hdfs s3 s3a; do copy "$what"; done
-    start_hdfs
-    start_s3
+    for what in "$@"; do
+        check "$what" 2>/dev/null && continue
+        stop_parts ${PARTS_OF[$what]}
+        if [[ "$what" == hdfs ]]; then stop_parts ${PARTS_OF[yarn]}; fi
+        say "Maven copies $what"
+        for jars in ${JARS_OF[$what]}; do copy "$jars"; done
+        "start_$what"
+    done
     cat "$HOME_DIR"/*.address >"$ADDRESSES"
 }
 
-stop_all() {
+stop_parts() {
     local name pid
-    for name in $PARTS; do
+    for name in "$@"; do
         if runs "$name"; then
             pid="$(cat "$HOME_DIR/$name.pid")"
             kill "$pid"
@@ -125,19 +155,29 @@ stop_all() {
             say "$name is stopped"
         fi
     done
+}
+
+stop_all() {
+    stop_parts $PARTS
     rm -rf "$HOME_DIR"
 }
 
 # In a shell of its own, so that `start` can ask.
 check() (
     missing=()
-    for name in $PARTS; do runs "$name" || missing+=("$name"); done
+    for what in "$@"; do
+        for name in ${PARTS_OF[$what]}; do runs "$name" || missing+=("$name"); done
+    done
     ((${#missing[@]} == 0)) || stop "not running: ${missing[*]}; start them with make object-stores."
 )
 
-case "${1:-}" in
-start) start ;;
+command="${1:-}"
+shift || true
+(($#)) || set -- hdfs s3 yarn
+for what in "$@"; do [[ -n "${PARTS_OF[$what]:-}" ]] || stop "there is no $what; say hdfs, s3 or yarn."; done
+case "$command" in
+start) start "$@" ;;
 stop) stop_all ;;
-check) check ;;
+check) check "$@" ;;
 *) stop "say start, stop or check." ;;
 esac
