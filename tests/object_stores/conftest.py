@@ -1,16 +1,24 @@
-"""The servers of `make object-stores`; every test in this folder is marked `object_stores`."""
+"""The servers of `make object-stores`, and what jobs there are compared with: the same jobs on a local disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from pyspark.sql import SparkSession
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.crash import harness, job, topology_job, trident_spark_job
+from tests.crash.test_topology_killed import told
+from tests.crash.test_trident_killed import sorted_outputs
+from tests.object_stores.jobs import HOME, Acks, Trident, Windows, folders, settings
+from windowing.spark import session
+from windowing.spark.hadoop import Folder
+
+START: Mapping[str, Any] = {"windows": job.start, "acks": topology_job.start, "trident": trident_spark_job.start}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
@@ -23,9 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session of the tests here: it has what S3 needs."""
-    from tests.object_stores.jobs import HOME, settings
-    from windowing.spark import session
-
     if not (HOME / "addresses").exists():
         pytest.fail("HDFS and S3 do not run here: start them with make object-stores", pytrace=False)
     running = session("stores", cores=2, **settings())
@@ -36,6 +41,44 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(params=["hdfs", "s3a"])
 def there(request: pytest.FixtureRequest, spark: SparkSession) -> str:
     """A folder on a store that is not there yet."""
-    from tests.object_stores.jobs import folders
-
     return f"{folders()[request.param]}/{uuid4().hex}"
+
+
+def prepared(kind: str, folder: Path, there: str | None = None) -> Any:
+    """Return a job that has its input: all in a folder of the disk, or with checkpoint and output on a store."""
+    if kind == "windows":
+        source = str(harness.write_input(folder / "in"))
+        found: Any = job.Job("sliding", source, str(folder / "job"), order_by=("id",))
+        return found if there is None else Windows(**asdict(found), there=there)
+    if kind == "trident":
+        found = trident_spark_job.TridentJob(str(harness.write_input(folder / "in")), str(folder / "job"))
+        return found if there is None else Trident(**asdict(found), there=there)
+    found = topology_job.TopologyJob(str(folder / "job"))
+    found = found if there is None else Acks(found.folder, there)
+    Path(found.folder).mkdir(parents=True)
+    found.queue().put(topology_job.input_rows())
+    return found
+
+
+def result(spark: SparkSession, kind: str, of: Any) -> tuple[Any, ...]:
+    """Return what a job has written, that on a store by way of the disk; and what its queue or its states hold."""
+    if hasattr(of, "there"):
+        Folder(spark, of.there).copy("out", Folder(spark, of.folder))
+    if kind == "trident":
+        return sorted_outputs(of), trident_spark_job.states(of)
+    return harness.outputs(of), len(of.queue()) if kind == "acks" else 0
+
+
+@pytest.fixture(scope="session")
+def local(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, ...]]:
+    """What each job gives on the disk, run once; of the topology also with which batch each root is done."""
+    found: dict[str, tuple[Any, ...]] = {}
+
+    def run(kind: str) -> tuple[Any, ...]:
+        if kind not in found:
+            of = prepared(kind, tmp_path_factory.mktemp(kind))
+            START[kind](spark, of).await_end(240)
+            found[kind] = result(spark, kind, of), dict(told(of)) if kind == "acks" else {}
+        return found[kind]
+
+    return run

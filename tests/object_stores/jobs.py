@@ -1,6 +1,7 @@
 """The jobs of `crash/` with their checkpoint and their output on HDFS or S3: `python -m tests.object_stores.jobs '{"kind": ...}'`.
 
-What a job reads, its queue and its states stay on the disk, in `folder`; `there` is the folder on the store.
+What a job reads, its queue and its states stay on the disk, in `folder`; `there` is the folder on the store. It exits with 0, or
+with REFUSED after it wrote the error of this library into `<folder>/error.json`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from tests.crash import job, topology_job, trident_spark_job
+from pyspark import cloudpickle
+
+from tests.crash import harness, job, topology_job, trident_spark_job
+from tests.crash.job import REFUSED
+from windowing import WindowingError
 from windowing.spark import FileSink, session
+
+for module in (harness, job, topology_job, trident_spark_job):
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # the workers do not see the tests
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".object_stores"
@@ -28,11 +36,14 @@ def addresses() -> dict[str, str]:
 def folders() -> dict[str, str]:
     """Return the folder above all others, of each store, as Spark names it."""
     found = addresses()
-    return {"hdfs": found["WINDOWING_HDFS_URL"], "s3a": "s3a:/" + urlsplit(found["WINDOWING_S3_URL"]).path}
+    s3 = {"s3a": "s3a:/" + urlsplit(found["WINDOWING_S3_URL"]).path} if "WINDOWING_S3_URL" in found else {}
+    return {"hdfs": found["WINDOWING_HDFS_URL"], **s3}
 
 
 def settings() -> dict[str, str]:
-    """Return what a session needs to reach S3; HDFS needs nothing."""
+    """Return what a session needs to reach S3, where it runs; HDFS needs nothing."""
+    if "WINDOWING_S3_URL" not in addresses():
+        return {"spark.log.level": "ERROR"}
     at = urlsplit(addresses()["WINDOWING_S3_URL"])
     s3a = {
         "endpoint": f"http://{at.hostname}:{at.port}",
@@ -106,6 +117,10 @@ def main(argument: str) -> int:
     spark = session(f"stores-{of.kind}", cores=2, **settings())
     try:
         assert of.start(spark, of).await_end(240), "the query does not end"
+    except WindowingError as error:
+        said = json.dumps({"class": type(error).__name__, "message": str(error)})
+        Path(of.folder, "error.json").write_text(said)
+        return REFUSED
     finally:
         spark.stop()
     return 0

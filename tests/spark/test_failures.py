@@ -401,6 +401,14 @@ GONE = {
         Java(REFUSED.format(8020), Java("java.net.ConnectException: Connection refused")),
         "Connection refused; see that its server is named rightly and answers; nothing of the batch was committed",
     ),
+    "killed while it answered": (
+        Java(
+            'java.io.EOFException: End of File Exception between local host is: "vm/127.0.0.1"; destination host is: '
+            '"localhost":8020; : java.io.EOFException; For more details see: http://wiki.apache.org/hadoop/EOFException',
+            Java("java.io.EOFException"),
+        ),
+        "java.io.EOFException; see that its server is named rightly and answers; nothing of the batch was committed",
+    ),
     "read-only": (
         Java(
             "org.apache.hadoop.ipc.RemoteException(SafeModeException): Cannot create file/jobs/c/state/0/0/.3. Name node is in "

@@ -58,8 +58,12 @@ _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
 )
+_FROM_JVM = re.compile(r"java\.(?:io|net|nio)\.|org\.apache\.hadoop\.")
 _IN_TASK = re.compile(r"stage failure|\[CANNOT_WRITE_STATE_STORE")
-_NO_ANSWER = re.compile(r"UnknownHost|ConnectException|NoRouteToHost|Timeout|Unreachable|\bsafe ?mode\b", re.IGNORECASE)
+_NO_ANSWER = re.compile(
+    r"UnknownHost|ConnectException|NoRouteToHost|Timeout|Unreachable|End of File Exception between|\bsafe ?mode\b",
+    re.IGNORECASE,
+)
 _FILE_SYSTEM_OF = re.compile(r"^[A-Za-z][\w+.-]*:(//[^/]*)?")
 _MAX_DEPTH = 20
 _SECRET = re.compile(r"(//[^/\s:@]*):[^/\s@]+@|((?:sig|token|password|secret)[\w.]*=)[^&\s]+", re.IGNORECASE)
@@ -78,7 +82,7 @@ _WAYS_OUT = (
         "give the user of the session the right to make and write it, or choose another folder",
     ),
     (
-        re.compile(r"UnknownHost|ConnectException|NoRouteToHost|Timeout|Unreachable"),
+        re.compile(r"UnknownHost|ConnectException|NoRouteToHost|Timeout|Unreachable|^java\.io\.EOFException$"),
         "see that its server is named rightly and answers",
     ),
     (re.compile(r"No space left|quota", re.IGNORECASE), "make room there"),
@@ -291,10 +295,13 @@ def unanswered(problem: BaseException, folder: str) -> bool:
     """Return whether the file system of a folder does not answer, or takes no writes now, and that is what the JVM has raised."""
     server = urlsplit(folder).netloc.rpartition("@")[2]
     causes = java_causes(problem)
-    if not server or not refused_by_files(problem) or _NO_ANSWER.search(causes[-1]) is None:
+    if not server or not any(_FROM_JVM.match(said) and _NO_ANSWER.search(said) for said in causes[-2:]):
         return False
-    port = f":{server.rpartition(':')[2]} " if ":" in server else server  # a message has the name of an address
-    return any(server in said or port in said or path_of(folder) in said for said in causes)
+    port = (
+        rf":{server.rpartition(':')[2]}\b" if ":" in server else re.escape(server)
+    )  # a message has the name of an address
+    path = path_of(folder) or server
+    return any(server in said or re.search(port, said) or path in said for said in causes)
 
 
 def java_causes(problem: BaseException) -> list[str]:

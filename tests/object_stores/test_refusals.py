@@ -1,0 +1,134 @@
+"""A store that refuses or is gone is one line with the way out, at a start and in the middle; afterwards the job loses nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.crash import job
+from tests.crash.harness import run_process
+from tests.crash.job import REFUSED
+from tests.object_stores.conftest import prepared, result
+from tests.object_stores.jobs import HOME, folders
+from windowing.errors import CheckpointError, WindowingError
+from windowing.spark import failpoints
+from windowing.spark.hadoop import Folder
+
+SAFE_MODE = "it takes no writes now: wait until its NameNode has left safe mode"
+NO_ANSWER = "see that its server is named rightly and answers"
+NO_RIGHT = "give the user of the session the right to make and write it, or choose another folder"
+
+
+def on_hdfs() -> str:
+    return f"{folders()['hdfs']}/{uuid4().hex}"
+
+
+def assert_tells(said: str, way_out: str) -> None:
+    print(said)
+    assert said.count("\n") == 0
+    assert folders()["hdfs"] in said
+    assert way_out in said
+
+
+@contextmanager
+def safe_mode(spark: SparkSession) -> Iterator[Callable[[], None]]:
+    """Make HDFS read-only when what is yielded is called, until the end."""
+    hdfs: Any = Folder(spark, on_hdfs())
+    actions = getattr(hdfs._jvm, "org.apache.hadoop.fs.SafeModeAction")
+    try:
+        yield lambda: hdfs._fs.setSafeMode(actions.ENTER)
+    finally:
+        hdfs._fs.setSafeMode(actions.LEAVE)
+
+
+@contextmanager
+def name_node_down(spark: SparkSession) -> Iterator[Callable[[], None]]:
+    """Kill the NameNode when what is yielded is called; at the end start it again, and wait until it takes writes."""
+    pid = HOME / "namenode.pid"
+    name_node = psutil.Process(int(pid.read_text()))
+    command, environment = name_node.cmdline(), name_node.environ()
+
+    def kill() -> None:
+        name_node.kill()
+        name_node.wait(30)
+
+    try:
+        yield kill
+    finally:
+        again = f'"$@" >>"{HOME}/namenode.log" 2>&1 </dev/null & echo $! >"{pid}"'
+        subprocess.run(["setsid", "bash", "-c", again, "again", *command], env=environment, check=True)
+        until = time.monotonic() + 60
+        while True:
+            try:
+                Folder(spark, on_hdfs()).make()
+                break
+            except CheckpointError:
+                assert time.monotonic() < until
+                time.sleep(0.5)
+
+
+def test_a_folder_that_another_user_owns_is_refused_before_anything_is_written(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Folder(spark, there := on_hdfs()).make()
+    of = prepared("windows", tmp_path, there)
+    monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
+    assert run_process(of) == REFUSED
+    error = json.loads(Path(of.folder, "error.json").read_text())
+    assert error["class"] == "CheckpointError"
+    assert "user=stranger" in error["message"]
+    assert_tells(error["message"], NO_RIGHT)
+    assert Folder(spark, there).files() == []
+
+
+def test_a_store_that_is_read_only_at_the_start_is_refused_and_takes_the_job_later(
+    spark: SparkSession, local: Callable[[str], tuple[Any, ...]], tmp_path: Path
+) -> None:
+    of = prepared("windows", tmp_path, on_hdfs())
+    with safe_mode(spark) as enter:
+        enter()
+        with pytest.raises(CheckpointError) as found:
+            job.start(spark, of)
+    assert_tells(str(found.value), SAFE_MODE)
+    assert job.start(spark, of).await_end(240), "the query does not end"
+    assert result(spark, "windows", of) == local("windows")[0]
+
+
+@pytest.mark.parametrize(
+    ("gone", "point", "way_out"),
+    [
+        (safe_mode, "before_batch:2", SAFE_MODE),
+        (safe_mode, "before_commit:2", SAFE_MODE),
+        (name_node_down, "before_batch:2", NO_ANSWER),
+    ],
+)
+def test_a_store_that_goes_in_the_middle_ends_the_query_with_the_way_out_and_nothing_is_lost(
+    spark: SparkSession,
+    local: Callable[[str], tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    gone: Any,
+    way_out: str,
+    point: str,
+) -> None:
+    of = prepared("windows", tmp_path, on_hdfs())
+    with gone(spark) as go:
+        monkeypatch.setattr(failpoints, "_kill", lambda name: go())
+        monkeypatch.setenv("WINDOWING_FAILPOINT", point)
+        monkeypatch.setenv("WINDOWING_FAILPOINT_ONCE", str(tmp_path / "once"))
+        with pytest.raises(WindowingError) as found:
+            job.start(spark, of).await_end(240)
+    assert isinstance(found.value, CheckpointError)
+    assert_tells(str(found.value), way_out)
+    assert job.start(spark, of).await_end(240), "the query does not end"
+    assert result(spark, "windows", of) == local("windows")[0]
