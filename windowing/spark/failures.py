@@ -84,7 +84,7 @@ _LOST_IN_KAFKA = re.compile(
     r"|Cannot find initial offsets for partitions [^\n]*?deleted"
     r"|Partitions [^\n]*? have been deleted"
 )
-_KAFKA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRangeException")
+_KAFKA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRangeException|Some data may have been lost because they")
 _BY_KAFKA = re.compile(r"org\.apache\.kafka\.[\w.]*?(\w+Exception): ([^\n]*)")
 _INPUT_FILE = re.compile(
     r"\[FAILED_READ_FILE\.(\w+)\] Encountered error while reading file (\S.*?)\.\s+(?:(?!SQLSTATE)(\S[^\n]*?))?"
