@@ -146,6 +146,8 @@ def test_a_broken_file_shows_its_own_error_and_line(tmp_path, text, code, senten
         (["explain", "bolts.py:two", "none.json"], "cannot be read as JSON"),
         (["run", "bolts.py:two"], "bolts.py"),
         (["run", "bolts.py:topology", "--rows", "rows.json"], "holds no batches"),
+        (["run", "bolts.py:topology", "--for", "nan"], "nan is no number of seconds"),
+        (["run", "bolts.py:topology", "--for", "inf"], "inf is no number of seconds"),
         (["status", "none"], "there is no folder none"),
         (["status", "."], "is no checkpoint"),
         (["states", "none.db"], "there is no file 'none.db'"),

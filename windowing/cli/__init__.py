@@ -23,6 +23,7 @@ from __future__ import annotations
 import gzip
 import inspect
 import json
+import math
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +60,7 @@ from windowing.execution.compiler import execution_plan
 from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
 from windowing.stores.remote import masked
-from windowing.testing.replay import replay
+from windowing.testing.replay import check_case, replay
 from windowing.windows.measures import Duration
 
 __all__ = [
@@ -136,9 +137,13 @@ def _case(line: str, where: str) -> tuple[str, dict[str, Any]]:
 
 
 def _judge(name: str, case: Mapping[str, Any], asked: Mapping[str, Any]) -> _Verdict:
-    operations = {field: value for field, value in case.items() if field != "events"}
+    operations = {field: value for field, value in case.items() if field != "events"} | dict(asked)
     try:
-        return _Verdict(name, _mix(case), _difference(replay({**operations, **asked}), case["events"]))
+        check_case(operations)
+    except WindowingError as problem:
+        raise click.UsageError(f"{name} is no recorded case: {problem.args[0]}") from problem
+    try:
+        return _Verdict(name, _mix(case), _difference(replay(operations), case["events"]))
     except WindowingError as error:
         return _Verdict(name, _mix(case), f"cannot be replayed: {error}")
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
@@ -177,6 +182,14 @@ def _numbers(verdicts: list[_Verdict]) -> tuple[str, str, str]:
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class _Seconds(click.FloatRange):
+    """A number of seconds; `nan` and `inf`, which Python reads as floats, are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        return seconds if math.isfinite(seconds) else self.fail(f"{value} is no number of seconds.", param, ctx)
 
 
 def _console() -> Console:
@@ -258,7 +271,7 @@ def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path 
 @click.option(
     "--rows", type=_FILE, help='JSON: {"spout": [[row, row], [row]]}, the batches of each InputSpout or stream.'
 )
-@click.option("--for", "for_seconds", type=click.FloatRange(min=0.001), help="Stop after so many seconds.")
+@click.option("--for", "for_seconds", type=_Seconds(min=0.001), help="Stop after so many seconds.")
 @click.option("--show", default=0, help="How many rows of each output to print at the end.")
 @click.pass_context
 def run_command(context: click.Context, target: str, rows: Path | None, for_seconds: float | None, show: int) -> None:
@@ -283,7 +296,7 @@ def run_command(context: click.Context, target: str, rows: Path | None, for_seco
 @commands.command("ui")
 @click.argument("target", metavar="FILE:TOPOLOGY|CHECKPOINT")
 @click.option("--rows", type=_FILE, help="As for run.")
-@click.option("--for", "for_seconds", type=click.FloatRange(min=0.001), help="Stop after so many seconds.")
+@click.option("--for", "for_seconds", type=_Seconds(min=0.001), help="Stop after so many seconds.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of 127.0.0.1; a free one if left out.")
 @click.option("--keep", is_flag=True, help="Keep the page when the run is over, until Ctrl-C.")
 def ui_command(target: str, rows: Path | None, for_seconds: float | None, port: int, keep: bool) -> None:

@@ -14,7 +14,7 @@ WindowedBoltExecutor; `batched` feeds runs of adds through `add_batch`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from windowing.windows.watermark import WaterMarkEventGenerator
 __all__ = [
     "LosslessReplay",
     "StormReplay",
+    "check_case",
     "config_of",
     "replay",
     "replay_lossless",
@@ -40,7 +41,7 @@ Recorded = list[Any]
 
 
 def replay(case: Mapping[str, Any]) -> list[Recorded]:
-    """Run the operations of `case` and return the events they caused.
+    """Run the operations of `case` and return the events they caused. Raises ConfigError for what is no case.
 
     >>> ops = [["add", 1], ["add", 2], ["add", 3], ["add", 4]]
     >>> pairs = {"length": {"count": 2}, "slide": {"count": 2}, "event_time": None, "stateful": False}
@@ -50,13 +51,91 @@ def replay(case: Mapping[str, Any]) -> list[Recorded]:
     [3, 'expire', [1, 2]]
     [3, 'activate', [3, 4], [3, 4], [1, 2], 7]
     """
-    semantics = case.get("semantics", Semantics.STORM.value)
-    if semantics == Semantics.LOSSLESS.value:
+    check_case(case)
+    if case.get("semantics") == Semantics.LOSSLESS.value:
         return list(replay_lossless(case))
-    if semantics != Semantics.STORM.value:
-        raise ConfigError(f'a case has the semantics "storm" or "lossless", got {quote(semantics)}')
     run = StormReplay(case)
     return [event for first, ops in runs_of(case) for event in run.feed(first, ops)]
+
+
+# -- what a case is --------------------------------------------------------------------------------------------------------------
+
+
+_FORMS: dict[str, Op] = {
+    "clock": ["clock", 0],
+    "add": ["add", "an id"],
+    "tuple": ["tuple", "a stream", "an id", 0],
+    "watermark": ["watermark"],
+    "tick": ["tick"],
+    "drain": ["drain"],
+}
+
+
+def check_case(case: Any) -> None:
+    """Raise ConfigError for what is no case, with the part that is wrong. Cost: O(ops)."""
+    if not isinstance(case, Mapping):
+        raise ConfigError(
+            f"a case is a mapping with length, slide, event_time, clock_start_ms and ops, got {quote(case)}"
+        )
+    missing = [name for name in ("length", "slide", "event_time", "clock_start_ms", "ops") if name not in case]
+    if missing:
+        raise ConfigError(f"a case lacks {', '.join(missing)}; an event_time of None is processing time")
+    semantics = case.get("semantics", Semantics.STORM.value)
+    if semantics not in [each.value for each in Semantics]:
+        raise ConfigError(f'a case has the semantics "storm" or "lossless", got {quote(semantics)}')
+    for part in ("length", "slide"):
+        _measure(case[part], part)
+    if not _is_whole(case["clock_start_ms"]):
+        raise ConfigError(f"clock_start_ms is whole milliseconds, got {quote(case['clock_start_ms'])}")
+    streams = _streams(case["event_time"])
+    if not isinstance(case["ops"], list | tuple):
+        raise ConfigError(f"the ops of a case are a list, got {quote(case['ops'])}")
+    for index, op in enumerate(case["ops"]):
+        _check_op(index, op, streams, semantics == Semantics.STORM.value)
+
+
+def _streams(event_time: Any) -> Sequence[str] | None:
+    """Return the input streams, None on processing time."""
+    if event_time is None:
+        return None
+    streams: Any = event_time.get("streams") if isinstance(event_time, Mapping) else None
+    named = isinstance(streams, list | tuple) and len(streams) > 0 and all(isinstance(each, str) for each in streams)
+    if not named or not _is_whole(event_time.get("lag_ms")) or event_time["lag_ms"] < 0:
+        wanted = '{"lag_ms": 0, "streams": ["a"]} or None'
+        raise ConfigError(f"the event_time of a case is {wanted}, got {quote(event_time)}")
+    found: Sequence[str] = streams
+    return found
+
+
+def _check_op(index: int, op: Any, streams: Sequence[str] | None, storm: bool) -> None:
+    kind = op[0] if isinstance(op, list | tuple) and op else None
+    form = _FORMS.get(kind) if isinstance(kind, str) else None
+    if form is None:
+        raise ConfigError(
+            f"op {index} is {quote(op)}; an op is a list that begins with clock, add, tuple, watermark, tick or drain"
+        )
+    given = op[:-1] if kind in ("add", "tuple") and len(op) > len(form) and isinstance(op[-1], Mapping) else op
+    if len(given) != len(form) or (kind == "clock" and not _is_whole(op[1])):
+        raise ConfigError(f"op {index} is {quote(op)}, wanted one such as {quote(form)}")
+    if kind == "tuple" and streams is not None:
+        if op[1] not in streams:
+            raise ConfigError(f"op {index}, {quote(op)}, is of stream {quote(op[1])}, which event_time does not name")
+        if storm and not _is_whole(op[3]):
+            raise ConfigError(f"op {index}, {quote(op)}, has the timestamp {quote(op[3])}, wanted whole milliseconds")
+    if kind == "tuple" and streams is None:
+        raise ConfigError(_needs_event_time(op))
+    if kind == "add" and streams is not None and not storm:
+        raise ConfigError(
+            f'op {quote(op)} needs a timestamp, for the case has an event_time; write ["tuple", stream, id, ts_ms]'
+        )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _needs_event_time(op: Op) -> str:
+    return f'op {quote(op)} needs an event time; give the case "event_time": {{"lag_ms", "streams"}}'
 
 
 def runs_of(case: Mapping[str, Any]) -> Iterator[tuple[int, list[Op]]]:
@@ -79,7 +158,7 @@ class StormReplay:
     """One run of a case in Storm's semantics; `snapshot` and `restore` stop and resume it between two ops."""
 
     def __init__(self, case: Mapping[str, Any]) -> None:
-        self.stateful: bool = case["stateful"]
+        self.stateful: bool = case.get("stateful", False)
         kind = StormStatefulWindowManager if self.stateful else StormWindowManager
         event_time = case["event_time"]
         config = WindowConfig(length=_measure(case["length"]), slide=_measure(case["slide"]))
@@ -134,9 +213,7 @@ class StormReplay:
 
     def _watermarks(self, op: Op) -> WaterMarkEventGenerator:
         if self.generator is None:
-            raise ConfigError(
-                f'op {quote(op)} needs an event time; give the case "event_time": {{"lag_ms", "streams"}}'
-            )
+            raise ConfigError(_needs_event_time(op))
         return self.generator
 
     def _record(self, index: int, effects: Iterable[Effect]) -> list[Recorded]:
@@ -167,7 +244,10 @@ class StormReplay:
 # -- lossless replay -------------------------------------------------------------------------------------------------------------
 
 
-def _measure(data: Mapping[str, int]) -> Measure:
+def _measure(data: Any, part: str = "length") -> Measure:
+    keys = set(data) if isinstance(data, Mapping) else set()
+    if keys not in ({"count"}, {"duration_ms"}):
+        raise ConfigError(f'the {part} of a case is {{"count": n}} or {{"duration_ms": n}}, got {quote(data)}')
     return Count(data["count"]) if "count" in data else Duration(data["duration_ms"])
 
 
