@@ -365,11 +365,9 @@ def tasks_without_effect(runtime: Runtime, components: Iterable[Component]) -> I
 def windows_without_effect(runtime: Runtime, bolt: WindowedBolt) -> Iterator[str]:
     """Yield a sentence for each option of a windowed bolt that is given but has no effect in a runtime."""
     usual = WindowConfig(length=Count(1), slide=Count(1))
-    for option, attribute in (
-        ("watermark_interval", "watermark_interval_ms"),
-        ("recovery_timeout", "recovery_timeout_ms"),
-    ):
-        cell = WINDOW_OPTIONS[option][runtime]
+    for option, cells in WINDOW_OPTIONS.items():
+        cell = cells.get(runtime)
+        attribute = option if hasattr(usual, option) else f"{option}_ms"
         if isinstance(cell, Without) and getattr(bolt.config, attribute) != getattr(usual, attribute):
             yield f"{option}= of bolt {bolt.name!r} has no effect in {runtime.value}: {cell.reason}"
 
