@@ -220,8 +220,8 @@ def test_a_user_who_is_refused_hears_so_at_once() -> None:
             "not read: Fetch position FetchPosition{offset=10, currentLeader=x} is out of range for partition t-0",
         ),
         (
-            "[STREAM_FAILED] Query terminated with exception: Some data may have been lost because they are not available in Kafka any "
-            "more; either the\n data was aged out.\nReason: Partition t-0 offset was changed from 5 to 3.\nThis could be",
+            "[STREAM_FAILED] Query terminated with exception: Some data may have been lost because they are not available in Kafka "
+            "any more; either the\n data was aged out.\nReason: Partition t-0 offset was changed from 5 to 3.\nThis could be",
             "has lost messages that were not read: Partition t-0 offset was changed from 5 to 3; nothing was skipped",
         ),
         ("[KAFKA_DATA_LOSS.NEW_ONE] something", "has lost messages that were not read: messages are gone"),
