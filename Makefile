@@ -114,9 +114,15 @@ object-stores-stop:  ## Stop what `make object-stores` started, and remove its d
 
 .PHONY: test-object-stores
 test-object-stores: setup  ## Run the tests that need `make object-stores`: checkpoints and outputs on HDFS and on S3; PART=2/3: a part.
-	@bash tools/object_stores.sh check hdfs s3
+	@bash tools/object_stores.sh check
 	$(call say,object stores: part $(PART) of the tests on HDFS and on S3)
 	@$(PYTEST) --part $(PART) -m object_stores --durations 10 tests/object_stores
+
+.PHONY: test-yarn
+test-yarn: setup  ## Run the tests that submit jobs to YARN; they need `make object-stores STORES="hdfs yarn"`.
+	@bash tools/object_stores.sh check hdfs yarn
+	$(call say,yarn: jobs submitted in client and in cluster mode)
+	@$(PYTEST) -m object_stores --durations 10 tests/object_stores/test_yarn.py
 
 .PHONY: crash
 crash: setup  ## Run the long proofs: properties with 500 examples, then every kill and restart; PART=2/3: the second of three parts.
