@@ -42,7 +42,9 @@ POINTS = {  # of the driver, and of the Python workers of executors
         ("before_state_commit:2", "after_state_commit:3"),
     ),
 }
-FROZEN = {  # at which point of a worker; the files that its late task writes, none where a store refuses it and it fails
+# At which point a worker is frozen, and the files that its late task writes. None: the late task ends, refused by the store or with
+# its executor, whichever is first. tests/stores/test_zombies.py proves that a store refuses a late attempt.
+FROZEN = {
     "windows": ("before_state_write:1", "checkpoint/state/*/*/2*.changelog"),
     "acks": ("before_state_write:1", "checkpoint/state/*/*/2*.changelog"),
     "trident": ("before_state_commit:1", None),
