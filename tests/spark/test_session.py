@@ -287,7 +287,7 @@ def test_spark_connect_is_refused_before_anything_starts(monkeypatch: pytest.Mon
         require_session,
         lambda connected: FileSink("/nowhere/out").read(connected),
         lambda connected: FileSink("/nowhere/out").committed(connected),
-        lambda connected: Numbers().stream(connected),
+        pytest.param(lambda connected: Numbers().stream(connected), marks=pytest.mark.python_source),
     ],
     ids=["require_session", "read", "committed", "spout"],
 )
