@@ -1,6 +1,6 @@
-"""The execution context: what every worker knows of a topology; made on the driver, sent with the code.
+"""The execution context: the data of a topology for its workers; made on the driver and sent with the code.
 
-It is all that a StageWriter needs to send a tuple on (stage_writer.py), and a task to work on a batch (stages.py).
+It has everything that a StageWriter needs to send tuples (stage_writer.py), and a task to process a batch (stages.py).
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ _NO_IDS: Mapping[int, int] = {}
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """`schemas` and `sinks` go by `stream_name`: the fields of each stream, and the streams whose rows are kept.
+    """The data of a topology for its workers.
 
-    `windows` are the windowed bolts by component id, with what Spark adds to their configuration. `acks` are the streams of
-    spouts, as (component, stream), whose batches are roots (edges.py), with the number of each. `batches_before`: how many batches
-    other checkpoints have made which this one goes on from; roots and edges count on.
+    `schemas`, `sinks`: by `stream_name`, the fields of each stream, and the streams with a sink. `windows`: the windowed bolts by
+    component id, with Spark's defaults in their configuration. `acks`: the streams of spouts, as (component, stream), whose batches
+    are roots (edges.py), with the number of each. `batches_before`: the number of batches of earlier checkpoints that this one
+    continues; the numbers of roots and edges continue too.
     """
 
     topology: Topology
@@ -65,7 +66,7 @@ class ExecutionContext:
         return self.topology.task_ids
 
     def context(self, component: str, task: int) -> TaskContext:
-        """Return what the code of the task of this index can ask of itself."""
+        """Return the TaskContext of the task with this index."""
         config = self.topology.config_of(component)
         return TaskContext(component, task, self.component(component).parallelism, config, self.task_ids)
 
@@ -89,7 +90,7 @@ class ExecutionContext:
 
     @cached_property
     def rooted(self) -> frozenset[str]:
-        """The components that may be handed tuples with roots: some spout above them takes acks. Cost: one pass over the plan."""
+        """The components that may get tuples with roots, because a spout above them takes acks. Cost: one pass over the plan."""
         found: set[str] = set()
         for name in self.topology.order:
             reads = self.component(name).inputs
@@ -98,7 +99,7 @@ class ExecutionContext:
         return frozenset(found)
 
     def takes_dead_letters(self, component: str) -> bool:
-        """Return whether somebody takes a component's dead letters: a sink, or a bolt."""
+        """Return whether a component's dead letters have a sink or a reader."""
         is_read = bool(self.topology.readers(component, DEAD_LETTERS))
         return is_read or stream_name(component, DEAD_LETTERS) in self.sinks
 
@@ -106,7 +107,7 @@ class ExecutionContext:
 class Arrival(Tuple):
     """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this task (edges.py).
 
-    All named with an underscore: `tuple.phase` is a field of the user's.
+    All of these are named with an underscore, because `tuple.phase` is a user's field.
     """
 
     __slots__ = ("_edge", "_phase", "_roots")
@@ -118,7 +119,7 @@ class Arrival(Tuple):
         self._phase, self._roots, self._edge = phase, roots, edge
 
     def get_message_id(self) -> Mapping[int, int]:
-        """Return the edge id for each root that the tuple belongs to; empty where no spout asks for acks."""
+        """Return the edge id for each root of the tuple; empty if no spout takes acks."""
         return dict.fromkeys(self._roots, self._edge)
 
 
@@ -143,9 +144,9 @@ def execution_context(
     acks: Mapping[tuple[str, str], int] | None = None,
     batches_before: int = 0,
 ) -> ExecutionContext:
-    """Return what workers know of a topology whose streams of these names have a sink, and whose streams `acks` have roots.
+    """Return the execution context of a topology; `sinks`: the streams with a sink, `acks`: the streams with roots.
 
-    Raises ConfigError for a bolt that keeps no tuples, though somebody waits for their acks, and for one that could not tell
+    Raises ConfigError for a bolt that keeps no tuples although their acks are awaited, and for a bolt that could not deduplicate
     tuples by their ids.
     """
     retry = RetryPolicy.of(topology.config)
@@ -167,7 +168,7 @@ def execution_context(
 
 
 def _require_channels(topology: Topology, component: Component) -> None:
-    """Refuse message ids of rows whose task is that of Spark's partition, which a row that comes again need not have."""
+    """Refuse `message_id=` behind a spout whose tasks are Spark's partitions: a repeated row may be in another one."""
     assert component.window is not None
     name = component.window.config.message_id
     for found in component.inputs if name is not None else ():

@@ -1,13 +1,13 @@
-"""How a row finds its task's partition, and how a drain and ticks reach every task: the control stream that every plan has.
+"""The grouping keys of tasks, and the control stream of every plan, which brings drains and ticks to every task.
 
-Grouping keys spread: the keys 0..N-1 do not (0 and 1 hash to one partition of 2, and one core does all the work while the other
-idles). So the label of task i is the smallest unused number with `pmod(hash(label), P) == i mod P`, found with Spark's own hash.
-Law: labels depend on N and P alone, so a restart finds the same ones.
+Labels: the grouping keys 0..N-1 do not spread (0 and 1 hash to the same partition of 2, so one core would do all the work). So the
+label of task i is the smallest unused number with `pmod(hash(label), P) == i mod P`, computed with Spark's own hash. Law: labels
+depend only on N and P, so a restart computes the same ones.
 
-Drain: a file in `<checkpoint>/windowing/control`, read by a file source; each line becomes one row per task. Ticks (bolts on
-processing time or with an idle timeout): one row per task and trigger from Spark's `rate-micro-batch` source, which gives exactly
-one batch to an availableNow run, so it never hangs one, and one per interval to a processing-time trigger, data or not. Law:
-which sources a plan has depends on the bolt alone, never on the trigger: a checkpoint knows its sources by position.
+Drain: a file in `<checkpoint>/windowing/control`, read by a file source; each line becomes one row per task. Ticks, for bolts on
+processing time or with an idle timeout: one row per task and trigger from Spark's `rate-micro-batch` source. It gives an
+availableNow run exactly one batch, so the run ends, and an interval trigger one batch per interval, with or without input. Law: the
+sources of a plan depend only on the bolt, never on the trigger, because a checkpoint identifies its sources by position.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 _labels: dict[tuple[int, int], tuple[int, ...]] = {}
-"""What was found, by tasks and partitions: every session of a process has one hash."""
+"""The computed labels, by numbers of tasks and partitions; the hash is the same in every session."""
 
 
 def checked_tasks(tasks: Any) -> int:
@@ -54,7 +54,7 @@ def checked_tasks(tasks: Any) -> int:
 def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, ...]:
     """Return the grouping keys (longs) of tasks 0..tasks-1 for a shuffle into `partitions`.
 
-    Cost: one constant expression, evaluated on the driver without a job, once a process. Raises ConfigError for a count below 1,
+    Cost: one constant expression, evaluated on the driver without a job, once per process. Raises ConfigError for a number below 1
     or above MOST_TASKS.
     """
     checked_tasks(tasks)
@@ -74,8 +74,8 @@ def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, 
 
 
 def label_of_row(labels: Sequence[int], first: int) -> Column:
-    """Return the grouping key of an exchange row: that of the task that its `target` names, `labels[target - first]`; a row that is
-    meant for none of these tasks passes through any of them.
+    """Return the grouping key of an exchange row: that of its target task, `labels[target - first]`. A row for none of these tasks
+    passes through one of them.
     """
     keys = f"array({', '.join(f'{label}L' for label in labels)})"
     anyone = f"pmod(upstream + sequence, {len(labels)})"
@@ -109,12 +109,12 @@ DRAIN_FILE = "drain.json"
 
 
 def control_folder(spark: SparkSession, checkpoint: str) -> Folder:
-    """Return the folder of control files; it has to exist before a query reads it."""
+    """Return the folder of control files; it must exist before a query reads it."""
     return Folder(spark, checkpoint) / "windowing" / "control"
 
 
 def needs_ticks(config: WindowConfig) -> bool:
-    """Return whether time alone, without a tuple, can make a window fire."""
+    """Return whether a window can fire by time alone, without a tuple."""
     return not config.event_time or config.idle_timeout_ms is not None
 
 
@@ -131,16 +131,16 @@ def tick_rows(spark: SparkSession, tasks: Sequence[int], clock: str = BATCH_CLOC
 
 
 def write_drain(folder: Folder) -> None:
-    """Ask every task of the query that reads `folder` to drain, in its next batch."""
+    """Write the command by which every task of the query that reads `folder` drains in its next batch."""
     folder.write(DRAIN_FILE, json.dumps({"kind": "drain"}).encode() + b"\n")
 
 
 def drain_batch(spark: SparkSession, checkpoint: str) -> int | None:
-    """Return the batch of the checkpoint that has taken the drain file, or is bound to take it next; None where none is.
+    """Return the batch of the checkpoint that has read the drain file, or that will read it next; None if there is none.
 
-    The file source writes the names of a batch's files into its own log before Spark logs the batch: what stands
-    there can no longer be taken back, what does not stand there was never planned. Spark's log of offsets then has, for each
-    batch, how far each source's log had come. Cost: reads both logs.
+    The file source writes the names of a batch's files to its own log before Spark logs the batch. A file in that log will be read;
+    a file that is not in it was never planned. Spark's offset log has, for each batch, the position in each source's log. Cost:
+    reads both logs.
     """
     home = Folder(spark, checkpoint)
     needle = f"/{control_folder(spark, checkpoint).path.rsplit('/', 2)[1]}/control/{DRAIN_FILE}".encode()
@@ -154,12 +154,12 @@ def drain_batch(spark: SparkSession, checkpoint: str) -> int | None:
 
 
 def _batch_of(offsets: Folder, source: int, entry: int) -> int:
-    """Return the first batch whose offsets hold this entry of a file source's log, the next one where none does."""
+    """Return the first batch whose offsets include this entry of a file source's log, the next batch if none does."""
     batches = sorted(int(name) for name in offsets.names() if name.isdigit())
     for batch in batches:
         lines = (
             offsets.read(str(batch)).decode().splitlines()[2:]
-        )  # behind the version and the metadata: a line a source
+        )  # after the version and the metadata: one line per source
         offset = json.loads(lines[source]) if lines[source] != "-" else None
         if offset is not None and offset["logOffset"] >= entry:
             return batch
@@ -172,7 +172,7 @@ def _to_every_task(commands: DataFrame, tasks: Sequence[int], clock: str) -> Dat
 
 
 def control_row(commands: DataFrame, task: str, kind: str, clock: str) -> DataFrame:
-    """Return an exchange row without tuples for each row; the others are expressions of its columns."""
+    """Return a control row for each input row; `task`, `kind` and `clock` are expressions."""
     return commands.selectExpr(
         f"{task} AS target",
         f"{kind} AS kind",

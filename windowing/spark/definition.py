@@ -1,11 +1,12 @@
-"""What a checkpoint was written with, and whether its files are whole: looked at in every start, before the first batch.
+"""The definition stored in a checkpoint, and whether its files are complete: checked at every start, before the first batch.
 
-    <checkpoint>/windowing/definition.json   what its windows and states depend on; execution/compatibility.py compares it
-    <checkpoint>/windowing/drained.json      there when the last windows have fired: the checkpoint is closed
-    <checkpoint>/windowing/query.json        {"id": "5f0c..."}, made once: whose the output folders are (sinks.py)
-    <checkpoint>/offsets, commits, metadata  Spark's own logs, read first: Spark's errors about a damaged one name no file
+    <checkpoint>/windowing/definition.json   the definition of its windows and states; execution/compatibility.py compares it
+    <checkpoint>/windowing/drained.json      exists after a drain: the checkpoint is closed
+    <checkpoint>/windowing/query.json        {"id": "5f0c..."}, written once: the owner of the output folders (sinks.py)
+    <checkpoint>/offsets, commits, metadata  Spark's own logs; checked here because Spark's errors name no damaged file
 
-What Spark adds to a definition is how rows are packed, which the replay of a batch has to repeat.
+On Spark a definition also has the settings that decide how rows are packed, because a replay of a batch must pack them in the same
+way.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def describe(
 
 
 def frame(spark: SparkSession) -> Definition:
-    """Return what every definition of a checkpoint has: its header, and how rows are packed, which a replay has to repeat."""
+    """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed."""
     return {
         "format": FORMAT,
         "library": _library(),
@@ -105,7 +106,7 @@ def frame(spark: SparkSession) -> Definition:
 
 
 def _setting(spark: SparkSession, name: str) -> str | None:
-    """Return the value that holds, set or by default; None where there is neither; `get` with a default hides Spark's own."""
+    """Return the value of a setting, or Spark's default; None if there is neither. `get` with a default would hide Spark's."""
     try:
         return spark.conf.get(name)
     except SparkNoSuchElementException:
@@ -113,7 +114,7 @@ def _setting(spark: SparkSession, name: str) -> str | None:
 
 
 def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
-    """Compare `wanted` with what the checkpoint was written with, then store it there; a new one is given its id.
+    """Compare `wanted` with the stored definition of a checkpoint, then store it; a new checkpoint gets its id.
 
     Raises DefinitionChangedError (what differs, or another format, and the way out), CheckpointError (offsets without a
     definition, a replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file
@@ -138,8 +139,8 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
 
 
 def refuse_closed(spark: SparkSession, checkpoint: str, rescaled_into: str | None = None) -> None:
-    """Raise DrainedCheckpointError for a checkpoint that was drained, CheckpointError for one that was rescaled, but into
-    `rescaled_into`, and for one that a rescale has left half made.
+    """Raise DrainedCheckpointError for a drained checkpoint, CheckpointError for one that was rescaled (except into
+    `rescaled_into`), and for the unfinished result of a rescale.
     """
     home = Folder(spark, checkpoint) / "windowing"
     if home.exists(RESCALING_FILE):
@@ -163,7 +164,7 @@ def refuse_closed(spark: SparkSession, checkpoint: str, rescaled_into: str | Non
 
 
 def stored(spark: SparkSession, checkpoint: str) -> Definition | None:
-    """Return what the checkpoint was written with; None for a new one, and for one that `keep` refuses because it is damaged.
+    """Return the stored definition of a checkpoint; None for a new one, and for a damaged one, which `keep` refuses.
 
     Raises DrainedCheckpointError, DefinitionChangedError for one of another format, CheckpointError for one that was rescaled.
     """
@@ -178,7 +179,7 @@ def stored(spark: SparkSession, checkpoint: str) -> Definition | None:
 
 
 def stored_whole(spark: SparkSession, checkpoint: str) -> Definition:
-    """Return what the checkpoint was written with. Raises CheckpointError, or what belongs to it, where it is damaged or none."""
+    """Return the stored definition of a checkpoint. Raises CheckpointError, or a subclass, if it is damaged or missing."""
     _check_logs(Folder(spark, checkpoint))
     home = Folder(spark, checkpoint) / "windowing"
     found = _stored(home)
@@ -190,7 +191,7 @@ def stored_whole(spark: SparkSession, checkpoint: str) -> Definition:
 
 
 def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
-    """Return how many tasks of a bolt, or shuffle partitions of a topology, the checkpoint was written with; raises as `stored`."""
+    """Return the stored number of tasks of a bolt, or of shuffle partitions of a topology. Raises the errors of `stored`."""
     found = stored(spark, checkpoint) or {}
     return found.get("tasks") or (found.get("topology") or found.get("trident") or {}).get("partitions")
 
@@ -202,25 +203,25 @@ def _stored(folder: Folder) -> Definition | None:
 
 
 def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, widest: int) -> int:
-    """Return how many partitions the levels of a topology have: as asked for, else the checkpoint's, and for a new one as many
-    as the widest level has tasks, but no more than cores. Raises ConfigError for a number below 1, and as `stored`.
+    """Return the number of shuffle partitions of a topology: `asked`, else the checkpoint's; for a new checkpoint the number of
+    tasks of the widest depth, but at most the number of cores. Raises ConfigError for a number below 1, and the errors of `stored`.
     """
     before = stored_tasks(spark, checkpoint) if asked is None else None
     return before or partitions_of_new(spark, asked, widest)
 
 
 def partitions_of_new(spark: SparkSession, asked: int | None, widest: int) -> int:
-    """Return how many partitions the levels of a topology have on a new checkpoint. Raises ConfigError for a number below 1."""
+    """Return the number of shuffle partitions of a topology on a new checkpoint. Raises ConfigError for a number below 1."""
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise ConfigError(f"partitions is a number of at least 1, got {quote(asked)}; leave it out for the default")
     return asked or min(widest, int(spark.sparkContext.defaultParallelism))
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:
-    """Return the id of the query that a checkpoint is, which owns its output; a checkpoint without a batch is given one.
+    """Return the query id of a checkpoint, which owns its output; a checkpoint without batches gets one.
 
-    Raises CorruptStateError where the file is damaged, or missing though there are batches: under another id a batch that is
-    made again would be taken for a new one, by tables and queues that remember whose batch they have.
+    Raises CorruptStateError if the file is damaged, or missing although there are batches. With another id, tables and queues that
+    store the id of a batch's query would take a repeated batch for a new one.
     """
     folder = Folder(spark, checkpoint) / "windowing"
     if not folder.exists(_QUERY_FILE):
@@ -234,8 +235,8 @@ def query_id(spark: SparkSession, checkpoint: str) -> str:
 
 
 def continued(spark: SparkSession, checkpoint: str) -> tuple[str, int]:
-    """Return under which id the query reads its queues, and how many batches were made under it by the checkpoints before this one:
-    its own id and 0, but for a checkpoint that `rescale` has made. Raises CorruptStateError.
+    """Return the id under which the query reads its queues, and the number of batches that earlier checkpoints ran under this id:
+    its own id and 0, except for a checkpoint made by `rescale`. Raises CorruptStateError.
     """
     folder = Folder(spark, checkpoint) / "windowing"
     if not folder.exists(_CONTINUES_FILE):
@@ -249,14 +250,14 @@ def continued(spark: SparkSession, checkpoint: str) -> tuple[str, int]:
 
 
 def continue_from(spark: SparkSession, old: str, new: str) -> None:
-    """Note in a new checkpoint, whose batch 0 is all that an old one has done, as whom its query reads queues."""
+    """Record in a new checkpoint, whose batch 0 stands for all batches of an old one, the id under which its query reads queues."""
     reader, before = continued(spark, old)
     facts = {"format": 1, "reader": reader, "batches": str(before + (last_batch(spark, old) or 0))}
     (Folder(spark, new) / "windowing").write(_CONTINUES_FILE, json.dumps(facts).encode())
 
 
 def owner_field(folder: Folder, file: str, name: str) -> str:
-    """Return one field of a file that says whose something is. Raises CorruptStateError."""
+    """Return one field of a file that names an owner. Raises CorruptStateError."""
     try:
         stored: Any = json.loads(folder.read(file))
         value = stored[name]
@@ -270,7 +271,7 @@ def owner_field(folder: Folder, file: str, name: str) -> str:
 
 
 def pending_batch(spark: SparkSession, checkpoint: str) -> int | None:
-    """Return the batch that was begun and not committed, which the next start makes again; None when there is none."""
+    """Return the batch that was begun and not committed, which the next start repeats; None if there is none."""
     last = last_batch(spark, checkpoint)
     return last if last is not None and last not in _batches(Folder(spark, checkpoint) / "commits") else None
 
@@ -281,7 +282,7 @@ def last_batch(spark: SparkSession, checkpoint: str) -> int | None:
 
 
 def _check_logs(checkpoint: Folder) -> None:
-    """Read what Spark reads first, so that a damaged file is named: Spark's own errors there name none."""
+    """Read the logs that Spark reads first, so that the error of a damaged file names it; Spark's errors do not."""
     if checkpoint.exists("metadata"):
         if not _is_json(checkpoint.read("metadata")):
             raise CorruptStateError(f"{checkpoint.of('metadata')} is damaged; put the file back from a copy")
@@ -299,7 +300,7 @@ def _check_logs(checkpoint: Folder) -> None:
 
 
 def _clear_begun(offsets: Folder) -> None:
-    """Delete what a query left that ended while it wrote its first offsets: Spark begins with batch 0 in an empty folder only."""
+    """Delete the files of a query that was killed while it wrote its first offsets; Spark begins only in an empty folder."""
     if not _batches(offsets):
         for name in offsets.names():
             if name.startswith("."):
@@ -307,7 +308,7 @@ def _clear_begun(offsets: Folder) -> None:
 
 
 def _missing(checkpoint: Folder) -> Iterator[str]:
-    """Yield what the logs need and do not have: batches come without gaps, each after the commit of the one before."""
+    """Yield the files that are missing in the logs: batches have no gaps, and each follows the commit of the previous one."""
     planned, done = _batches(checkpoint / "offsets"), _batches(checkpoint / "commits")
     last = max(planned | done, default=None)
     if last is None:
@@ -347,7 +348,7 @@ def _columns(rows: DataFrame) -> list[list[Any]]:
 
 
 def _batches(folder: Folder) -> set[int]:
-    """Return the batch numbers of a log of Spark's; `12.compact` is a batch too, temporary files are not."""
+    """Return the batch numbers of one of Spark's logs; `12.compact` is a batch too, temporary files are not."""
     return {int(name.removesuffix(".compact")) for name in folder.names() if name.removesuffix(".compact").isdigit()}
 
 
@@ -362,11 +363,11 @@ def _library() -> str:
 
 
 def damaged_file(spark: SparkSession, checkpoint: str) -> str | None:
-    """Return the first file of a checkpoint that is missing, or whose bytes do not fit their checksum (Hadoop's, or the
-    one that Spark put beside it); None where there is none, or where the checkpoint cannot be read.
+    """Return the first file of a checkpoint that is missing, or whose bytes do not match their checksum (Hadoop's, or the one that
+    Spark wrote beside it); None if there is none, or if the checkpoint cannot be read.
 
-    Tasks of the failed batch may still be writing: what is damaged stays so, so two looks have to agree on it.
-    Cost: reads the whole checkpoint, twice where something is damaged; asked only after Spark has failed.
+    Tasks of the failed batch may still be writing, so a file counts as damaged only if two checks find it damaged. Cost: reads the
+    whole checkpoint, twice if something is damaged; called only after Spark has failed.
     """
     before: list[str] = []
     for _ in range(_LOOKS):
@@ -395,7 +396,7 @@ def _damaged_files(spark: SparkSession, checkpoint: str) -> list[str]:
 
 
 def _listed(home: Folder, files: list[str]) -> Iterator[str]:
-    """Yield the files that others name: by a checksum, the tables of RocksDB in its snapshots, the operator's metadata."""
+    """Yield the files that others refer to: files with a checksum, RocksDB's tables in its snapshots, the operator's metadata."""
     for name in files:
         if name.endswith(".crc"):
             yield name.removesuffix(".crc")

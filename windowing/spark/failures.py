@@ -1,12 +1,12 @@
-"""Whatever has ended a query becomes an error of this library: `library_error` says which, from where it was raised.
+"""library_error(): converts the exception that ended a query into an error of this library, by its origin.
 
-in a worker    a WindowingError crosses the JVM as text: `marked()` puts it on one line, as JSON behind a mark that only this
-               driver and its workers know (Seal); it is made again of the same class
-by Kafka       a topic that is read has lost messages, or its brokers refuse
-by a file      of the input, that is damaged or gone
-by Spark       a second query on the checkpoint, a cancelled job, a lost worker, one that lacks a module, a damaged file of the
-               checkpoint (which Spark blames on the user's function), one that cannot be written: known by Spark's words
-in the driver  the session was stopped; what is no Exception. A user's own (a sink's) stays what it is
+a worker       a WindowingError crosses the JVM as text: `marked()` encodes it in one line, as JSON after a mark that only this
+               driver and its workers know (Seal); the driver makes an error of the same class again
+Kafka          a topic has lost messages that were not read, or its brokers refuse
+an input file  is damaged or missing
+Spark          a second query on the checkpoint, a cancelled job, a lost worker, a worker that lacks a module, a damaged file of the
+               checkpoint (which Spark attributes to the user's function), a file that cannot be written; known by Spark's texts
+the driver     the session was stopped; an error that is not an Exception. A user's own exception (of a sink) stays unchanged
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class WorkerError(RuntimeError):
 
 
 class FailedQuery(NamedTuple):
-    """What an error may say of the query that it ended: its bolt or topology, its checkpoint, the batch in hand. With the session
-    the checkpoint's files are looked through too.
+    """The data of an ended query for its error: its bolt or topology, its checkpoint, the current batch. With a session the files
+    of the checkpoint are checked too.
     """
 
     name: str
@@ -117,10 +117,9 @@ class FailedQuery(NamedTuple):
 
 
 class Seal:
-    """Travels with what a query sends to its workers: unpickled there, it tells them how this driver knows errors of the library.
+    """Is sent to workers with the query; when it is unpickled there, it sets the mark of this driver for errors of the library.
 
-    The driver's mark holds a number that is drawn anew in each process, so no text of a user's error, however it reads, is taken
-    for an error of ours.
+    The mark has a random number per driver process, so a text in a user's error can never be taken for an error of the library.
     """
 
     def __reduce__(self) -> tuple[Callable[[str], Seal], tuple[str]]:
@@ -135,9 +134,10 @@ def _adopted(mark: str) -> Seal:
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Raise an error of this library from the body as a WorkerError whose message `raised_in_worker` understands.
+    """Convert an error of this library from the body into a WorkerError, whose message `raised_in_worker` decodes.
 
-    So is what Spark cannot carry: whatever is no Exception (a query would wait for the worker for ever), and text that is no UTF-8.
+    Errors that Spark cannot transport are converted too: those that are not an Exception (the query would wait for the worker
+    forever), and those whose text is not UTF-8.
     """
     try:
         yield
@@ -151,7 +151,7 @@ def marked() -> Iterator[None]:
 
 
 def _carried(error: BaseException) -> WindowingError | None:
-    """Return an error of ours for what Spark cannot carry, None for what it can."""
+    """Return an error of the library for one that Spark cannot transport, None for one that it can."""
     found: WindowingError | None = ended_in(error)
     if found is None and not isinstance(error, GeneratorExit):  # a generator that is closed is no failure
         if is_sendable(error):
@@ -163,10 +163,10 @@ def _carried(error: BaseException) -> WindowingError | None:
 
 
 def library_error(error: BaseException, query: FailedQuery) -> BaseException:
-    """Return what has ended a query as an error of this library, with `error` as its cause.
+    """Return the error that ended a query as an error of this library, with `error` as its cause.
 
-    `error` itself is returned where it is one already, and where neither a worker nor Spark has raised it: a sink of the user's.
-    Cost: reads the whole checkpoint where Spark has failed for a reason that it does not say.
+    `error` itself is returned if it already is one, or if neither a worker nor Spark has raised it (a user's sink, for example).
+    Cost: reads the whole checkpoint if Spark failed without a known reason.
 
     >>> try:
     ...     with marked():
@@ -186,7 +186,7 @@ def library_error(error: BaseException, query: FailedQuery) -> BaseException:
 
 
 def raised_in_worker(error: BaseException) -> WindowingError | None:
-    """Return the error of this library that `error` is, or that a worker has raised and is behind it; None where there is none."""
+    """Return `error` if it is of this library, or the library's error that a worker raised behind it; None if there is none."""
     if isinstance(error, WindowingError):
         return error
     found = _decoded(list(_texts(error)))
@@ -218,7 +218,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
 
 
 def _session_ended(spark: SparkSession) -> bool:
-    """Return whether somebody has stopped the session: whatever Spark says then is only what came of that."""
+    """Return whether the session was stopped; all errors of Spark then follow from that."""
     context: Any = spark.sparkContext
     try:
         return context._jsc is None or bool(context._jsc.sc().isStopped())
@@ -234,7 +234,7 @@ def _encoded(error: WindowingError) -> str:
 
 
 def _trace(error: BaseException) -> str:
-    """Return the traceback of an error, with its causes; what is no UTF-8 is escaped."""
+    """Return the traceback of an error with its causes; bytes that are not UTF-8 are escaped."""
     try:
         text = "".join(traceback.format_exception(error))
     except Exception as problem:  # an error of a user's whose text cannot be made
@@ -243,7 +243,7 @@ def _trace(error: BaseException) -> str:
 
 
 def is_sendable(error: BaseException) -> bool:
-    """Return whether Spark can carry an error: it is an Exception, and its text, with those of its causes, is UTF-8."""
+    """Return whether Spark can transport an error: it is an Exception, and its text and those of its causes are UTF-8."""
     if not isinstance(error, Exception):
         return False
     try:
@@ -254,7 +254,7 @@ def is_sendable(error: BaseException) -> bool:
 
 
 def is_unreached(error: BaseException) -> bool:
-    """Return whether Spark says that a Python worker was started and did not connect in time."""
+    """Return whether Spark reports that a Python worker was started and did not connect in time."""
     return _is_sparks(error) and _UNREACHED.search("\n".join(_said(_texts(error)))) is not None
 
 
@@ -263,7 +263,7 @@ def _is_sparks(error: BaseException) -> bool:
 
 
 def _said(texts: Iterable[str]) -> list[str]:
-    """Return what Spark itself says; what is behind a traceback are words of a user's error."""
+    """Return the texts of Spark itself, without tracebacks, which contain the texts of user errors."""
     return [text.partition(_TRACEBACK)[0] for text in texts]
 
 
@@ -294,7 +294,7 @@ def _parsed(text: str) -> WindowingError | None:
 
 
 def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
-    """Return what Spark says of a second query on the checkpoint, or of a lost Python worker, as an error of ours."""
+    """Return the error for Spark's texts about a second query on the checkpoint or a lost Python worker, None for other texts."""
     if _SHARED.search(said) is not None:
         return CheckpointError(
             f"another query writes to checkpoint {query.checkpoint}; one query at a time can have it: stop the other one and "
@@ -325,7 +325,7 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
 
 
 def _said_by_kafka(said: str, query: FailedQuery) -> WindowingError | None:
-    """Return what a topic that is read has lost, or what its brokers refuse, as an error of ours."""
+    """Return the error for lost messages of a topic, or for a refusal of its brokers, None for other texts."""
     lost, refused = _LOST_IN_KAFKA.search(said), _BY_KAFKA.search(said)
     if _KAFKA_LOSS.search(said) is not None:
         what = "messages are gone" if lost is None else printable(lost[0])
@@ -343,7 +343,7 @@ def _said_by_kafka(said: str, query: FailedQuery) -> WindowingError | None:
 
 
 def _said_of_input(said: list[str], query: FailedQuery) -> WindowingError | None:
-    """Return what Spark says of a file of the input that is damaged, of another schema, or gone, as an error of ours."""
+    """Return the error for an input file that is damaged, of another schema or missing, None for other texts."""
     found = next((each for each in map(_INPUT_FILE.search, said) if each is not None), None)
     if found is None or query.checkpoint.rstrip("/").rpartition(":")[2] in found[2]:
         return None
@@ -358,7 +358,7 @@ def _said_of_input(said: list[str], query: FailedQuery) -> WindowingError | None
 
 
 def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
-    """Return what a Python worker lacks to load the bolts as an error of ours: the library, a module of the user's, a version."""
+    """Return the error for what a Python worker lacks to load the bolts: the library, a user's module, a version; else None."""
     missing, changed, other = _NO_MODULE.search(said), _OTHER_MODULE.search(said), other_python(said)
     python = "the Python that spark.pyspark.python names on every worker, or another one named there"
     if missing is not None and missing[1].partition(".")[0] in _OURS:
@@ -383,14 +383,14 @@ def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
 
 
 def _not_written(error: BaseException, said: list[str], query: FailedQuery) -> WindowingError | None:
-    """Return an error of ours where a file system refuses what Spark itself writes into the checkpoint."""
+    """Return the error for a file system that refuses Spark's own writes to the checkpoint, else None."""
     if not refused_by_files(error) or not (path_of(query.checkpoint) in said[-1] or "No space left" in said[-1]):
         return None
     return _unusable(error, query)
 
 
 def _unanswered(error: BaseException, query: FailedQuery) -> WindowingError | None:
-    """Return an error of ours where the store of the checkpoint has gone: its files, which cannot be read now, are not to blame."""
+    """Return the error for a file system of the checkpoint that does not answer, else None; its files are then not damaged."""
     return _unusable(error, query) if unanswered(error, query.checkpoint) else None
 
 
@@ -401,11 +401,11 @@ def _unusable(error: BaseException, query: FailedQuery) -> WindowingError:
 
 
 def _damaged(said: list[str], query: FailedQuery) -> WindowingError | None:
-    """Name the damaged or missing file of the checkpoint, if that is what happened: Spark blames others, or names none."""
+    """Return the error that names a damaged or missing file of the checkpoint, else None; Spark attributes it to other code."""
     known = None if query.spark is None else damaged_file(query.spark, query.checkpoint)
     if known is not None:
         return CorruptStateError(f"a file of the checkpoint is damaged or missing: {known}; {_WAY_OUT}")
-    for text in reversed(said):  # the deepest message knows best
+    for text in reversed(said):  # the innermost message is the most precise
         for line in text.splitlines():
             file = _FILE.search(line)
             if file is not None and _DAMAGE.search(line) is not None:

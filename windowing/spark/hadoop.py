@@ -1,10 +1,8 @@
-"""Files of a checkpoint, through the JVM's Hadoop FileSystem: a checkpoint may lie on any file system that Spark can
-reach.
+"""Files of a checkpoint, through the JVM's Hadoop FileSystem, so that a checkpoint can be on any file system that Spark reaches.
 
-Small text files only. A write is atomic: a hidden temporary file first (Spark's file sources skip names that start with
-`_` or `.`), then a rename over the old one; on an object store, which has no such rename, the file itself, which is not there
-before it is closed. What the JVM raises (a bucket or a scheme that there is not, no permission) becomes an error of this library
-that names the folder.
+Only for small files. A write is atomic: a hidden temporary file (Spark's file sources skip names that start with `_` or `.`), then
+a rename over the old file. On an object store, which has no such rename, the file itself is written; it is invisible until it is
+closed. Exceptions of the JVM (an unknown bucket or scheme, no permission) become errors of this library that name the folder.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ __all__ = [
 ]
 
 
-# Classes by their whole names: each name of a package on the way there would be a call, and a search through all jars.
+# Classes by full name: each package name on the way would be a call of the JVM and a search through all jars.
 _PATH = "org.apache.hadoop.fs.Path"
 _CONTEXT = "org.apache.hadoop.fs.FileContext"
 _FILES = "org.apache.hadoop.fs.FileUtil"
 _RENAME = "org.apache.hadoop.fs.Options$Rename"
 _ABORTABLE = "fs.capability.outputstream.abortable"
-"""What a file system can do that shows nothing of a file before it is closed: S3, by s3a."""
+"""The capability of file systems on which a file is invisible until it is closed: S3, by s3a."""
 _BYTES = "org.apache.commons.io.IOUtils"
 _FILE_SYSTEM = "org.apache.hadoop.fs.FileSystem"
 _SETTINGS = "org.apache.hadoop.conf.Configuration"
@@ -53,7 +51,7 @@ _IMPATIENT = {
     "ipc.client.connect.timeout": "5000",
     "ipc.client.connect.max.retries.on.timeouts": "1",
 }
-"""How a file system is asked for the first time: by default each call tries again and again, with growing pauses."""
+"""Settings for the first access to a file system; by default each call is retried many times, with growing pauses."""
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
@@ -94,7 +92,7 @@ _answered: set[str] = set()
 
 
 def checked_folder(option: str, path: Any) -> str:
-    """Return the path of a folder that was given as an option. Raises ConfigError for what is none: None, a number, empty text."""
+    """Return the path of a folder given as an option. Raises ConfigError for a value that is not a path."""
     if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text.strip():
         return text
     raise ConfigError(
@@ -104,8 +102,8 @@ def checked_folder(option: str, path: Any) -> str:
 
 
 class Folder:
-    """One directory on a Hadoop file system. Cost of each call: one round trip to the JVM, and one to the file
-    system. Each raises `error` where the file system does not do what it is asked.
+    """One directory on a Hadoop file system. Cost of a call: one round trip to the JVM, and one to the file system. Every call
+    raises `error` if the file system fails.
     """
 
     def __init__(self, spark: SparkSession, path: str, error: type[WindowingError] = CheckpointError) -> None:
@@ -139,12 +137,12 @@ class Folder:
         return str(self._file(name).toString())
 
     def make(self) -> None:
-        """Create the directory and its parents; one that is there stays as it is."""
+        """Create the directory and its parents; an existing one is not changed."""
         with self._reaching():
             self._fs.mkdirs(self._path)
 
     def names(self) -> list[str]:
-        """Return the names of what lies in the directory, sorted; none when there is no such directory."""
+        """Return the names in the directory, sorted; none if it does not exist."""
         with self._reaching():
             if not self._fs.exists(self._path):
                 return []
@@ -160,7 +158,7 @@ class Folder:
         return sorted(found)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file or directory of this name."""
+        """Return whether there is a file or directory with this name."""
         with self._reaching():
             return bool(self._fs.exists(self._file(name)))
 
@@ -180,7 +178,7 @@ class Folder:
                 stream.close()
 
     def write(self, name: str, content: bytes) -> None:
-        """Put `content` into the file `name`, all or nothing, in place of an older one."""
+        """Write `content` to the file `name` atomically, in place of an older one."""
         self.make()
         with self._reaching():
             if self._fs.hasPathCapability(self._path, _ABORTABLE):
@@ -212,18 +210,18 @@ class Folder:
         stream.close()
 
     def copy(self, name: str, into: Folder) -> None:
-        """Copy the file or directory `name` with all it holds into another folder, where there is none of this name."""
+        """Copy the file or directory `name`, recursively, into another folder that has none with this name."""
         into.make()
         with into._reaching():
             getattr(self._jvm, _FILES).copy(self._fs, self._file(name), into._fs, into._file(name), False, self._conf)
 
     def delete(self, name: str) -> None:
-        """Remove the file or directory `name` with all it holds; a missing one is no error."""
+        """Remove the file or directory `name`, recursively; a missing one is no error."""
         with self._reaching():
             self._fs.delete(self._file(name), True)
 
     def _ask(self, path: str, given: Any) -> None:
-        """Reach the file system for the first time, with little patience; whoever uses it after that has its own."""
+        """Access the file system for the first time, with few retries; later calls use the session's settings."""
         at = urlsplit(path)
         root = f"{at.scheme}://{at.netloc}"
         if at.scheme in ("", "file") or root in _answered:
@@ -252,7 +250,7 @@ class Folder:
 
 
 def unreachable(path: str, problem: BaseException) -> str:
-    """Return what an error says of a path at which the JVM failed: the path, the JVM's reason in one line, and the way out.
+    """Return the message for a path at which the JVM failed: the path, the JVM's reason in one line, and what to do.
 
     >>> unreachable("s3a://me:key@b/x", OSError('No FileSystem for scheme "s3a"')).partition("; ")[0]
     's3a://me:***@b/x cannot be used: No FileSystem for scheme "s3a"'
@@ -267,7 +265,7 @@ def unreachable(path: str, problem: BaseException) -> str:
 
 
 def refused_by_files(problem: BaseException) -> bool:
-    """Return whether a file system, and not a task or its Python worker, is why Spark could not write."""
+    """Return whether Spark could not write because of a file system, and not because of a task or its Python worker."""
     causes = java_causes(problem)
     return (
         bool(causes)
@@ -277,13 +275,13 @@ def refused_by_files(problem: BaseException) -> bool:
 
 
 def failed_in_task(problem: BaseException, folder: str) -> bool:
-    """Return whether a task is why a job that evaluates and writes has ended, and files of `folder` are not why the task has."""
+    """Return whether a job that evaluates and writes has ended because of a task, for a reason other than files of `folder`."""
     causes = java_causes(problem)
     return any(_IN_TASK.search(said) for said in causes) and path_of(folder) not in causes[-1]
 
 
 def path_of(folder: str) -> str:
-    """Return the path of a folder without its file system: HDFS names its files so.
+    """Return the path of a folder without its file system, as HDFS uses it in messages.
 
     >>> [path_of(each) for each in ("hdfs://node:8020/jobs/a/", "file:/tmp/a", "/tmp/a:b")]
     ['/jobs/a', '/tmp/a', '/tmp/a:b']
@@ -292,7 +290,7 @@ def path_of(folder: str) -> str:
 
 
 def unanswered(problem: BaseException, folder: str) -> bool:
-    """Return whether the file system of a folder does not answer, or takes no writes now, and that is what the JVM has raised."""
+    """Return whether the JVM's exception means that the file system of a folder does not answer or accepts no writes now."""
     server = urlsplit(folder).netloc.rpartition("@")[2]
     causes = java_causes(problem)
     if not server or not any(_FROM_JVM.match(said) and _NO_ANSWER.search(said) for said in causes[-2:]):
@@ -305,7 +303,7 @@ def unanswered(problem: BaseException, folder: str) -> bool:
 
 
 def java_causes(problem: BaseException) -> list[str]:
-    """Return what the JVM says of each cause of what it raised, the outermost first."""
+    """Return the messages of a JVM exception and its causes, the outermost first."""
     raised = getattr(problem, "java_exception", None) or getattr(problem, "_origin", None)
     found: list[str] = []
     while raised is not None and len(found) < _MAX_DEPTH:
@@ -322,7 +320,7 @@ def _masked(text: str) -> str:
 
 
 def literal_path(path: str) -> str:
-    """Return `path` so that Spark's readers, which read `*`, `?`, `[` and `{` as patterns, take it as it is.
+    """Return `path` escaped for Spark's readers, which treat `*`, `?`, `[` and `{` as patterns.
 
     >>> literal_path("/data/[new]")
     '/data/\\\\[new\\\\]'

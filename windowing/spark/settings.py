@@ -1,15 +1,15 @@
-"""What is set while a query starts or a batch is evaluated, and is put back after: of the session, of the process.
+"""Settings of the session and of the process that hold while a query starts or a batch is evaluated, and are restored after it.
 
-a start    `take`: one query at a time has a checkpoint. On a local disk a lock tells one of another process; elsewhere Spark
-           finds it out when both write one entry of its logs (failures.py), by when both may have written a batch to a sink.
-           `settings_of`: shuffle partitions as many as tasks; the time zone by the name UTC, since Arrow's timestamps carry the
-           name; on a local disk the manager of checkpoint files that renames by a system call: Spark's default starts a process
-           for every look at a file, a third of a second a batch; Python workers that other queries have left: Spark has them for
-           each session apart, and a query's session is a copy that nobody else has
-a batch    `ArrowBatchLimit`: no limit of bytes on what Spark hands to Python at once, whose price it pays for each row and field
-a task     `freeze_modules`: a worker collects all cycles after each task, and does not look at what its modules hold any more
-a turn     `seldom_collected`: Python's cycle collector looks every 50,000 objects, since a turn makes one or more for each key
-           and window, hardly any of them in a cycle; looking every 700 took a fifth of the time of a turn of 500,000 rows
+a start    `take`: a checkpoint has one query at a time. On a local disk a lock detects a query of another process. Elsewhere Spark
+           detects it when both write the same entry of its logs (failures.py); by then both may have written a batch to a sink.
+           `settings_of`: as many shuffle partitions as tasks; the time zone by the name UTC, because Arrow's timestamps carry the
+           name; on a local disk the manager of checkpoint files that renames by a system call (Spark's default starts a process for
+           every file access, a third of a second per batch); Python workers shared with other queries (by default Spark has
+           separate workers per session, and a query's session is its own copy)
+a batch    `ArrowBatchLimit`: no limit on the bytes that Spark passes to Python at once, because Spark checks it for each field
+a task     `freeze_modules`: the full garbage collection after each task skips the objects of imported modules
+a turn     `seldom_collected`: Python's cycle collector runs every 50,000 objects. A turn makes at least one object per key and
+           window, hardly any of them in a cycle; with the default of 700 it took a fifth of the time of a turn of 500,000 rows
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ __all__ = [
 
 
 _OBJECTS = 50_000
-"""Costs next to nothing, and still bounds what cycles of a bolt's own can hold."""
+"""Costs next to nothing, and still bounds the memory that cycles of a bolt's own objects can hold."""
 
 
 # -- a task ----------------------------------------------------------------------------------------------------------------------
 
 
 _modules = 0
-"""How many were imported when what they hold was frozen."""
+"""The number of imported modules when their objects were frozen."""
 
 
 def freeze_modules() -> None:
-    """Leave out of further collections of cycles, in this process, all that there is now; called when a task begins.
+    """Exclude all existing objects of this process from further garbage collections; called when a task begins.
 
-    PySpark collects after each task. To look at what 850 modules hold (pandas, PyArrow, PySpark) took three quarters of the CPU of
-    a worker whose tasks are small. It is done when modules have come since the last time: a cycle that is there then and is garbage
-    later stays, at most once for each import. What is freed without the collector is freed as before.
+    PySpark collects after each task. Traversing the objects of 850 modules (pandas, PyArrow, PySpark) took three quarters of the
+    CPU of a worker with small tasks. Objects are frozen only if modules have been imported since the last time. A frozen cycle that
+    becomes garbage is never freed, at most once for each import. Reference counting is not affected.
     """
     global _modules
     if len(sys.modules) != _modules:
@@ -72,7 +72,7 @@ def freeze_modules() -> None:
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Let the collector look less often, in this process, until the end; one that is off stays off.
+    """Run the cycle collector of this process less often inside the `with` block; one that is off stays off.
 
     >>> with seldom_collected():
     ...     gc.get_threshold()[0] >= 50_000
@@ -91,16 +91,16 @@ def seldom_collected() -> Iterator[None]:
 
 LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 SMALL_BYTES = 128 << 20
-"""What the largest task of a batch may have taken, packed, for the next batch to go without the limit."""
+"""The largest packed size of a task in a batch with which the next batch runs without the limit."""
 _NO_LIMIT = str(2**31 - 1)
 
 
 class ArrowBatchLimit:
-    """Lifts the limit where the batch before was small; one for each run. Of the first batch nobody knows how much a task takes.
+    """Lifts the limit if the previous batch was small; one object per run. The first batch runs with the limit.
 
-    Law: the limit decides how rows are cut into Arrow batches, never what comes out. All that a task takes may be one Arrow batch
-    without it, which ends at 2 GiB: a batch that is many times the one before, and breaks so, ends the query; the next start makes
-    it again with the limit.
+    Law: the limit decides how rows are cut into Arrow batches, never the result. Without it all rows of a task may be one Arrow
+    batch, which cannot exceed 2 GiB. A batch that is many times larger than the previous one, and fails for that reason, ends the
+    query; the next start repeats it with the limit.
     """
 
     def __init__(self) -> None:
@@ -108,12 +108,12 @@ class ArrowBatchLimit:
         self._users: bool | None = None
 
     def took(self, largest: int | None) -> None:
-        """Take note of how many packed bytes the largest task of a batch took; None where no task took any."""
+        """Record the packed bytes of the largest task of a batch; None if no task had rows."""
         self._largest = largest or 0
 
     @contextmanager
     def of_batch(self, spark: SparkSession) -> Iterator[None]:
-        """Lift the limit for what is evaluated inside, unless the batch may be large or the user has set the limit."""
+        """Lift the limit inside the `with` block, unless the batch may be large or the user has set the limit."""
         if self._largest is None or self._largest > SMALL_BYTES or self._is_users(spark):
             yield
             return
@@ -143,7 +143,7 @@ _starting = threading.Lock()
 
 @contextmanager
 def settings_of(spark: SparkSession, checkpoint: str, partitions: int) -> Iterator[None]:
-    """Give the session, inside, the settings that a query on this checkpoint is to have; one query at a time."""
+    """Apply the settings of a query on this checkpoint to the session inside the `with` block; one query at a time."""
     chosen = {_PARTITIONS: str(partitions), _ZONE: "UTC", **_file_manager(spark, checkpoint), **_shared_workers(spark)}
     with _starting, session_with(spark, chosen):
         yield
@@ -151,7 +151,7 @@ def settings_of(spark: SparkSession, checkpoint: str, partitions: int) -> Iterat
 
 @contextmanager
 def session_with(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Give the session these settings inside, and its own back."""
+    """Apply settings to the session inside the `with` block, and restore its own."""
     conf = spark.conf
     before = {name: conf.get(name, None) for name in settings}
     for name, value in settings.items():
@@ -174,8 +174,8 @@ def _file_manager(spark: SparkSession, checkpoint: str) -> dict[str, str]:
 
 
 def _shared_workers(spark: SparkSession) -> dict[str, str]:
-    """Return the setting by which a query takes workers of other queries, whose imports are a second and a half of CPU each; none
-    where that was set, or where the session has artifacts of its own, which only workers of its own would have.
+    """Return the setting by which a query shares workers with other queries, which saves a second and a half of CPU for imports per
+    worker. None if the user has set it, or if the session has its own artifacts, which shared workers would lack.
     """
     if spark.conf.get(ISOLATED, None) is not None:
         return {}
@@ -195,26 +195,26 @@ _taken: dict[str, Taken] = {}  # by the whole path of the checkpoint; whoever ha
 
 
 class Taken(threading.Event):
-    """A checkpoint that one query has, until this is set or its process is gone; `lock` is the descriptor that holds its lock."""
+    """A checkpoint held by one query, until this event is set or the process ends; `lock`: the descriptor that holds the lock."""
 
     def __init__(self, lock: int | None) -> None:
         super().__init__()
         self._held = lock
 
     def set(self) -> None:
-        """Leave the checkpoint to others."""
+        """Release the checkpoint."""
         self.close()
         super().set()
 
     def close(self) -> None:
-        """Close the descriptor; the lock is free when no process has one of it."""
+        """Close the descriptor; the lock is free when no process has the descriptor open."""
         lock, self._held = self._held, None
         if lock is not None:
             os.close(lock)
 
 
 def _leave_to_parent() -> None:
-    """Close, in a process that was forked off, what it has of the locks: it may go on when its parent has left a checkpoint."""
+    """Close the inherited lock descriptors in a forked process, which may outlive its parent's use of a checkpoint."""
     for each in _taken.values():
         each.close()
 
