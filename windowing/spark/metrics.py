@@ -1,8 +1,7 @@
-"""What each batch did, as numbers: from the tasks' turns, through `df.observe`, to whoever listens.
+"""Metrics of a batch: summed over the tasks by `df.observe`, and read from the query's progress or by a listener.
 
-Every turn leaves one row of metrics in the operator's output; Spark adds them up while the batch is evaluated and
-hands them to a StreamingQueryListener. Evaluated once (persist), so counted once; a task that Spark tried twice
-counts once too.
+Every turn adds one row of metrics to the operator's output. Spark adds them up during the evaluation and passes them to a
+StreamingQueryListener. A batch is evaluated once (persist) and so counted once; a task that Spark tried twice counts once too.
 """
 
 from __future__ import annotations
@@ -45,11 +44,10 @@ _SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "
 class BatchMetrics:
     """One micro-batch, summed over its tasks.
 
-    tuples_in, windows_fired, late, skipped, expired, failed, duplicates (came again, by message_id): in
-    this batch. pending: tuples in open windows after it.
-    watermark_ms: the smallest of the tasks' watermarks, None while one of them has none. lag_ms: how far it is behind
-    the batch's clock. tasks: how many made a turn. reported: errors that bolts, or steps of Trident, reported without stopping;
-    of steps inside foreachBatch only `query.progress` knows them, not a listener.
+    tuples_in, windows_fired, late, skipped, expired, failed, duplicates (repeated, by message_id): in this batch. pending: tuples
+    in open windows after it. watermark_ms: the smallest watermark of the tasks, None while one of them has none. lag_ms: its
+    distance from the batch's clock. tasks: the number of tasks that made a turn. reported: errors that bolts, or steps of Trident,
+    reported without raising; those of steps inside foreachBatch are only in `query.progress`, not in a listener.
     """
 
     batch_id: int
@@ -85,7 +83,7 @@ class BatchMetrics:
 
 
 def metric_columns(value: Callable[[str], str] = metric_column) -> list[Column]:
-    """Return the aggregates that make a BatchMetrics; `value` is a metric's expression: the column of `windowed`'s output."""
+    """Return the aggregates of a BatchMetrics. `value`: the expression of a metric; default, its column in `windowed`'s output."""
     return [
         *[F.expr(f"sum({value(name)}) AS {name}") for name in _SUMS],
         F.expr(f"min({value('watermark')}) AS watermark"),
@@ -96,7 +94,7 @@ def metric_columns(value: Callable[[str], str] = metric_column) -> list[Column]:
 
 
 def exchange_metric_columns() -> list[Column]:
-    """Return the aggregates over the exchange rows of a topology that make a BatchMetrics, summed over its bolts."""
+    """Return the aggregates of a BatchMetrics over the exchange rows of a topology, summed over its bolts."""
 
     def value(name: str) -> str:
         # A bolt without windows has no late tuples; what it left out as unreadable counts as what windows left out does.
@@ -112,22 +110,22 @@ def observed(output: DataFrame, columns: list[Column] | None = None) -> DataFram
 
 
 class LastExecution:
-    """What Spark knows of the batch that the query of this thread evaluates, in foreachBatch; one for each run of a query.
+    """Spark's data of the batch that the query of this thread evaluates in foreachBatch; one object per run of a query.
 
-    Cost: three calls of the JVM, and some more the first time.
+    Cost: three calls of the JVM, some more the first time.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark, self._query = spark, cast(Any, None)
 
     def clock(self) -> int:
-        """Return the clock of the batch, which Spark has logged with its offsets: the same when the batch is made again."""
+        """Return the clock of the batch, which Spark has logged with its offsets; a repeated batch has the same clock."""
         return int(self._execution().offsetSeqMetadata().batchTimestampMs())
 
     def observed(self) -> dict[str, Any]:
-        """Return what was observed in the batch, which has been evaluated just now.
+        """Return the observed values of the batch that has just been evaluated.
 
-        It is what Spark has added up of its tasks' results when the job ends; nothing is waited for.
+        Spark has added them up from the results of its tasks when the job ends, so there is no waiting.
         """
         found: dict[str, Any] = json.loads(self._execution().observedMetrics().apply(_OBSERVATION).json())
         return found
@@ -140,18 +138,15 @@ class LastExecution:
 
 
 def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:
-    """Return the metrics in a progress report of Spark's; None for a trigger without a batch or another kind of
-    query.
-    """
+    """Return the metrics in a progress report of Spark; None for a trigger without a batch, or for another kind of query."""
     row = progress.observedMetrics.get(_OBSERVATION)
     return None if row is None else BatchMetrics.of(progress.batchId, row.asDict())
 
 
 class MetricsListener(StreamingQueryListener):
-    """Keeps the last BatchMetrics of each query, by the query's id, and calls `callback(metrics)` for each.
+    """Stores the last BatchMetrics of each query, by the query's id, and calls `callback(metrics)` for each.
 
-    Register it with `spark.streams.addListener(listener)`. Called on a thread of Spark's, shortly after a batch was
-    committed.
+    Register it with `spark.streams.addListener(listener)`. Spark calls it on its own thread, shortly after a batch was committed.
     """
 
     def __init__(self, callback: Callable[[BatchMetrics], Any] | None = None) -> None:
@@ -162,7 +157,7 @@ class MetricsListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Take the metrics of a batch; queries without a windowed bolt have none."""
+        """Store the metrics of a batch; queries without a windowed bolt have none."""
         metrics = metrics_of(event.progress)
         if metrics is None:
             return

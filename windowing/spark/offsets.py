@@ -1,13 +1,13 @@
-"""How far the sources of a query are read: `lag_of` a progress report, and the offsets that a topic of Kafka had lost before.
+"""The progress of a query's sources: `lag_of` a progress report, and the Kafka offsets that were lost before they were read.
 
     offset of a topic              {"flights": {"0": 41, "1": 7}}
     offset of a PartitionedSpout   {"spout": "words", "from": {"0": 30}, "to": {"0": 41}}
 
-A batch begins where the one before it ended, by Spark's log. What lies between that and the first offset that the topic still has,
-when the batch is about to be evaluated, is gone: Spark leaves it out (`failOnDataLoss`), and `SkippedOffsets` counts it.
+A batch begins where the previous one ended in Spark's log. The offsets between that and the first offset that the topic still has
+when the batch is evaluated are lost: Spark skips them (`failOnDataLoss`), and `SkippedOffsets` counts them.
 
-A topic is known by its brokers and its name. A query may read topics of one name from several brokers: its sources are called
-"flights", "flights (2)" and so on, in the order in which Spark has them, and the brokers of each are those that its plan names.
+A topic is identified by its brokers and its name. If a query reads topics of the same name from several brokers, its sources are
+named "flights", "flights (2)" and so on, in Spark's order; the brokers of each are those in its plan.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _SKIPPING: dict[tuple[str, str], Bounds] = {}
 
 
 def skip_gaps_of(servers: str, topic: str, bounds: Bounds) -> None:
-    """Count what is left out of a topic, in each query that reads it."""
+    """Count the skipped offsets of a topic in each query that reads it."""
     _SKIPPING[servers, topic] = bounds
 
 
 def lag_of(progress: StreamingQueryProgress) -> dict[str, dict[str, int]]:
-    """Return how many offsets a batch is behind the end of its sources, by source and partition, of those that say both."""
+    """Return the number of offsets between a batch and the end of its sources, by source and partition, where both are known."""
     found: dict[str, dict[str, int]] = {}
     newest = [_places(source.latestOffset) for source in progress.sources]
     for number, label, name, read in _labelled(_places(source.endOffset) for source in progress.sources):
@@ -54,7 +54,7 @@ def lag_of(progress: StreamingQueryProgress) -> dict[str, dict[str, int]]:
 
 
 def _labelled(sources: Iterable[Mapping[str, dict[str, int]]]) -> Iterator[tuple[int, str, str, dict[str, int]]]:
-    """Yield the number of a source, what it is called here, its own name, and its offset."""
+    """Yield the number of a source, its unique name, its own name, and its offset."""
     times = Counter[str]()
     for number, source in enumerate(sources):
         for name, offset in source.items():
@@ -63,8 +63,8 @@ def _labelled(sources: Iterable[Mapping[str, dict[str, int]]]) -> Iterator[tuple
 
 
 def brokers_of(rows: DataFrame) -> list[str | None]:
-    """Return the brokers of each source of a query, as Spark's log has a line for each: "" for a source that is no topic, None for
-    one that comes again. Cost: some calls of the JVM.
+    """Return the brokers of each source of a query, one entry per line of Spark's log: "" for a source that is not a topic, None
+    for a repeated one. Cost: some calls of the JVM.
     """
     leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
     sources = [each for each in map(leaves.apply, range(leaves.size())) if each.isStreaming()]
@@ -77,7 +77,7 @@ def _brokers(source: Any) -> str:
 
 
 def _places(text: Any) -> dict[str, dict[str, int]]:
-    """Return an offset by source and partition; nothing of an offset of another kind."""
+    """Return an offset by source and partition; an empty dict for an offset of another kind."""
     try:
         offset = json.loads(text)
     except (TypeError, ValueError):
@@ -99,9 +99,9 @@ class _Log(Protocol):
 
 
 class SkippedOffsets:
-    """Counts, of the topics that are read with `on_gap="skip"`, what was gone before a batch could read it; a batch counts once.
+    """Counts the lost offsets of topics that are read with `on_gap="skip"`; a batch counts once.
 
-    Cost: nothing without such a topic; with one two small files and some requests of the brokers a batch.
+    Cost: nothing without such a topic; otherwise two small files and some requests to the brokers per batch.
     """
 
     def __init__(self) -> None:
@@ -110,11 +110,11 @@ class SkippedOffsets:
         self._skipped: dict[int, dict[str, dict[str, int]]] = {}
 
     def read_by(self, rows: DataFrame) -> None:
-        """Learn where a query that is about to start reads its topics."""
+        """Record the brokers of a query's topics, before its start."""
         self._brokers = brokers_of(rows) if _SKIPPING else ()
 
     def count(self, log: _Log, batch: int) -> None:
-        """Count the gaps that a batch is about to leave out; `log` is the query's, which has the batch."""
+        """Count the gaps that a batch is about to skip; `log`: the query's offset log, which has the batch."""
         if not any(self._brokers) or not log.exists(str(batch - 1)):
             return
         found: dict[str, dict[str, int]] = {}
@@ -145,7 +145,7 @@ class SkippedOffsets:
             self._skipped[batch] = found
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """Return what was left out since the query was started, by topic and partition."""
+        """Return the number of skipped offsets since the start of the query, by topic and partition."""
         with self._lock:
             batches = list(self._skipped.values())
         found: dict[str, dict[str, int]] = {}

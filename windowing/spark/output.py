@@ -1,12 +1,12 @@
-"""How rows of several streams leave through the operator's one output, value for value.
+"""The output of the operator: rows of several streams in one set of flat columns.
 
     _stream   _0_0  _0_1  _1_0  ...   _m_tuples  _m_fired  ...
     0         "JFK"    3                                          a row of the first stream
     1                     "LGA"                                   a row of the second
     -1                                      100         7         the metrics of a turn
 
-Flat columns of Arrow arrays, because Spark's way from pandas turns a NaN inside a struct (and in a float column) into
-null; an Arrow array goes through as it is. Only a NaN inside a nested value (array, map, struct) becomes null.
+The columns are flat Arrow arrays, because Spark's conversion from pandas turns a NaN inside a struct (and in a float column) into
+null; Arrow arrays are not converted. Only a NaN inside a nested value (array, map, struct) still becomes null.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _METRICS_ROW = -1
 _SLICE = 20_000
 
 OutputRow = tuple[str, Any]
-"""A stream, and the values of one row or a table that `Encoder.fitted` has made."""
+"""A stream, and the values of one row, or a table from `Encoder.fitted`."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Layout:
         return StructType(fields + [StructField(metric_column(name), LongType()) for name in METRICS])
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
-        """Return the rows of one stream with their own columns, out of the operator's output."""
+        """Return the rows of one stream of the operator's output, with the stream's columns."""
         number = self._number(stream)
         columns = [f"{_name(number, i)} AS {quoted(name)}" for i, name in enumerate(self.streams[stream].names)]
         return output.where(f"{_STREAM} = {number}").selectExpr(*columns)
@@ -96,7 +96,7 @@ class Layout:
         return F.expr(f"count_if({_STREAM} = {number}) AS _count{number}")
 
     def counted(self, counts: Any, stream: str) -> int:
-        """Return what the aggregate of `count` has found."""
+        """Return the result of the aggregate of `count`."""
         return int(counts[f"_count{self._number(stream)}"])
 
     def late(self) -> Column:
@@ -104,7 +104,7 @@ class Layout:
         return F.sum(metric_column("late"))
 
     def largest(self) -> Column:
-        """Return the aggregate that tells how many packed bytes the largest task took."""
+        """Return the aggregate of the packed bytes of the largest task."""
         return F.max(metric_column("bytes"))
 
     def _number(self, stream: str) -> int:
@@ -112,7 +112,7 @@ class Layout:
 
 
 class Encoder:
-    """Turns what a turn has emitted into one table of the operator's output; made by the driver, used in workers."""
+    """Encodes the emitted rows of a turn as one table of the operator's output; made by the driver, used in workers."""
 
     def __init__(self, bolt: str, layout: Layout) -> None:
         self._bolt = bolt
@@ -137,12 +137,12 @@ class Encoder:
         return pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
 
     def fitted(self, table: Any) -> pa.Table | None:
-        """Return a table that a bolt returned as the default stream has it, None where a row at a time has to say what is wrong.
+        """Return a table that a bolt returned in the types of the default stream, None if its rows must be checked one by one.
 
-        Taken as they are: columns of plain types whose values are all of the declared ones, without a look at each.
+        Columns of plain types whose values all fit the declared types are accepted without a check of each value.
         """
         columns = []
-        table = owned(table)  # the bolt may use its memory again for the next window
+        table = owned(table)  # the bolt may reuse its memory for the next window
         fields = self._fields[DEFAULT_STREAM]
         if sorted(table.column_names) != sorted(field.name for _, field in fields):
             return None
@@ -170,7 +170,7 @@ class Encoder:
 
 
 def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    """Return what a bolt has emitted as a field of a stream; BoltError for a value that is not of the field's type."""
+    """Return the emitted values of a field as an Arrow array. Raises BoltError for a value that is not of the field's type."""
     array = _array(values, field.type)
     if array is None:
         wrong = next(value for value in values if _array([value], field.type) is None)
@@ -182,7 +182,7 @@ def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any])
 
 
 def fitted_column(column: Any, declared: pa.DataType) -> Any:
-    """Return a column in its declared type where every value is as `arrow_column` would have it, None where that is not plain."""
+    """Return a column in its declared type if that gives the values of `arrow_column`; None if this is not certain."""
     kind = column.type
     whole = pa.types.is_signed_integer(kind) and pa.types.is_signed_integer(declared)
     floats = pa.types.is_floating(kind) and pa.types.is_floating(declared) and kind.bit_width <= declared.bit_width
@@ -202,14 +202,14 @@ def table_frames(table: pa.Table) -> Iterator[pd.DataFrame]:
 
 
 def frame_of(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
-    """Return a table as the pandas frame that Spark takes value for value. Only workers load pandas: 0.8 s of CPU."""
+    """Return a table as a pandas frame that Spark does not convert. Only workers load pandas (0.8 s of CPU)."""
     import pandas as pd
 
     return pd.DataFrame({field.name: _series(pd, table.column(field.name), field.type) for field in table.schema})
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as Spark's SQL takes it, whatever is in it."""
+    """Return a column's name quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -223,8 +223,8 @@ def _name(number: int, position: int) -> str:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """Return the values as Arrow takes them, None if it does not. They are of their declared types (schema/rows.py), or what
-    Spark holds and Python cannot (unreadable.py).
+    """Return the values as an Arrow array, None if Arrow refuses them. They have their declared types (schema/rows.py), or are
+    values that Python cannot hold (unreadable.py).
     """
     for array in (pa.array, arrow_values):
         try:
@@ -241,7 +241,7 @@ def _series(pandas: Any, column: pa.ChunkedArray, kind: pa.DataType) -> Any:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Return a nested value as Spark's converter wants it: maps as dicts, where Arrow gives lists of pairs."""
+    """Return a nested value in the form of Spark's converter: maps as dicts, for which Arrow gives lists of pairs."""
     if value is None or not pa.types.is_nested(kind):
         return value
     if pa.types.is_map(kind):

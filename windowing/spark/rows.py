@@ -1,16 +1,16 @@
-"""What the rows of a windowed task look like: to the bolt, in the order of arrival, and in the stored chunks.
+"""The rows of a windowed task: as the bolt gets them, their order of arrival, and their form in stored chunks.
 
-    packets of a batch --arrived--> a table in the order of arrival --payloads, in_columns--> what windows hold
+    packets of a batch --arrived--> a table in the order of arrival --payloads, in_columns--> the payloads of windows
                                        |
                                        +--> columns of the chunks (state.py)
 
-RowFormat is what a turn asks for. NamedRows are those of `windowed`: Records of one set of columns. (A topology's are Tuples:
-tuple_rows.py.)
+RowFormat is the protocol that a turn uses. NamedRows are the rows of `windowed`: Records of one set of columns. (The rows of a
+topology are Tuples: tuple_rows.py.)
 
-`order_by=` gives a total order of a batch's rows, whatever partitions they came in: rows that are equal in these columns go on by
-input stream, then by all their columns. Two rows that could still change places are the same row, so the order is a function of
-what the rows are, not of how Spark has packed them. Ascending, as Arrow sorts; nulls last. Cost: a sort by the columns of
-`order_by` and a comparison of neighbours (0.2 us a row); where there are ties, a second sort by all columns.
+`order_by=` gives a total order of a batch's rows, independent of their partitions: rows that are equal in these columns are ordered
+by input stream, then by all their columns. Only identical rows can still change places, so the order depends on the rows and not on
+how Spark packed them. Ascending, as Arrow sorts; nulls last. Cost: a sort by the columns of `order_by` and a comparison of
+neighbours (0.2 us per row); with ties, a second sort by all columns.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _has_ties(columns: Sequence[pa.Array]) -> bool:
 
 
 def _same(one: pa.Array, other: pa.Array) -> np.ndarray[Any, Any]:
-    """Compare as the sort does, to which all nulls are equal, and all NaN."""
+    """Compare as the sort does: all nulls are equal, and all NaN are equal."""
     same = pc.or_(pc.fill_null(pc.equal(one, other), False), pc.and_(pc.is_null(one), pc.is_null(other)))
     if pa.types.is_floating(one.type):
         same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False))
@@ -100,51 +100,51 @@ def _comparable(column: pa.Array) -> pa.Array:
 
 
 _STREAM = "\0stream"
-"""The number of a row's input stream, beside its columns; no column of a DataFrame is called like that."""
+"""The column with the number of a row's input stream; no column of a DataFrame has this name."""
 
 
 class RowFormat(Protocol):
-    """What a turn asks about its rows; `table` has at least the columns that a chunk keeps."""
+    """The form of a turn's rows; a `table` argument has at least the columns of a chunk."""
 
     @property
     def make_rows(self) -> MakeRows | None:
-        """What makes what windows hold of a queue of columns; None where windows with `columnar=` hold rows."""
+        """Makes payloads from a queue of columns; None if windows with `columnar=` hold rows."""
 
     @property
     def declared(self) -> pa.Schema | None:
-        """The columns that windows show, None for those that there are."""
+        """The columns of windows with `columnar=`, None for all columns."""
 
     def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
         """Return the rows of a batch in order of arrival: the columns of the chunks, and TIMESTAMP."""
 
     def kept(self, table: pa.Table) -> pa.Table:
-        """Return the columns that a chunk keeps."""
+        """Return the columns of a chunk."""
 
     def payloads(self, table: pa.Table) -> list[Any]:
-        """Return what the windows hold, for each row."""
+        """Return the payload of each row."""
 
     def in_columns(self, table: pa.Table) -> Sequence[Any]:
-        """Return the same, without making a row before somebody asks for one, where that can be."""
+        """Return the payloads; if possible as columns, from which a row is made only on access."""
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
         """Return the key= of each row."""
 
     def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the message ids of rows that arrived, and the channel of each: where ids are unique."""
+        """Return the message id of each arrived row, and its channel, the scope in which ids are unique."""
 
     def is_row(self, value: Any) -> bool:
         """Return whether a value can be one of the payloads."""
 
     def fields(self, payload: Any) -> dict[str, Any]:
-        """Return a payload by field name, as it stands on the late stream."""
+        """Return the values of a payload by field name, for the late stream."""
 
     def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
         """Return which rows have a value in one of these fields (None: in any) that Python cannot hold; None for no row."""
 
 
 class NamedRows:
-    """Records of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
-    columns that give it instead. `identified`: somebody asks for `identities`.
+    """Rows as Records of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
+    columns that give the order instead. `identified`: whether `identities` is used.
     """
 
     def __init__(
@@ -203,11 +203,11 @@ class NamedRows:
         return list(map(make, zip(*columns, strict=True)))
 
     def in_columns(self, table: pa.Table) -> ColumnRows:
-        """Return the rows as columns, of which a Record is made when somebody asks for it."""
+        """Return the rows as columns; a Record is made only on access."""
         return ColumnRows(self.kept(table), self.payloads)
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
-        """Return the values of the key's columns, which stay columns where the rows do, if Arrow tells keys apart as Python."""
+        """Return the values of the key's columns; they stay columns if the rows do and if Arrow compares keys as Python does."""
         found = [table.column(name) for name in names]
         if isinstance(payloads, ColumnRows) and all(codable(each.type) for each in found):
             return Keys(found)

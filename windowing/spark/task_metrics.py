@@ -1,16 +1,16 @@
-"""What tasks did in a batch, on its way from the workers to the driver, and there as the numbers of the run.
+"""Metrics of tasks: sent from the workers to the driver, and summed there for the run.
 
     worker   a turn, or a partition of a spout --TaskMetrics of its components--> MetricsChannel.send
-    Spark    an accumulator: what a task of Spark's has sent goes with its result, once it has succeeded
+    Spark    an accumulator: the numbers of a Spark task are sent with its result, if it succeeds
     driver   TaskTotals.take --> totals by component and task --> RunMetrics of the query
 
-The numbers go beside the rows, for they hold times, and rows are a function of state and input alone. They cost no job and no
-expression of a plan: a dictionary of some numbers for each task of Spark's.
+The numbers are sent apart from the rows, because they contain times, and rows must be a function of state and input. They cost no
+job and no expression of a plan, only a small dictionary per Spark task.
 
 Laws
-- What a task says of a batch takes the place of what it said of that batch before: a batch, or a stage, that is evaluated again
-  counts once. So what is sent is keyed by (batch, upstream), and the last batch is added to the totals when the next begins.
-- Nothing here ends a query: what cannot be taken is left out.
+- The numbers of a task for a batch replace its earlier numbers for the same batch, so a batch or stage that is evaluated again
+  counts once. They are keyed by (batch, upstream), and a batch is added to the totals when the next one begins.
+- No error here ends a query; numbers that cannot be read are left out.
 
 Source: Storm's executors send their statistics with heartbeats; here they go with the results of tasks.
 """
@@ -34,18 +34,18 @@ __all__ = ["MetricsChannel", "RunningTask", "TaskTotals", "bolt_metrics", "group
 
 _log = logging.getLogger("windowing.spark")
 _LOGGED = 5
-"""So many reported errors of a batch are logged by the driver."""
+"""The number of reported errors of a batch that the driver logs."""
 
 
 class _Said(NamedTuple):
-    """What one upstream says of a batch. now_ms: the clock of the batch."""
+    """The numbers of one upstream for a batch. now_ms: the clock of the batch."""
 
     now_ms: int
     found: tuple[TaskMetrics, ...]
 
 
 class RunningTask(Protocol):
-    """A task of a bolt without windows in one batch: what it was handed, its dead letters, the errors that it reported."""
+    """A task of a bolt without windows in one batch: its tuples, its dead letters, the errors that it reported."""
 
     taken: int
     given_up: int
@@ -58,7 +58,7 @@ _Update = dict[tuple[int, int], _Said]
 
 
 class MetricsChannel:
-    """The way of the numbers of one query; made by the driver, and pickled into its functions. totals: where they arrive."""
+    """The channel for the numbers of one query; made by the driver and pickled into its functions. totals: their destination."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.totals: TaskTotals | None = TaskTotals(name)
@@ -68,7 +68,7 @@ class MetricsChannel:
         return _in_worker, (self._accumulator,)
 
     def send(self, batch: int, upstream: int, now_ms: int, found: Iterable[TaskMetrics]) -> None:
-        """Send what the components of an upstream task have done in a batch; called in a worker."""
+        """Send the numbers of an upstream task's components for a batch; called in a worker."""
         self._accumulator.add({(batch, upstream): _Said(now_ms, tuple(found))})
 
 
@@ -79,7 +79,7 @@ def _in_worker(accumulator: Accumulator[Any]) -> MetricsChannel:
 
 
 class _Totalled(AccumulatorParam[Any]):
-    """In a worker a dictionary is filled; the driver has the totals take it."""
+    """The accumulator: workers fill a dictionary, the driver adds it to the totals."""
 
     def zero(self, value: Any) -> _Update:
         return {}
@@ -93,7 +93,7 @@ class _Totalled(AccumulatorParam[Any]):
 
 
 class TaskTotals:
-    """What all tasks of a query have done since it was started. Safe for any thread.
+    """The numbers of all tasks of a query since its start. Thread-safe.
 
     >>> totals = TaskTotals("words")
     >>> totals.take({(0, 7): (1000, (TaskMetrics("count", 0, executed=2),))})
@@ -112,7 +112,7 @@ class TaskTotals:
         self._logged = 0
 
     def take(self, update: Mapping[tuple[int, int], Any]) -> None:
-        """Take what workers say; of a batch that was added already nothing more is taken."""
+        """Record the numbers of workers; those of a batch that is already in the totals are ignored."""
         with self._lock:
             for (batch, upstream), said in sorted(update.items(), key=lambda each: each[0]):
                 if batch < self._batch:
@@ -170,7 +170,7 @@ def _copy(found: TaskMetrics) -> TaskMetrics:
 def window_metrics(
     component: str, task: int, numbers: Mapping[str, int | None], late: Mapping[str, int], execute_ms: float
 ) -> TaskMetrics:
-    """Return what the turn of a windowed task did, from the numbers that it counts (`METRICS` of output.py)."""
+    """Return the metrics of a windowed task's turn from its counts (`METRICS` of output.py)."""
     counted = {name: value or 0 for name, value in numbers.items()}
     watermark, now = numbers.get("watermark"), numbers.get("now")
     settled = counted.get("expired", 0) + sum(late.values()) + counted.get("duplicates", 0)
@@ -192,8 +192,8 @@ def window_metrics(
 
 
 def bolt_metrics(component: str, task: int, running: RunningTask, execute_ms: float) -> TaskMetrics:
-    """Return what a task of a bolt without windows did in a batch. A tuple that failed is tried again in the batch: at its end all
-    are done with, or dead letters.
+    """Return the metrics of a task of a bolt without windows for a batch. Failed tuples are retried within the batch, so at its end
+    all tuples are done or dead letters.
     """
     counts = running.counts()
     return TaskMetrics(
@@ -218,9 +218,9 @@ def group_metrics(
     execute_ms: float,
     failed: bool = False,
 ) -> TaskMetrics:
-    """Return what a task of a group of a Trident topology did, from the exchange rows that it took and gave; what it emits is
-    counted by the group that reads it, or the sink. failed: its part of the batch. It is called after its stage: of a group that is
-    cut in two there are two.
+    """Return the metrics of a task of a Trident group from its input and output rows; emitted rows are counted by their target
+    group or sink. failed: whether its part of the batch failed. The name is that of the stage; a group that is cut in two has two
+    stages.
     """
     found = TaskMetrics(task.stage.id, task.task, execute_ms=execute_ms)
     found.executed = sum(row.value for row in rows if row.kind == "rows")
