@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
 from windowing.spark import DeltaSink, FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop
 from windowing.spark.hadoop import Folder, failed_in_task
-from windowing.spark.sinks import OutputOwner, claim, owner_of
+from windowing.spark.sinks import OutputOwner, claim, owner_of, require_sink
 from windowing.topology.decorators import tumbling
 from windowing.windows.measures import count, seconds
 
@@ -23,6 +23,11 @@ def frame(spark: SparkSession, *values: int, text: str | None = "x") -> DataFram
 
 def found(sink: FileSink, spark: SparkSession) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in sink.read(spark).collect())
+
+
+def test_a_class_in_the_place_of_a_sink_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"is the class MemorySink, not an object of it; write MemorySink\(\.\.\.\)"):
+        require_sink("default", MemorySink, ())
 
 
 def test_a_delta_sink_in_a_session_without_delta_says_what_such_a_session_has(

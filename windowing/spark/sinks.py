@@ -74,7 +74,10 @@ def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
     """Raise ConfigError for an object that is not a sink, and for a file sink if `columns` has the sink's own column."""
     if not hasattr(sink, "write"):
         raise ConfigError(f"the sink of {name!r} has no write(rows, batch_id), got {quote(sink)}; use FunctionSink(f)")
-
+    if isinstance(sink, type):
+        raise ConfigError(
+            f"the sink of {name!r} is the class {sink.__name__}, not an object of it; write {sink.__name__}(...)"
+        )
     taken = [column for column in columns if column.lower() == BATCH] if isinstance(sink, FileSink) else []
     if taken:
         raise ConfigError(
