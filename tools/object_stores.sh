@@ -30,24 +30,27 @@ runs() {
     pid="$(cat "$HOME_DIR/$1.pid" 2>/dev/null)" && grep -qzxF -- "-Dwindowing.part=$HOME_DIR/$1" "/proc/$pid/cmdline" 2>/dev/null
 }
 
-# Starts a class as a part, with a class path; what follows goes to it.
+# Starts a class as a part, with a class path, and waits until it listens on a port; what follows goes to it.
 launch() {
-    local name="$1" class_path="$2"
-    shift 2
+    local name="$1" port="$2" class_path="$3" pid
+    shift 3
     JAVA_HOME="$(java_home)" setsid "$(java_home)/bin/java" -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-Dwindowing.part=$HOME_DIR/$name" \
         -cp "$class_path" "$@" >"$HOME_DIR/$name.log" 2>&1 </dev/null &
-    echo $! >"$HOME_DIR/$name.pid"
-}
-
-# Waits until a part listens on a port.
-await() {
-    local name="$1" port="$2"
+    pid=$!
+    echo "$pid" >"$HOME_DIR/$name.pid"
     for _ in {1..600}; do
         if runs "$name" && (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then return; fi
-        kill -0 "$(cat "$HOME_DIR/$name.pid")" 2>/dev/null || break
+        kill -0 "$pid" 2>/dev/null || break
         sleep 0.1
     done
     stop "$name did not start: see $HOME_DIR/$name.log"
+}
+
+# Writes down where a store is, under the name by which the tests ask for it.
+announce() {
+    local what="$1" variable="$2" value="$3" port="$4"
+    echo "$variable=$value" >"$HOME_DIR/$what.address"
+    say "${what^^} runs on 127.0.0.1:$port"
 }
 
 copy() {
@@ -76,12 +79,9 @@ start_hdfs() {
     local class_path="$conf:$HOME_DIR/jars/hdfs/*:$(spark_jars)/*" server=org.apache.hadoop.hdfs.server
     "$(java_home)/bin/java" -Xmx256m -cp "$class_path" $server.namenode.NameNode -format -nonInteractive >"$HOME_DIR/format.log" 2>&1 ||
         stop "HDFS cannot be made: see $HOME_DIR/format.log"
-    launch namenode "$class_path" $server.namenode.NameNode
-    await namenode "$port"
-    launch datanode "$class_path" $server.datanode.DataNode
-    await datanode "$data"
-    echo "WINDOWING_HDFS_URL=hdfs://127.0.0.1:$port" >"$HOME_DIR/hdfs.address"
-    say "HDFS runs on 127.0.0.1:$port"
+    launch namenode "$port" "$class_path" $server.namenode.NameNode
+    launch datanode "$data" "$class_path" $server.datanode.DataNode
+    announce hdfs WINDOWING_HDFS_URL "hdfs://127.0.0.1:$port" "$port"
 }
 
 # Its settings lie beside those of HDFS: the folder is HADOOP_CONF_DIR for whoever submits a job.
@@ -99,12 +99,9 @@ start_yarn() {
         yarn.nodemanager.local-dirs "$HOME_DIR/yarn/local" yarn.nodemanager.log-dirs "$HOME_DIR/yarn/logs" \
         yarn.nodemanager.delete.debug-delay-sec 3600 yarn.resourcemanager.am.max-attempts 4 >"$conf/yarn-site.xml"
     local class_path="$conf:$HOME_DIR/jars/hdfs/*:$HOME_DIR/jars/yarn/*:$(spark_jars)/*"
-    launch resourcemanager "$class_path" $server.resourcemanager.ResourceManager
-    await resourcemanager "$port"
-    launch nodemanager "$class_path" $server.nodemanager.NodeManager
-    await nodemanager "$node"
-    echo "WINDOWING_YARN_CONF=$conf" >"$HOME_DIR/yarn.address"
-    say "YARN runs on 127.0.0.1:$port"
+    launch resourcemanager "$port" "$class_path" $server.resourcemanager.ResourceManager
+    launch nodemanager "$node" "$class_path" $server.nodemanager.NodeManager
+    announce yarn WINDOWING_YARN_CONF "$conf" "$port"
 }
 
 start_s3() {
@@ -113,16 +110,15 @@ start_s3() {
     printf '%s\n' "s3proxy.endpoint=http://127.0.0.1:$port" "s3proxy.authorization=aws-v2-or-v4" "s3proxy.identity=windowing" \
         "s3proxy.credential=$key" "jclouds.provider=transient" "jclouds.identity=none" "jclouds.credential=none" >"$HOME_DIR/s3.conf"
     echo '<configuration><root level="OFF"/></configuration>' >"$HOME_DIR/logback.xml"  # by default it logs each byte: gigabytes
-    launch s3 "$HOME_DIR/jars/s3/*" "-Dlogback.configurationFile=$HOME_DIR/logback.xml" org.gaul.s3proxy.Main --properties "$HOME_DIR/s3.conf"
-    await s3 "$port"
+    launch s3 "$port" "$HOME_DIR/jars/s3/*" "-Dlogback.configurationFile=$HOME_DIR/logback.xml" \
+        org.gaul.s3proxy.Main --properties "$HOME_DIR/s3.conf"
     AWS_ACCESS_KEY_ID=windowing AWS_SECRET_ACCESS_KEY="$key" .venv/bin/python - "127.0.0.1:$port" "$BUCKET" <<'PYTHON' ||
 import sys
 from pyarrow.fs import S3FileSystem
 S3FileSystem(endpoint_override=sys.argv[1], scheme="http", region="us-east-1", allow_bucket_creation=True).create_dir(sys.argv[2])
 PYTHON
         stop "the bucket cannot be made: see $HOME_DIR/s3.log"
-    echo "WINDOWING_S3_URL=s3://windowing:$key@127.0.0.1:$port/$BUCKET" >"$HOME_DIR/s3.address"
-    say "S3 runs on 127.0.0.1:$port"
+    announce s3 WINDOWING_S3_URL "s3://windowing:$key@127.0.0.1:$port/$BUCKET" "$port"
 }
 
 start() {
@@ -145,20 +141,34 @@ start() {
     cat "$HOME_DIR"/*.address >"$ADDRESSES"
 }
 
+# Ends a part by SIGTERM, so that a NodeManager ends its containers; one that is there after 20 seconds by SIGKILL.
 stop_parts() {
-    local name pid
+    local name pid signal
     for name in "$@"; do
-        if runs "$name"; then
-            pid="$(cat "$HOME_DIR/$name.pid")"
-            kill "$pid"
-            for _ in {1..100}; do [[ -e "/proc/$pid" ]] || break; sleep 0.1; done
-            say "$name is stopped"
-        fi
+        runs "$name" || continue
+        pid="$(cat "$HOME_DIR/$name.pid")"
+        for signal in TERM KILL; do
+            kill "-$signal" "$pid" 2>/dev/null || true
+            for _ in {1..200}; do runs "$name" || break 2; sleep 0.1; done
+        done
+        if runs "$name"; then stop "$name does not end: process $pid"; fi
+        say "$name is stopped"
+    done
+}
+
+# The processes that work in a folder below .object_stores/: containers of YARN.
+inside() {
+    local process
+    for process in /proc/[0-9]*; do
+        if [[ "$(readlink "$process/cwd" 2>/dev/null)" == "$HOME_DIR"/* ]]; then echo "${process#/proc/}"; fi
     done
 }
 
 stop_all() {
     stop_parts $PARTS
+    local left
+    left="$(inside)"
+    [[ -z "$left" ]] || stop "containers have outlived their NodeManager, the data is kept: end the processes" $left
     rm -rf "$HOME_DIR"
 }
 
