@@ -3,10 +3,11 @@
 PartitionedSpout    the base class for your own sources; Root: one of its batches, which is acked as a whole
 SqliteQueue         a durable queue in one file
 RedisStream         a stream of Redis, read in a consumer group (extra `redis`)
-Spooled             spools the Messages of a MessageSource, a broker that deletes confirmed messages, in a file
+Spooled             writes the Messages of a MessageSource, a broker that deletes confirmed messages, to a file and reads them there
 RabbitQueue         a MessageSource: a queue or a stream of RabbitMQ (extra `rabbitmq`)
-KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional     a topic of Kafka as a spout of Trident (extra `kafka`)
-All but the first are loaded on first use.
+KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional     a Kafka topic as a Trident spout (extra `kafka`)
+
+PartitionedSpout and Root are imported with the package; the others on first use.
 """
 
 from importlib import import_module

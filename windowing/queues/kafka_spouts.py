@@ -1,11 +1,12 @@
-"""KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional: a topic of Kafka as batches of Trident (confluent-kafka, extra `kafka`).
+"""KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional: a Kafka topic as Trident batches (confluent-kafka, extra `kafka`).
 
     partition "0"    |-- [0, 40) of batch 1 --|-- [40, 80) of batch 2 --|-- ...        metadata: [start, end), id of the topic
-    transactional    a replay reads the stored [start, end) again: the same rows, as long as the topic keeps them
-    opaque           a replay begins where the batch before ended, and takes what there is now
+    transactional    a replay reads the stored [start, end) again: the same rows, as long as the topic retains them
+    opaque           a replay starts where the previous batch ended, and reads up to the current end of the partition
 
-A batch has at most `max_rows` messages of each partition. Only committed messages are read. A partition that is added is read
-from its first message, with starting="latest" too. The offsets are in the records of the topology, no group is used.
+A batch has at most `max_rows` messages of each partition. Only committed messages are read. A partition that is added later is read
+from its first message, also with starting="latest". The offsets are stored in the records of the topology; the spouts use no
+consumer group.
 
 Source: Storm's classes of these names (storm-kafka-client).
 """
@@ -38,18 +39,18 @@ __all__ = [
 
 
 _MALFORMED = "malformed"
-_PLACES = {
+_METADATA = {
     "kafka_key": "string",
     "kafka_partition": "int",
     "kafka_offset": "bigint",
     "kafka_time": "timestamp",
     _MALFORMED: "string",
 }
-_GIVEN = {"starting": ("earliest", "latest"), "on_gap": ("raise", "skip")}
+_CHOICES = {"starting": ("earliest", "latest"), "on_gap": ("raise", "skip")}
 
 
 class _TopicSpout:
-    """What both spouts are: a topic, and how far its emitters have read, which its coordinator looks at."""
+    """The common part of both spouts: the topic, and the offsets that the emitters have read, which the coordinator compares."""
 
     def __init__(
         self,
@@ -66,8 +67,8 @@ class _TopicSpout:
     ) -> None:
         self.output = Schema.parse(fields).ddl
         for name, given in (("starting", starting), ("on_gap", on_gap)):
-            if given not in _GIVEN[name]:
-                raise ConfigError(f"{name}= of a topic is {' or '.join(map(repr, _GIVEN[name]))}, got {quote(given)}")
+            if given not in _CHOICES[name]:
+                raise ConfigError(f"{name}= of a topic is {' or '.join(map(repr, _CHOICES[name]))}, got {quote(given)}")
         self.max_rows = whole_number("max_rows", max_rows)
         self.starting, self.bounded, self.on_gap = starting, bounded, on_gap
         self.rows = _MessageRows(Schema.parse(fields))
@@ -76,7 +77,7 @@ class _TopicSpout:
         self.opened().require()
 
     def opened(self) -> SourceTopic:
-        """Return a reader of the topic."""
+        """Return a new reader of the topic."""
         return SourceTopic(*self._topic)
 
     def __repr__(self) -> str:
@@ -90,38 +91,41 @@ class _TopicSpout:
 
 
 class KafkaTridentSpoutOpaque(_TopicSpout, IOpaquePartitionedTridentSpout):
-    """The messages of a topic, which are JSON; a batch that failed comes again with what there is then. Give it to `new_stream`.
+    """The JSON messages of a topic; a failed batch is replayed with the messages that exist then. Pass it to `new_stream`.
 
-    servers: `host:port,host:port`. fields: those of the message's JSON; `kafka_key string`, `kafka_partition int`, `kafka_offset
-    bigint`, `kafka_time timestamp` are where it stands, if they are declared. `malformed string`, if it is declared, is the text of
-    a message that is no row, whose other fields are null; else such a message is an error. max_rows: how many messages of a
-    partition a batch takes at most. starting: where the first batch of a topology begins, "earliest" or "latest". bounded: end at
-    what the topic has when the run begins. on_gap: whether messages that the retention has removed before they were read are an
-    error ("raise"), or are reported with their number ("skip"). options: those of librdkafka (`sasl.username`, ...).
+    servers: `host:port,host:port`. fields: the fields of the JSON object. These fields, if declared, hold metadata of the message:
+    `kafka_key string`, `kafka_partition int`, `kafka_offset bigint`, `kafka_time timestamp`. `malformed string`, if declared, holds
+    the text of a message that is not a valid row, and its other fields are null; without it such a message raises an error.
+    max_rows: the maximum number of messages of a partition in a batch. starting: where the first batch of a topology starts,
+    "earliest" or "latest". bounded: end at the offsets that the topic has when the run begins. on_gap: messages that retention
+    removed before they were read raise an error ("raise"), or are skipped and their number is reported ("skip"). options: settings
+    of librdkafka (`sasl.username`, ...). patience_s: seconds to wait for an answer of the brokers.
 
-    Raises ConfigError for a topic that is not there, refused credentials and fields that are none; SourceError for brokers that are
-    silent for `patience_s` seconds, for messages that are gone, and for those that are no rows.
+    Raises ConfigError for a topic that does not exist, refused credentials and invalid fields; SourceError if the brokers do not
+    answer for `patience_s` seconds, for removed messages, and for messages that are not valid rows.
     """
 
 
 class KafkaTridentSpoutTransactional(_TopicSpout, IPartitionedTridentSpout):
-    """The same, but a batch that failed comes again with the same messages: keep them (`retention.ms`) for longer than a run may
-    stand still. Messages that are gone when their batch is to be made again are an error, with `on_gap="skip"` too.
+    """The JSON messages of a topic; a failed batch is replayed with the same messages. Arguments as of KafkaTridentSpoutOpaque.
+
+    Set the retention of the topic (`retention.ms`) longer than a run may be down. A replay of a batch whose messages were removed
+    raises SourceError, also with `on_gap="skip"`.
     """
 
 
 class _MessageRows:
-    """Makes rows of messages."""
+    """Converts messages to rows."""
 
     def __init__(self, schema: Schema) -> None:
         kinds = dict(zip(schema.names, schema.types, strict=True))
-        for name, wanted in _PLACES.items():
+        for name, wanted in _METADATA.items():
             if name in kinds and Schema.parse(f"{name} {wanted}").types[0] != kinds[name]:
                 raise ConfigError(
                     f"the field {name!r} of a topic is a {wanted}, got {kinds[name]}: it is what Kafka says of a message; declare "
                     "it so, or rename it"
                 )
-        own = [f"{name} {kind}" for name, kind in kinds.items() if name not in _PLACES]
+        own = [f"{name} {kind}" for name, kind in kinds.items() if name not in _METADATA]
         if not own:
             raise ConfigError(
                 f"the fields of a topic are those of its JSON, got only {schema.ddl}; name one of the message"
@@ -130,7 +134,7 @@ class _MessageRows:
         self._names, self._has_malformed = schema.names, _MALFORMED in kinds
 
     def row(self, message: Any, topic: SourceTopic) -> list[Any]:
-        """Return the row of a message. Raises SourceError for one that is none, where no field takes its text."""
+        """Return the row of a message. Raises SourceError for an invalid message if no `malformed` field is declared."""
         body = message.value()
         found: dict[str, Any] = {}
         try:
@@ -155,7 +159,7 @@ class _MessageRows:
 
 
 class _Coordinator(PartitionedCoordinator):
-    """Ready when some partition has a message that no emitter has read; one that was not asked for in this life may have some."""
+    """READY while a partition has a message that no emitter has read. A partition not read since the start counts as unread."""
 
     def __init__(self, spout: _TopicSpout) -> None:
         self._spout, self._topic = spout, spout.opened()
@@ -179,7 +183,7 @@ class _Coordinator(PartitionedCoordinator):
 
 
 class _Emitter(PartitionedEmitter):
-    """`_bounds`, `_id`: what the topic has, and which one it is, asked once for each attempt."""
+    """Reads one range of offsets of each partition per batch. `_bounds` and `_id` are queried once for each attempt."""
 
     def __init__(self, spout: _TopicSpout) -> None:
         self._spout, self._topic = spout, spout.opened()
@@ -232,7 +236,7 @@ class _Emitter(PartitionedEmitter):
         return found
 
     def _require_same(self, metadata: Any) -> None:
-        """Raise SourceError where the topic is not the one that a batch has read. (Records of earlier versions do not say it.)"""
+        """Raise SourceError if the topic is not the one that earlier batches read. Records of earlier versions have no topic id."""
         if len(metadata) > 2 and None not in (metadata[2], self._id) and metadata[2] != self._id:
             raise SourceError(
                 f"{self._topic} is another topic than the one that was read: it was deleted, and made anew under the same name; "
@@ -240,7 +244,7 @@ class _Emitter(PartitionedEmitter):
             )
 
     def _without_gap(self, start: int, first: int, newest: int, partition: str, collector: TridentCollector) -> int:
-        """Return where to go on that has read up to `start`: further on where messages are gone and may be skipped."""
+        """Return the offset to read next after `start`: a larger one if messages are gone and `on_gap` is "skip"."""
         if start > newest:
             raise SourceError(
                 f"partition {partition} of {self._topic} ends at offset {newest}, and was read up to {start}: messages were lost, "

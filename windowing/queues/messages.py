@@ -1,4 +1,4 @@
-"""What a message of a queue says, as a row: texts by name (an entry of a Redis stream), or a JSON object (the body of a message).
+"""Conversion of a queue message to a row, from texts by name (an entry of a Redis stream) or from a JSON object (a message body).
 
 | type | as text | in JSON |
 |---|---|---|
@@ -8,7 +8,7 @@
 | binary | the bytes | Base64, as a string |
 | others | JSON: 7, 0.5, true, [1, 2], {"n": 7} | the value |
 
-A field that the message lacks is null; a message with none of the fields is no row.
+A field that is missing in the message is null. A message with none of the declared fields is invalid.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 
 
 class BadMessage(ValueError):
-    """A message is no row of the declared fields; the text says why."""
+    """A message is not a row of the declared fields; the text states why."""
 
 
 def row_of_texts(
     texts: Mapping[bytes, bytes], schema: Schema, more: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Any, ...]:
-    """Return the row of fields and their texts in UTF-8; `more` is what the message has beside them. Raises BadMessage.
+    """Return the row of fields given as UTF-8 texts. Raises BadMessage. more: further fields that are not in the message.
 
     >>> row_of_texts({b"word": b"cow", b"n": b"3"}, Schema.parse("word string, n long, at timestamp"))
     ('cow', 3, None)
@@ -101,7 +101,7 @@ def _of_text(name: str, kind: FieldType, text: bytes | None) -> Any:
 
 
 def _of_json(name: str, kind: FieldType, value: Any) -> Any:
-    """Return a value of JSON as the type takes it, of what is nested too."""
+    """Return a JSON value as the Python value of the field type, nested values included."""
     if value is None:
         return None
     if kind.kind in _OF_STRINGS and isinstance(value, str):

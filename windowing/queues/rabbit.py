@@ -1,16 +1,17 @@
-"""RabbitQueue: the messages of a queue of RabbitMQ, a classic (or quorum) one or a stream, for a spool (pika, extra `rabbitmq`).
+"""RabbitQueue: a MessageSource that reads a RabbitMQ queue (classic or quorum) or stream (pika, extra `rabbitmq`).
 
-    classic   basic_consume, at most a page unacked --> take;  basic_ack --> confirm;  a lost connection gives them back
-    stream    basic_consume from `x-stream-offset` --> take;   nothing is to be confirmed: the spool knows the offset
+    queue     basic_consume, at most one page unacked --> take;  basic_ack --> confirm;  a closed connection requeues the unacked
+    stream    basic_consume from `x-stream-offset` --> take;     no acks: the spool stores the offset
 
 Laws
-- Nothing is acked but by `confirm`. What is taken and not confirmed is delivered again, with another connection or by `close`.
-- A message's id is its property `message_id`, set by who publishes; in a stream its offset.
-- A stream whose retention has removed messages that were not read is an error, or with `on_gap="skip"` logged; so is a stream that
-  ends before what was read: it was made anew, and would hand over nothing until it is as long as the one before.
-- The queue is never made, purged or deleted here. To ask what it is takes no message out of it.
+- A message is acked only by `confirm`. A taken, unconfirmed message is delivered again on the next connection or after `close`.
+- The id of a message is its property `message_id`, set by the publisher; in a stream it is the offset.
+- If the retention of a stream has removed unread messages, SourceError is raised, or with `on_gap="skip"` a warning is logged. A
+  stream that ends before the offset that was read raises SourceError: it was deleted and declared again, and would deliver nothing
+  until it is as long as the previous one.
+- This class never declares, purges or deletes a queue. Checking its type consumes no message.
 
-The body is a JSON object. Cost: three round trips a page of 1,000 messages, one to ask whether there are some.
+The body of a message is a JSON object. Cost: three round trips for each page of 1,000 messages, and one to read the backlog.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ _PAGE = 1_000
 _STREAM_QUIET_S = 0.3
 _STREAM_LAST_S = 1.0
 _STREAM_FIRST_S = 5.0
-"""So long the first message is waited for of a stream that has more by its count: a busy server takes its time."""
+"""Seconds to wait for the first message of a stream whose message count says there are more; a busy server can take this long."""
 _NOT_IMPLEMENTED, _PRECONDITION_FAILED, _ACCESS_REFUSED = 540, 406, 403
 _OFFSET = "x-stream-offset"
 _REFUSED = (amqp.ProbableAuthenticationError, amqp.AuthenticationError, amqp.ProbableAccessDeniedError)
 _LOST = (amqp.AMQPConnectionError, amqp.ChannelWrongStateError, amqp.StreamLostError, amqp.ConnectionWrongStateError)
-_SAYS = {
+_REASONS = {
     _ACCESS_REFUSED: "the server refuses who asks: {}; give a user with the right to read it",
     404: "it is not there: {}; declare it, or give the name of one that is (queue and virtual host, the path of the URL)",
     405: "it is somebody else's, and exclusive: {}; give the name of a queue that several may read",
@@ -53,12 +54,14 @@ _SAYS = {
 
 
 class RabbitQueue(MessageSource):
-    """The queue of this name on the server at `url` (amqp://user:password@host:5672/%2F, amqps://); give it to `Spooled`.
+    """The queue `queue` on the server at `url` (amqp://user:password@host:5672/%2F, amqps://); pass it to `Spooled`.
 
-    stream: the queue is one of type `stream`; it is read from its first message. on_gap="skip": messages of a stream that its
-    retention has removed before they were read are left out, and logged with their number. patience_s: for how long a connection
-    and an answer are waited for. Raises ConfigError for an address that is none, SourceError for a server that cannot be reached,
-    for wrong credentials, and for a queue that is not there or somebody else's.
+    fields: the fields of the JSON bodies. stream: the queue has the type `stream`; it is read from its first message.
+    on_gap="skip": messages of a stream that retention removed before they were read are skipped, and a warning states how many.
+    patience_s: seconds to wait for a connection and for an answer.
+
+    Raises ConfigError for an invalid address; SourceError for a server that cannot be reached, for wrong credentials, and for a
+    queue that does not exist or is exclusive to another connection.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class RabbitQueue(MessageSource):
         self._silent_at: int | None = None
         self._count = 0
         self._is_known = False
-        is_stream = self._asked(self._is_stream)
+        is_stream = self._with_connection(self._is_stream)
         self.close()
         self._require_kind(is_stream)
 
@@ -96,24 +99,24 @@ class RabbitQueue(MessageSource):
         return f"RabbitQueue({self.name})"
 
     def take(self, limit: int, after: str | None) -> Sequence[Message]:
-        """Return the messages that wait, at most so many. Raises SourceError."""
-        return self._asked(lambda: self._taken(limit, after))
+        """Return the waiting messages, at most `limit`. Raises SourceError."""
+        return self._with_connection(lambda: self._taken(limit, after))
 
     def backlog(self) -> int | None:
-        """Return how many messages wait; of a stream, how many it has. Raises SourceError."""
-        return self._asked(self._waiting)
+        """Return the number of waiting messages; for a stream, the number of all its messages. Raises SourceError."""
+        return self._with_connection(self._waiting)
 
     def confirm(self) -> None:
-        """Ack what was taken; where the connection was lost it comes again. Raises SourceError for a server that refuses."""
+        """Ack the taken messages; if the connection is lost, they are delivered again. Raises SourceError if the server refuses."""
         if self._last is None or self._stream:
             return
-        with self._told(), suppress(*_LOST):
+        with self._translated_errors(), suppress(*_LOST):
             self._channel.basic_ack(self._last, multiple=True)
             self._connection.process_data_events(0)
         self._last = None
 
     def close(self) -> None:
-        """End the connection, which gives back what was taken and not confirmed. The next call makes another."""
+        """Close the connection; the server requeues messages that were taken and not confirmed. The next call connects again."""
         connection, self._connection, self._channel, self._last = self._connection, None, None, None
         if connection is not None:
             with suppress(amqp.AMQPError, OSError):
@@ -124,9 +127,8 @@ class RabbitQueue(MessageSource):
     def _taken(self, limit: int, after: str | None) -> list[Message]:
         waiting = self._waiting()
         if not self._stream:
-            return (
-                [] if waiting == 0 else self._read(min(limit, waiting), None)
-            )  # what is sent beyond it would go back, to the end
+            # A prefetched message that is not read is requeued, perhaps at the end of the queue: so no more than `waiting`.
+            return [] if waiting == 0 else self._read(min(limit, waiting), None)
         behind = 0 if after is None else int(after) + 1
         if behind and (not self._is_known or waiting < self._count):
             self._require_same(behind)
@@ -139,8 +141,9 @@ class RabbitQueue(MessageSource):
         return found
 
     def _read(self, limit: int, offset: int | str | None, first_s: float = 0.0) -> list[Message]:
-        """Return what the queue hands over until it is quiet. offset: where to begin in a stream; first_s: how long to wait for the
-        first message.
+        """Return the messages that the queue delivers, until `limit` or until it is quiet.
+
+        offset: where to start in a stream; first_s: seconds to wait for the first message.
         """
         self._connect()
         until = time.monotonic() + first_s
@@ -164,7 +167,9 @@ class RabbitQueue(MessageSource):
         return found
 
     def _require_same(self, behind: int) -> None:
-        """See, once a process and whenever it became shorter, that the stream has what was read, or more."""
+        """Raise SourceError if the stream ends before the last offset that was read. Runs once per process, and after the count
+        fell.
+        """
         last = self._read(_PAGE, "last", _STREAM_LAST_S)
         if last and int(last[-1].id or 0) < behind - 1:
             raise SourceError(
@@ -174,7 +179,9 @@ class RabbitQueue(MessageSource):
         self._is_known = bool(last)
 
     def _note_gap(self, behind: int, goes_on: int) -> None:
-        """Tell of messages that are gone. Offsets may be missing where none are: the server keeps marks of its own in a stream."""
+        """Raise or log that unread messages were removed. Only the first offset is compared: offsets within a stream may be
+        missing, because the server stores markers of its own there.
+        """
         begun = self._read(1, "first", _STREAM_FIRST_S)
         first = min(int(begun[0].id or 0), goes_on) if begun else behind
         if first <= behind:
@@ -191,8 +198,9 @@ class RabbitQueue(MessageSource):
         _log.warning("%s: left out", gap)
 
     def _end_reading(self) -> None:
-        """Cancel the consumer. That gives back what it holds and nobody has read; a stream, which keeps all, takes nothing back and
-        ends the connection.
+        """Cancel the consumer; the server requeues prefetched messages that were not read.
+
+        A stream consumer does not support the requeue (reply code 540) and loses its connection, so it is closed.
         """
         try:
             self._channel.cancel()
@@ -202,7 +210,7 @@ class RabbitQueue(MessageSource):
             self.close()
 
     def _is_stream(self) -> bool:
-        """Ask what the queue is, and take nothing: only a stream has consumers with an offset."""
+        """Return whether the queue is a stream, without taking a message: only a stream accepts a consumer with an offset."""
         self._waiting()
         self._channel.basic_qos(prefetch_count=1)
         try:
@@ -221,9 +229,9 @@ class RabbitQueue(MessageSource):
     def _waiting(self) -> int:
         return int(self._channel.queue_declare(self.queue, passive=True).method.message_count)
 
-    def _asked(self, call: Callable[[], T]) -> T:
-        """Call with a connection; one that was lost meanwhile is made anew, once."""
-        with self._told():
+    def _with_connection(self, call: Callable[[], T]) -> T:
+        """Return `call()` on an open connection. A connection that is lost during the call is made again, once."""
+        with self._translated_errors():
             try:
                 self._connect()
                 return call()
@@ -245,7 +253,7 @@ class RabbitQueue(MessageSource):
             if not self._url.startswith(("amqp://", "amqps://")):
                 raise ValueError("it begins otherwise")
             found = pika.URLParameters(self._url)
-        except Exception as problem:  # pika raises what urllib and its own asserts do
+        except Exception as problem:  # pika lets exceptions of urllib and of its own asserts through
             said = masked(str(problem), str(self._url))
             raise ConfigError(
                 f"the address of {self.name} is none of AMQP: {said}; write amqp://user:password@host:5672/%2F"
@@ -255,8 +263,8 @@ class RabbitQueue(MessageSource):
         return found
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what the client says into a sentence."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Raise errors of the client library as SourceError."""
         try:
             yield
         except (amqp.AMQPError, OSError) as problem:
@@ -271,8 +279,8 @@ class RabbitQueue(MessageSource):
                 f"{self.name}: another consumer reads it alone: {said}; end that one, or give the name of a queue that several may "
                 "read"
             )
-        if code in _SAYS:
-            return SourceError(f"{self.name}: {_SAYS[code].format(said)}")
+        if code in _REASONS:
+            return SourceError(f"{self.name}: {_REASONS[code].format(said)}")
         if isinstance(problem, _REFUSED):
             return SourceError(
                 f"{self.name}: the server refuses who asks: {said}; give user, password and virtual host in the URL"

@@ -1,25 +1,28 @@
-"""RedisStream: the entries of a stream of Redis, read in a consumer group, acked when they are done (redis-py, extra `redis`).
+"""RedisStream: a Redis stream, read in a consumer group; its entries are acked when all their tuples are done (extra `redis`).
 
-    orders                             the stream: XADD by whoever
-    windowing:{orders}:<group>/<consumer>:held      sorted set: entry ids by offset: taken, not acked
+    orders                             the stream; producers XADD to it
+    windowing:{orders}:<group>/<consumer>:held      sorted set: ids of taken, unacked entries, by offset
                                          :facts     hash: identity, last offset, query, acked:<partition>
-                                         :attempts  hash: entry id -> attempt, of those that were failed
-    windowing:{orders}:<group>:dead    a stream: what was given up, with component or reason
+                                         :attempts  hash: entry id -> attempt, for entries that were failed
+    windowing:{orders}:<group>:dead    a stream: the dead letters, each with a component or a reason
 
-    take    XREADGROUP (new entries), XCLAIM (what a dead consumer held): each gets the next offset
-    ack     XACK, and out of `held`
-    fail    the entries of the root get the next offsets; after `max_attempts` they are among the dead, and acked
+    take    XREADGROUP (new entries), XCLAIM (entries of an idle consumer): each gets the next offset
+    ack     XACK, and removal from `held`
+    fail    the entries of the root get the next offsets; after `max_attempts` they become dead letters and are acked
 
 Laws
-- An entry id (milliseconds-sequence) does not fit a long: offsets are our own, 1, 2, 3, ..., given in the order of taking, once.
-- Each call is one script, which Redis runs alone and whole; one that is run again because its answer was lost does no harm.
-- What is taken stays pending in the group until it is acked: after a kill the same consumer reads it again, by its offsets. What it
-  holds is claimed by another consumer of the group only when this one has asked for nothing for `claim_after`.
-- An entry that was trimmed or deleted before it was acked is an error that names it, or with `on_gap="skip"` left out and logged;
-  so is one of a dead consumer, which whoever takes over cannot read. (XAUTOCLAIM would drop it from the group, and those of the
-  living, without a word.)
+- An entry id (milliseconds-sequence) does not fit a long. Offsets are assigned here: 1, 2, 3, ..., in the order of taking, each
+  once.
+- Each call runs one Lua script, which Redis executes atomically. A script that is repeated because its answer was lost has no
+  second effect.
+- A taken entry stays pending in the group until it is acked. After a kill the same consumer reads it again, by its offset. Another
+  consumer of the group claims it only after this one has been idle for `claim_after`.
+- An entry that was trimmed or deleted before its ack raises a SourceError that names it, or with `on_gap="skip"` is skipped with a
+  warning. The same holds for an entry claimed from an idle consumer. (XAUTOCLAIM is not used: it removes deleted entries from the
+  pending list of the group silently, those of live consumers too.)
 
-How durable that is, is the server's setting (`appendonly yes`, `appendfsync always`). Cost: a script a page of 1,000 entries.
+Durability depends on the server's settings (`appendonly yes`, `appendfsync always`). Cost: one script for each page of 1,000
+entries.
 """
 
 from __future__ import annotations
@@ -50,9 +53,9 @@ __all__ = [
 
 _log = logging.getLogger("windowing.queues")
 _PAGE = 1000
-_GIVEN = {"on_gap": ("raise", "skip"), "on_invalid": ("raise", "dead")}
+_CHOICES = {"on_gap": ("raise", "skip"), "on_invalid": ("raise", "dead")}
 
-# KEYS: stream, held, facts, attempts, dead. ARGV: group, consumer, and what a script takes.
+# KEYS: stream, held, facts, attempts, dead. ARGV: group, consumer, then the arguments of the script.
 
 _FIRST = """
 return {redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES'), redis.call('HGET', KEYS[3], 'last')}
@@ -225,17 +228,17 @@ return 1
 
 
 class RedisStream(PartitionedSpout):
-    """The stream of this key, on the server at `url` (redis://, rediss://, unix://), in a consumer group; one that is not there is
-    made, from the first entry on.
+    """The stream with the key `stream` on the server at `url` (redis://, rediss://, unix://), read in a consumer group.
 
-    fields: the fields of an entry that are wanted, and `entry_id string` for its id; how texts become values: queues/messages.py.
-    consumer: who reads; what a consumer holds is its own, so each query has one of its own. claim_after: what another consumer of
-    the group has held for so long without a sign of life is taken over (None: never). max_rows, partitions, max_attempts: as of a
-    SqliteQueue. on_gap="skip": entries that were trimmed before they were acked are left out. on_invalid="dead": entries that are
-    no rows are put among the dead. patience_s: for how long an answer is waited for.
+    A group that does not exist is created at the first entry of the stream. fields: the wanted fields of an entry, and `entry_id
+    string` for its id; windowing/queues/messages.py lists how texts are converted. consumer: the name of the reader; each query
+    needs its own, because a taken entry belongs to its consumer. claim_after: entries of another consumer of the group that has
+    been idle this long are claimed (None: never). max_rows, partitions, max_attempts: as of a SqliteQueue. on_gap="skip": entries
+    that were trimmed before their ack are skipped with a warning. on_invalid="dead": entries that are not valid rows become dead
+    letters. patience_s: seconds to wait for an answer.
 
-    Raises ConfigError for what is no stream, and for a consumer of other fields or partitions; like every method, SourceError for a
-    server that cannot be reached or refuses.
+    Raises ConfigError for a key that is not a stream, and for a consumer that was created with other fields or partitions. Every
+    method raises SourceError for a server that cannot be reached or refuses.
     """
 
     def __init__(
@@ -261,8 +264,8 @@ class RedisStream(PartitionedSpout):
             if not isinstance(text, str) or not text or set(text) & set("{}"):
                 raise ConfigError(f"the {name} of a RedisStream is a text without braces, got {quote(text)}")
         for name, value in (("on_gap", on_gap), ("on_invalid", on_invalid)):
-            if value not in _GIVEN[name]:
-                raise ConfigError(f"{name} of a RedisStream is one of {_GIVEN[name]}, got {quote(value)}")
+            if value not in _CHOICES[name]:
+                raise ConfigError(f"{name} of a RedisStream is one of {_CHOICES[name]}, got {quote(value)}")
         self._schema = Schema.parse(fields)
         self.fields, self.name, self._group, self._consumer = self._schema.ddl, stream, group, consumer
         self._claim_ms = 0 if claim_after is None else as_duration_ms(claim_after, "claim_after")
@@ -280,15 +283,15 @@ class RedisStream(PartitionedSpout):
     def __repr__(self) -> str:
         return f"RedisStream({masked(self._url)!r}, {self.name!r})"
 
-    # -- for those who look into it ------------------------------------------------------------------------------------
+    # -- inspection ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return how many entries are taken and not acked."""
+        """Return the number of entries that are taken and not acked."""
         return int(self._call("ZCARD", self._keys[1]))
 
     @property
     def dead(self) -> list[tuple[str, str, dict[str, str]]]:
-        """What was given up, oldest first: entry id, component or reason, fields. On the server it is a stream."""
+        """The dead letters, oldest first: (entry id, component or reason, fields). They are stored in a stream on the server."""
         found = []
         for _, fields in self._script("return redis.call('XRANGE', KEYS[5], '-', '+')"):
             texts = {_text(name): _text(value) for name, value in _pairs(fields).items()}
@@ -305,7 +308,7 @@ class RedisStream(PartitionedSpout):
         return self._each(int(float(first[1])) - 1 if first else int(last))
 
     def latest(self) -> Offsets:
-        """Take what has come, and return the offset that was given last, for each partition."""
+        """Take the new entries, and return the offset assigned last, for each partition."""
         while True:
             taken, *rest = self._script(_LOST + _TAKE, self._claim_ms, self.identity or "", self._on_gap)
             if taken == -1:
@@ -315,7 +318,7 @@ class RedisStream(PartitionedSpout):
                 return self._each(int(rest[0]))
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of (start, end] whose offset, divided by `partitions`, leaves the partition's."""
+        """Yield the rows with offsets in (start, end] whose offset modulo `partitions` is the partition's number."""
         wanted = arrow_schema(self._schema)
         while start < end:
             found = self._script(_READ, start, end)
@@ -332,7 +335,7 @@ class RedisStream(PartitionedSpout):
                 yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
     def begin(self, query: str, end: Offsets | None) -> None:
-        """Take note who reads. Raises CheckpointError for a query whose checkpoint is older than what was acked since."""
+        """Record the query that reads. Raises CheckpointError if the checkpoint is older than the last ack."""
         facts = {_text(k): _text(v) for k, v in _pairs(self._script("return redis.call('HGETALL', KEYS[3])")).items()}
         if facts.get("identity") != self.identity:
             raise self._another()
@@ -350,11 +353,11 @@ class RedisStream(PartitionedSpout):
         self._script(_ACK, self._partitions, "", "", *self._bounds(root))
 
     def fail(self, root: Root, component: str) -> None:
-        """Give the entries of a root the next offsets; after their last attempt they are among the dead."""
+        """Assign the next offsets to the entries of a root; after their last attempt they become dead letters."""
         self._script(_FAIL, self._partitions, self._max_attempts, component, *self._bounds(root))
 
     def close(self) -> None:
-        """End the connection. The next call makes another."""
+        """Close the connection. The next call connects again."""
         found, self._open = self._open, None
         if found is not None:
             found.close()
@@ -390,7 +393,7 @@ class RedisStream(PartitionedSpout):
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def _note_lost(self, entries: int = 0, after: bytes = b"") -> None:
-        """Tell of entries that were trimmed or deleted before anybody took them. (Redis 6 does not say how many it has had.)"""
+        """Raise or log that entries were trimmed or deleted before the group read them. Redis 6 does not report their number."""
         if not entries:
             return
         what = (

@@ -1,18 +1,19 @@
-"""Spooled: a source without offsets, whose messages are put into a file first and read from there, so that they can be read again.
+"""Spooled: a replayable source from a broker without offsets; its messages are first written to a local file and read from there.
 
-    broker --take--> messages --one transaction--> the spool (a SqliteQueue, on the disk) --confirm--> the broker forgets them
+    broker --take--> messages --one transaction--> the spool (a SqliteQueue, on the disk) --confirm--> the broker deletes them
                                                       |
                                                       +--read, ack, fail--> a batch is a root, as of every queue
 
 Laws
-- The broker is told when a message is on the disk, not when its windows are done: those may be longer than a broker waits for an
-  ack (docs/decisions/0038-spool-before-ack.md). What is acked late is the row in the spool.
-- A message that is delivered again because its confirmation was lost is in the spool already, and known by its id: it is not put
-  again. One without an id is put again.
-- What cannot be put, or is no row, is not confirmed. With `on_invalid="dead"` a message that is no row is among the spool's dead.
-- The spool remembers the last million ids, and the position of a source that has one (`after`).
+- A message is confirmed to the broker once it is durable in the spool, not when its windows are done: a window may be longer than a
+  broker waits for an ack (docs/decisions/0038-spool-before-ack.md). The row in the spool is acked when its windows are done.
+- A message that is delivered again because its confirmation was lost is recognized by its id and not stored again. A message
+  without an id is stored again.
+- A message that cannot be stored, or is not a valid row, is not confirmed. With `on_invalid="dead"` a message that is not a valid
+  row becomes a dead letter of the spool.
+- The spool stores the last million ids, and the position of a source that has one (`after`).
 
-Any source fits that hands over messages until they are confirmed: RabbitMQ's queues (rabbit.py), SQS.
+A source of any broker that keeps messages until they are confirmed can be written: queues of RabbitMQ (rabbit.py), SQS.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ _PER_TAKE = 1_000
 
 
 class Message(NamedTuple):
-    """A message of a broker. body: a JSON object (queues/messages.py). id: tells it from every other one, None if nothing does."""
+    """A message of a broker. body: a JSON object (windowing/queues/messages.py). id: its unique id, None if the broker gives none."""
 
     body: bytes
     id: str | None
 
 
 class MessageSource(ABC):
-    """Subclass it for a broker: hold its address, no connection, for copies are sent to other processes.
+    """Base class for a broker. Store its address and no connection: copies of the object are sent to other processes.
 
-    fields: the columns of the rows, as in `output="word string, n long"`. name: how errors call it.
+    fields: the columns of the rows, as in `output="word string, n long"`. name: its name in error messages.
     """
 
     fields: str = ""
@@ -59,30 +60,35 @@ class MessageSource(ABC):
 
     @abstractmethod
     def take(self, limit: int, after: str | None) -> Sequence[Message]:
-        """Return what there is now, at most so many, in order; what is not confirmed may come again. after: the id of the last
-        message that is in the spool, for a source that begins behind it.
+        """Return the messages that wait now, at most `limit`, in order. Unconfirmed messages may be returned again.
+
+        after: the id of the last message in the spool, for a source that continues behind it.
         """
 
     def backlog(self) -> int | None:
-        """Return about how many messages wait now, or more; None for a source that does not know it. So many are put into the spool
-        before a batch is made of what is there: without it, whoever sends faster than they are put holds up every batch.
+        """Return about how many messages wait now, rather too many than too few; None if the source cannot count.
+
+        Before a batch begins, this many messages are moved to the spool. With None the batch waits until `take` returns no message,
+        so a fast producer can delay every batch.
         """
         return None
 
     @abstractmethod
     def confirm(self) -> None:
-        """Let the broker forget all that was taken: it is on the disk."""
+        """Confirm all taken messages to the broker; they are durable in the spool."""
 
-    def close(self) -> None:  # noqa: B027 - a source may leave it out
-        """Give back all that was taken and not confirmed, and end the connection; the next call makes another."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Return the taken, unconfirmed messages to the broker and close the connection; the next call connects again."""
 
 
 class Spooled(SqliteQueue):
-    """The messages of a source, by a spool at `log` (a local path, which all workers open; made when it is not there).
+    """The messages of a source, through a spool file at `log`: a local path that all workers open; created if it does not exist.
 
-    partitions, max_rows, max_attempts: as of a SqliteQueue. on_invalid="dead": messages that are no rows are put among the dead.
-    Raises ConfigError for a spool of another source or of other fields; like every method SourceError for a broker that cannot be
-    reached or refuses, and what a SqliteQueue raises.
+    partitions, max_rows, max_attempts: as of a SqliteQueue. on_invalid="dead": messages that are not valid rows become dead
+    letters.
+
+    Raises ConfigError for the spool of another source or of other fields. Every method raises SourceError for a broker that cannot
+    be reached or refuses, and the errors of a SqliteQueue.
     """
 
     def __init__(
@@ -115,7 +121,7 @@ class Spooled(SqliteQueue):
             )
 
     def latest(self) -> Offsets:
-        """Put what has come into the spool, and return the number that was given last, for each partition."""
+        """Move the waiting messages to the spool, and return the number assigned last, for each partition."""
         backlog = self._source.backlog()
         taken = 0
         while backlog is None or taken <= backlog:
@@ -134,7 +140,7 @@ class Spooled(SqliteQueue):
         return super().latest()
 
     def close(self) -> None:
-        """End the connection to the broker."""
+        """Close the connection to the broker."""
         self._source.close()
 
     def _put(self, messages: Sequence[Message]) -> None:

@@ -1,15 +1,15 @@
-"""PartitionedSpout: a source of rows in Python, in partitions, that can be asked for a batch again; and what drivers ask of it.
+"""PartitionedSpout: a partitioned, replayable source of rows in Python; SpoutOffsets: checks of its offsets for the drivers.
 
     partition "0"   1 2 3 4 5 6 7 8 9        offsets: whole numbers that only grow
                     ^ initial()  ^ latest()
-    a batch         (start, end] of each partition        read(partition, start, end) --> RecordBatches, the same at any time
-    no more is asked for what is at or before `end`       commit(end)
-    all that came of a batch is done and committed        ack(root), else fail(root)
-    ... of some of its tuples there are dead letters      give_up(root)
+    a batch         (start, end] of each partition        read(partition, start, end) --> RecordBatches, the same on every call
+    rows up to `end` are not read again                   commit(end)
+    all tuples of a batch are done and committed          ack(root), else fail(root)
+    ... and some of them became dead letters              give_up(root)
 
-Where it runs. LocalCluster (local/roots.py): all of it in one process. Spark (spark/spouts.py): `initial`, `latest` and `commit` in
-one Python process of the query; `read` in the executors, on copies; `begin`, `ack`, `fail` and `give_up` in the driver, of
-`submit` only. So a spout holds a path or a URL, no connection.
+LocalCluster (local/roots.py) calls all methods in one process. On Spark (spark/spouts.py) `initial`, `latest` and `commit` run in
+one Python process of the query, `read` in the executors on copies of the object, and `begin`, `ack`, `fail` and `give_up` in the
+driver, under `submit` only. So a spout stores a path or a URL, and no connection.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Offsets = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Root:
-    """A batch of a spout: the offsets (start, end] of each partition that it has taken, in batch number `batch` of the run."""
+    """One batch of a spout: the offsets (start, end] of each partition, read in batch number `batch` of the run."""
 
     batch: int
     start: Offsets
@@ -51,20 +51,22 @@ class Root:
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """The (start, end] of each partition that has given something."""
+        """The (start, end] of each partition with at least one offset in the batch."""
         found = {name: (self.start.get(name, end), end) for name, end in self.end.items()}
         return {name: bounds for name, bounds in found.items() if bounds[0] < bounds[1]}
 
 
 class PartitionedSpout(ABC):
-    """Subclass it, and give it to `submit(sources={"name": MySpout(...)})` or to `LocalCluster(topology, sources=...)`; or read it
-    alone on Spark: `MySpout(...).stream(spark)`.
+    """Base class of sources. Pass an object to `submit(sources={"name": MySpout(...)})` or `LocalCluster(topology, sources=...)`.
 
-    fields: the columns, as in `output="word string, n long"`. max_rows: how many offsets a batch takes at most (None: all there
-    are). identity: what tells this source from another one that is made in its place later, whose offsets begin anew; a checkpoint
-    remembers it, and refuses the other one (None: there is nothing to tell). A subclass that defines `ack` takes acks: a batch is
-    acked once, when every tuple that came of it has expired from its windows and what they led to is committed. After a crash it
-    may be told twice, so `ack`, `fail` and `give_up` do no harm the second time.
+    Without a topology, `MySpout(...).stream(spark)` is a streaming DataFrame.
+
+    fields: the columns, as in `output="word string, n long"`. max_rows: the maximum number of offsets in a batch (None: no limit).
+    identity: an id that changes when the source is deleted and created again, and its offsets begin again. A checkpoint stores it,
+    and a source with another identity is refused (None: no check).
+
+    A subclass that defines `ack` takes acks: a batch is acked once all its tuples have expired from their windows and the results
+    are committed. After a crash an ack may be repeated, so `ack`, `fail` and `give_up` must be idempotent.
 
     Errors of its methods end the run. Source: Trident's partitioned spouts; Spark's DataSourceStreamReader.
     """
@@ -73,48 +75,46 @@ class PartitionedSpout(ABC):
     max_rows: int | None = None
     identity: str | None = None
     streams: ClassVar[Callable[[PartitionedSpout, Any, str | None], Any] | None] = None
-    """What `stream` calls; windowing.spark sets it when it is loaded."""
+    """The function that `stream` calls; windowing.spark sets it when it is imported."""
 
     @abstractmethod
     def initial(self) -> Offsets:
-        """Return where a new query begins: the offsets before the first row. A partition that comes later begins here too."""
+        """Return where a new query begins: the offsets before the first row. A partition that is added later begins here too."""
 
     @abstractmethod
     def latest(self) -> Offsets:
-        """Return the offsets of the last rows that there are now."""
+        """Return the offsets of the last rows that exist now."""
 
     @abstractmethod
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition with offsets in (start, end], in order, with the columns of `fields`.
 
-        Until they are acked or committed: whenever it is asked, the same.
+        Every call with the same arguments yields the same rows, until they are acked or committed.
         """
 
-    def commit(self, end: Offsets) -> None:  # noqa: B027 - a spout may leave it out
-        """Take note that no more is asked for rows up to `end`. It may come one batch late, and not for the last one."""
+    def commit(self, end: Offsets) -> None:  # noqa: B027 - optional
+        """Called when rows up to `end` are not read again. The call may come one batch late, and not at all for the last batch."""
 
     def begin(self, query: str, end: Offsets | None) -> None:  # noqa: B027
-        """Take note that a run begins of the query of this name, whose checkpoint has read up to `end` (None: nothing yet).
+        """Called before the first batch of a spout that takes acks. query: its name; end: the offsets of its checkpoint, None
+        without one.
 
-        Called before the first batch, of a spout that takes acks. One that has forgotten what such a query will ask for raises
-        CheckpointError: the checkpoint was put back from an older copy, or another query has read here since. A LocalCluster is a
-        new query each time it begins, and reads what is not acked.
+        Raise CheckpointError if rows that the query will read are gone: the checkpoint is an older copy, or another query has read
+        the source since. A LocalCluster is a new query on each start, and reads all rows that are not acked.
         """
 
     def ack(self, root: Root) -> None:  # noqa: B027
-        """Forget a batch: all that came of it is done. Called only if a subclass defines it."""
+        """Delete a batch: all its tuples are done. Called only if a subclass defines it."""
 
     def fail(self, root: Root, component: str) -> None:  # noqa: B027
-        """Take note that a component has failed tuples of a batch. It is not acked any more."""
+        """Called when `component` has failed tuples of a batch. The batch will not be acked."""
 
     def give_up(self, root: Root, component: str) -> None:
-        """Take note that a batch is done, in place of `ack`: a component made dead letters of some of its tuples, and who reads
-        those is done with them. Left out, the batch is acked.
-        """
+        """Called instead of `ack` when `component` has sent some tuples of the batch to dead letters. Default: ack the batch."""
         self.ack(root)
 
     def close(self) -> None:  # noqa: B027
-        """End what is open to a server: the run is over. Whatever is called later opens it again."""
+        """Close connections at the end of the run. A later call of another method opens them again."""
 
     @property
     def takes_acks(self) -> bool:
@@ -122,9 +122,9 @@ class PartitionedSpout(ABC):
         return type(self).ack is not PartitionedSpout.ack
 
     def stream(self, spark: Any, name: str | None = None) -> Any:
-        """Return the rows as a streaming DataFrame. `name` is how the spout is called in Spark's offset log.
+        """Return the rows as a streaming DataFrame. `name` is the name of the spout in Spark's offset log.
 
-        Raises ConfigError for fields that are none, SessionError on Spark 4.1.
+        Raises ConfigError for invalid fields, SessionError on Spark 4.1.
         """
         made = PartitionedSpout.streams
         if made is None:
@@ -134,11 +134,11 @@ class PartitionedSpout(ABC):
         return made(self, spark, name)
 
 
-# -- what drivers ask --------------------------------------------------------------------------------------------------------------
+# -- for drivers -------------------------------------------------------------------------------------------------------------------
 
 
 class SpoutOffsets:
-    """What a driver knows of one spout: how it is called, and how to ask for its offsets. Every answer is checked.
+    """The offsets of one spout for a driver. Each offset that the spout returns is checked.
 
     >>> SpoutOffsets(None, "words").checked({"0": 7}, {"0": 5, "1": 1})
     {'0': 7, '1': 1}
@@ -152,15 +152,15 @@ rows were lost, or it is another source; offsets only grow
         self._spout, self._name = spout, name
 
     def initial(self) -> Offsets:
-        """Return where a new run begins."""
+        """Return the offsets where a new run begins."""
         return self.checked(self._spout.initial(), {})
 
     def newest(self, since: Offsets) -> Offsets:
-        """Return how far the source is, for a run that has read up to `since`."""
+        """Return the last offsets of the source, for a run that has read up to `since`."""
         return self.checked(self._spout.latest(), since)
 
     def begun(self, at: Offsets, newest: Offsets) -> Offsets:
-        """Return where a batch begins that follows `at`: new partitions at their initial offsets. Raises SourceError."""
+        """Return the start of the batch after `at`, with new partitions at their initial offsets. Raises SourceError."""
         new = [name for name in newest if name not in at]
         if not new:
             return at
@@ -173,7 +173,7 @@ rows were lost, or it is another source; offsets only grow
         return {**at, **{name: initial[name] for name in new}}
 
     def checked(self, found: Any, since: Offsets) -> Offsets:
-        """Return `since` with what was found. Raises SourceError for what are no offsets, and for those that went back."""
+        """Return `since` updated by `found`. Raises SourceError for invalid offsets, and for offsets below `since`."""
         plain = isinstance(found, Mapping) and all(
             isinstance(name, str) and isinstance(at, int) and not isinstance(at, bool) for name, at in found.items()
         )
@@ -191,7 +191,7 @@ rows were lost, or it is another source; offsets only grow
 
 
 def limited(start: Offsets, newest: Offsets, rows: int | None) -> dict[str, int]:
-    """Return where a batch of so many rows ends, the same number for each partition that has some.
+    """Return the end offsets of a batch of at most `rows` rows, divided equally among the partitions that have rows.
 
     >>> limited({"a": 0, "b": 0, "c": 0}, {"a": 3, "b": 7, "c": 0}, 4)
     {'a': 2, 'b': 2, 'c': 0}
@@ -204,7 +204,7 @@ def limited(start: Offsets, newest: Offsets, rows: int | None) -> dict[str, int]
 
 
 def fitted(batch: Any, schema: Schema, name: str) -> pa.RecordBatch:
-    """Return what `read` has given with the columns of its fields. Raises SourceError for columns of others."""
+    """Return a batch that `read` yielded, cast to the types of the fields. Raises SourceError for other columns or values."""
     wanted = arrow_schema(schema)
     if not isinstance(batch, pa.RecordBatch):
         raise SourceError(f"spout {name!r} gave {quote(batch)}; its read yields pyarrow RecordBatches")
@@ -233,9 +233,9 @@ def whole_number(name: str, number: Any) -> int:
 
 
 def refuse_forgotten(what: str, facts: Mapping[str, Any], query: str, end: Offsets | None) -> bool:
-    """Raise CheckpointError for a query that would miss rows of a queue; return whether it takes the queue over from another.
+    """Raise CheckpointError if a query would miss rows of a queue; return whether it takes the queue over from another query.
 
-    facts: the "query" that reads it, and up to which offsets it has "acked", by partition.
+    facts: "query", the name of the query that reads the queue, and "acked", the acked offset of each partition.
     """
     if facts.get("query") in (None, query):
         for partition, offset in facts["acked"].items():

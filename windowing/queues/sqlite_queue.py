@@ -1,14 +1,17 @@
-"""SqliteQueue: a durable queue in one SQLite file; its rows vanish when they are acked.
+"""SqliteQueue: a durable queue in one SQLite file; an ack deletes the rows.
 
     put(rows)  -->  | 4 | 5 | 6 | 7 | 8 |  --read--> a batch: a root
-                              ack(root)    removes its rows
-                              fail(root)   puts them at the end again; after `max_attempts` among the dead
+                              ack(root)    deletes its rows
+                              fail(root)   appends them again at the end; after `max_attempts` they become dead letters
 
-Laws: a number is given once, in the order of commits, also when the queue is empty in between; so offsets only grow. Each call
-is one transaction, on the disk when it returns. A second ack or fail of a root finds no rows. One queue feeds one query: a new one
-takes it over, with what is left; whoever would miss rows that are gone is refused before its first batch. A file has an identity,
-which checkpoints remember: one that is made anew in its place is another queue. Each row has a checksum, and so have the facts
-about the queue. SQL is constant text; values are bound, and kept as typed JSON, never pickle.
+Laws
+- Each row gets a number once, in commit order, also after the queue was empty. So offsets only grow.
+- Each call is one transaction, which is durable when the call returns. A second ack or fail of a root finds no rows.
+- One queue feeds one query. A new query takes it over with the remaining rows. A query that would miss deleted rows is refused
+  before its first batch.
+- A file has an identity, which checkpoints store. A file that is created again at the same path is another queue.
+- Each row has a checksum, and so has the table of facts about the queue.
+- SQL is constant text; values are bound, and stored as typed JSON, never as pickle.
 """
 
 from __future__ import annotations
@@ -53,11 +56,13 @@ _IN_RANGE = "FROM queue WHERE id > ? AND id <= ? AND id % ? = ?"
 
 
 class SqliteQueue(PartitionedSpout):
-    """A queue of rows of `fields` at `path` (local: all workers open it); made when it is not there.
+    """A queue of rows of `fields` in the file `path`, on a local disk that all workers share; created if it does not exist.
 
-    partitions: how many tasks read a batch. max_rows: rows of a batch, over all partitions. max_attempts: how often a root may
-    be failed before its rows are `dead`. Raises ConfigError for a queue of other fields or partitions; like every method,
-    SourceError for a file that is gone, in use for 30 s or cannot be written, CorruptStateError for a damaged one.
+    partitions: the number of tasks that read a batch. max_rows: the maximum number of rows of a batch, over all partitions.
+    max_attempts: after this many failures the rows of a root become dead letters.
+
+    Raises ConfigError for a queue with other fields or partitions. Every method raises SourceError for a file that is gone, locked
+    for 30 s or not writable, and CorruptStateError for a damaged one.
 
     >>> import tempfile
     >>> queue = SqliteQueue(tempfile.mkdtemp() + "/words.db", "word string, n long")
@@ -79,10 +84,10 @@ class SqliteQueue(PartitionedSpout):
                 whole_number(name, number)
         self._schema = Schema.parse(fields)
         self.path, self.fields = os.path.abspath(checked_path(path, "a queue")), self._schema.ddl
-        # A partition has one of so many numbers: of n offsets it has n / partitions rows.
+        # A partition has every `partitions`-th number: n offsets of it are n / partitions rows.
         self.max_rows = None if max_rows is None else max_rows * partitions
         self._partitions, self._max_attempts = partitions, max_attempts
-        with self._told():
+        with self._translated_errors():
             if not os.path.exists(self.path):
                 make_whole(Path(self.path), self._fill)
             elif os.path.getsize(self.path) == 0:
@@ -95,10 +100,10 @@ class SqliteQueue(PartitionedSpout):
                     )
         self.identity = facts["identity"]
 
-    # -- for those who fill it and look into it -------------------------------------------------------------------------
+    # -- filling and inspection ----------------------------------------------------------------------------------------
 
     def put(self, rows: Iterable[Any]) -> int:
-        """Append rows (tuples, or dicts by name), all or none; return how many. Any process may call it."""
+        """Append rows (tuples, or dicts by name) in one transaction; return their number. Any process may call it."""
         try:
             values = [(1, encode_value(row_of(row, self._schema, "queue"))) for row in rows]
         except (RowError, TypeError) as problem:
@@ -108,7 +113,7 @@ class SqliteQueue(PartitionedSpout):
         return len(values)
 
     def __len__(self) -> int:
-        """Return how many rows are not acked."""
+        """Return the number of rows that are not acked."""
         with self._opened() as (db, _):
             (count,) = db.execute("SELECT count(*) FROM queue").fetchone()
         return int(count)
@@ -120,7 +125,7 @@ class SqliteQueue(PartitionedSpout):
 
     @property
     def dead(self) -> list[tuple[Any, ...]]:
-        """The rows that were given up, oldest first."""
+        """The rows of the dead letters, oldest first."""
         with self._opened() as (db, _):
             return [self._decoded(*row) for row in db.execute("SELECT id, component, row, crc FROM dead ORDER BY id")]
 
@@ -133,15 +138,15 @@ class SqliteQueue(PartitionedSpout):
             return self._each(int(facts["last"]) if first is None else first - 1)
 
     def latest(self) -> Offsets:
-        """Return the number that was given last, for each partition."""
+        """Return the number assigned last, for each partition."""
         with self._opened() as (_, facts):
             return self._each(int(facts["last"]))
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of (start, end] whose number, divided by `partitions`, leaves the partition's."""
+        """Yield the rows with numbers in (start, end] whose number modulo `partitions` is the partition's."""
         wanted = arrow_schema(self._schema)
         while True:
-            with self._opened() as (db, _):  # page by page: whoever reads holds up those who write
+            with self._opened() as (db, _):  # page by page, because a reader blocks writers
                 bounds = (start, end, self._partitions, int(partition), _ROWS_PER_BATCH)
                 found = db.execute(f"SELECT id, attempt, row, crc {_IN_RANGE} ORDER BY id LIMIT ?", bounds).fetchall()
             if not found:
@@ -152,9 +157,9 @@ class SqliteQueue(PartitionedSpout):
             start = found[-1][0]
 
     def begin(self, query: str, end: Offsets | None) -> None:
-        """Take note who reads. Raises CheckpointError for a query whose checkpoint is older than what was acked since.
+        """Record the query that reads. Raises CheckpointError if the checkpoint is older than the last ack.
 
-        Cost: the file is read once, so that damage is seen before the first batch.
+        Cost: reads the whole file once, to find damage before the first batch.
         """
         with self._transaction() as (db, facts):
             (sound,) = db.execute("PRAGMA quick_check(1)").fetchone()
@@ -162,11 +167,11 @@ class SqliteQueue(PartitionedSpout):
                 raise self._damaged(sound)
             known = {"query": facts.get("query"), "acked": json.loads(facts.get("acked", "{}"))}
             if refuse_forgotten(f"the queue {self.path}", known, query, end):
-                facts["acked"] = "{}"  # what another query has acked is not missing: this one has never asked for it
+                facts["acked"] = "{}"  # rows acked by the previous query were never read by this one
             facts["query"] = query
 
     def ack(self, root: Root) -> None:
-        """Remove the rows of a root. Cost: one transaction."""
+        """Delete the rows of a root. Cost: one transaction."""
         with self._transaction() as (db, facts):
             acked: dict[str, int] = json.loads(facts.get("acked", "{}"))
             acked |= {name: max(end, acked.get(name, end)) for name, (_, end) in root.ranges.items()}
@@ -174,7 +179,7 @@ class SqliteQueue(PartitionedSpout):
             self._remove(db, root)
 
     def fail(self, root: Root, component: str) -> None:
-        """Put the rows of a root at the end, in their order, for another attempt; after their last they are among the dead."""
+        """Append the rows of a root again, in their order, for another attempt; after their last attempt they become dead letters."""
         with self._transaction() as (db, facts):
             found: list[tuple[int, int, bytes, int]] = []
             for bounds in self._bounds(root):
@@ -194,7 +199,7 @@ class SqliteQueue(PartitionedSpout):
         facts["last"] = str(last + len(rows))
 
     def _to_dead_letters(self, db: sqlite3.Connection, facts: dict[str, str], rows: list[tuple[str, bytes]]) -> None:
-        """Put rows that were never in the queue among the dead, each with its reason, under numbers of their own."""
+        """Store rows that were never in the queue as dead letters, each with its reason and a number of its own."""
         last = int(facts["last"])
         db.executemany(
             "INSERT INTO dead VALUES (?, ?, ?, ?)", (_summed(last + 1 + at, *row) for at, row in enumerate(rows))
@@ -218,7 +223,7 @@ class SqliteQueue(PartitionedSpout):
             db.execute(statement)
 
     def _adopt(self, db: sqlite3.Connection, facts: dict[str, str]) -> None:
-        """Give a new file its facts, and the file of an earlier version its checksums."""
+        """Write the facts of a new file, and add checksums to the file of an earlier version."""
         self._fill(db)
         if "identity" in facts:
             return
@@ -255,17 +260,17 @@ class SqliteQueue(PartitionedSpout):
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
-        """Have the file open, never a new one, and the facts about the queue."""
-        with self._told():
+        """Open the existing file, and read the facts about the queue."""
+        with self._translated_errors():
             where = f"{Path(self.path).as_uri()}?mode=rw"
             with closing(sqlite3.connect(where, uri=True, timeout=_WAIT_S, isolation_level=None)) as db:
-                db.text_factory = lambda text: text.decode(errors="surrogateescape")  # checksums see the damage
+                db.text_factory = lambda text: text.decode(errors="surrogateescape")  # the checksums find damaged text
                 make_durable(db, _WAIT_S)
                 yield db, self._facts(db)
 
     @contextmanager
     def _transaction(self, adopt: bool = False) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
-        """Do what is inside wholly, and on the disk, or not at all; changed facts are kept."""
+        """Run the body in one durable transaction; changed facts are stored."""
         with self._opened() as (db, _):
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -283,8 +288,8 @@ class SqliteQueue(PartitionedSpout):
                 raise
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what SQLite and the file system say into a sentence."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Raise errors of SQLite and of the file system as SourceError or CorruptStateError."""
         try:
             yield
         except sqlite3.Error as problem:
@@ -302,7 +307,7 @@ class SqliteQueue(PartitionedSpout):
             raise SourceError(
                 f"the queue {self.path} {what}, then start again; it holds what it held before"
             ) from problem
-        except UnicodeDecodeError as problem:  # in the text of SQLite's own error, which quotes the damaged schema
+        except UnicodeDecodeError as problem:  # raised for the text of SQLite's error, which quotes the damaged schema
             raise self._damaged("its schema cannot be read") from problem
         except OSError as problem:
             raise SourceError(
@@ -317,7 +322,7 @@ class SqliteQueue(PartitionedSpout):
 
 
 def _summed(number: int, with_it: Any, row: bytes) -> tuple[int, Any, bytes, int]:
-    """Return a row of a table with its checksum: over its number, its attempt or component, and its content."""
+    """Return a row of a table with its checksum over its number, its attempt or component, and its content."""
     return number, with_it, row, zlib.crc32(row, zlib.crc32(f"{number} {with_it} ".encode(errors="surrogateescape")))
 
 
