@@ -1,21 +1,21 @@
-"""The command line: `windowing COMMAND`, or `python -m windowing COMMAND`; docs/reference/command_line.md shows each.
+"""The command line: `windowing COMMAND`, or `python -m windowing COMMAND`; docs/reference/command_line.md has an example of each.
 
-    new NAME                 bolts, a test and a job to start from            templates.py
-    check FILE               all mistakes, without Spark                      loading.py
-    explain FILE:BOLT        what windows do with some rows                   local/time_line.py
-    run FILE:TOPOLOGY        in one process, with a screen of its components  running.py
+    new NAME                 writes a project: bolts, a test and a job        templates.py
+    check FILE               reports all mistakes, without Spark              loading.py
+    explain FILE:BOLT        draws the windows of some rows                   local/time_line.py
+    run FILE:TOPOLOGY        in one process, with a table of its components   running.py
     ui FILE:TOPOLOGY         the same, with a page for a browser              running.py
     ui CHECKPOINT            a page of a query that another process runs      stored.py
-    doctor                   is all there that Spark needs                    doctor.py
-    status CHECKPOINT        what lies in a query's checkpoint                stored.py
+    doctor                   checks the installation and runs a small query   doctor.py
+    status CHECKPOINT        prints the content of a query's checkpoint       stored.py
     rescale OLD NEW          a checkpoint with another number of tasks         spark/rescaling.py
     states STORE             partitions, fences and rows of Trident states    stored.py
-    replay CASES             recorded cases, compared                         here
-    simulate                 seeds of the simulator                           testing/simulator.py
+    replay CASES             compares recorded cases                          here
+    simulate                 runs seeds of the simulator                      testing/simulator.py
 
-A file of cases has one JSON object a line, in the format of `windowing/testing/replay.py`, with the `events` to be compared.
-Exit code: 0 where all is well, 1 where what was looked at is not (a case differs, a mistake was found, a run failed), 2 where a
-file or an option is wrong. A mistake of the user is a sentence; what data shows is escaped.
+A file of cases has one JSON object per line, in the format of `windowing/testing/replay.py`, with the expected `events`.
+Exit code: 0 for success, 1 if the command ran and the result is bad (a case differs, a mistake was found, a run failed), 2 for an
+invalid file or option. A mistake of the user is printed as a sentence; text from data is escaped.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _NEEDED = ("length", "slide", "event_time", "stateful", "clock_start_ms", "ops",
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What came of one case; `difference` is None where it agrees."""
+    """The result of one case; `difference` is None if the events agree."""
 
     name: str
     mix: str
@@ -83,7 +83,7 @@ class _Verdict:
 @click.group(cls=CommandGroup)
 @click.version_option(package_name="windowing")
 def commands() -> None:
-    """Windowed bolts and topologies: start, check, explain, run, and look at what is stored."""
+    """Windowed bolts and topologies: create, check, explain and run them, and inspect what is stored."""
 
 
 @commands.command("replay")
@@ -95,7 +95,7 @@ def commands() -> None:
 def replay_command(
     context: click.Context, files: tuple[Path, ...], semantics: str | None, batched: bool, show: int
 ) -> None:
-    """Replay the recorded cases of FILES (.jsonl or .jsonl.gz) and compare the events they cause with the recorded ones."""
+    """Replay the recorded cases of FILES (.jsonl or .jsonl.gz) and compare the resulting events with the recorded ones."""
     asked: dict[str, Any] = {} if semantics is None else {"semantics": semantics}
     if batched:
         asked["batched"] = True
@@ -111,7 +111,7 @@ def replay_command(
 
 
 def _cases(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the cases of a file with their names, or stop with a sentence."""
+    """Yield the cases of a file with their names. Raises UsageError for a file that cannot be read."""
     with _opened(file) as lines:
         try:
             for number, line in enumerate(lines, start=1):
@@ -143,9 +143,9 @@ def _judge(name: str, case: Mapping[str, Any], asked: Mapping[str, Any]) -> _Ver
     except WindowingError as problem:
         raise click.UsageError(f"{name} is no recorded case: {problem.args[0]}") from problem
     try:
-        return _Verdict(name, _mix(case), _difference(replay(operations), case["events"]))
+        return _Verdict(name, _window_kind(case), _difference(replay(operations), case["events"]))
     except WindowingError as error:
-        return _Verdict(name, _mix(case), f"cannot be replayed: {error}")
+        return _Verdict(name, _window_kind(case), f"cannot be replayed: {error}")
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
         raise click.UsageError(f"{name} is no recorded case: {type(problem).__name__}: {problem}") from problem
 
@@ -159,7 +159,7 @@ def _difference(found: list[Any], recorded: list[Any]) -> str | None:
     return f"recorded {len(recorded)} events, now {len(found)}"
 
 
-def _mix(case: Mapping[str, Any]) -> str:
+def _window_kind(case: Mapping[str, Any]) -> str:
     length, slide = ("Count" if "count" in case[part] else "Duration" for part in ("length", "slide"))
     return f"{length} / {slide}, {'event' if case['event_time'] else 'processing'} time"
 
@@ -185,7 +185,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class _Seconds(click.FloatRange):
-    """A number of seconds; `nan` and `inf`, which Python reads as floats, are none."""
+    """A finite number of seconds; `nan` and `inf`, which Python reads as floats, are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds: float = super().convert(value, param, ctx)
@@ -197,7 +197,7 @@ def _console() -> Console:
 
 
 def _plain_table(title: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
-    """Return a table of data, which is shown as it is: no markup, no escapes of a terminal."""
+    """Return a table whose cells are plain text: no markup, no terminal escapes."""
     table = Table(*headings, title=Text(safe(title)))
     for row in rows:
         table.add_row(*(Text(safe(str(cell))) for cell in row))
@@ -218,7 +218,7 @@ def new_command(name: str) -> None:
 @click.argument("file", type=_FILE)
 @click.pass_context
 def check_command(context: click.Context, file: Path) -> None:
-    """Say all mistakes in what FILE declares, without Spark: bolts, topologies, a function `topology` that returns one."""
+    """Report all mistakes in the declarations of FILE, without Spark: bolts, topologies, a function `topology` that returns one."""
     module = module_of(file)
     found = declared_in(module)
     maker = getattr(module, "topology", None)
@@ -226,17 +226,17 @@ def check_command(context: click.Context, file: Path) -> None:
         try:
             found["topology()"] = called(maker, str(file))
         except WindowingError as problem:
-            _tell_mistakes("topology()", list(getattr(problem, "problems", ())) or [str(problem)])
+            _print_mistakes("topology()", list(getattr(problem, "problems", ())) or [str(problem)])
             context.exit(1)
     if not found:
         raise CommandRefused(f"{file} declares no bolt, spout or topology; mark a function with @windowed_bolt, say")
     wrong = {name: mistakes_of(value) for name, value in found.items()}
     for name, mistakes in wrong.items():
-        _tell_mistakes(name, mistakes)
+        _print_mistakes(name, mistakes)
     context.exit(1 if any(wrong.values()) else 0)
 
 
-def _tell_mistakes(name: str, mistakes: list[str]) -> None:
+def _print_mistakes(name: str, mistakes: list[str]) -> None:
     click.echo(safe(f"{name}: {'no mistake found' if not mistakes else f'{len(mistakes)} found'}"))
     for mistake in mistakes:
         click.echo(safe(f"  - {mistake}"))
@@ -249,9 +249,9 @@ def _tell_mistakes(name: str, mistakes: list[str]) -> None:
 @click.option("--png", type=_FILE, help="The same as PNG (extra draw).")
 @click.option("--drain/--no-drain", default=True, show_default=True, help="Flush the last windows at the end.")
 def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path | None, drain: bool) -> None:
-    """Draw what a windowed bolt does with the rows of a JSON file: a list of rows, or of lists of rows (batches).
+    """Draw the windows of a windowed bolt for the rows of a JSON file: a list of rows, or a list of lists of rows (batches).
 
-    Without a file the settings of its windows are shown.
+    Without a file, print the settings of its windows.
     """
     bolt = loaded(target)
     if rows is None:
@@ -275,7 +275,7 @@ def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path 
 @click.option("--show", default=0, help="How many rows of each output to print at the end.")
 @click.pass_context
 def run_command(context: click.Context, target: str, rows: Path | None, for_seconds: float | None, show: int) -> None:
-    """Run a topology in one process, with a screen of its components: until its input is over, or for some time."""
+    """Run a topology in one process, with a table of its components, until its input ends or for some time."""
     topology = topology_of(target)
     batches = None if rows is None else _batches_of(rows)
     span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
@@ -300,9 +300,9 @@ def run_command(context: click.Context, target: str, rows: Path | None, for_seco
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of 127.0.0.1; a free one if left out.")
 @click.option("--keep", is_flag=True, help="Keep the page when the run is over, until Ctrl-C.")
 def ui_command(target: str, rows: Path | None, for_seconds: float | None, port: int, keep: bool) -> None:
-    """Run a topology in one process with a page of it for a browser of this machine; the page only shows.
+    """Run a topology in one process and serve a read-only page of it for a browser on this machine.
 
-    Of a CHECKPOINT, a folder, it shows the query on Spark that another process runs there, as of some seconds ago.
+    For a CHECKPOINT, a folder, serve a page of the query on Spark that another process runs there; it is some seconds behind.
     """
     if Path(target).is_dir():
         if rows is not None:
@@ -334,7 +334,7 @@ def _show_query(checkpoint: Path, for_seconds: float | None, port: int) -> None:
 
 
 def _batches_of(file: Path) -> dict[str, list[list[Any]]]:
-    """Return the batches of each InputSpout; a row that is a list is its values in order."""
+    """Return the batches of each InputSpout; a row that is a list is converted to a tuple of values in order."""
     found = json_of(file)
     batched = isinstance(found, dict) and all(
         isinstance(batches, list) and all(isinstance(batch, list) for batch in batches) for batches in found.values()
@@ -351,7 +351,7 @@ def _batches_of(file: Path) -> dict[str, list[list[Any]]]:
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--tasks", "by_task", is_flag=True, help="The numbers of each task.")
 def status_command(checkpoint: Path, by_task: bool) -> None:
-    """Show what the checkpoint of a query on Spark says of itself; reads files only, also beside the running query."""
+    """Print the content of the checkpoint of a query on Spark; reads files only, also while the query runs."""
     table = Table(show_header=False, box=None)
     for title, text in read_checkpoint(checkpoint):
         table.add_row(Text(title), Text(safe(text)))
@@ -383,7 +383,7 @@ def status_command(checkpoint: Path, by_task: bool) -> None:
 def rescale_command(
     old: str, new: str, given: tuple[str, ...], before: str | None, after: str | None, partitions: int | None
 ) -> None:
-    """Make a checkpoint NEW with other numbers of tasks of the checkpoint OLD of a stopped query, and close OLD."""
+    """Create a checkpoint NEW with other numbers of tasks from the checkpoint OLD of a stopped query, and close OLD."""
     if bool(given) == bool(before and after) or bool(before) != bool(after):
         raise click.UsageError("give --tasks, or for a Trident topology --before and --after")
     tasks = _tasks(given) if given else None
@@ -419,7 +419,7 @@ def _tasks(given: tuple[str, ...]) -> int | dict[str, int]:
 @commands.command("states")
 @click.argument("store")
 def states_command(store: str) -> None:
-    """Show partitions, fences and rows of the Trident states in a SQLite file, or a database of PostgreSQL; read-only."""
+    """Print partitions, fences and rows of the Trident states in a SQLite file or a PostgreSQL database; read-only."""
     if store.startswith(("postgresql://", "postgres://")):
         rows = read_postgres_states(store)
         store = masked(store)
@@ -441,7 +441,7 @@ def states_command(store: str) -> None:
 @click.option("--query/--no-query", default=True, show_default=True, help="Run ten rows on Spark.")
 @click.pass_context
 def doctor_command(context: click.Context, query: bool) -> None:
-    """Look whether all is there that Spark needs, and say what to do."""
+    """Check that everything Spark needs is installed, and print how to fix what is missing."""
     bad = False
     for finding in diagnose(query):
         sign = {True: "ok ", False: "NO ", None: " - "}[finding.good]
@@ -457,7 +457,7 @@ def doctor_command(context: click.Context, query: bool) -> None:
 @click.option("--processes", default=1, type=click.IntRange(min=1), help="How many processes share them.")
 @click.pass_context
 def simulate_command(context: click.Context, seeds: int, start: int, processes: int) -> None:
-    """Run whole Trident topologies under seeded faults; a seed that fails is printed, shrunk."""
+    """Run whole Trident topologies under seeded faults; print a seed that fails, shrunk."""
     from windowing.testing import simulator
 
     context.exit(simulator.main(["--seeds", str(seeds), f"--start={start}", "--processes", str(processes)]))

@@ -1,4 +1,4 @@
-"""`windowing doctor`: what is installed, whether Spark can run here, and a query of ten rows as the proof."""
+"""`windowing doctor`: checks the installed packages and Java, and runs a query of ten rows on Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _JAVA = 17
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at; `good` is None where it is not needed."""
+    """The result of one check; `good` is None if the item is optional. to_do: how to fix it."""
 
     what: str
     found: str
@@ -35,7 +35,9 @@ class Finding(NamedTuple):
 
 
 def diagnose(query: bool) -> Iterator[Finding]:
-    """Yield what is found; `query`: run ten rows on Spark at the end, if all before is good. Cost: a JVM start."""
+    """Yield the result of each check. query: at the end run ten rows on Spark, if all required checks are good.
+    Cost: a JVM start.
+    """
     python = ".".join(map(str, sys.version_info[:3]))
     yield Finding("Python", python, sys.version_info >= (3, 11), "install Python 3.11 or later")
     yield _package("windowing", "install the library", True)
@@ -88,7 +90,7 @@ def _java() -> Finding:
 
 
 def _ten_rows() -> Finding:
-    """Run ten rows through a windowed bolt on Spark and compare them with a run in one process."""
+    """Run ten rows through a windowed bolt on Spark and compare the output with a run in one process."""
     from windowing.cli.ten_rows import sums_of_three
     from windowing.local import run_local
     from windowing.spark import MemorySink, session, windowed

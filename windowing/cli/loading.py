@@ -1,9 +1,9 @@
-"""What the commands share: loading a user's file, and telling a mistake in a line.
+"""Common parts of the commands: loading of a user's file, and error messages.
 
 Laws
-- A user's mistake is a sentence and an exit code, never a traceback: 1 where what was asked for was done and the answer is bad, 2
-  where it cannot be done as asked. An error of the user's own file is shown with its file and line.
-- Nothing of the data, or of a message, reaches the terminal unescaped.
+- A user's mistake gives a sentence and an exit code, never a traceback: 1 if the command ran and the result is bad, 2 if it cannot
+  run. An error raised by the user's own file is shown with its file and line.
+- Text from data and messages is escaped before it is printed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class CommandRefused(click.ClickException):
-    """What was asked for cannot be done as asked."""
+    """The command cannot run as given. Exit code 2."""
 
     exit_code = 2
 
@@ -52,13 +52,13 @@ class CommandRefused(click.ClickException):
 
 
 class CommandFailed(CommandRefused):
-    """What was asked for was done, and the answer is bad."""
+    """The command ran, and the result is bad. Exit code 1."""
 
     exit_code = 1
 
 
 class CommandGroup(click.Group):
-    """Tells errors of the library as sentences."""
+    """Prints errors of the library as sentences."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -70,12 +70,12 @@ class CommandGroup(click.Group):
 
 
 def safe(text: str) -> str:
-    """Return text for a terminal: its lines, with what cannot be printed escaped."""
+    """Return text for a terminal: its lines, with unprintable characters escaped."""
     return "\n".join(printable(line, 100_000) for line in text.split("\n"))
 
 
 def module_of(file: Path) -> ModuleType:
-    """Run a user's file as a module. Raises CommandRefused with the file and line of its own error."""
+    """Run a user's file as a module. Raises CommandRefused with the file and line of an error that it raises."""
     if not file.is_file():
         raise CommandRefused(f"there is no file {quote(str(file))}; give the path of a Python file")
     path = file.resolve()
@@ -91,12 +91,12 @@ def module_of(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as problem:
         del sys.modules[name]
-        raise CommandRefused(f"{_place(problem, path)}: {_what(problem)}") from problem
+        raise CommandRefused(f"{_location(problem, path)}: {_description(problem)}") from problem
     return module
 
 
-def _place(problem: BaseException, file: Path) -> str:
-    """Return file and line of an error: the last place in the user's folder."""
+def _location(problem: BaseException, file: Path) -> str:
+    """Return file and line of an error: those of the innermost frame in the user's folder."""
     if isinstance(problem, SyntaxError) and problem.filename:
         return f"{problem.filename}:{problem.lineno}"
     frames = traceback.extract_tb(problem.__traceback__)
@@ -104,7 +104,7 @@ def _place(problem: BaseException, file: Path) -> str:
     return f"{own[-1].filename}:{own[-1].lineno}" if own else str(file)
 
 
-def _what(problem: BaseException) -> str:
+def _description(problem: BaseException) -> str:
     if isinstance(problem, WindowingError):
         return str(problem)
     if isinstance(problem, SyntaxError):
@@ -113,7 +113,7 @@ def _what(problem: BaseException) -> str:
 
 
 def loaded(target: str) -> Any:
-    """Return what FILE:NAME names."""
+    """Return the object that FILE:NAME names. Raises CommandRefused."""
     path, colon, name = target.rpartition(":")
     if not colon or not path or not name:
         raise CommandRefused(f"{quote(target)} names no component; write FILE:NAME, for example bolts.py:count_words")
@@ -125,8 +125,11 @@ def loaded(target: str) -> Any:
 
 
 def topology_of(target: str) -> Topology | TridentTopology:
-    """Return the topology that FILE:NAME names: a Topology, its builder, a TridentTopology, or a
-    function that returns one of them."""
+    """Return the topology that FILE:NAME names.
+
+    NAME is a Topology, its builder, a TridentTopology, or a function that returns one of them. Raises CommandRefused for another
+    object.
+    """
     found = loaded(target)
     if callable(found) and not isinstance(found, type | Topology | TopologyBuilder | TridentTopology):
         found = called(found, target)
@@ -140,18 +143,18 @@ def topology_of(target: str) -> Topology | TridentTopology:
 
 
 def called(function: Any, target: str) -> Any:
-    """Call a user's function without arguments."""
+    """Call a user's function without arguments. Raises CommandRefused with the file and line of an error that it raises."""
     try:
         return function()
     except WindowingError:
         raise
     except Exception as problem:
         file = Path(getattr(getattr(function, "__code__", None), "co_filename", target)).resolve()
-        raise CommandRefused(f"{_place(problem, file)}: {_what(problem)}") from problem
+        raise CommandRefused(f"{_location(problem, file)}: {_description(problem)}") from problem
 
 
 def declared_in(module: ModuleType) -> dict[str, Any]:
-    """Return what a module declares, by its name: bolts, spouts, topologies and their builders."""
+    """Return the declarations of a module by name: bolts, spouts, topologies and their builders."""
     return {
         name: value for name, value in vars(module).items() if not name.startswith("_") and _is_declared(value, module)
     }
@@ -174,7 +177,7 @@ def _accepted(read: Any, value: Any) -> bool:
 
 
 def mistakes_of(value: Any) -> list[str]:
-    """Return the mistakes of one component or topology, a sentence for each; of a component alone what its declaration says."""
+    """Return the mistakes of one component or topology, one sentence each. A component alone is checked by its declaration only."""
     try:
         if isinstance(value, TopologyBuilder):
             value = value.build()
@@ -186,7 +189,7 @@ def mistakes_of(value: Any) -> list[str]:
 
 
 def json_of(file: Path) -> Any:
-    """Return the JSON of a file: one document, or one a line (.jsonl)."""
+    """Return the JSON of a file: one document, or one document per line (.jsonl). Raises CommandRefused."""
     try:
         text = file.read_text(encoding="utf-8")
         return (

@@ -1,6 +1,6 @@
-"""`windowing run`: a topology in one process, with a screen of its components; plain lines where the output is no terminal.
+"""`windowing run`: runs a topology in one process, with a table of its components; without a terminal, the table is printed once.
 
-The numbers are those of `ClusterMetrics` (local/metrics.py); the screen is drawn from them four times a second, beside the run.
+The numbers are those of `ClusterMetrics` (local/metrics.py). On a terminal the table is drawn four times per second during the run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HEADINGS = (
 def run_on_screen(
     topology: Topology | TridentTopology, batches: Any, span: Duration | None, console: Console
 ) -> ClusterResult | TridentResult:
-    """Run a topology and show it meanwhile; return the result. Raises BoltError, FailedException."""
+    """Run a topology with a table of its components; return the result. Raises BoltError, FailedException."""
     made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
     with made(topology, batches=batches) as cluster:  # type: ignore[arg-type]  # each is given its own kind
         metrics = ClusterMetrics(cluster)
@@ -63,7 +63,10 @@ def run_on_screen(
 def run_on_page(
     topology: Topology | TridentTopology, batches: Any, span: Duration | None, port: int, opened: Callable[[str], None]
 ) -> tuple[ClusterResult | TridentResult, LivePage]:
-    """Run a topology with a page of it, which is still there when it ends; `opened` is told where. Raises as `run_on_screen`."""
+    """Run a topology and serve a page of it, which stays open after the run. Raises as `run_on_screen`.
+
+    opened: called with the URL of the page before the run.
+    """
     made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
     with made(topology, batches=batches) as cluster:  # type: ignore[arg-type]  # each is given its own kind
         drawn = topology if isinstance(topology, Topology) else topology.build()
@@ -77,13 +80,13 @@ def run_on_page(
 
 
 def screen(metrics: ClusterMetrics) -> Table:
-    """Return the table of a cluster's components as it is now."""
+    """Return the current table of a cluster's components."""
     run = metrics.now()
     return components_table(run, f"topology {run.name}", _summary(metrics.cluster))
 
 
 def components_table(run: RunMetrics, title: str, caption: str = "", by_task: bool = False) -> Table:
-    """Return the table of the components of a run, or of their tasks."""
+    """Return the table of the components of a run; with `by_task` one row per task."""
     table = Table(title=Text(safe(title)), caption=Text(safe(caption)))
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading == "component" else "right")
@@ -114,12 +117,12 @@ def _watermark(found: TaskMetrics) -> str:
         return ""
     try:
         return f"{datetime.fromtimestamp(found.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-    except (OverflowError, ValueError):  # a timestamp of the user's that is no time of Python's
+    except (OverflowError, ValueError):  # a timestamp outside the range of Python's datetime
         return str(found.watermark_ms)
 
 
 def phases_line(run: RunMetrics) -> str:
-    """Return how long the last batch took, and its longest phases; nothing of a run without batches.
+    """Return the duration of the last batch and of its longest phases; empty for a run without batches.
 
     >>> phases = {"triggerExecution": 950.0, "addBatch": 800.0, "walCommit": 9.0}
     >>> phases_line(RunMetrics(name="words", at_ms=5, tasks=(), batch=7, phases=phases))

@@ -1,14 +1,15 @@
-"""`windowing status` and `windowing states`: what lies in a checkpoint and in a store, read beside whoever writes there.
+"""`windowing status` and `windowing states`: read a checkpoint or a store, also while a query writes to it.
 
-    <checkpoint>/windowing/definition.json, query.json                   this library's, written whole, by renaming
-    <checkpoint>/windowing/drained.json, rescaled.json, rescaling.json   how it was closed, or that it is half made
-    <checkpoint>/windowing/metrics.json                                  the numbers of its last run, as of some seconds ago
+    <checkpoint>/windowing/definition.json, query.json                   of this library, replaced atomically by a rename
+    <checkpoint>/windowing/drained.json, rescaled.json, rescaling.json   how it was closed, or that a rescale has not ended
+    <checkpoint>/windowing/metrics.json                                  metrics of the last run, some seconds old
     <checkpoint>/windowing/acks/                                         the ledger of roots (spark/acks.py)
-    <checkpoint>/metadata, offsets/N, commits/N                          Spark's: the query; batch N was begun, was committed
+    <checkpoint>/metadata, offsets/N, commits/N                          of Spark: the query; batch N was begun, was committed
     a store in SQLite: tables <state> and <state>_fences                 rows and fences of Trident states
 
-Nothing is written or made, and locked no longer than a read takes: files are read as they are, SQLite's are opened read-only, and
-so is a transaction of PostgreSQL. What only Spark's state store knows, the states of bolts, is not here, and is refused by name.
+Nothing is written or created, and no lock is held longer than a read: SQLite files are opened read-only, and PostgreSQL is read in
+a read-only transaction. The states of bolts are in Spark's state store, which only Spark can read; a checkpoint given as a store of
+states is refused.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _RESCALED = (
     ("rescaled.json", "to", "rescaled", "into {}, which goes on in its place"),
     ("rescaling.json", "from", "half made", "a rescale of {} into it has not ended; call it again"),
 )
-"""Files of `rescale` (spark/rescaling.py), and what is said of a checkpoint that has them."""
+"""Files of `rescale` (spark/rescaling.py): file, field with the other checkpoint, title and text of the line that is printed."""
 
 
 def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
-    """Return what a checkpoint of a query on Spark says of itself, as (title, text) lines. Refuses another folder."""
+    """Return the content of a query's checkpoint as (title, text) lines. Raises CommandRefused for another folder."""
     if not folder.is_dir():
         raise CommandRefused(
             f"there is no folder {folder}; give the checkpoint= of a query, on a file system of this machine"
@@ -75,24 +76,25 @@ def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
 
 
 def metrics_in(folder: Path) -> RunMetrics | None:
-    """Return the numbers that the last run has left in a checkpoint, None where it left none. Refuses a damaged file."""
-    found = _left(folder)
+    """Return the metrics that the last run stored in a checkpoint, None without any. Raises CommandFailed for a damaged file."""
+    found = _stored_metrics(folder)
     return None if found is None else found[0]
 
 
 def page_of(folder: Path, port: int) -> LivePage:
-    """Serve the page of a query that another process runs, or has run, from what it leaves in its checkpoint. Refuses a folder
-    without it.
+    """Serve the page of a query that another process runs, or has run, from the metrics in its checkpoint.
+
+    Raises CommandRefused for a folder that is not a checkpoint or has no metrics. port: 0 for a free one.
     """
     read_checkpoint(folder)
-    found = _left(folder)
+    found = _stored_metrics(folder)
     if found is None:
         raise CommandRefused(
             f"{folder} has no numbers yet: a query writes them some seconds after its first batch; try again then"
         )
 
     def now() -> RunMetrics:
-        last = _left(folder)
+        last = _stored_metrics(folder)
         if last is None:
             raise CommandRefused(f"{folder} has no numbers any more: somebody has removed windowing/metrics.json")
         return last[0]
@@ -100,7 +102,7 @@ def page_of(folder: Path, port: int) -> LivePage:
     return serve_page(now, found[1], port)
 
 
-def _left(folder: Path) -> tuple[RunMetrics, Drawing] | None:
+def _stored_metrics(folder: Path) -> tuple[RunMetrics, Drawing] | None:
     file = folder / "windowing" / "metrics.json"
     found = _json(file)
     if found is None:
@@ -112,7 +114,7 @@ def _left(folder: Path) -> tuple[RunMetrics, Drawing] | None:
 
 
 class _AckFiles:
-    """The folder of the ledger, as `AckLog` reads it."""
+    """The folder of the ledger, with the interface that `AckLog` reads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -131,7 +133,7 @@ class _AckFiles:
 
 
 def _acks(folder: Path, committed: int) -> Iterator[tuple[str, str]]:
-    """Yield how many roots wait for their acks, where spouts take acks."""
+    """Yield the number of roots that wait for their acks, if the query has spouts with acks."""
     if not folder.is_dir():
         return
     try:
@@ -142,7 +144,7 @@ def _acks(folder: Path, committed: int) -> Iterator[tuple[str, str]]:
     try:
         ledger = AckLog.in_folder(_AckFiles(folder)).ledger(committed)
     except (WindowingError, OSError) as problem:
-        # A running query may have replaced records by a snapshot meanwhile.
+        # A running query may replace records by a snapshot between two reads.
         yield "acks outstanding", f"cannot be read now: {problem}"
         return
     yield "acks outstanding", f"{len(ledger.open)} roots, after batch {committed}"
@@ -167,7 +169,7 @@ def _definition(found: Any) -> Iterator[tuple[str, str]]:
 
 
 def _parts(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the spouts, bolts and states of a stored topology; parts of another shape are left out."""
+    """Yield the spouts, bolts and states of a stored topology; parts in an unknown format are left out."""
     for name, *_ in _lists(plan.get("spouts")) + _lists(plan.get("streams")):
         yield "spout", str(name)
     for depth, level in enumerate(_lists(plan.get("levels")), start=1):
@@ -197,7 +199,7 @@ def _windows_of(fixed: Any) -> str:
 
 
 def _json(file: Path) -> Any:
-    """Return the JSON of a file, None where it is not there; a file that is damaged is a sentence."""
+    """Return the JSON of a file, None if it does not exist. Raises CommandFailed for a damaged file."""
     try:
         return json.loads(file.read_bytes())
     except FileNotFoundError:
@@ -215,7 +217,7 @@ def _batches(folder: Path) -> set[int]:
 
 
 def _time_of(file: Path) -> str:
-    """Return when a batch was planned, as Spark's log says it; empty where it does not."""
+    """Return the time when a batch was planned, from Spark's offset log; empty if it has none."""
     try:
         at_ms = json.loads(file.read_text(encoding="utf-8").split("\n")[1])["batchTimestampMs"]
     except (OSError, ValueError, KeyError, IndexError, TypeError):
@@ -229,9 +231,9 @@ def _time_of(file: Path) -> str:
 
 
 def read_postgres_states(url: str) -> list[tuple[str, str, str, str, str]]:
-    """Return the same of the states in a database of PostgreSQL, in one read-only transaction, which makes and locks nothing.
+    """Return the lines of `read_states` for a PostgreSQL database, read in one read-only transaction.
 
-    Raises CommandRefused where the extra is missing, CommandFailed for what the server says. Cost: a count of each partition.
+    Raises CommandRefused if the extra is not installed, CommandFailed for errors of the server. Cost: a count of each partition.
     """
     try:
         from windowing.stores.postgres import stored_states
@@ -247,7 +249,8 @@ def read_postgres_states(url: str) -> list[tuple[str, str, str, str, str]]:
 def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
     """Return (state, partition, rows, last batch and attempt, kind) of each partition in a SQLite file of Trident states.
 
-    Raises CommandRefused for a file that is none, or cannot be read now. Cost: a count of the rows of each partition.
+    Raises CommandRefused for a path that is not a file, CommandFailed for a file that cannot be read. Cost: a count of the rows of
+    each partition.
     """
     if path.is_dir() and ((path / "windowing").is_dir() or (path / "offsets").is_dir()):
         raise CommandRefused(

@@ -1,4 +1,4 @@
-"""What `windowing new NAME` writes: bolts, some rows, a test and a job, which run as they are."""
+"""The files that `windowing new NAME` writes: bolts, some rows, a test and a job, which run unchanged."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ _FILES = {"bolts.py": _BOLTS, "rows.json": _ROWS, "batches.json": _BATCHES, "tes
 
 
 def write_project(folder: Path) -> list[Path]:
-    """Write the files into a new folder and return their paths. Raises CommandRefused where there is something already."""
+    """Write the files into a new folder and return their paths. Raises CommandRefused if the folder exists."""
     if not folder.name.isidentifier():
         raise CommandRefused(f"{folder.name!r} is no name for a job; take letters, digits and _, for example my_job")
     if folder.exists():

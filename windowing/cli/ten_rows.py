@@ -1,4 +1,4 @@
-"""The bolt of `windowing doctor`, in a module of its own, which Spark's workers import."""
+"""The bolt of `windowing doctor`, in a module of its own because Spark's workers import it."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ __all__ = [
 
 @tumbling(seconds(3), timestamp="at", output="ends long, total long")
 def sums_of_three(window: Any) -> tuple[int, int]:
-    """Return the end of a window of three seconds and the sum of its rows."""
+    """Return the end of a window of three seconds and the sum of `n` over its rows."""
     return window.end_timestamp, sum(row.n for row in window)

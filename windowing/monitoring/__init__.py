@@ -1,6 +1,6 @@
-"""Monitoring: the numbers of a run for Prometheus and OpenTelemetry; a page of it.
+"""Monitoring: metrics of a run for Prometheus and OpenTelemetry, and a live page of it.
 
-A *source* is what `query.metrics` or `ClusterMetrics(cluster).now` is: a function without arguments that returns RunMetrics. Names,
+A *source* is a function without arguments that returns RunMetrics, such as `query.metrics` or `ClusterMetrics(cluster).now`. Names,
 kinds and units are those of the table in docs/operate/monitor.md, the same in one process and on Spark.
 """
 

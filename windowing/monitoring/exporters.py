@@ -1,8 +1,7 @@
-"""Exporters: the numbers of runs, asked for when Prometheus or OpenTelemetry asks; nothing is kept here, and no thread is started
-but that of `serve_prometheus`.
+"""Exporters of metrics to Prometheus and OpenTelemetry. Metrics are computed on each read and not cached.
 
-Extras: `windowing[prometheus]`, `windowing[opentelemetry]`; each is loaded only where it is used. A source that fails is logged and
-left out of that answer: a number that cannot be had must not end a query.
+Extras: `windowing[prometheus]`, `windowing[opentelemetry]`; each is imported on first use. Only `serve_prometheus` starts a thread.
+A source that raises is logged and left out of that answer: a failing metric must not end a query.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ def _require_sources(sources: tuple[Source, ...], call: str) -> None:
 
 
 class PrometheusCollector:
-    """What a registry of prometheus_client asks for the numbers of these runs.
+    """A collector of prometheus_client for the metrics of these runs.
 
-    `REGISTRY.register(PrometheusCollector(query.metrics))` adds them to what your process serves already. Two runs need two
-    names. Raises ConfigError for what is no source. Cost of a scrape: O(tasks) for each run.
+    `REGISTRY.register(PrometheusCollector(query.metrics))` adds them to the metrics that your process already serves. Two runs need
+    two names. Raises ConfigError for an argument that is not callable. Cost of a scrape: O(tasks) for each run.
     """
 
     def __init__(self, *sources: Source) -> None:
@@ -57,7 +56,7 @@ class PrometheusCollector:
         self._sources = sources
 
     def collect(self) -> Iterator[Any]:
-        """Yield a family for each metric, as prometheus_client wants it."""
+        """Yield one metric family for each metric. prometheus_client calls it on each scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         kinds = {MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily}
@@ -72,9 +71,9 @@ class PrometheusCollector:
 
 
 def serve_prometheus(*sources: Source, port: int = 9464) -> Callable[[], None]:
-    """Serve the numbers on http://127.0.0.1:<port>/metrics, on loopback only; return what ends that. Raises ConfigError.
+    """Serve the metrics on http://127.0.0.1:<port>/metrics; return a function that stops the server. Raises ConfigError.
 
-    Needs the extra `prometheus`. On a machine of a cluster an agent of Prometheus on the same machine takes them from there.
+    Needs the extra `prometheus`. The server listens on loopback only: on a cluster, run a Prometheus agent on the same machine.
     """
     from prometheus_client import CollectorRegistry, start_http_server
 
@@ -96,17 +95,17 @@ def serve_prometheus(*sources: Source, port: int = 9464) -> Callable[[], None]:
 
 
 def export_to_opentelemetry(*sources: Source, provider: MeterProvider | None = None) -> None:
-    """Make an observable instrument of each metric, which a reader of OpenTelemetry asks at its own pace. Raises ConfigError.
+    """Create an observable instrument for each metric, which an OpenTelemetry reader reads at its own interval. Raises ConfigError.
 
-    provider: the global one if left out. Needs the extra `opentelemetry`, and of its SDK what exports where you want it. Names are
-    those of Prometheus without `_total`; labels are attributes.
+    provider: the global one by default. Needs the extra `opentelemetry`, and an exporter of its SDK. Names are those of Prometheus
+    without `_total`; labels are attributes.
     """
     from opentelemetry.metrics import Observation, get_meter
 
     _require_sources(sources, "export_to_opentelemetry")
     meter = get_meter("windowing", meter_provider=provider)
 
-    def asked(metric: Metric) -> Callable[[Any], Iterable[Observation]]:
+    def callback_of(metric: Metric) -> Callable[[Any], Iterable[Observation]]:
         def observe(_: Any) -> Iterable[Observation]:
             return [
                 Observation(sample.value, dict(zip(metric.labels, sample.labels, strict=True)))
@@ -119,7 +118,7 @@ def export_to_opentelemetry(*sources: Source, provider: MeterProvider | None = N
     for metric in METRICS:
         make = meter.create_observable_counter if metric.kind is MetricKind.COUNTER else meter.create_observable_gauge
         unit = "s" if metric.unit.startswith("seconds") else f"{{{metric.unit}}}"
-        make(f"{PREFIX}{metric.name}", callbacks=[asked(metric)], unit=unit, description=_help(metric))
+        make(f"{PREFIX}{metric.name}", callbacks=[callback_of(metric)], unit=unit, description=_help(metric))
 
 
 def _help(metric: Metric) -> str:

@@ -1,16 +1,15 @@
-"""The page of a run: the topology drawn with numbers on its edges, watermark and lag over time, the last windows, what was late.
+"""The live page of a run: the topology with counts on its edges, watermark and lag over time, the last windows, late tuples.
 
-    sampler thread --source() once a second--> PageState: history, the picture's numbers --JSON--> /events (server-sent events)
+    sampler thread --source() once a second--> PageState: history, counts --JSON--> /events (server-sent events)
     browser        <-- /, /page.js, /page.css, from this package: no build step, no network
 
-Nothing on the page changes anything: there are only GET requests, and none of them has a parameter.
+The page is read-only: there are only GET requests, and none of them has a parameter.
 
 Laws
-- The server listens on 127.0.0.1 only, and answers only requests whose Host names this machine: a name that an attacker's DNS
-  points here is refused. No answer may be read by another origin (no CORS header), and a request that a browser says comes from
-  another site is refused.
-- What data shows is text: the page puts it into text nodes, and its content security policy runs no script but page.js.
-- A source that fails, or a browser that is slow or gone, ends nothing of the run.
+- The server listens on 127.0.0.1 only, and answers only requests whose Host names this machine, which stops DNS rebinding. No
+  answer is readable by another origin (no CORS header), and a request that the browser marks as from another site is refused.
+- Text from data goes into text nodes, and the content security policy allows no script but page.js.
+- A failing source, or a slow or closed browser, does not affect the run.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _HEADERS = {
 
 
 class LivePage:
-    """A page that is served. url: what to open. A context manager: leaving it ends the page, and nothing of the run."""
+    """A served page. url: its address. A context manager: leaving it stops the server; the run goes on."""
 
     def __init__(self, state: _PageState, server: _PageServer) -> None:
         self._state, self._server = state, server
@@ -63,7 +62,7 @@ class LivePage:
             threading.Thread(target=server.serve_forever, name="windowing-page", daemon=True),
             threading.Thread(target=state.sample, name="windowing-page-sampler", daemon=True),
         ]
-        state.take()  # whoever opens the page at once finds numbers
+        state.take()  # the first request already has metrics
         for thread in self._threads:
             thread.start()
 
@@ -90,11 +89,12 @@ class LivePage:
 def serve_page(
     source: Callable[[], RunMetrics], drawn: Topology | ExecutionPlan | Drawing | None = None, port: int = 0
 ) -> LivePage:
-    """Serve the page of a run on 127.0.0.1; `query.ui()` does it for a query on Spark.
+    """Serve the page of a run on 127.0.0.1; `query.ui()` calls it for a query on Spark.
 
-    source: what returns the numbers, `ClusterMetrics(cluster).now`, say. drawn: what is drawn, a topology or a plan; the components
-    alone if left out. port: 0 takes a free one. Whoever can log in on this machine can read the page, and with it some of the
-    data. Raises ConfigError for a port that cannot be had. Cost: the source is asked once a second; O(tasks) for each browser.
+    source: the function that returns the metrics, for example `ClusterMetrics(cluster).now`. drawn: a topology or a plan to draw;
+    without it, only the components are drawn. port: 0 for a free one. Every user of this machine can read the page, and with it
+    some of the data. Raises ConfigError for a source that is not callable, and for a port that cannot be opened. Cost: one call of
+    the source per second; O(tasks) per second for each browser.
     """
     if not callable(source):
         raise ConfigError(
@@ -110,14 +110,15 @@ def serve_page(
     return LivePage(state, server)
 
 
-# -- what is drawn ---------------------------------------------------------------------------------------------------------------
+# -- the drawing -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Boxes, and edges with where their number is: (component, stream, None), or (None, None, component) for what it executed.
+    """Boxes and edges of the picture. An edge has the location of its count: (component, stream, None) for the tuples emitted on a
+    stream, (None, None, component) for the tuples that a component executed.
 
-    Plain data, so that another process can be handed it.
+    Plain data, so that it can be sent to another process.
     """
 
     boxes: Sequence[Mapping[str, Any]] = ()
@@ -125,7 +126,7 @@ class Drawing:
 
     @classmethod
     def of(cls, drawn: Topology | ExecutionPlan | Drawing | None) -> Drawing:
-        """Return what a page draws: of nothing the components alone."""
+        """Return the drawing of a topology or plan; for None an empty one, so that the page draws only the components."""
         if drawn is None or isinstance(drawn, Drawing):
             return drawn or cls()
         boxes = [{"name": box.name, "lines": list(box.lines), "shape": box.shape} for box in drawn.boxes()]
@@ -152,7 +153,7 @@ class Drawing:
         return cls(boxes, edges)
 
     def edges_now(self, found: Mapping[str, TaskMetrics]) -> list[dict[str, Any]]:
-        """Return the edges, each with the number on it, None where nobody knows that."""
+        """Return the edges with their current counts, None for an unknown count."""
         return [{**edge, "count": self._count(edge["count"], found)} for edge in self.edges]
 
     def _count(self, where: Sequence[str | None], found: Mapping[str, TaskMetrics]) -> int | None:
@@ -163,11 +164,11 @@ class Drawing:
         return None if each is None else each.emitted.get(stream or "", 0)
 
 
-# -- what is shown ---------------------------------------------------------------------------------------------------------------
+# -- the state of the page -------------------------------------------------------------------------------------------------------
 
 
 class _PageState:
-    """What the page shows, as of the last second; `now` is JSON."""
+    """The content of the page, sampled once a second; `now` is JSON."""
 
     def __init__(self, source: Callable[[], RunMetrics], drawing: Drawing) -> None:
         self._source, self._drawing = source, drawing
@@ -176,19 +177,19 @@ class _PageState:
         self.now = json.dumps({"name": "", "problem": "nothing was counted yet"})
 
     def sample(self) -> None:
-        """Ask the source again and again, until the page is closed."""
+        """Call the source once a second until the page is closed."""
         while not self.over.wait(_EVERY_S):
             self.take()
 
     def take(self) -> None:
-        """Ask the source once."""
+        """Call the source once and update `now`."""
         try:
-            self.now = json.dumps(self._shown(self._source()))
+            self.now = json.dumps(self._as_json(self._source()))
         except Exception as problem:
             _log.warning("the page cannot have the numbers: %s", describe_error(problem))
             self.now = json.dumps({"name": "", "problem": describe_error(problem)})
 
-    def _shown(self, run: RunMetrics) -> dict[str, Any]:
+    def _as_json(self, run: RunMetrics) -> dict[str, Any]:
         found = run.components()
         at_ms = int(time.time() * 1000)
         for name, each in found.items():
@@ -220,7 +221,7 @@ def _component(found: TaskMetrics) -> dict[str, Any]:
 
 
 class _PageServer(ThreadingHTTPServer):
-    """One thread for each browser; `readers` limits how many events are sent to."""
+    """One thread for each browser; `readers` limits the number of open event streams."""
 
     daemon_threads = True
     block_on_close = False
@@ -230,11 +231,11 @@ class _PageServer(ThreadingHTTPServer):
         super().__init__(address, _PageHandler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that went away."""
+        """Ignore errors of closed connections."""
 
 
 class _PageHandler(BaseHTTPRequestHandler):
-    """Answers GET of the page's files, of /now and of /events; everything else is refused."""
+    """Answers GET requests for the page's files, /now and /events; refuses all others."""
 
     server: _PageServer
     server_version, sys_version = "windowing", ""
@@ -255,7 +256,7 @@ class _PageHandler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such page\n")
 
     def _is_ours(self) -> bool:
-        """Whether the request names this machine and its port, and does not come from another site."""
+        """Return whether the request names this machine and its port, and does not come from another site."""
         port = self.server.server_address[1]
         hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
         site = self.headers.get("Sec-Fetch-Site", "none")
@@ -278,7 +279,7 @@ class _PageHandler(BaseHTTPRequestHandler):
                 self.wfile.write(event)
                 self.wfile.flush()
         except OSError:
-            return  # the browser has gone
+            return  # the browser has closed the connection
         finally:
             self.server.readers.release()
 
@@ -307,4 +308,4 @@ class _PageHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Write nothing: the page is asked each second."""
+        """Log nothing: the page requests data every second."""

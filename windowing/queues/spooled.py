@@ -43,7 +43,7 @@ _PER_TAKE = 1_000
 
 
 class Message(NamedTuple):
-    """A message of a broker. body: a JSON object (windowing/queues/messages.py). id: its unique id, None if the broker gives none."""
+    """A message of a broker. body: a JSON object (windowing/queues/messages.py). id: a unique id, None if the broker gives none."""
 
     body: bytes
     id: str | None

@@ -179,7 +179,7 @@ class SqliteQueue(PartitionedSpout):
             self._remove(db, root)
 
     def fail(self, root: Root, component: str) -> None:
-        """Append the rows of a root again, in their order, for another attempt; after their last attempt they become dead letters."""
+        """Append the rows of a root again, in order, for another attempt; after their last attempt they become dead letters."""
         with self._transaction() as (db, facts):
             found: list[tuple[int, int, bytes, int]] = []
             for bounds in self._bounds(root):
