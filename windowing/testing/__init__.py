@@ -1,12 +1,12 @@
-"""Helpers for tests of your own, and the proofs of this library that you can run yourself.
+"""Helpers for your own tests, and tests of this library that you can run yourself.
 
     check_counts(counts)     no tuple of a bolt is missing: in = shown + pending + late + skipped
-    check_ids(fed, shown)    the same by ids: each tuple has exactly one fate
-    Watch(cluster)           listens to what the spouts of a LocalCluster are told
-    replay(case)             what a recorded case (plain JSON) gives on the machines of this library
+    check_ids(fed, shown)    the same by ids: each tuple has exactly one outcome
+    Watch(cluster)           checks every ack and fail that the spouts of a LocalCluster receive
+    replay(case)             the events of a recorded case (plain JSON) on the machines of this library
 
-Two modules are loaded by their names, `from windowing.testing import strategies`, for `import windowing.testing` is to load no
-optional package, and `python -m windowing.testing.simulator` no module twice:
+Two modules are imported by name, `from windowing.testing import strategies`. `import windowing.testing` must not import an optional
+package, and `python -m windowing.testing.simulator` must not import a module twice.
 
     strategies               Hypothesis strategies for windows and whole cases (needs hypothesis)
     simulator                Trident under seeded faults in virtual time: Scenario, simulate, run_seeds

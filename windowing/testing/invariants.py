@@ -1,13 +1,13 @@
-"""Invariants: what holds in every run, whatever fails, checked from outside; one module for every kind of test.
+"""Invariants that hold in every run under any fault, checked from outside; used by all kinds of tests.
 
 | name            | invariant                                                                        | checked by                 |
 |-----------------|----------------------------------------------------------------------------------|----------------------------|
 | nothing lost    | in == shown + pending + on the side stream + skipped, as numbers and by tuple    | `check_counts`, `check_ids` |
-| acked xor failed | each tree hears one of both, once; an ack only when none of its tuples is left   | `Watch`                    |
-| no silent drop  | whatever is on no stream is counted: late, skipped, a dead letter, or an error    | `check_counts`, `Watch`    |
+| acked xor failed | each tree is acked or failed, once; it is acked only when none of its tuples is left | `Watch`                |
+| no silent drop  | a tuple that is on no stream is counted: late, skipped, a dead letter, or an error | `check_counts`, `Watch`  |
 
-All raise AssertionError with what was found. `Watch` looks at a LocalCluster as it runs; the others take plain data, so that a
-Spark job's metrics and outputs are checked by the same lines.
+All checks raise AssertionError with the values found. `Watch` observes a running LocalCluster; the others take plain data, so they
+also check the metrics and outputs of a Spark job.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
 
 
 def check_counts(counts: Mapping[str, int], over: bool = False) -> None:
-    """Assert that the counts of one bolt leave no tuple out; `over`: the input has ended, so nothing is pending.
+    """Assert that the counts of one bolt account for every tuple; `over`: the input has ended, so nothing is pending.
 
-    `counts` has in, shown, pending, late, skipped, and may have expired, as executors and the metrics of a query give them.
+    counts: in, shown, pending, late, skipped, and optionally expired, as executors and the metrics of a query report them.
 
     >>> check_counts({"in": 5, "shown": 2, "pending": 1, "late": 1, "skipped": 1})
     """
@@ -56,31 +56,32 @@ def check_ids(
     skipped: Iterable[Hashable] = (),
     pending: Iterable[Hashable] = (),
 ) -> None:
-    """Assert that each tuple that was fed, known by an id of its own, has exactly one fate; `shown` may repeat ids.
+    """Assert that each fed tuple, identified by a unique id, has exactly one outcome; `shown` may repeat ids.
 
     >>> check_ids(fed=[1, 2, 3], shown=[1, 1, 2], late=[3])
     """
-    fates = [("shown", set(shown)), ("late", list(late)), ("skipped", list(skipped)), ("pending", list(pending))]
-    found = Counter(id for _, ids in fates for id in ids)
+    outcomes = [("shown", set(shown)), ("late", list(late)), ("skipped", list(skipped)), ("pending", list(pending))]
+    found = Counter(id for _, ids in outcomes for id in ids)
     wanted = Counter(fed)
     assert max(wanted.values(), default=1) == 1, "ids of tuples that were fed repeat; give each its own"
     lost, made = wanted - found, found - wanted
-    where = {id: [name for name, ids in fates if id in ids] for id in [*lost, *made][:10]}
+    where = {id: [name for name, ids in outcomes if id in ids] for id in [*lost, *made][:10]}
     assert found == wanted, f"tuples with no fate: {sorted(map(repr, lost))[:10]}; with too many: {where}"
 
 
 class Watch:
-    """Watches what the spouts of a cluster hear. Make it before the first step; `check` after any step, `finish` at the end.
+    """Checks the acks and fails of a cluster's spouts. Create it before the first step; `check` after any step, `finish` at the
+    end.
 
-    It knows of trees only what anybody can see: the messages to the spouts, and which tuples still lie in an inbox or a window.
-    Tuples that a bolt keeps for itself are seen only if the bolt's attribute `held` has them. Cost of `check`: O(tuples).
+    It uses only the messages to the spouts and the tuples in inboxes and windows. Tuples that a bolt stores itself are included
+    only if the bolt lists them in its attribute `held`. Cost of `check`: O(tuples).
     """
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self.heard: dict[int, Acked | Failed] = {}
         self._letters = 0
-        """How many of the acked trees are those of dead letters."""
+        """Number of acked trees whose root is a dead letter."""
         for spout in cluster.task_set.spouts:
             self._listen(spout)
 
@@ -102,7 +103,7 @@ class Watch:
         spout.handle = heard  # type: ignore[method-assign]
 
     def check(self) -> None:
-        """Assert what holds between any two steps."""
+        """Assert the invariants that hold between any two steps."""
         result = self._cluster.result
         for counts in result.counts.values():
             check_counts(counts)
@@ -123,7 +124,7 @@ class Watch:
         assert not early, f"tuples of acked trees are left: {early[:3]}"
 
     def finish(self, messages: int) -> None:
-        """Assert what holds when a run is over: each of `messages` was acked or is a dead letter, and nothing is held."""
+        """Assert the invariants of a finished run: each of `messages` was acked or is a dead letter, and nothing is held."""
         self.check()
         result = self._cluster.result
         dead = sum(letter.is_message for letter in result.dead_letters)
@@ -150,7 +151,7 @@ class Watch:
 
 
 def _check_kept(task: Task) -> None:
-    """Let the machines of a task that outlives its process check themselves."""
+    """Run the `check` of the machines of a checkpointed task."""
     if isinstance(task, CheckpointedWindowTask | StatefulBoltTask):
         task.stateful.check()
     if isinstance(task, RecoveredWindowTask):
@@ -160,7 +161,7 @@ def _check_kept(task: Task) -> None:
 
 
 def _deliveries(data: Any) -> Iterator[Delivery]:
-    """Yield every tuple in plain data, once for each place it is in."""
+    """Yield every tuple in plain data, once for each occurrence."""
     if isinstance(data, Delivery):
         yield data
     elif isinstance(data, Mapping):

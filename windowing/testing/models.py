@@ -1,13 +1,13 @@
-"""LosslessModel: the slow and obvious model of the lossless windows, against which the fast engine is tested.
+"""LosslessModel: a slow, obviously correct model of the lossless windows, against which the engine is tested.
 
     W is the watermark, -infinity at the start and +infinity after a drain.
     A window is `(end - length, end]`; an end e is passed in the watermark advance with `before < e <= now`.
 
-Each rule is a small function whose docstring is the sentence of docs/concepts/windows.md; it scans all tuples ever accepted:
-O(n^2), without cleverness, and without any code of the engine. LosslessModel puts the rules in order:
+Each rule is a small function whose docstring is the sentence of docs/concepts/windows.md. It scans all tuples ever accepted, in
+O(n^2), and uses no code of the engine. LosslessModel applies the rules in order:
 
-    W rises; number and fire, each key for itself; show the firings in (reference, first arrival of the key)
-    order, new and expired against the last window of the key; expire what no later firing can hold; forget keys.
+    W rises; number and fire each key; emit the firings in (reference, first arrival of the key) order, with new and
+    expired relative to the key's last window; expire tuples that no later firing can hold; forget keys.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ModelFiring = tuple[int, "list[ModelRow]"]
 
 
 class ModelMix(StrEnum):
-    """What a window is counted in: its length / its slide, D for Duration and C for Count."""
+    """The units of a window, length / slide: D for Duration, C for Count."""
 
     DURATION_DURATION = "D/D"
     COUNT_COUNT = "C/C"
@@ -51,7 +51,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelWindow:
-    """A window as declared: length and slide are tuples or milliseconds, as the mix says."""
+    """A declared window: length and slide are in tuples or milliseconds, depending on the mix."""
 
     mix: ModelMix
     length: int
@@ -64,32 +64,34 @@ class ModelWindow:
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """All that is known of one key (of the task, where nothing is keyed), since its first accepted tuple."""
+    """All data of one key (of the task, without keys), since its first accepted tuple."""
 
     first_arrival: int
     rows: list[ModelRow] = field(default_factory=list)  # every tuple ever accepted
     numbered: list[ModelRow] = field(default_factory=list)  # number n is numbered[n - 1]
     among: set[int] = field(default_factory=set)  # Count/Duration: arrivals of the tuples of a fired end, shown or not
-    last_window: list[ModelRow] = field(default_factory=list)  # what the last fired window held
+    last_window: list[ModelRow] = field(default_factory=list)  # tuples of the last fired window
     expired: set[int] = field(default_factory=set)  # arrivals
-    repeats: int = 0  # Count/Duration with repeat: ends of this turn without a new tuple
+    repeats: int = 0  # Count/Duration with repeat: ends of this advance without a new tuple
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
 def first_end(window: ModelWindow, timestamp: int) -> int:
-    """Time windows end at multiples of the slide, also before 1970; an `offset` shifts them: the first >= timestamp."""
+    """The first window end >= timestamp: ends are multiples of the slide, also before 1970, shifted by `offset`."""
     return timestamp + (window.offset_ms - timestamp) % window.slide
 
 
 def ends_that_hold(window: ModelWindow, timestamp: int) -> range:
-    """Window = `(end - length, end]`: the ends in `[timestamp, timestamp + length)`; maybe none, if slide > length."""
+    """The ends of the windows `(end - length, end]` that hold the timestamp: those in `[timestamp, timestamp + length)`; none is
+    possible if slide > length.
+    """
     return range(first_end(window, timestamp), timestamp + window.length, window.slide)
 
 
 def first_end_to_pass(window: ModelWindow, timestamp: int, before: float) -> int:
-    """Ends are passed in ascending order once <= W: the first one >= timestamp that is still to be passed."""
+    """Ends are passed in ascending order once <= W: the first end >= timestamp that is not yet passed."""
     return first_end(window, timestamp if before < timestamp else int(before) + 1)
 
 
@@ -98,7 +100,7 @@ def first_end_to_pass(window: ModelWindow, timestamp: int, before: float) -> int
 
 @dataclass(slots=True)
 class WatermarkModel:
-    """The largest timestamp and the last sign of life (a clock) of each stream, or of each (stream, source) pair."""
+    """The largest timestamp and the clock of the last tuple of each stream, or of each (stream, source) pair."""
 
     streams: Sequence[str]
     lag_ms: int
@@ -108,7 +110,7 @@ class WatermarkModel:
     seen: dict[tuple[str, Any], tuple[int, int]] = field(default_factory=dict)
 
     def offer(self, stream: str, source: Any, timestamp: int, clock_ms: int) -> None:
-        """The largest timestamp seen: late tuples count too, future ones must not be offered."""
+        """Update the largest timestamp: late tuples count too, tuples too far in the future must not be offered."""
         if stream not in self.streams:
             raise ValueError(f"stream must be one of {list(self.streams)}, got {stream!r}; declare it in event_time")
         pair = (stream, source if self.by_source else None)
@@ -118,8 +120,8 @@ class WatermarkModel:
     def turn(self, before: float, clock_ms: int) -> float:
         """The minimum over the input streams (or pairs) of the largest timestamp, minus the lag; it never falls.
 
-        It is -infinity until every declared stream has shown a tuple. A silent stream stops holding it back after
-        `idle_timeout_ms`; if all are silent it stays as it is.
+        It is -infinity until every declared stream has had a tuple. A silent stream is ignored after `idle_timeout_ms`; if all are
+        silent the watermark does not change.
         """
         signs: list[tuple[float, int]] = list(self.seen.values())
         signs += [(-math.inf, self.clock_start_ms) for s in self.streams if all(s != seen for seen, _ in self.seen)]
@@ -127,15 +129,15 @@ class WatermarkModel:
         return max(before, min(awake) - self.lag_ms) if awake else before
 
     def is_idle(self, last_seen_ms: int, clock_ms: int) -> bool:
-        """Idle at clock c: the last tuple came at clock t with `c - t >= idle_timeout`."""
+        """Idle at clock c: the last tuple arrived at clock t with `c - t >= idle_timeout`."""
         return self.idle_timeout_ms is not None and clock_ms - last_seen_ms >= self.idle_timeout_ms
 
 
 def is_late(window: ModelWindow, timestamp: int, watermark: float) -> bool:
     """*Late*: timestamp < W; for Duration/Duration also a tuple whose windows have all been passed.
 
-    `lateness="window"`: late only when all ends that can hold it have passed, whatever W; a tuple no end can hold is
-    late when ts < W.
+    `lateness="window"`: late only when all ends that can hold it have passed, whatever W is; a tuple that no window
+    can hold is late when ts < W.
     """
     if window.mix is not ModelMix.DURATION_DURATION:
         return timestamp < watermark
@@ -172,7 +174,7 @@ def fire_count_slide(window: ModelWindow, queue: Queue, before: float, now: floa
 def firing_of_number(window: ModelWindow, queue: Queue, n: int, last: int) -> ModelFiring:
     """C/C holds numbers in `(n-N, n]`; D/C numbers <= n with a timestamp in `(ref-L, ref]`.
 
-    `last` is n, or less where a drain fires what would have come at n with what there is.
+    `last` is n, or the highest number if a drain fires the window of n before tuple n has arrived.
     """
     reference = queue.numbered[last - 1].timestamp
     if window.mix is ModelMix.COUNT_COUNT:
@@ -181,7 +183,7 @@ def firing_of_number(window: ModelWindow, queue: Queue, n: int, last: int) -> Mo
 
 
 def fire_partial(window: ModelWindow, queue: Queue) -> list[ModelFiring]:
-    """A drained Count slide, if numbers are left after the last multiple of K, fires once more with what there is."""
+    """A drained Count slide with numbers after the last multiple of K fires once more, with those tuples."""
     highest = len(queue.numbered)
     if highest % window.slide == 0:
         return []
@@ -210,7 +212,7 @@ def fire_count_duration(window: ModelWindow, queue: Queue, before: float, now: f
 def repeated_ends(window: ModelWindow, queue: Queue, before: float, now: float, fresh: list[int]) -> Sequence[int]:
     """A repeated window fires at every end passed once any tuple has timestamp <= end.
 
-    In a drain only until every accepted tuple has been among those of a fired end. The gap is measured, not walked.
+    In a drain only until every accepted tuple was in a fired window. The number of ends is computed, not counted.
     """
     first = first_end_to_pass(window, min(queue.rows).timestamp, before)
     if now == math.inf:
@@ -224,7 +226,7 @@ def repeated_ends(window: ModelWindow, queue: Queue, before: float, now: float, 
 
 
 def refuse_repeats(window: ModelWindow, queues: Iterable[Queue]) -> None:
-    """A window, of a key where there are keys, is repeated at most `max_repeats` times in a turn, then it is an error."""
+    """A window (of a key, with keys) is repeated at most `max_repeats` times in one advance; more raises ValueError."""
     repeats = max((queue.repeats for queue in queues), default=0)
     if repeats > window.max_repeats:
         raise ValueError(f"max_repeats must not be exceeded in a turn, got {repeats} > {window.max_repeats}")
@@ -239,12 +241,12 @@ FIRE = {
 
 
 def fire(window: ModelWindow, queue: Queue, before: float, now: float) -> list[ModelFiring]:
-    """Windows are numbered and fired only inside a turn that raises W from `before` to `now`; no tuples, no window."""
+    """Windows are numbered and fired only in an advance that raises W from `before` to `now`; an empty window does not fire."""
     return FIRE[window.mix](window, queue, before, now)
 
 
 def fire_rest(window: ModelWindow, queue: Queue, before: float) -> list[ModelFiring]:
-    """`drain()`: W becomes infinite; D/D and C/D fire by the table, a Count slide then fires the partial window."""
+    """`drain()`: W becomes infinite; D/D and C/D fire the due windows, a Count slide then fires the partial window."""
     firings = fire(window, queue, before, math.inf)
     if window.mix in (ModelMix.COUNT_COUNT, ModelMix.DURATION_COUNT):
         firings += fire_partial(window, queue)
@@ -252,7 +254,9 @@ def fire_rest(window: ModelWindow, queue: Queue, before: float) -> list[ModelFir
 
 
 def show(queue: Queue, rows: list[ModelRow]) -> tuple[list[ModelRow], list[ModelRow]]:
-    """New = tuples of this firing that the last fired window did not hold; expired = those of the last not in this."""
+    """New = tuples of this firing that the last fired window did not hold; expired = tuples of the last window that are not in this
+    one.
+    """
     new = [row for row in rows if row not in queue.last_window]
     expired = [row for row in queue.last_window if row not in rows]
     queue.last_window = rows
@@ -268,10 +272,10 @@ def next_multiple(window: ModelWindow, queue: Queue) -> int:
 
 
 def is_certain(window: ModelWindow, queue: Queue, row: ModelRow, watermark: float) -> bool:
-    """A tuple expires in the turn in which it becomes certain that no later firing can hold it.
+    """A tuple expires in the advance in which it becomes certain that no later firing can hold it.
 
-    D/D, its last end has passed (a skipped one: W has reached it); C/C, its number <= next multiple of K - N; D/C,
-    ts <= timestamp of the highest number - L; C/D, N newer tuples have been among those of a fired end.
+    D/D, its last end has passed (a skipped tuple: W has reached its timestamp); C/C, its number <= next multiple of K - N; D/C, ts
+    <= timestamp of the highest number - L; C/D, N newer tuples have been in fired windows.
     """
     if window.mix is ModelMix.DURATION_DURATION:
         ends = ends_that_hold(window, row.timestamp)
@@ -289,7 +293,7 @@ def is_certain(window: ModelWindow, queue: Queue, row: ModelRow, watermark: floa
 
 @dataclass(frozen=True)
 class ModelResult:
-    """What a case leads to: `in = shown + pending + late_reasons + skipped`, each id in exactly one of the four."""
+    """The result of a case: `in = shown + pending + late_reasons + skipped`, each id in exactly one of the four."""
 
     events: list[list[Any]]
     late_reasons: dict[Any, str]
@@ -301,7 +305,7 @@ class ModelResult:
 
 
 class LosslessModel:
-    """The lossless windows of one task: `apply` each op of a case in order, then ask for the `result`."""
+    """The lossless windows of one task: `apply` each op of a case in order, then read `result`."""
 
     def __init__(self, case: dict[str, Any]) -> None:
         """Declare the window of a case, in the format of `windowing.testing.replay`; its ops are not applied yet."""
@@ -323,11 +327,11 @@ class LosslessModel:
         self.expired: list[Any] = []
 
     def apply(self, index: int, op: list[Any]) -> None:
-        """Apply one op; what happens is appended to `events` with the index of the op."""
+        """Apply one op; its events are appended to `events` with the index of the op."""
         options: dict[str, Any] = op[-1] if isinstance(op[-1], dict) else {}
         match [item for item in op if item is not options]:
             case ["clock", ms]:
-                self.clock_ms = max(self.clock_ms, ms)  # a clock never falls
+                self.clock_ms = max(self.clock_ms, ms)  # the clock never goes back
             case ["tuple", stream, id, timestamp] if self.streams is not None:
                 self.offer(index, self.streams, stream, id, timestamp, options)
             case ["watermark"] if self.streams is not None:
@@ -346,7 +350,7 @@ class LosslessModel:
     def offer(
         self, index: int, streams: WatermarkModel, stream: str, id: Any, ts: int, options: dict[str, Any]
     ) -> None:
-        """A tuple is judged by the W of the last turn; one too far ahead of the clock never moves W."""
+        """A tuple is late by the W of the last advance; one too far ahead of the clock never moves W."""
         future = self.max_future_ms is not None and ts > self.clock_ms + self.max_future_ms
         if not future:
             streams.offer(stream, options.get("source"), ts, self.clock_ms)
@@ -370,12 +374,12 @@ class LosslessModel:
             self.expire(index, [queue], [])
 
     def side(self, index: int, id: Any, reason: str) -> None:
-        """Late tuples never expire; they go to the one side stream, with a reason."""
+        """Late tuples never expire; they go to the side stream, with a reason."""
         self.late_reasons[id] = reason
         self.events.append([index, "late", id])
 
     def accept(self, id: Any, timestamp: int, options: dict[str, Any]) -> Queue:
-        """With `key=`, queue, numbers, ends, new and expired are each key's."""
+        """With `key=`, each key has its own queue, numbers, ends, new and expired tuples."""
         row = ModelRow(timestamp, len(self.accepted), id)
         self.accepted.append(row)
         queue = self.queues.setdefault(options.get("key") if self.keyed else None, Queue(row.arrival))
@@ -383,7 +387,7 @@ class LosslessModel:
         return queue
 
     def turn(self, index: int, now: float) -> None:
-        """W changes only in a watermark turn; a turn that does not raise it does nothing at all."""
+        """W changes only in a watermark advance; an advance that does not raise it has no effect."""
         before = self.watermark
         if now <= before:
             return
@@ -396,7 +400,7 @@ class LosslessModel:
         self.forget(gone)
 
     def drain(self, index: int) -> None:
-        """`drain()` closes the machine (idempotent): W becomes infinite, what is left fires, then all expire."""
+        """`drain()` closes the machine (idempotent): W becomes infinite, the remaining windows fire, then all tuples expire."""
         if self.closed:
             return
         queues = list(self.queues.values())
@@ -411,7 +415,7 @@ class LosslessModel:
         return self.watermark >= max(queue.rows).timestamp + self.key_ttl_ms
 
     def activate(self, index: int, fired: list[tuple[Queue, list[ModelFiring]]]) -> None:
-        """Firings of one turn come in (end or reference, first arrival of the key) order."""
+        """Firings of one advance come in (end or reference, first arrival of the key) order."""
         refuse_repeats(self.window, self.queues.values())
         firings = [(reference, queue, rows) for queue, of_queue in fired for reference, rows in of_queue]
         for reference, queue, rows in sorted(firings, key=lambda firing: (firing[0], firing[1].first_arrival)):
@@ -420,7 +424,7 @@ class LosslessModel:
             self.events.append([index, "activate", ids(rows), ids(new), ids(expired), reference])
 
     def expire(self, index: int, queues: list[Queue], gone: list[Queue]) -> None:
-        """A tuple expires after that turn's last activation that shows it; one expire event an op."""
+        """A tuple expires after the last activation of the advance that shows it; one expire event per op."""
         expired: list[ModelRow] = []
         for queue in queues:
             live = [row for row in sorted(queue.rows) if row.arrival not in queue.expired]
@@ -434,7 +438,7 @@ class LosslessModel:
             queue.repeats = 0
 
     def forget(self, gone: list[Queue]) -> None:
-        """A key whose queue is empty keeps nothing; keys of windows with a Count live until `key_ttl=`."""
+        """A key with an empty queue is forgotten; a key of a window with a Count lives until `key_ttl=`."""
         if not self.keyed:
             return
         for key, queue in list(self.queues.items()):
@@ -443,7 +447,7 @@ class LosslessModel:
                 del self.queues[key]
 
     def result(self) -> ModelResult:
-        """Everything that happened up to now."""
+        """The result of all ops so far."""
         accepted, expired = {row.id for row in self.accepted}, set(self.expired)
         return ModelResult(
             events=list(self.events),
@@ -462,7 +466,7 @@ def ids(rows: list[ModelRow]) -> list[Any]:
 
 
 def window_of(case: dict[str, Any]) -> ModelWindow:
-    """The window that a case declares; a slide that is left out is Count(1)."""
+    """The window that a case declares; the default slide is Count(1)."""
     symbol = {"count": "C", "duration_ms": "D"}
     [(length_unit, length)] = case["length"].items()
     [(slide_unit, slide)] = (case.get("slide") or {"count": 1}).items()
@@ -497,7 +501,7 @@ def watermark_of(case: dict[str, Any]) -> WatermarkModel | None:
 
 
 def run_model(case: dict[str, Any]) -> ModelResult:
-    """Run a lossless case through the model; when a test needs more than the events.
+    """Run a lossless case through the model, for tests that need more than the events.
 
     >>> case = {"length": {"count": 3}, "slide": {"count": 3}, "event_time": None, "clock_start_ms": 5}
     >>> case |= {"semantics": "lossless", "ops": [["add", 1], ["add", 2], ["add", 3], ["add", 4]]}

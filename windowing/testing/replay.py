@@ -4,11 +4,11 @@
             "ops": [["add", 1], ["add", 2]]}
     events [[1, "activate", [1, 2], [1, 2], [], 0]]
 
-Ops: ["clock", ms] sets the clock; ["add", id] adds a tuple at its time; ["tuple", stream, id, ts_ms] offers one with a
-timestamp; ["watermark"] advances the watermark; ["tick"] one firing of the time trigger; ["drain"] (lossless only) ends
-the stream. Events, each with the index of the op that caused it: [op, "activate", ids, new_ids, expired_ids,
-reference_ms], [op, "expire", ids], [op, "late", id]. `semantics` is "storm" (default): Storm's machines, or "lossless":
-WindowedBoltExecutor; `batched` feeds runs of adds through `add_batch`.
+Ops: ["clock", ms] sets the clock; ["add", id] adds a tuple with the clock as its timestamp; ["tuple", stream, id, ts_ms] offers one
+with a timestamp; ["watermark"] advances the watermark; ["tick"] fires the time trigger once; ["drain"] (lossless only) ends the
+stream. Events, each with the index of the op that caused it: [op, "activate", ids, new_ids, expired_ids, reference_ms],
+[op, "expire", ids], [op, "late", id]. `semantics` is "storm" (default): Storm's machines, or "lossless": WindowedBoltExecutor;
+`batched` passes consecutive adds to `add_batch`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Recorded = list[Any]
 
 
 def replay(case: Mapping[str, Any]) -> list[Recorded]:
-    """Run the operations of `case` and return the events they caused. Raises ConfigError for what is no case.
+    """Run the operations of `case` and return the events they caused. Raises ConfigError for an invalid case.
 
     >>> ops = [["add", 1], ["add", 2], ["add", 3], ["add", 4]]
     >>> pairs = {"length": {"count": 2}, "slide": {"count": 2}, "event_time": None, "stateful": False}
@@ -58,7 +58,7 @@ def replay(case: Mapping[str, Any]) -> list[Recorded]:
     return [event for first, ops in runs_of(case) for event in run.feed(first, ops)]
 
 
-# -- what a case is --------------------------------------------------------------------------------------------------------------
+# -- checks of a case ------------------------------------------------------------------------------------------------------------
 
 
 _FORMS: dict[str, Op] = {
@@ -72,7 +72,7 @@ _FORMS: dict[str, Op] = {
 
 
 def check_case(case: Any) -> None:
-    """Raise ConfigError for what is no case, with the part that is wrong. Cost: O(ops)."""
+    """Raise ConfigError for an invalid case, with the part that is wrong. Cost: O(ops)."""
     if not isinstance(case, Mapping):
         raise ConfigError(
             f"a case is a mapping with length, slide, event_time, clock_start_ms and ops, got {quote(case)}"
@@ -139,7 +139,7 @@ def _needs_event_time(op: Op) -> str:
 
 
 def runs_of(case: Mapping[str, Any]) -> Iterator[tuple[int, list[Op]]]:
-    """Yield the ops with the index of the first: one by one, or in a batched case runs of consecutive adds together."""
+    """Yield (index of the first op, ops): one op at a time, or in a batched case consecutive adds together."""
     run: list[Op] = []
     first = 0
     for index, op in enumerate(case["ops"]):
@@ -171,7 +171,7 @@ class StormReplay:
         self.clock_ms: int = case["clock_start_ms"]
 
     def feed(self, first: int, ops: list[Op]) -> list[Recorded]:
-        """Perform `ops`, the first of which has the index `first`: one op, or a run of adds; return what it caused."""
+        """Perform `ops`, one op or consecutive adds, and return the events. first: the index of the first op."""
         if len(ops) > 1:
             return self._feed_batch(first, ops)
         match ops[0]:
@@ -225,16 +225,16 @@ class StormReplay:
             new = None if self.stateful else list(window.get_new())
             expired = None if self.stateful else list(window.get_expired())
             return [index, "activate", list(window.get()), new, expired, window.end_timestamp]
-        assert isinstance(effect, Expired)  # Storm's managers make no other effect
+        assert isinstance(effect, Expired)  # Storm's managers have no other effect
         return [index, "expire", effect.get()]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state of manager, generator and clock as plain data."""
+        """Return the state of the manager, the watermark generator and the clock as plain data."""
         generator = None if self.generator is None else self.generator.snapshot()
         return {"manager": self.manager.snapshot(), "generator": generator, "clock_ms": self.clock_ms}
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the run of `snapshot`."""
+        """Restore the state of a `snapshot`."""
         self.manager.restore(data["manager"])
         if self.generator is not None:
             self.generator.restore(data["generator"])
@@ -280,10 +280,9 @@ def config_of(case: Mapping[str, Any], **more: Any) -> WindowConfig:
 
 
 class LosslessReplay:
-    """One run of a case; `executor` may be snapshotted and exchanged between two ops.
+    """One run of a case in lossless semantics; `executor` may be replaced by a restored one between two ops.
 
-    `value_of` turns an id into the payload, `record_window` a window into what stands in the event between "activate" and the
-    reference.
+    record_window: returns the items of an "activate" event between its name and its reference, for a window.
     """
 
     def __init__(
@@ -309,7 +308,7 @@ class LosslessReplay:
         return WindowedBoltExecutor(self.config, self.streams)
 
     def feed(self, first: int, ops: list[Op]) -> list[Recorded]:
-        """Perform `ops`, the first of which has the index `first`; return what they caused."""
+        """Perform `ops` and return the events. first: the index of the first op."""
         executor = self.executor
         if ops[0][0] in ("add", "tuple"):
             return self._add(first, ops)

@@ -1,14 +1,15 @@
-"""The simulator of Trident: whole topologies in the local driver's own tasks, in virtual time, under seeded faults.
+"""The simulator of Trident: whole topologies, run by the tasks of the local driver in virtual time, under seeded faults.
 
-    seed --> Scenario --> World: one heap, one source of chance --> result: nothing is wrong, or what, and the trace
+    seed --> Scenario --> World: one event heap, one random generator --> result: no problem, or the problem and the trace
                           |  TridentTopology --> TridentTasks: master, acker, coordinator, emitters, groups with states
-                          |  lost, late, repeated messages; tasks that die or are held up at any step; damage; ...
+                          |  faults: lost, delayed, repeated messages; tasks that die or stall at any step; damaged records; ...
 
-    python -m windowing.testing.simulator --seeds 100000            one line, or the seeds that fail
-    python -m windowing.testing.simulator --start 4711 --seeds 1    one seed again: the same run
+    python -m windowing.testing.simulator --seeds 100000            prints one line, or the first seed that fails
+    python -m windowing.testing.simulator --start 4711 --seeds 1    replays one seed: the same run
 
-Laws: equal seeds give equal runs (`ScenarioResult.digest()`). After some virtual time faults stop, and all must then be done. What
-must hold is in `simulation/checks.py`; a seed that fails is shrunk to a scenario with fewer kinds of faults, rows and tasks.
+Laws: equal seeds give equal runs (`ScenarioResult.digest()`). Faults stop after some virtual time, and every batch must then
+finish.
+The invariants are in `simulation/checks.py`. A failing seed is shrunk to a scenario with fewer kinds of faults, rows and tasks.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ _CHUNK = 250
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """What came of a scenario. problem: what is wrong, None if nothing is. events: how many things happened, faults: of which
-    kinds, how often. virtual_ms: how long it took in its own time."""
+    """The result of a scenario.
+
+    problem: the violated invariant or error, None if there is none. events: number of scheduled events. faults: number of faults by
+    kind. virtual_ms: duration in virtual time.
+    """
 
     scenario: Scenario
     problem: str | None
@@ -57,24 +61,24 @@ class ScenarioResult:
     virtual_ms: int
 
     def digest(self) -> str:
-        """Return a hash of all that happened. Cost: O(trace)."""
+        """Return a hash of the trace. Cost: O(trace)."""
         return hashlib.sha256("\n".join(map(repr, self.trace)).encode()).hexdigest()
 
     def report(self) -> str:
-        """Say what is wrong, where, and what came before it."""
+        """Return the problem, the scenario and the last lines of the trace as text."""
         left_out = max(0, len(self.trace) - _SHOWN_LINES)
         lines = [f"  {_line(entry)}" for entry in self.trace[left_out:]]
         return "\n".join([f"{self.problem}", f"  {self.scenario}", f"  ... {left_out} lines before", *lines])
 
 
 def _line(entry: tuple[Any, ...]) -> str:
-    """Return an entry of a trace as text: when, which task, which of its lives, what."""
+    """Return an entry of a trace as text: time, task, number of its life, event."""
     words = [word for each in entry for word in (each if type(each) is tuple else (each,))]
     return printable(" ".join(map(str, words)), 200)
 
 
 def simulate(scenario: Scenario) -> ScenarioResult:
-    """Run a scenario to its end, or to what is wrong. Cost: some 40 ms.
+    """Run a scenario to its end, or to the first problem. Cost: some 40 ms.
 
     >>> run = simulate(Scenario.of(3))
     >>> run.problem, run.digest() == simulate(Scenario.of(3)).digest()
@@ -83,12 +87,12 @@ def simulate(scenario: Scenario) -> ScenarioResult:
     world, problem = World(scenario), None
     try:
         world.run()
-    except Exception as found:  # whatever a machine or a check raises is what the simulator is for
-        problem = f"{type(found).__name__}: {found}" if str(found) else f"{found!r} {_place_of(found)}"
+    except Exception as found:  # any error of a machine or a check is a finding
+        problem = f"{type(found).__name__}: {found}" if str(found) else f"{found!r} {_location_of(found)}"
     return ScenarioResult(scenario, problem, world.trace, world.events, world.faults, world.now_ms)
 
 
-def _place_of(found: BaseException) -> str:
+def _location_of(found: BaseException) -> str:
     place = found.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -96,7 +100,7 @@ def _place_of(found: BaseException) -> str:
 
 
 def shrink(run: ScenarioResult) -> ScenarioResult:
-    """Return a run that fails too, of a scenario that is as simple as some hundred tries find."""
+    """Return a failing run of the simplest scenario that some hundred tries find."""
     tries = 0
     while True:
         for smaller in run.scenario.smaller():
@@ -118,7 +122,7 @@ def _with(scenario: Scenario, chances: Iterable[int]) -> Iterator[Scenario]:
 
 @dataclass
 class SeedsResult:
-    """What many seeds came to; `failed` are those that found something."""
+    """Totals over many seeds; `failed`: the seeds with a problem."""
 
     seeds: int = 0
     events: int = 0
@@ -146,7 +150,7 @@ class SeedsResult:
 
 
 def run_seeds(seeds: range) -> SeedsResult:
-    """Run the scenarios of these seeds, in this process."""
+    """Run the scenarios of these seeds in this process."""
     tally, began = SeedsResult(), time.process_time()
     for seed in seeds:
         run = simulate(Scenario.of(seed))
@@ -170,7 +174,7 @@ def _tallies(start: int, seeds: int, processes: int) -> Iterator[SeedsResult]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run seeds; return 0 if nothing is wrong, else 1, with the first seed that failed, shrunk."""
+    """Run seeds; return 0 without a problem, else 1 after printing the first failing seed, shrunk."""
     parser = argparse.ArgumentParser(prog="python -m windowing.testing.simulator", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds")
     parser.add_argument("--start", type=int, default=0, help="the first of them")

@@ -1,8 +1,8 @@
 """Hypothesis strategies that draw windows and whole cases, in the format of `windowing.testing.replay`.
 
-Cases are drawn where windows go wrong: many equal timestamps, timestamps on the watermark and on the ends of windows,
-disorder, gaps of 10**12 ms, times before 1970, drains without a turn before them, and tuples after a drain. A case
-is made from a list of small independent steps, so a failing one shrinks to few ops with small numbers.
+Cases contain the inputs that windows often get wrong: many equal timestamps, timestamps on the watermark and on window ends,
+disorder, gaps of 10**12 ms, times before 1970, drains without a watermark advance before them, and tuples after a drain. A case is
+built from a list of small independent steps, so a failing one shrinks to few ops with small numbers.
 
     >>> from hypothesis import given
     >>> from windowing.testing.models import run_model
@@ -38,12 +38,12 @@ CaseStep = tuple[Any, ...]
 
 
 def counts(min_value: int = 1, max_value: int = 10) -> st.SearchStrategy[dict[str, int]]:
-    """Lengths and slides counted in tuples, as a case writes them: `counts()` draws `{"count": 3}`."""
+    """Lengths and slides in tuples, in the format of a case: `counts()` draws `{"count": 3}`."""
     return st.integers(min_value, max_value).map(lambda n: {"count": n})
 
 
 def durations(min_ms: int = 1, max_ms: int = 30) -> st.SearchStrategy[dict[str, int]]:
-    """Lengths and slides in milliseconds, as a case writes them: `durations()` draws `{"duration_ms": 20}`."""
+    """Lengths and slides in milliseconds, in the format of a case: `durations()` draws `{"duration_ms": 20}`."""
     return st.integers(min_ms, max_ms).map(lambda ms: {"duration_ms": ms})
 
 
@@ -81,11 +81,11 @@ def cases(
 
     mix: one of "D/D", "C/C", "D/C", "C/D" (length / slide), None for any of them.
     event_time: True for event time, False for processing time, None for either.
-    keyed, key_ttl, drains, offset, repeat, idle, future, source: True to have it, False to have it not, None for
-    either. A field that the drawn mix or time cannot have is left out (`repeat` but for C/D, `key_ttl` for D/D, ...).
-    lateness: "watermark", "window" (where the mix is D/D), None for either.
-    big_gaps: False keeps times within some thousand milliseconds, for code that steps; so does `repeat`.
-    max_steps: the size; a step is one op or few.
+    keyed, key_ttl, drains, offset, repeat, idle, future, source: True to include it, False to exclude it, None for
+    either. A field that the drawn mix or time does not support is left out (`repeat` except for C/D, `key_ttl` for D/D, ...).
+    lateness: "watermark", "window" (if the mix is D/D), None for either.
+    big_gaps: False keeps gaps below 100 ms, for code that steps through them; so does `repeat`.
+    max_steps: the maximum number of steps; a step is one or a few ops.
     """
     case: dict[str, Any] = {**draw(windows(mix)), "stateful": False, "semantics": semantics}
     kind = window_mix(case)
@@ -103,7 +103,7 @@ def cases(
         case["repeat"] = True
     if chosen(draw, keyed):
         case["keyed"] = True
-        # a tick does nothing to a Count slide on processing time, so nothing would tell that a key is outlived
+        # in the model a tick has no effect on a Count slide on processing time, so no key would be forgotten
         if counted and (of_event_time or kind is ModelMix.COUNT_DURATION) and chosen(draw, key_ttl):
             case["key_ttl_ms"] = draw(st.integers(1, 20))
     if of_event_time and chosen(draw, idle):
@@ -125,7 +125,7 @@ def cases(
 
 
 def chosen(draw: st.DrawFn, wanted: bool | None) -> bool:
-    """What was asked for, or either where nothing was."""
+    """The wanted value, or a drawn one if `wanted` is None."""
     return draw(st.booleans()) if wanted is None else wanted
 
 
@@ -135,12 +135,12 @@ def window_mix(case: dict[str, Any]) -> ModelMix:
 
 
 def gaps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[int]:
-    """Leaps of time; short ones where an end of each slide fires, or where code steps through them."""
+    """Gaps of time; short ones if every slide end fires, or if the code under test steps through them."""
     return st.sampled_from([30, 75] if case.get("repeat") or not big_gaps else [30, 75, BIG_GAP_MS])
 
 
 def event_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[CaseStep]:
-    """The steps of a case on event time, tuples by far the most."""
+    """The steps of a case on event time, most of them tuples."""
     which = (
         st.integers(0, len(case["event_time"]["streams"]) - 1),
         st.integers(0, 2 if case.get("keyed") else 0),
@@ -161,7 +161,7 @@ def event_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[
 
 
 def processing_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[CaseStep]:
-    """The steps of a case on processing time; the clock stands still often and never falls."""
+    """The steps of a case on processing time; the clock often stands still and never goes back."""
     add = st.tuples(st.just("add"), st.integers(0, 2 if case.get("keyed") else 0))
     small = st.tuples(st.just("clock"), st.sampled_from([1, 0, 2, 3, 5, 10]))
     gap = st.tuples(st.just("clock"), gaps(case, big_gaps))
@@ -172,13 +172,13 @@ def processing_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStra
 
 @st.composite
 def one_of_weighted(draw: st.DrawFn, strategies: list[st.SearchStrategy[CaseStep]]) -> CaseStep:
-    """One of them, a repeated one more often; `one_of` counts each only once."""
+    """Draw from one of the strategies; one that is listed twice is twice as likely, unlike in `one_of`."""
     return draw(strategies[draw(st.integers(0, len(strategies) - 1))])
 
 
 @dataclass(slots=True)
 class Script:
-    """Turns steps into ops; it follows the clock and the watermark, so as to aim at them."""
+    """Turns steps into ops; it tracks the clock and the watermark, so that tuples can be placed on them."""
 
     case: dict[str, Any]
     ops: list[list[Any]] = field(default_factory=list)
@@ -189,7 +189,7 @@ class Script:
     generator: WatermarkModel | None = None
 
     def write(self, steps: list[CaseStep]) -> list[list[Any]]:
-        """The ops of all steps, in order."""
+        """Return the ops of all steps, in order."""
         self.clock_ms = self.front_ms = self.case["clock_start_ms"]
         if event_time := self.case["event_time"]:
             self.generator = WatermarkModel(
@@ -204,7 +204,7 @@ class Script:
         return self.ops
 
     def write_step(self, step: CaseStep) -> None:
-        """The ops of one step."""
+        """Append the ops of one step."""
         match step:
             case ("tuple", aim, delta, stream, key, source):
                 self.write_tuple(stream, self.aimed(aim) + delta, key, source)
@@ -229,7 +229,7 @@ class Script:
                 self.ops.append(list(step))
 
     def aimed(self, aim: str) -> int:
-        """The time that a tuple aims at: the front, the watermark, or the next end of a window."""
+        """Return the base time of a tuple: the front, the watermark, or the next window end."""
         if aim == "watermark" and self.watermark > -math.inf:
             return int(self.watermark)
         if aim == "end" and "duration_ms" in self.case["slide"]:
@@ -239,7 +239,7 @@ class Script:
         return self.front_ms
 
     def write_tuple(self, stream: int, timestamp: int, key: int, source: int) -> None:
-        """One tuple; the front follows it, and the watermark unless it lies in the future."""
+        """Append one tuple; the front follows it, and so does the watermark unless the tuple is too far in the future."""
         assert self.generator is not None, "tuples with a timestamp are for event time"
         name = self.case["event_time"]["streams"][stream]
         self.ops.append(["tuple", name, self.next_id, timestamp, *self.options(key, source)])
@@ -249,7 +249,7 @@ class Script:
             self.generator.offer(name, source, timestamp, self.clock_ms)
 
     def options(self, key: int, source: int) -> list[dict[str, Any]]:
-        """The optional last item of an op."""
+        """Return the optional last item of an op."""
         options: dict[str, Any] = {}
         if self.case.get("keyed"):
             options["key"] = KEYS[key]
@@ -258,6 +258,6 @@ class Script:
         return [options] if options else []
 
     def set_clock(self, clock_ms: int) -> None:
-        """The clock never falls, but it may stand still."""
+        """Append a clock op; the clock never goes back, but may stand still."""
         self.clock_ms = clock_ms
         self.ops.append(["clock", clock_ms])

@@ -1,1 +1,1 @@
-"""The parts of the simulator: scenarios, the world, its tasks, its stores, what is checked. The front is `..simulator`."""
+"""The parts of the simulator: scenarios, the world, its tasks, its stores, the checks. The entry points are in `..simulator`."""

@@ -1,25 +1,25 @@
-"""Checks of a run: what must hold whatever goes wrong, looked at when it could break, not only at the end; and the stores of a run.
+"""Invariants of a run, checked when they could break and not only at the end; and the stores of a run.
 
-    | I1 | what a source may forget is in a state         | at each ack of a single tuple: a committed batch has it            |
-    | I2 | states are those of an undisturbed run        | at each write, as of the last committed txid; at each commit; last |
-    | I3 | a tree is acked or failed once, and acked last | at each effect of the acker, beside the edges that are truly open  |
+    | I1 | an acked row of a source is in a state        | at each ack of a single tuple: a committed batch has it            |
+    | I2 | states equal those of a run without faults    | at each write, as of the last committed txid; at each commit; last |
+    | I3 | a tree is acked or failed once, and acked last | at each effect of the acker, against the edges that are open       |
     | I4 | txids are committed in order, each once        | at each save of the coordinator: its `current` is the commit log   |
-    | I5 | whoever is superseded writes nothing           | at each write: it is of the current txid, and newer than the last  |
-    | I6 | a reader sees a txid whole or not at all       | with I2: as of the last committed txid nothing ever moves          |
-    | I7 | once faults stop, all is done                  | at the end, in `BOUND_MS` of virtual time                          |
-    | I8 | nothing is dropped or damaged in silence       | what is skipped is all in the dead letters; damage is found        |
+    | I5 | a superseded attempt writes nothing            | at each write: it is of the current txid, and newer than the last  |
+    | I6 | a reader sees a txid whole or not at all       | with I2: values as of the last committed txid never change         |
+    | I7 | after the faults stop, all batches finish      | at the end, after `BOUND_MS` of virtual time                       |
+    | I8 | no row is dropped and no damage missed silently | skipped rows are all in the dead letters; damage is found         |
     | I9 | a transactional replay has the same rows       | at each emission                                                   |
-    | I10| a sink gets each committed batch, whole        | at each save, of what its master has handed out before             |
+    | I10| a sink gets each committed batch, whole        | at each save, from the rows that this master has handed to it      |
 
-The undisturbed run is a fold: for each committed attempt the rows that its spouts emitted, and these rows, from commit to commit,
-are each partition's rows in order, without a gap, each once.
+The run without faults is computed as a fold over the rows that the spouts emitted for each committed attempt. From commit to commit
+these rows must be each partition's rows in order, without a gap, each once.
 
-The stores are the library's own in memory, with steps at which a task dies, writes that come late, lost answers, damage. The checks
-read them beneath, past all faults.
+The stores are the library's memory stores with steps at which a task may die, late writes, lost answers and damage. The checks read
+the store below these faults.
 
-    task --write--> | step | the store, and what is checked of the write | step | --> task
+    task --write--> | step | the store, and the check of the write | step | --> task
                        |
-                       +-- the task is gone, and the write is done later, as it was: that of a task which was held up
+                       +-- the task is suspended, and the same write is performed later
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ __all__ = [
 
 
 BOUND_MS = 1_500_000
-"""How long all may take once faults have stopped."""
+"""Virtual time within which all batches must finish after faults have stopped."""
 _RECORD, _LIFE = "simulated/master/coordinator", "simulated/master/life"
 
 
 class Violation(AssertionError):
-    """An invariant does not hold; the text begins with its number."""
+    """An invariant is violated; the text begins with its number."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class _CheckedTree:
 
 @dataclass
 class _Emission:
-    """What the spouts emitted of one attempt, all tasks together."""
+    """The rows that all spout tasks emitted for one attempt."""
 
     rows: list[SourceRow] = field(default_factory=list)
     tasks: set[str] = field(default_factory=set)
@@ -80,7 +80,7 @@ class _Emission:
 
 
 class Checks:
-    """What happened so far, as far as invariants need it."""
+    """The history of a run, as far as the invariants need it."""
 
     def __init__(self, scenario: Scenario, plan: TridentPlan, states: MemoryStore) -> None:
         self._scenario = scenario
@@ -106,7 +106,7 @@ class Checks:
     # -- trees ---------------------------------------------------------------------------------------------------------
 
     def grew(self, root: int, edge: int) -> None:
-        """An edge of the tree, its first or one more, was sent."""
+        """An edge of the tree was sent, the first or a further one."""
         self._trees.setdefault(root, _CheckedTree(set())).open.add(edge)
 
     def settled(self, root: int, edge: int, is_failed: bool) -> None:
@@ -118,7 +118,7 @@ class Checks:
         tree.failed = tree.failed or is_failed
 
     def ended(self, root: int, is_acked: bool) -> None:
-        """The acker has settled a tree."""
+        """The acker has acked or failed a tree."""
         tree = self._trees.setdefault(root, _CheckedTree(set()))
         if tree.ended:
             raise Violation(f"I3: tree {root:x} ended twice")
@@ -129,7 +129,7 @@ class Checks:
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def emitted(self, attempt: TransactionAttempt, task: str, rows: list[SourceRow], skipped: bool) -> None:
-        """A spout task has emitted its part of an attempt, wholly."""
+        """A spout task has emitted its whole part of an attempt."""
         emission = self._emissions.setdefault(attempt, _Emission())
         if task in emission.tasks:
             raise Violation(f"I9: {task} emitted {attempt} twice")
@@ -142,11 +142,11 @@ class Checks:
                 raise Violation(f"I9: {task} emitted {rows} in {attempt}, {first} in an attempt before")
 
     def released(self, life: int, attempt: TransactionAttempt, dead: list[DeadBatch]) -> None:
-        """A life of the master has taken what was kept of an attempt until its commit: these dead letters."""
+        """A life of the master has released the dead letters that were held until the commit of an attempt."""
         self._released[life, attempt] = [SourceRow(*row) for batch in dead for row in batch.rows]
 
     def handed(self, life: int, txid: int, rows: list[Row]) -> None:
-        """A life of the master has handed the rows of a batch to the sink."""
+        """A life of the master has passed the rows of a batch to the sink."""
         self._handed[life, txid] = rows
 
     def saved(self, life: int, record: CoordinatorRecord) -> None:
@@ -185,7 +185,7 @@ class Checks:
         self._ends[row.partition] += 1
 
     def _check_given(self, life: int, attempt: TransactionAttempt, emission: _Emission) -> None:
-        """Check what the life of the master that recorded a batch as done has given away of it before."""
+        """Check the dead letters and sink rows that this life of the master released before it recorded the batch as done."""
         rows = sorted(map(tuple, emission.rows))
         dead = self.dead[attempt.txid] = self._released.get((life, attempt), [])
         if sorted(map(tuple, dead)) != (rows if emission.skipped else []):
@@ -197,7 +197,7 @@ class Checks:
             )
 
     def row_acked(self, row: SourceRow) -> None:
-        """A spout of single tuples was notified that a row is done with: its source has no need to send it again."""
+        """A spout of single tuples was notified that a row is done: its source may delete it."""
         dead = (row for rows in self.dead.values() for row in rows)
         if row not in self.committed_rows and row not in dead:
             raise Violation(f"I1: {row} was acked to its source, but no committed batch has it")
@@ -237,7 +237,7 @@ class Checks:
         return self.record.current > self._scenario.batches
 
     def finish(self) -> None:
-        """Nothing happens any more, or time is over."""
+        """Check the end of a run: all batches are done and the states are correct."""
         if not self.is_over:
             raise Violation(
                 f"I7: txid {self.record.current} is not done {BOUND_MS} ms after the last fault, or never will be"
@@ -247,7 +247,7 @@ class Checks:
 
 
 def _home_of(plan: TridentPlan, key: str) -> int:
-    """Return the partition of the state in which a key is, by the exchange that leads to it."""
+    """Return the partition of the state that holds a key, by the exchange into the state."""
     [state] = plan.states.values()
     [exchange] = plan.into(str(state.group))
     row = (key, *(0 for _ in exchange.schema.names[1:]))
@@ -259,7 +259,7 @@ def _home_of(plan: TridentPlan, key: str) -> int:
 
 
 class Records:
-    """The RecordStore of coordinators and spouts. `damaged` holds what a damaged record was."""
+    """The RecordStore of coordinators and spouts. `damaged` holds the original content of damaged records."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -294,7 +294,7 @@ class Records:
         return True
 
     def damage(self, chance: Random) -> str | None:
-        """Damage a record: flip a bit, cut it, or put another's in its place. Return which, None if there is none."""
+        """Damage a record: flip a bit, truncate it, or replace it by another record. Return its path, None without records."""
         blobs = self.beneath.blobs
         if set(blobs) <= {_LIFE} or self.damaged:
             return None
@@ -307,7 +307,7 @@ class Records:
         return path
 
     def repair(self) -> None:
-        """Put back from a copy what is damaged, as the error says."""
+        """Restore the damaged records from a copy, as the error sentence says."""
         self.beneath.blobs.update(self.damaged)
         self.damaged.clear()
 

@@ -1,15 +1,16 @@
-"""TaskLife: one life of a task of the shipped driver, its clock, its inbox, and a handler that can be held up in the middle.
+"""TaskLife: one life of a task of the local driver, with its clock, its inbox, and a handler that can be suspended in the middle.
 
-    Link     the inbox of a task: what the driver appends goes over the world's network; `arrive` puts it in
-    Router   the driver's router, which reports to the checks what is settled, held and released
-    TaskLife     a task (MasterTask, CoordinatorTask, EmitterTask, GroupTask, AckerTask) from its making to its death
-    Strand   a thread in which a handler runs while the world waits, or stands still while the world goes on
+    Link      the inbox of a task: the driver's `append` sends a message over the world's network; `arrive` appends it
+    SimulatedRouter    the driver's router, which reports acks, fails, dead letters and releases to the checks
+    TaskLife  a task (MasterTask, CoordinatorTask, EmitterTask, GroupTask, AckerTask) from its creation to its death
+    Strand    a thread in which a handler runs while the world waits, or is suspended while the world continues
 
-Laws: the driver is used as it is shipped: tasks are made by TridentTasks, opened, stepped and ticked as its loop does it. Of the
-strands and the world one runs at a time.
+Laws: the driver is used unchanged: tasks are created by TridentTasks, and opened, stepped and ticked as in its loop. Only one of
+the
+strands and the world runs at a time.
 
-What the driver relies on in one process, and the world therefore never takes from it: the master asks a spout's coordinator by a
-call; the acker and the master die together; where the beginning of a tree, or its end, is lost on the way, so is the master.
+The driver relies on these facts in one process, so the world never violates them: the master calls a spout's coordinator directly;
+the acker and the master die together; if the begin or the end of a tree is lost, the master dies too.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ _EPOCH_MS = 1_700_000_000_000
 
 
 class Crash(BaseException):
-    """The process of a task dies here."""
+    """The process of a task dies at this point."""
 
 
 class Link(deque[Any]):
-    """The inbox of a task, at the end of a network."""
+    """The inbox of a task at the end of the network."""
 
     def __init__(self, world: World, id: TaskId) -> None:
         super().__init__()
@@ -63,12 +64,12 @@ class Link(deque[Any]):
         self._world.send(self, message)
 
     def arrive(self, message: Any) -> None:
-        """Put a message in, for the task to take."""
+        """Append a delivered message for the task."""
         super().append(message)
 
 
 class SimulatedRouter(TridentRouter):
-    """The router of a run, which all lives share; what a life that was replaced does to it goes unseen by the others."""
+    """The router of a run, shared by all lives; changes by a life that was replaced are not visible to the others."""
 
     __slots__ = ("_world",)
 
@@ -100,7 +101,7 @@ class SimulatedRouter(TridentRouter):
 
 
 class _LifeClock(SystemClock):
-    """The driver's clock over the readings of one life: its own monotonic clock, and the wall clock of all."""
+    """The driver's clock with the readings of one life: a monotonic clock of its own, and the shared wall clock."""
 
     __slots__ = ("_base_ms", "_world")
 
@@ -116,11 +117,11 @@ class _LifeClock(SystemClock):
 
 
 class TaskLife:
-    """One life. fuse: how many steps it has left; holds: whether it is held up then, and not dead. misread: the damaged records
-    that it has read.
+    """One life of a task.
 
-    emitted: the rows that its spout gave in this event; buried: whether they are dead letters; emits: whether nothing was reported
-    of them yet.
+    fuse: number of steps until it dies, or is suspended if `holds`. misread: the damaged records that it has read. emitted: the
+    rows that its spout emitted during the current event; holds_dead: whether they became dead letters; emits: whether they are not
+    reported yet.
     """
 
     def __init__(self, world: World, id: TaskId, number: int, fuse: int, holds: bool, base_ms: int) -> None:
@@ -137,32 +138,32 @@ class TaskLife:
         self._clock = _LifeClock(world, base_ms)
 
     def clock_ms(self) -> int:
-        """Return the time on this life's clock."""
+        """Return the time of this life's clock."""
         return self._clock.now_ms()
 
     def now_ms(self) -> int:
-        """Return a reading of the clock, which may be an old one."""
+        """Return a reading of the clock, which may be stale under Fault.CLOCKS."""
         now_ms = self.clock_ms()
         if self._world.luck(Fault.CLOCKS, 0.02):
             return max(0, now_ms - self._world.chance.choice((10, 10_000, 3_600_000)))
         return now_ms
 
     def open(self) -> None:
-        """Begin: read what the life before has left."""
+        """Start: read the records of the previous life."""
         self.task.open()
         self.is_open = True
 
     def take(self, message: Any) -> None:
-        """Take a message, as the driver's loop would."""
+        """Handle a message, as the driver's loop does."""
         self.task.inbox.arrive(message)
         self.task.step(None)
 
     def tick(self) -> None:
-        """Take note of the time."""
+        """Run the timers that are due."""
         self.task.tick()
 
     def check(self) -> None:
-        """Assert that its machine is sound."""
+        """Assert the invariants of its machine."""
         if isinstance(self.task, GroupTask):
             self.task.executor.check()
         elif isinstance(self.task, EmitterTask) or hasattr(getattr(self.task, "machine", None), "check"):
@@ -170,9 +171,9 @@ class TaskLife:
 
 
 class Strand:
-    """Calls in a thread, each of which runs while somebody waits for it in `go`, and stands still in `hold`.
+    """A thread for calls: a call runs while another thread waits for it in `go`, and is suspended in `hold`.
 
-    A thread whose call has ended is kept for the next one.
+    A thread whose call has ended is reused for the next call.
     """
 
     _idle: ClassVar[list[Strand]] = []
@@ -186,13 +187,13 @@ class Strand:
 
     @classmethod
     def of(cls, call: Callable[..., None], *args: Any) -> Strand:
-        """Return a strand with a call that has not begun."""
+        """Return a strand for a call that has not started."""
         strand = cls._idle.pop() if cls._idle else cls()
         strand._call, strand._over = partial(call, *args), False
         return strand
 
     def go(self) -> None:
-        """Let it run, to its end or until it is held up. Raises what comes out of it."""
+        """Run the call until it ends or is suspended. Raises the exception of the call."""
         self._turn.release()
         self._back.acquire()
         problem, self._problem = self._problem, None
@@ -202,7 +203,7 @@ class Strand:
             raise problem
 
     def hold(self) -> None:
-        """Stand still, from inside, until the next `go`."""
+        """Suspend the call until the next `go`; called from inside the call."""
         self._back.release()
         self._turn.acquire()
 
@@ -211,17 +212,17 @@ class Strand:
             self._turn.acquire()
             try:
                 self._call()
-            except BaseException as problem:  # raised where it is waited for
+            except BaseException as problem:  # raised by `go` in the waiting thread
                 self._problem = problem
             self._over = True
             self._back.release()
 
 
-os.register_at_fork(after_in_child=Strand._idle.clear)  # threads do not come along
+os.register_at_fork(after_in_child=Strand._idle.clear)  # threads do not survive a fork
 
 
 def plain(message: Any) -> tuple[str, tuple[Any, ...]]:
-    """Return what a message is, and what it says, without what differs from run to run."""
+    """Return the type and the content of a message, without the parts that differ between equal runs."""
     if isinstance(message, TupleParts):
         return "TupleParts", (*message[:3], [piece.rows for piece in message.pieces])
     return type(message).__name__, tuple(part for part in message if not isinstance(part, Anchors))

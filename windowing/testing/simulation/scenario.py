@@ -1,14 +1,14 @@
-"""Scenario: one topology, its data and what may go wrong, all picked by a seed; and the scenarios that are simpler.
+"""Scenario: a topology, its data and its faults, all drawn from a seed; and simpler scenarios for shrinking.
 
     seed 17  -->  Scenario(opaque spout, opaque state, 2 spouts, 1 map, 3 states, ..., faults={CRASHES, ZOMBIES, LOST})
              -->  smaller(): one fault kind less, fewer batches and rows, fewer tasks, ...
 
-    partition x   x0 x1 x2 x3 ...      of a spout, without end; a batch of it is [start, end), how long is chance; its metadata
+    partition x   x0 x1 x2 x3 ...      of a spout, endless; a batch of it is [start, end) of random length; its metadata
                                        is [start, end]
 
-Every row has a key and a weight, given by its name alone: a state is right if each of its keys has the sum of the right weights.
-Law: equal seeds give equal scenarios, and equal scenarios equal runs. A state without a fence is not asked to withstand zombies:
-a write that was held up puts an old value back, and rows are lost.
+The key and the weight of a row follow from its position alone. A state is correct if each key has the sum of the committed weights.
+Law: equal seeds give equal scenarios, and equal scenarios equal runs. A state without a fence is not tested with zombies: a
+suspended write puts an old value back, and rows are lost.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = [
 
 
 TREE_MS = 10_000
-"""After it a tree has failed."""
+"""Message timeout: a tree that is not acked by then fails."""
 
 
 class Fault(StrEnum):
-    """What may go wrong; each kind is on or off for a whole run (the swarm)."""
+    """Kinds of faults; each kind is on or off for a whole run (swarm testing)."""
 
     LOST = "messages are lost"
     DELAYED = "messages take up to 40 s, longer than an attempt"
@@ -86,11 +86,12 @@ _WEAK_PAIRS = [
 
 @dataclass(frozen=True)
 class Scenario:
-    """Frozen. `chance` seeds all that happens; `max_rows` is of one partition in one batch; `cache` 0 is no cache.
+    """One scenario; immutable.
 
-    attempts: after how many failures `on_failure` holds, None: never. poison: each so manieth row fails its batch, 0: none.
-    sink: whether a task reads both from the maps and, at the commit, from the states. combines: whether the state is a persistent
-    aggregate, of sums that the maps make before. quiet_ms: when faults stop, virtual time.
+    chance: the seed of the run. max_rows: maximum rows of a partition in a batch. cache: size, 0 for no cache. attempts: number of
+    failures after which `on_failure` applies, None for never. poison: every n-th row fails its batch, 0 for none. sink: a task
+    reads the output of the maps and, at the commit, of the states. combines: the state is a persistent aggregate of partial sums.
+    quiet_ms: virtual time at which faults stop.
     """
 
     chance: int
@@ -115,7 +116,7 @@ class Scenario:
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
-        """Return the scenario of a seed.
+        """Return the scenario of `seed`.
 
         >>> Scenario.of(7) == Scenario.of(7)
         True
@@ -148,7 +149,7 @@ class Scenario:
         )
 
     def smaller(self) -> Iterator[Scenario]:
-        """Yield simpler scenarios, each with one thing less: fault kinds first, then rows, then tasks."""
+        """Yield simpler scenarios, each with one thing less: first fault kinds, then rows, then tasks."""
         for fault in sorted(self.faults, key=lambda fault: fault.name):
             yield replace(self, faults=self.faults - {fault})
         if self.poison:
@@ -178,18 +179,18 @@ class Scenario:
 
 
 class SourceRow(NamedTuple):
-    """A row of the source: the partition's number and the place in it."""
+    """A row of the source: the number of its partition and its offset there."""
 
     partition: int
     place: int
 
     @property
     def weight(self) -> int:
-        """What it adds to its key; sums of different rows differ, most of them."""
+        """The amount that the row adds to its key; most rows have different weights."""
         return (self.partition * 40_503 + self.place * 2_654_435_761) % 99_991 + 1
 
     def key(self, keys: int) -> int:
-        """Which key it belongs to."""
+        """The number of its key."""
         return (self.partition + self.place) % keys
 
 
@@ -198,15 +199,15 @@ FIELDS = "partition long, place long"
 
 
 def key_of(number: int) -> str:
-    """Return a key as rows have it."""
+    """Return the key with this number as it appears in rows."""
     return f"k{number}"
 
 
 def topology_of(world: World, store: Any) -> TridentPlan:
-    """Return the plan of a scenario: rows, maps that give each its key and weight, a state by key, and perhaps a sink of both.
+    """Return the plan of a scenario: rows, maps that compute key and weight, a state by key, and optionally a sink of both.
 
     rows --shuffle--> map --key--> state (rows one by one, or a persistent aggregate)
-                        +--------------- merge <--+-- new values, at the commit         where there is a sink
+                        +--------------- merge <--+-- new values, at the commit         with a sink
     """
     scenario = world.scenario
     topology = TridentTopology("simulated").configure(
@@ -262,7 +263,7 @@ class _Add:
 
 
 class _Updater:
-    """Adds the weights in two halves, between which its task may die or be held up, and passes the rows on."""
+    """Adds the weights in two halves, between which its task may die or be suspended, and emits the rows."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -281,7 +282,7 @@ class _Updater:
 
 
 def _queue_of(world: World) -> type:
-    """Return the users' spout of single tuples: those of a queue that outlives its task, each until it is acked."""
+    """Return a user's spout of single tuples from a queue that outlives its task; a tuple stays there until it is acked."""
 
     @spout(output=FIELDS)
     class SimulatedQueue:
@@ -314,7 +315,7 @@ def _queue_of(world: World) -> type:
 
 
 class SimulatedSource(PartitionedCoordinator, PartitionedEmitter):
-    """The users' spout of partitions: coordinator and emitters in one, without a memory."""
+    """A user's partitioned spout: coordinator and emitters in one stateless object."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -346,7 +347,7 @@ class SimulatedSource(PartitionedCoordinator, PartitionedEmitter):
 
 
 class TransactionalSource(SimulatedSource, IPartitionedTridentSpout):
-    """The same, promising that a batch which comes again holds the same rows."""
+    """A SimulatedSource whose replayed batches have the same rows."""
 
     def get_coordinator(self) -> TransactionalSource:
         return self
@@ -356,7 +357,7 @@ class TransactionalSource(SimulatedSource, IPartitionedTridentSpout):
 
 
 class OpaqueSource(SimulatedSource, IOpaquePartitionedTridentSpout):
-    """The same, without that promise: a batch that comes again may end elsewhere."""
+    """A SimulatedSource whose replayed batches may end at another offset."""
 
     def get_coordinator(self) -> OpaqueSource:
         return self

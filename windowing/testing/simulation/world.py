@@ -1,13 +1,14 @@
-"""World: virtual time, a network that errs, tasks that die or seem to; one heap, one source of chance.
+"""World: virtual time, a faulty network, tasks that die or are suspended; one event heap and one random generator.
 
-    heap   (12, 7, deliver, ($batch 3:1))   (14, 8, wake, (b_1/0,))   (30000, 2, calm, ()) ...   popped in order of (time, seq)
+    heap   (12, 7, deliver, ($batch 3:1))   (14, 8, wake, (b_1/0,))   (30000, 2, stop_faults, ()) ...   popped by (time, sequence)
 
-    task   living --fuse burnt--> dead ... another life begins
-             +--fuse burnt--> held up, in the middle of a call ...(another life begins)... goes on for a while as a zombie
+    task   running --fuse used up--> dead ... the next life begins
+             +--fuse used up--> suspended in the middle of a call ...(the next life begins)... resumes for a while as a zombie
 
-Laws: nothing here reads a clock, and chance comes from the scenario's seed only: equal scenarios give equal traces. A message is
-handed to one life of a task; its copies go to the same life, or are lost. What one life sends to one task comes in order, unless it
-is delayed. The network does anything else.
+Laws: no code here reads a real clock, and every random choice comes from the scenario's seed: equal scenarios give equal traces. A
+message is delivered to one life of a task; its copies go to the same life, or are lost. Messages from one life to one task arrive
+in
+order unless a fault delays them. All other faults of a network are possible.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ __all__ = [
 
 HOUR_MS = 3_600_000
 _CHECKED = 4
-"""Machines assert that they are sound after one event in so many: it costs as much as the event."""
+"""The machines' own checks run after one event in this many, because a check costs as much as an event."""
 MAX_EVENTS = 40_000
-"""More is a run that goes round in circles."""
+"""A run with more events does not terminate."""
 _STRAND_STEPS = 12
-"""A life with no more steps left than these does what it does in a strand, for it may be held up."""
+"""A life with at most this many steps left runs its handlers in a strand, because it may be suspended."""
 _DELAYS_MS = (60, 1_000, 1_000, 40_000)
-"""How late a message may be: so that what was sent later overtakes it, or longer than an attempt takes."""
+"""Maximum delays of a message: short enough to be overtaken only, or longer than an attempt."""
 _HOLDS_MS = (10, 200, 2_000, 15_000, 60_000)
 
 
 class _Message:
-    """What is sent. life: the one that it was handed to, or that alone may have it."""
+    """A sent message. life: the life that it was delivered to, or the only one that may receive it."""
 
     __slots__ = ("body", "life", "link")
 
@@ -60,7 +61,7 @@ class _Message:
 
 
 class World:
-    """One run. `trace` has what happened, in plain values; `faults` how often what went wrong."""
+    """One run. trace: the events as plain values; faults: the number of faults by kind."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -96,7 +97,7 @@ class World:
         self._steps_of_a_life = self.chance.choice((40, 150, 600))
 
     def _made(self) -> TridentTasks:
-        """Make the tasks, and the states as this topology's own, as a cluster does."""
+        """Create the tasks and the states of the topology, as a cluster does."""
         scenario, master = self.scenario, coordinator_state(self.plan, self.records)
         master.write({"life": Life("simulated").plain()})
         self._owners = owners_of(self.plan, master)
@@ -116,12 +117,12 @@ class World:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def at(self, delay_ms: int, handler: Callable[..., None], *args: Any) -> None:
-        """Call the handler after so much time."""
+        """Call the handler after `delay_ms` of virtual time."""
         self._sequence += 1
         heapq.heappush(self._heap, (self.now_ms + delay_ms, self._sequence, handler, args))
 
     def run(self) -> None:
-        """Run until nothing happens any more, or the time is over. Raises whatever is found to be wrong."""
+        """Run until no event is left, or the time is over. Raises the first problem found."""
         try:
             self._run()
         finally:
@@ -131,7 +132,7 @@ class World:
     def _run(self) -> None:
         for id in reversed(self._tasks.ids):
             self._begin(id)
-        self.at(self.scenario.quiet_ms, self._calm)
+        self.at(self.scenario.quiet_ms, self._stop_faults)
         for fault, act in ((Fault.DAMAGE, self._damage), (Fault.CLOCKS, self._jump)):
             if fault in self._kinds:
                 self.at(self.chance.randrange(1_000), act)
@@ -146,10 +147,10 @@ class World:
 
     @property
     def events(self) -> int:
-        """How many things were to happen."""
+        """The number of scheduled events."""
         return self._sequence
 
-    def _calm(self) -> None:
+    def _stop_faults(self) -> None:
         self.faulty = False
         self.trace.append((self.now_ms, "faults stop"))
         self.records.repair()
@@ -157,11 +158,11 @@ class World:
     # -- the network ---------------------------------------------------------------------------------------------------
 
     def send(self, link: Link, body: Any) -> None:
-        """Send a message; it may be lost, take its time, or come twice. Where the driver has no remedy, its loss ends a life."""
+        """Send a message; a fault may lose, delay or repeat it. If the driver cannot recover from the loss, it ends a life."""
         life = self._acting
         if life is None or life.is_doomed:
             return
-        message = _Message(link, body, self._looked_at(link, body, life))
+        message = _Message(link, body, self._observed(link, body, life))
         luck, delay_ms = self.chance.random(), 1 + int(self.chance.random() * 20)
         is_init = link.id == ACKER and body[0] == INIT
         if self.faulty and Fault.LOST in self._kinds and luck < self._loss:
@@ -180,8 +181,8 @@ class World:
             self.at(arrival_ms - self.now_ms, self._deliver, message)
         self.step()
 
-    def _looked_at(self, link: Link, body: Any, life: TaskLife) -> TaskLife | None:
-        """Report to the checks what a message says; return the life that it is for, where only one can take it."""
+    def _observed(self, link: Link, body: Any, life: TaskLife) -> TaskLife | None:
+        """Report a message to the checks; return the only life that may receive it, None if any may."""
         if link.id == ACKER:
             if body[0] == INIT:
                 self._began[body[1]] = life
@@ -207,54 +208,54 @@ class World:
             return
         anchors = getattr(body, "anchors", None)
         if anchors is not None and anchors.settled:
-            body = body._replace(anchors=Anchors({}))  # a copy: its trees were reported when the other came
+            body = body._replace(anchors=Anchors({}))  # a copy: its trees were reported with the first delivery
         self.trace.append((self.now_ms, life.name, life.number, *plain(body)))
         self._enter(life, life.take, body)
 
-    # -- what users' code and the router ask for -----------------------------------------------------------------------
+    # -- for users' code and the router --------------------------------------------------------------------------------
 
     def luck(self, fault: Fault, share: float) -> bool:
-        """Whether a fault happens now."""
+        """Return whether a fault occurs now, with probability `share`."""
         happens = self.faulty and fault in self._kinds and self.chance.random() < share
         if happens:
             self._note(fault)
         return happens
 
     def fail_by_chance(self) -> None:
-        """Fail the batch, as users' code may."""
+        """Raise FailedException at random, as users' code may."""
         if self.luck(Fault.FAILURES, 0.005):
             raise FailedException("by chance")
 
     def emits(self, row: SourceRow) -> None:
-        """Take note that a spout emits a row."""
+        """Record that a spout emits a row."""
         if self._acting is not None:
             self._acting.emitted.append(row)
         self.step()
 
     def buries(self) -> None:
-        """Take note that a spout's rows become dead letters."""
+        """Record that a spout's rows become dead letters."""
         if self._acting is not None:
             self._acting.holds_dead = True
 
     def settles(self, anchors: Anchors | None, is_failed: bool) -> None:
-        """Take note that a task acks or fails a message."""
+        """Record that a task acks or fails a message."""
         life = self._acting
         if anchors is not None and life is not None and not life.is_doomed:
             for root, edge in anchors.edges.items():
                 self.checks.settled(root, edge, is_failed)
 
     def is_current(self) -> bool:
-        """Whether whoever acts was not replaced."""
+        """Return whether the acting life was not replaced."""
         return self._acting is not None and self._living.get(self._acting.id) is self._acting
 
     def misreads(self, path: str) -> None:
-        """Take note that a damaged record was read."""
+        """Record that a damaged record was read."""
         if self._acting is not None:
             self._acting.misread.add(path)
 
     @property
     def acting(self) -> int:
-        """The number of the life that acts."""
+        """The number of the acting life, 0 without one."""
         return 0 if self._acting is None else self._acting.number
 
     def _note(self, fault: Fault) -> None:
@@ -263,10 +264,10 @@ class World:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def _begin(self, id: TaskId) -> None:
-        """Begin a life of a task."""
+        """Start the next life of a task."""
         if id in self._living:
             return
-        if id == MASTER and not self._leads():
+        if id == MASTER and not self._can_start_master():
             self.at(50, self._begin, id)
             return
         self._lives += 1
@@ -286,8 +287,8 @@ class World:
             life.task.writers = {SINK: lambda txid, rows: self.checks.handed(life.number, txid, rows)}
         self._enter(life, self._open, life)
 
-    def _leads(self) -> bool:
-        """Whether a master has what it cannot be without: an acker, and coordinators to ask."""
+    def _can_start_master(self) -> bool:
+        """Return whether an acker and all coordinators are open, without which a master cannot start."""
         return ACKER in self._living and self._living[ACKER].is_open and self._coordinators <= self._opened
 
     def _open(self, life: TaskLife) -> None:
@@ -296,15 +297,15 @@ class World:
         self._opened.add(life.id)
 
     def _enter(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
-        """Let a life take an event, wholly; or in part, if it dies or is held up."""
+        """Run a handler of a life; it may end early if the life dies or is suspended."""
         life.emitted, life.holds_dead, life.emits = [], False, True
         if self.faulty and 0 < life.fuse <= _STRAND_STEPS and self._may_be_held_up(life):
             life.strand = Strand.of(call, *args)
-            self._let(life, life.strand.go)
+            self._run_call(life, life.strand.go)
         else:
-            self._let(life, call, *args)
+            self._run_call(life, call, *args)
 
-    def _let(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
+    def _run_call(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
         self._acting, self.writer, self._router.now_ms = life, life.number, life.now_ms()
         try:
             call(*args)
@@ -320,11 +321,11 @@ class World:
         if self._sequence % _CHECKED == 0:
             life.check()
         if life.id == MASTER and self.scenario.spout is SpoutKind.NON_TRANSACTIONAL and self.checks.is_over:
-            life.task.machine.active = False  # single tuples have no end
+            life.task.machine.active = False  # a spout of single tuples never ends by itself
         self._set_alarm(life)
 
     def _end_of(self, life: TaskLife, problem: BaseException) -> None:
-        """Say what became of a life out of which something came: the driver ends where this one does. Raises what is wrong."""
+        """End a life whose handler raised, if the driver ends there too; otherwise raise the error, which is a finding."""
         cause: BaseException | None = problem
         seen = set[int]()
         while cause is not None and id(cause) not in seen:
@@ -339,9 +340,8 @@ class World:
         elif isinstance(problem, CorruptStateError) and life.misread:
             self.trace.append((self.now_ms, life.name, life.number, f"finds damage: {problem.code}"))
             self.records.repair()
-        elif isinstance(
-            problem, FailedException
-        ):  # a store that does not answer, where no batch can be failed for it; or Stop
+        # A store did not answer, and there is no batch to fail; or the scenario stops at this failure.
+        elif isinstance(problem, FailedException):
             self.trace.append((self.now_ms, life.name, life.number, f"gives up: {problem.code}"))
         else:
             raise problem
@@ -359,16 +359,16 @@ class World:
         life.alarm_ms = None
         self._enter(life, life.tick)
 
-    # -- how tasks end -------------------------------------------------------------------------------------------------
+    # -- ends of tasks -------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Take one step of the life that acts; at its last it dies, or is held up until another time."""
+        """Count one step of the acting life; at its last step it dies or is suspended."""
         life = self._acting
-        if life is not None and self._burns(life):
+        if life is not None and self._uses_last_step(life):
             self._halt(life)
 
-    def _burns(self, life: TaskLife) -> bool:
-        """Take one step of a life; return whether it was the last."""
+    def _uses_last_step(self, life: TaskLife) -> bool:
+        """Count one step of a life; return whether it was the last."""
         life.fuse -= 1
         return self.faulty and life.fuse == 0 and (Fault.CRASHES in self._kinds or Fault.ZOMBIES in self._kinds)
 
@@ -376,7 +376,7 @@ class World:
         return life.holds and self._living.get(life.id) is life
 
     def _halt(self, life: TaskLife) -> None:
-        """Stop a life in the middle of what it does. Raises Crash if it never goes on."""
+        """Stop a life in the middle of a call. Raises Crash if it does not resume."""
         if life.strand is not None and self._may_be_held_up(life):
             self._hold_up(life)
             life.strand.hold()
@@ -386,7 +386,7 @@ class World:
             raise Crash
 
     def _die(self, life: TaskLife) -> None:
-        """A task is gone, with all it had in memory; another life begins soon."""
+        """End a task with its memory; the next life begins soon."""
         if life.is_dead:
             return
         life.is_dead = True
@@ -402,11 +402,11 @@ class World:
             self._die(self._living[MASTER])
 
     def _unwind(self, life: TaskLife) -> None:
-        """End the call in which a life was held up."""
+        """End the suspended call of a life."""
         assert life.strand is not None
         before, life.is_doomed, life.is_held_up = self._acting, True, False
         self._acting = life
-        with suppress(BaseException):  # the crash, or what users' code raised
+        with suppress(BaseException):  # the Crash, or an error of users' code
             life.strand.go()
         self._acting = before
 
@@ -431,12 +431,14 @@ class World:
         life.is_held_up, life.alarm_ms = False, None
         self.trace.append((self.now_ms, life.name, life.number, "goes on"))
         self.at(self.chance.choice((1, 100, 3_000, 30_000)), self._die, life)
-        self._let(life, life.strand.go)
+        self._run_call(life, life.strand.go)
 
     # -- stores --------------------------------------------------------------------------------------------------------
 
     def in_store(self, operation: Callable[[], Any], is_write: bool = True) -> Any:
-        """Do a store operation of the acting life: it may die before or after, or be held up in it; or the store errs."""
+        """Perform a store operation of the acting life. It may die before or after it, or be suspended in it; the
+        store may raise.
+        """
         life = self._acting
         if life is None:
             return operation()
@@ -446,7 +448,7 @@ class World:
             if is_write and self.chance.random() < 0.5:
                 operation()
             raise StoreUnavailableError(f"the store did not answer {life.name}; the batch is to be tried again")
-        if self._burns(life) or (is_write and self.luck(Fault.ZOMBIES, 0.01)):
+        if self._uses_last_step(life) or (is_write and self.luck(Fault.ZOMBIES, 0.01)):
             if is_write and life.strand is None and self._may_be_held_up(life):
                 self._note(Fault.ZOMBIES)
                 self.at(self.chance.choice(_HOLDS_MS), self._write_late, life, operation)
@@ -460,7 +462,7 @@ class World:
         self.writer = life.number
         operation()
 
-    # -- what happens by itself ----------------------------------------------------------------------------------------
+    # -- spontaneous faults --------------------------------------------------------------------------------------------
 
     def _damage(self) -> None:
         if not self.faulty or self.checks.is_over:
@@ -476,7 +478,7 @@ class World:
         self.at(self.chance.choice((500, 5_000, 20_000)), self._damage)
 
     def _jump(self) -> None:
-        """The wall clock jumps; nobody may notice."""
+        """The wall clock jumps, which must have no effect."""
         if not self.faulty or self.checks.is_over:
             return
         self._note(Fault.CLOCKS)
