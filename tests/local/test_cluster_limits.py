@@ -15,6 +15,7 @@ from windowing import (
     bolt,
     count,
     is_tick,
+    millis,
     seconds,
     spout,
     tumbling,
@@ -218,3 +219,113 @@ def test_a_spout_gets_the_values_of_what_is_given_up_where_it_takes_them():
 
     run_topology(chain(Keeps, never, max_attempts=2).build(), clock=VirtualClock())
     assert given_up == [("seven", (7,))]
+
+
+# -- spouts that wait --------------------------------------------------------------------------------------------------------------
+
+
+def built(*parts):
+    return chain(*parts).build()
+
+
+def slow(wait, rows=5):
+    @spout(output="n long")
+    class Slow(Spout):
+        def open(self, context, collector):
+            super().open(context, collector)
+            self.n = 0
+
+        def next_tuple(self):
+            if self.n < rows:
+                self.n += 1
+                self.collector.emit(self.n)
+            wait(self.collector)
+
+    return Slow
+
+
+def test_a_spout_that_sleeps_is_not_called_again_before_its_time_of_a_virtual_clock():
+    clock = VirtualClock(1_000)
+    with LocalCluster(built(slow(lambda collector: collector.sleep(millis(100))), same), clock=clock) as cluster:
+        assert cluster.run_for(millis(250))["bolt0"] == [(1,), (2,), (3,)]  # at 1000, 1100, 1200
+        assert cluster.run_for(millis(40))["bolt0"] == [(1,), (2,), (3,)]
+        assert cluster.run_for(millis(20))["bolt0"] == [(1,), (2,), (3,), (4,)]
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_run_waits_for_a_spout_that_sleeps_after_a_tuple_and_ends_with_one_that_has_none(seed):
+    clock = VirtualClock(0)
+    topology = built(slow(lambda collector: collector.sleep(seconds(10))), same)
+    with LocalCluster(topology, clock=clock, seed=seed) as cluster:
+        assert len(cluster.run()["bolt0"]) == 5
+    assert 50_000 <= clock.now_ms() < 60_000
+
+
+def test_a_spout_that_emits_over_time_gets_late_tuples_also_with_a_virtual_clock():
+    @spout(output="at long")
+    class OutOfOrder(Spout):
+        def open(self, context, collector):
+            super().open(context, collector)
+            self.left = [1_000, 21_000, 22_000, 3_000]
+
+        def next_tuple(self):
+            if self.left:
+                self.collector.emit(self.left.pop(0))
+                self.collector.sleep(seconds(2))
+
+    result = run_topology(built(OutOfOrder, size), clock=VirtualClock())
+    assert result["bolt0"] == [(1,), (2,)]
+    assert result.late == {("bolt0", "late"): 1}
+
+
+def test_a_paused_spout_that_slept_is_called_when_it_is_resumed():
+    clock = VirtualClock(0)
+    with LocalCluster(built(slow(lambda collector: collector.sleep(millis(10))), same), clock=clock) as cluster:
+        cluster.run_for(millis(5))
+        cluster.deactivate()
+        assert cluster.run_for(millis(500))["bolt0"] == [(1,)]
+        assert clock.now_ms() == 505
+        cluster.activate()
+        assert cluster.run_for(millis(5))["bolt0"] == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("span", [100, 0.1, "1 s", None])
+def test_a_spout_sleeps_for_a_duration_and_for_nothing_else(span):
+    with (
+        LocalCluster(built(slow(lambda collector: collector.sleep(span))), clock=VirtualClock()) as cluster,
+        pytest.raises(BoltError, match=r"spout 'source' failed in next_tuple.*the span of sleep"),
+    ):
+        cluster.run()
+
+
+class Wall:
+    """A monotonic clock that moves when a spout blocks."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def block(self, _):
+        self.now_s += 0.1
+
+
+def test_a_spout_that_blocks_is_asked_for_one_tuple_a_round_so_that_a_run_by_the_clock_ends_in_time(monkeypatch):
+    wall = Wall()
+    monkeypatch.setattr("windowing.local.spouts.time", wall)
+    with LocalCluster(built(slow(wall.block, rows=1_000), same)) as cluster:
+        cluster.step()
+        assert cluster.result["bolt0"] == [(1,)]
+        cluster.step()
+        assert cluster.result["bolt0"] == [(1,), (2,)]
+
+
+def test_a_spout_that_blocks_under_a_virtual_clock_is_named_once_with_what_to_write(monkeypatch, caplog):
+    wall = Wall()
+    monkeypatch.setattr("windowing.local.spouts.time", wall)
+    with LocalCluster(built(slow(wall.block, rows=1_000), same), clock=VirtualClock()) as cluster:
+        cluster.run_for(millis(3))
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("spout 'source' has blocked in next_tuple")
+    assert "collector.sleep(millis(100))" in told

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from windowing import seconds
 from windowing.errors import ConfigError, CorruptStateError, FailedException
 from windowing.trident.batch_effects import Ack, Commit, EmitBatch, Fail, Report, Succeed
 from windowing.trident.coordinator import Readiness
@@ -376,6 +377,17 @@ def test_a_batch_of_a_rich_spout_ends_when_it_is_full_or_dry():  # T8: in Storm 
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=3).get_emitter(context())
     assert [rows_of(emitter, batch(f"{txid}:0")) for txid in (1, 2, 3)] == [["a", "b", "c"], ["d", "e"], []]
     assert queue.calls == 3 + 3 + 1
+
+
+def test_a_batch_of_a_rich_spout_ends_when_the_spout_sleeps():
+    class Sleepy(Queue):
+        def next_tuple(self) -> None:
+            super().next_tuple()
+            if self.calls == 2:
+                self.collector.sleep(seconds(1))
+
+    emitter = RichSpoutBatchExecutor(Sleepy("abcde"), max_batch_size=3).get_emitter(context())
+    assert [rows_of(emitter, batch(f"{txid}:0")) for txid in (1, 2)] == [["a", "b"], ["c", "d", "e"]]
 
 
 def test_a_rich_spout_hears_of_its_messages_when_the_batch_is_committed():

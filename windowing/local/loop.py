@@ -40,6 +40,7 @@ class Loop:
         self._router = router
         self._shuffled = shuffled
         router.now_ms = clock.now_ms()
+        router.is_virtual = isinstance(clock, VirtualClock)
 
     def round(self, tasks: Sequence[Task]) -> bool:
         """Tick each task that has something due, then let each task step; return whether any task handled a message."""

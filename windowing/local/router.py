@@ -116,7 +116,17 @@ class Router:
     `dead_letter_outboxes`: for each component whose dead letters are read by a bolt, the outbox through which its dead letters go.
     """
 
-    __slots__ = ("_bits", "_logged", "ackers", "dead_letter_outboxes", "now_ms", "random", "result", "windowed")
+    __slots__ = (
+        "_bits",
+        "_logged",
+        "ackers",
+        "dead_letter_outboxes",
+        "is_virtual",
+        "now_ms",
+        "random",
+        "result",
+        "windowed",
+    )
 
     def __init__(self, seed: int, ackers: int) -> None:
         self.random = random.Random(seed)
@@ -125,6 +135,7 @@ class Router:
         self.windowed: dict[str, list[Any]] = {}
         self.dead_letter_outboxes: dict[str, Outbox] = {}
         self.now_ms = 0
+        self.is_virtual = False
         self.result = ClusterResult()
         self._logged: dict[str, tuple[int, int]] = {}
 

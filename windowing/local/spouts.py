@@ -18,14 +18,19 @@ Laws
   done: the source's `give_up` is called, or `ack` if the source has no `give_up`. If no bolt reads the dead letter, only `give_up`
   is called: a message that failed and reached no reader is never acked.
 - Without ackers a message is acked when it is emitted.
+- A spout that sleeps (`collector.sleep`) is not called before it is awake. If its last call emitted tuples, it has not ended.
 
 Source: Storm's `SpoutExecutor`; the limit of attempts and dead letters are ours.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 from windowing.acking.acker import Acked, AckedRoots, Failed
@@ -40,6 +45,7 @@ from windowing.topology.bolts import CallStyle
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind, Declaration
 from windowing.topology.user_code import OutputStreams, file_of, user_code_error
+from windowing.windows.measures import Duration, as_duration_ms
 
 __all__ = [
     "InputSource",
@@ -50,6 +56,8 @@ __all__ = [
     "listed",
     "rows_in",
 ]
+
+_log = logging.getLogger("windowing")
 
 Batches = Mapping[str, Sequence[Iterable[Any]]]
 """The rows that each spout emits, batch by batch, by the spout's name."""
@@ -121,6 +129,10 @@ def _is_row(batch: Sequence[Any], schema: Schema) -> bool:
 
 
 _BURST = 100
+_LONGEST_BURST_S = 0.05
+"""After this time a burst ends, so that a spout that blocks in `next_tuple` leaves the loop to the other tasks."""
+_BLOCKED_S = 5.0
+"""A burst under a VirtualClock that takes longer is reported once."""
 _ASKED, _ACKED = "in next_tuple", "in ack"
 _Message = tuple[tuple[Any, ...], str, int | None] | DeadLetter
 """A message as it is emitted again after a failure: (values, stream, task of a direct emit), or a dead letter."""
@@ -274,6 +286,9 @@ class SpoutTask(ComponentTask):
         self._tracked: list[tuple[int, Any, _Message]] = []
         """Emitted messages that are not yet registered with `pending` and the ackers: root, message id, message."""
         self._inits: list[tuple[int, int]] = []
+        self._awake_ms: int | None = None
+        """When the spout is called again, after its collector's `sleep`."""
+        self._reported_blocking = False
         target = component.declaration.target
         self._file = (
             None if target is None else file_of(target, "next_tuple" if component.declaration.is_class else None)
@@ -324,6 +339,8 @@ class SpoutTask(ComponentTask):
         """Handle the messages of the ackers, then take tuples from the source while it has some and `pending` has room."""
         moved = super().step(limit)
         self._track()
+        if self.active and self._awake_ms is not None:
+            return moved
         before = self.emissions
         self.dry = True
         if self.active:
@@ -332,7 +349,12 @@ class SpoutTask(ComponentTask):
         return moved or self.emissions > before
 
     def _ask(self, times: int) -> None:
-        """Call `next_tuple` of the source at most `times` times; set `dry` if it had no tuple."""
+        """Call `next_tuple` of the source at most `times` times, until it sleeps; set `dry` if it had no tuple.
+
+        The time of a burst is bounded, except with a VirtualClock, where the same run has the same rounds.
+        """
+        began_s, is_virtual = time.monotonic(), self.router.is_virtual
+        until_s = math.inf if is_virtual else began_s + _LONGEST_BURST_S
         source, room, tracked, where = self.source, self.pending.room, self._tracked, _ASKED
         next_tuple, at_once = source.next_tuple, self._at_once
         self.dry = False
@@ -350,8 +372,21 @@ class SpoutTask(ComponentTask):
                 if self.emissions == before:
                     self.dry = True
                     return
+                if self._awake_ms is not None or time.monotonic() >= until_s:
+                    return
         except BaseException as problem:
             raise self._attributed(problem, where) from _cause(problem)
+        finally:
+            if is_virtual and not self._reported_blocking and time.monotonic() - began_s >= _BLOCKED_S:
+                self._report_blocking()
+
+    def _report_blocking(self) -> None:
+        self._reported_blocking = True
+        _log.warning(
+            "%s has blocked in next_tuple, and every task of the cluster waited for it. A VirtualClock does not move meanwhile: to "
+            "wait, write collector.sleep(millis(100)) in place of time.sleep(0.1)",
+            self.context.called("spout"),
+        )
 
     def _track(self) -> None:
         """Register the emitted messages with `pending`, and begin their tuple trees with one message per acker."""
@@ -371,11 +406,20 @@ class SpoutTask(ComponentTask):
             self._perform(self.pending.failed(message.root, now_ms, message.reason, message.seen))
 
     def tick(self) -> None:
+        if self._awake_ms is not None and self._awake_ms <= self.router.now_ms:
+            self._awake_ms = None
         self._perform(self.pending.tick(self.router.now_ms))
         self._track()
 
     def next_deadline_ms(self) -> int | None:
-        return self.pending.next_deadline_ms()
+        pending_ms, awake_ms = self.pending.next_deadline_ms(), self._awake_ms
+        if pending_ms is None or awake_ms is None:
+            return awake_ms if pending_ms is None else pending_ms
+        return min(pending_ms, awake_ms)
+
+    def sleep(self, span: Duration | timedelta) -> None:
+        """Take no tuples from the source before `span` of the clock's time has passed."""
+        self._awake_ms = self.router.now_ms + as_duration_ms(span, "the span of sleep()")
 
     def emit(self, values: Any, stream: str, message_id: Any, task: int | None) -> Sequence[int]:
         """Check a row, send it, and track it if it has a message id; return the ids of the tasks that receive it."""
@@ -512,6 +556,10 @@ class SpoutCollector(StormNames):
         if stray:
             raise self._task.refuse((values, *stray), "emit_direct")
         self._task.emit(values, stream, message_id, task)
+
+    def sleep(self, span: Duration | timedelta) -> None:
+        """Return at once; `next_tuple` is not called again before `span` has passed by the clock of the cluster."""
+        self._task.sleep(span)
 
     def report_error(self, error: BaseException) -> None:
         """Add an error to the result of the run."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import ConfigError, quote
@@ -25,6 +26,7 @@ from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, missing
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema, declare_streams
 from windowing.topology.config import TopologyConfig
+from windowing.windows.measures import Duration
 
 __all__ = [
     "BasicBolt",
@@ -176,6 +178,9 @@ class SpoutOutputCollector(Protocol):
     def emit_direct(self, task: int, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
         """Emit a row to one task, by a direct grouping."""
 
+    def sleep(self, span: Duration | timedelta) -> None:
+        """Wait with the next call of `next_tuple` until `span` has passed. It returns at once: the other tasks go on."""
+
     def report_error(self, error: BaseException) -> None:
         """Report an error; processing continues."""
 
@@ -202,7 +207,7 @@ class Spout(_Component, ABC):
 
     @abstractmethod
     def next_tuple(self) -> None:
-        """Emit some tuples to the collector, or none; do not block."""
+        """Emit some tuples to the collector, or none; do not block: to wait, call `collector.sleep(millis(100))`."""
 
     # Some spouts take more than one argument here, so the types are left open.
     ack: Any = None

@@ -40,6 +40,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import ConfigError, FailedException, quote
@@ -48,6 +49,7 @@ from windowing.trident.coordinator import Readiness
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
 from windowing.trident.states import TridentCollector
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState, part_of, put_all
+from windowing.windows.measures import Duration, as_duration_ms
 
 __all__ = [
     "BatchCoordinator",
@@ -387,6 +389,7 @@ class _Cutter(StormNames):
         self.target: TridentCollector | None = None
         self.pending: list[Pending] = []
         self.emitted = 0
+        self.slept = False
 
     def emit(
         self, values: Sequence[Any], *stray: Any, message_id: Any = None, stream: str = "default"
@@ -406,6 +409,11 @@ class _Cutter(StormNames):
             f"a spout of batches emitted {quote(values)} to task {task}; batches have no direct streams: use emit()"
         )
 
+    def sleep(self, span: Duration | timedelta) -> None:
+        """End the batch. The setting batch_emit_interval, and not `span`, decides when the next batch begins."""
+        as_duration_ms(span, "the span of sleep()")
+        self.slept = True
+
     def report_error(self, error: BaseException) -> None:
         self._report(error)
 
@@ -424,10 +432,10 @@ class _RichEmitter(Emitter):
             self._settle(self._spout.fail, self._pending.pop(txid)[1])
         cutter.pending = []
         self._pending[txid] = batch, cutter.pending
-        cutter.target, cutter.emitted = collector, 0
+        cutter.target, cutter.emitted, cutter.slept = collector, 0, False
         try:
             emitted = -1
-            while emitted < cutter.emitted < self._size:
+            while emitted < cutter.emitted < self._size and not cutter.slept:
                 emitted = cutter.emitted
                 self._spout.next_tuple()
         finally:
