@@ -1,15 +1,16 @@
-"""Partial aggregation in columns: what combiners make of an Arrow batch, without a tuple of it in Python.
+"""Partial aggregation in columns: combiners applied to an Arrow batch without a Python tuple per row.
 
     k  JFK LGA JFK   --dictionary-->  codes 0 1 0, keys (JFK,) (LGA,)
-    v   3   5   4    --added at the codes, from what the slot holds-->  (JFK,) 7, (LGA,) 5   back into the slot
+    v   3   5   4    --added by code to the values of the slot-->  (JFK,) 7, (LGA,) 5   written back to the slot
 
-It is for steps right behind a source that count, add, or look for the smallest or largest value of whole numbers (add: of doubles
-too), by no key or by keys of text, whole numbers and booleans. Everything else goes by rows, and so does a batch with a null in a
-key, with a value that Python cannot hold, or with a sum that could be more than 64 bits: `add` says so and takes nothing of it.
+It is used for steps right behind a source that compute a count, sum, minimum or maximum of whole numbers (a sum of doubles too),
+without a key or by keys of text, whole numbers and booleans. All other steps process rows. So does a batch with a null in a key,
+with
+a value that Python cannot hold, or with a sum that could exceed 64 bits: `add` then returns False and changes nothing.
 
-Law: what the slot holds after a batch is, to the last bit and in the same order, what `AggregateProcessor.execute` makes of the
-same tuples, which is the model in the tests. So batches may go either way in turn, and an attempt that is made again gives the
-same rows. (Doubles are added one after the other, as they came: no sum of parts.)
+Law: after a batch the slot holds exactly the values, in the same order, that `AggregateProcessor.execute` computes for the same
+tuples; the tests use it as the model. So consecutive batches may use either path, and a repeated attempt gives the same rows.
+(Doubles are added one after the other in arrival order, never as a sum of partial sums.)
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = [
 
 Codes = npt.NDArray[np.int64]
 _Fold = Callable[[Any, Codes, Sequence[Any]], "list[Any] | None"]
-"""(column, number of each row's key, the values of the keys until now) -> their values; None: only rows can say."""
+"""(column, code of each row, start value of each key) -> the new values; None if the batch must be processed by rows."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _KEYS = ("string", "boolean", *_INTEGERS)
@@ -51,7 +52,7 @@ class ColumnFold:
 
     @classmethod
     def of(cls, operation: Operation, schema: Schema) -> ColumnFold | None:
-        """Return what folds tuples of this schema, None for an operation that only rows can do."""
+        """Return the fold of an operation for tuples of this schema, None if the operation needs rows."""
         if not isinstance(operation, Aggregate) or operation.stage is not AggregationStage.PARTIAL:
             return None
         types = dict(zip(schema.names, schema.types, strict=True))
@@ -69,7 +70,7 @@ class ColumnFold:
         return cls([schema.names.index(name) for name in operation.group], parts)
 
     def add(self, slot: AggregateSlot, batch: pa.RecordBatch) -> bool:
-        """Take in all tuples of a batch that has any, or none: then return False."""
+        """Add all tuples of a non-empty batch to the slot and return True, or none of them and return False."""
         if self._key is None:
             codes, keys = np.zeros(batch.num_rows, np.int64), [()]
             entries: list[list[Any] | None] = [[(), slot.value]]
@@ -105,13 +106,13 @@ def _value(value: Any, number: int, chained: bool) -> Any:
 
 
 def _grouped(columns: Sequence[Any]) -> tuple[Codes, list[Row]] | None:
-    """Return the number of each row's key, and the keys in the order in which they first come."""
+    """Return the code of each row's key, and the keys in order of first occurrence; None if a key field is null."""
     codes, keys = _encoded(columns[0]) or (None, [])
     for column in columns[1:]:
         found = _encoded(column)
         if codes is None or found is None:
             return None
-        # Both numbers as one; numbered anew each time, or many columns would be more than 64 bits.
+        # Both codes as one number; encoded again for each column, so that many columns do not exceed 64 bits.
         both = pa.array(codes * len(found[1]) + found[0]).dictionary_encode()
         codes = both.indices.to_numpy().astype(np.int64)
         pairs = (divmod(pair, len(found[1])) for pair in both.dictionary.to_pylist())
@@ -157,7 +158,7 @@ def _sum_of_integers(column: Any, codes: Codes, starts: Sequence[Any]) -> list[A
 def _sum_of_doubles(column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
     if column.null_count or not all(start is NOTHING or type(start) is float for start in starts):
         return None  # None counts as the whole number 0
-    # What is added to -0.0 stays what it is, 0.0 and -0.0 too: the first value is taken as it came.
+    # -0.0 is the neutral element: adding it changes no value, not even 0.0 or -0.0.
     total = np.array([-0.0 if start is NOTHING else start for start in starts], np.float64)
     with np.errstate(all="ignore"):
         np.add.at(total, codes, column.to_numpy().astype(np.float64))

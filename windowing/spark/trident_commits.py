@@ -1,19 +1,21 @@
-"""The commit section of a Trident query: a batch is tried, each time as the next attempt, until its states are committed.
+"""The commit section of a Trident query: a batch is attempted, under a new attempt number each time, until its states are
+committed.
 
     claim 6:0 --> stages that may fail ==> stages that commit --the job's end--> sinks
                         | FailedException          | FailedException
-    claim 6:1 <---------+--------------------------+       after a delay, as often as the topology says; then
-                                                           stop, or skip: nothing but an empty attempt, dead letters
+    claim 6:1 <---------+--------------------------+       after a delay, up to the topology's max attempts; then
+                                                           stop, or skip: an attempt without tuples, dead letters
 
-An attempt is claimed before it begins, so that whoever comes too late is known. Batch 5 is txid 6: `6:1` is its second attempt,
-and after a crash another process claims the one after the last. Each store of states hands out its own numbers. The last state's
-counts; the others are asked first, so that it is above theirs.
+An attempt is claimed before it begins, so that a superseded process is refused. Batch 5 is txid 6: `6:1` is its second attempt, and
+after a crash another process claims the next attempt. Each store of states numbers its attempts itself. The number of the last
+state
+is used; the others are claimed first, so that it is at least theirs.
 
-An attempt is one job. A shuffle (==>) hands over nothing before all in front of it was evaluated, and with the rows each task that
-writes a state is told which tasks have worked, and whether one has failed (trident_stages.py).
+An attempt is one job. A shuffle (==>) delivers no row before everything in front of it has been evaluated. With the rows, each task
+that writes a state receives which tasks have worked, and whether one has failed (trident_stages.py).
 
-Laws: a state is written only when all of the attempt before it was evaluated and is good; each task of a stage works once in an
-attempt, one without tuples too; whatever is no FailedException ends the query.
+Laws: a state is written only after all earlier stages of the attempt were evaluated without a failure; each task of a stage works
+once in an attempt, also without tuples; any error but FailedException ends the query.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ __all__ = [
 ]
 
 
-_TOLD = (
+_DRIVER_COLUMNS = (
     *("kind", "stream", "source", "sequence", "value"),
     "CASE WHEN kind NOT IN ('rows', 'out', 'input') THEN data END AS data",
 )
@@ -57,9 +59,10 @@ _log = logging.getLogger("windowing.spark")
 
 
 class Attempts:
-    """The attempts of one query. Without a state that keeps a ledger (non-transactional ones need none) they are counted here.
+    """The attempts of one query. If no state has a ledger (non-transactional states need none), attempts are counted in this
+    process.
 
-    Raises ConfigError for a transactional or opaque state whose factory keeps none: after a restart numbers would come again.
+    Raises ConfigError for a transactional or opaque state whose factory has no ledger: after a restart the numbers would repeat.
     """
 
     def __init__(self, plan: TridentPlan) -> None:
@@ -77,7 +80,7 @@ class Attempts:
         self._last = TransactionAttempt(0, 0)
 
     def claim(self, txid: int) -> TransactionAttempt:
-        """Return the next attempt at a batch. Raises SupersededError if another process has begun a later one.
+        """Return the next attempt at a batch. Raises SupersededError if another process has claimed a later one.
 
         Cost: a read and a write of each store that is written to.
         """
@@ -89,8 +92,10 @@ class Attempts:
 
 
 class TridentCommits:
-    """`labels[depth]` are the grouping keys of its tasks, `partitions` how many a shuffle has. committed: Spark's log of
-    committed batches. streams: those of the sinks. channel: where to tasks say what they have done.
+    """Commits the batches of a Trident query: attempts, retries, skips, and the rows for the sinks.
+
+    labels: the grouping keys of the tasks of each depth; partitions: of a shuffle. committed: Spark's log of committed batches.
+    streams: of the sinks. channel: receives the metrics of the tasks.
     """
 
     def __init__(
@@ -113,17 +118,19 @@ class TridentCommits:
         self._stages: dict[tuple[int, ...], list[BatchStages]] = {}
 
     def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
-        """Try the batch until an attempt is good, or the last has failed. Windows see it once: what they give is kept."""
+        """Attempt the batch until an attempt succeeds or the last one has failed. Windows process it once: their output is
+        persisted.
+        """
         keeps = bool(self._plan.depths(Section.STREAM))
         if keeps:
             output.persist()
         try:
-            self._tried(output, batch_id, writer)
+            self._retry_until_done(output, batch_id, writer)
         finally:
             if keeps:
                 output.unpersist()
 
-    def _tried(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
+    def _retry_until_done(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
         failures = 0
         while True:
             try:
@@ -156,7 +163,7 @@ class TridentCommits:
     def _give_up(
         self, output: DataFrame, batch_id: int, writer: BatchWriter, failures: int, problem: FailedException
     ) -> None:
-        """Stop, or skip the batch."""
+        """Stop the query, or skip the batch."""
         if self._on_failure is OnFailure.STOP:
             raise FailedException(
                 f"topology {self._name!r}: batch {batch_id + 1} failed {failures} times and is not committed; the last cause: "
@@ -168,7 +175,7 @@ class TridentCommits:
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
     def _attempt(self, output: DataFrame, attempt: TransactionAttempt, writer: BatchWriter, skip: bool) -> None:
-        """Evaluate and commit one attempt. Skipped, every partition of a state commits it without a tuple."""
+        """Evaluate and commit one attempt. With `skip`, every partition of a state commits it without tuples."""
         keeps_dead_letters = any(name.endswith(f".{DEAD_LETTERS}") for name in writer.sinks)
         depths = [*([] if skip else self._plan.depths(Section.BATCH)), *self._plan.depths(Section.COMMIT)]
         if skip:
@@ -190,7 +197,7 @@ class TridentCommits:
                 rows.unpersist()
 
     def _stages_of(self, spark: SparkSession, depths: Sequence[int]) -> list[BatchStages]:
-        """Return the stages of an attempt at these depths, which are one of two: all, or without those that were skipped."""
+        """Return the stages of an attempt at these depths; they are created once for each of the two cases, normal and skipped."""
         found = self._stages.get(tuple(depths))
         if found is None:
             found = self._stages[tuple(depths)] = [
@@ -202,7 +209,9 @@ class TridentCommits:
         return found
 
     def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:
-        """Log and count the errors that were reported; those of the stream, and of stages before, come in each evaluation."""
+        """Log and count the reported errors. Reports of the stream and of earlier stages are repeated in each evaluation and
+        counted once.
+        """
         if batch_id != self._reports_of:
             self._reports_of, self._reports = batch_id, Counter()
         found = Counter((row["stream"], row["sequence"], row["value"], text_of(row)) for row in reports)
@@ -221,20 +230,22 @@ class TridentCommits:
     def _checked(
         self, rows: DataFrame, depths: Sequence[int], attempt: TransactionAttempt, writer: BatchWriter
     ) -> Mapping[str, Any]:
-        """Evaluate the rows and return what counts of them. Raises FailedException if a task says so.
+        """Evaluate the rows and return the counts of the streams and the acks. Raises FailedException if a task has failed.
 
-        The rows come to the driver without what is meant for sinks: a few of each task. To add them up in Spark takes shuffles.
+        The driver collects the rows that are not for sinks, a few of each task; adding them up in Spark would take shuffles.
         """
-        told = rows.selectExpr(*_TOLD).collect()
-        self._count_reports([row for row in told if row["kind"] == "reported"], attempt.txid - 1, writer)
-        failed = min((text_of(row) for row in told if row["kind"] == "failed"), default=None)
+        reported_rows = rows.selectExpr(*_DRIVER_COLUMNS).collect()
+        self._count_reports([row for row in reported_rows if row["kind"] == "reported"], attempt.txid - 1, writer)
+        failed = min((text_of(row) for row in reported_rows if row["kind"] == "failed"), default=None)
         if failed is not None:
             raise FailedException(failed)
-        done = len({row["value"] for row in told if row["kind"] == "done"})
+        done = len({row["value"] for row in reported_rows if row["kind"] == "done"})
         tasks = sum(task.stage.depth in depths for task in self._plan.tasks)
         if done != tasks:
             raise WindowingError(
                 f"topology {self._name!r}: {done} places have worked on attempt {attempt}, wanted {tasks}; "
                 "nothing of the batch counts: start again from the checkpoint, and report this"
             )
-        return self._streams.found_in(told) | {"acks": [row["data"] for row in told if row["kind"] == "ack"]}
+        return self._streams.found_in(reported_rows) | {
+            "acks": [row["data"] for row in reported_rows if row["kind"] == "ack"]
+        }

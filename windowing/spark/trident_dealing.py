@@ -1,9 +1,9 @@
-"""A Trident checkpoint with other numbers of tasks: what its tasks hold, and the states that they write.
+"""TridentDealing: rescales a Trident checkpoint to other numbers of tasks: the windows of its tasks, and the states they write.
 
-    checkpoint, `before` --> are the states where the checkpoint is? --> rows into the stores of `after` (trident/rescale.py)
+    checkpoint, `before` --> do the states belong to the checkpoint? --> rows into the stores of `after` (trident/rescale.py)
     TaskState of each task with windows --> TaskState of each new one
 
-What a checkpoint says of states is whose they are; where they lie, and in how many partitions, only the topologies say.
+The checkpoint stores who owns the states; their stores and partitions are known only from the topologies.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
 
 
 class TridentDealing:
-    """The checkpoint of a topology, from `topology` to `becomes`; found: its definition.
+    """A rescale of the checkpoint of `topology` to the tasks of `becomes`; found: the stored definition.
 
-    Raises ConfigError for what cannot be moved, DefinitionChangedError where a topology is not that of the checkpoint,
-    SupersededError and CorruptStateError where its states are not.
+    Raises ConfigError for a topology or state that cannot be rescaled, DefinitionChangedError if a topology is not that of the
+    checkpoint, SupersededError and CorruptStateError if the states are not those of the checkpoint.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TridentDealing:
 
     @property
     def after(self) -> StoredPlan:
-        """What the new checkpoint says of itself."""
+        """The plan of the new checkpoint."""
         life, _ = begun(self.owner, self._becomes)
         stored = self._becomes.stream(self._partitions, life.plain())
         return StoredPlan(_stages(self._becomes), self._partitions, {**self._found, **stored})
@@ -90,14 +90,14 @@ class TridentDealing:
         return found
 
     def move_states(self) -> None:
-        """Copy the states into the stores of the new topology, as `owner` writes them."""
+        """Copy the states into the stores of the new topology, with `owner` as their owner."""
         _, owners = begun(self.owner, self._becomes)
         for move in self._moves:
             move.perform(owners[move.new.id])
 
 
 def _with_windows(plan: TridentPlan) -> list[Stage]:
-    """Return the stages that work in the stream behind an exchange, in the order of their tasks."""
+    """Return the stages of the stream section behind an exchange, in the order of their tasks."""
     found = [stage for stage in plan.stages.values() if stage.depth and stage.section is Section.STREAM]
     return sorted(found, key=lambda stage: stage.first)
 
@@ -109,7 +109,7 @@ def _stages(plan: TridentPlan) -> tuple[StoredBolt, ...]:
 
 
 def _renumbered(stored: Definition, found: Definition) -> Definition:
-    """Return a definition with the numbers of tasks of another one."""
+    """Return `stored` with the numbers of tasks of `found`."""
     numbers = {component: tasks for component, tasks, _ in found["trident"]["stream"]}
     stream = [
         [component, numbers.get(component, tasks), nodes] for component, tasks, nodes in stored["trident"]["stream"]

@@ -1,16 +1,19 @@
-"""Trident's own spouts as sources on Spark: batch, ITridentSpout, transactional and opaque partitioned ones, written in Python.
+"""Trident spouts written in Python as Spark sources: batch spouts, ITridentSpout, transactional and opaque partitioned spouts.
 
     latestOffset   is_ready(7)? then the offset is 7                one process of the query, beside the driver
     partitions     coordinator: metadata of 7 --> each task's emitter: rows of 7 --> ends of the partitions, stored
     read           the rows of one task, as Arrow                    executors
-    commit         success(7): what is before is forgotten
+    commit         success(7): earlier metadata is deleted
 
-The offset in Spark's log is the number of the batch; its metadata is stored under that number in `records`, for an opaque spout
-learns what a batch was by emitting it. A spout is told the numbers of its own batches, from 1: with several sources they are not
-the txids. Laws: within a run a batch is emitted once, however often Spark plans it; rows and stored metadata are of the same
-emission; after a restart a batch that was not committed is emitted again, as the next attempt.
+The offset in Spark's log is the number of the batch. The metadata of the batch is stored under that number in `records`, because an
+opaque spout knows the content of a batch only after emitting it. A spout numbers its own batches from 1; with several sources these
+are not the txids.
 
-All rows of such a spout go through that one process: for large inputs give a DataFrame or a PartitionedSpout.
+Laws: within a run a batch is emitted once, however often Spark plans it; rows and stored metadata come from the same emission;
+after
+a restart a batch that was not committed is emitted again, as the next attempt.
+
+All rows of such a spout pass through that one process. For large inputs use a DataFrame or a PartitionedSpout.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from windowing.trident.transactional_state import RecordStore, TransactionalStat
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
-except ImportError:  # of Spark 4.1, on which `require_spark` refuses such sources
+except ImportError:  # on Spark 4.1, where `require_spark` refuses such sources
     ReadAllAvailable = ReadLimit = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 __all__ = [
@@ -60,7 +63,9 @@ _log = logging.getLogger("windowing.spark")
 
 
 def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> DataFrame:
-    """Return the batches of a spout as a streaming DataFrame. `records` travels to the process that emits."""
+    """Return the batches of a spout as a streaming DataFrame. `records` is pickled to the process that emits. Raises SessionError
+    on Spark 4.1.
+    """
     require_spark("4.2", f"{node.called}, a spout in Python,", "read the rows as a streaming DataFrame")
     format_name, seal = f"windowing_trident_{uuid4().hex}", Seal()
 
@@ -80,14 +85,14 @@ def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records:
 
 
 class _SpoutRows(InputPartition):
-    """What one task of the spout has emitted."""
+    """The rows that one task of the spout has emitted."""
 
     def __init__(self, data: bytes, count: int) -> None:
         self.data, self.count = data, count
 
 
 class _Opened:
-    """A spout at work: its coordinator, an emitter for each task, and where they keep what outlives the process."""
+    """An open spout: its coordinator, an emitter for each task, and their stored state."""
 
     def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> None:
         spout, name = as_batches(node.source.spout), str(node.source.name)
@@ -113,8 +118,11 @@ class _Opened:
 
 
 class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks. Offsets are {"spout": name, "batch": number}. It travels to every task that reads, where it knows only its
-    fields; the spout is opened where batches are asked for, when the first one is."""
+    """The stream reader that Spark calls. Offsets are {"spout": name, "batch": number}.
+
+    Copies of it go to every task that reads; these use only its plain fields. The spout is opened in the process that emits, at its
+    first use.
+    """
 
     def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore, seal: Seal | None = None) -> None:
         self._schema, self._name, self._seal = node.schema, str(node.source.name), seal
@@ -122,7 +130,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._given: tuple[TridentPlan, SpoutNode, RecordStore] | None = (plan, node, records)
         self._opened: _Opened | None = None
         self._made: tuple[TransactionAttempt, list[_SpoutRows]] | None = None
-        self._told = 0
+        self._succeeded = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_given": None, "_opened": None, "_made": None}
@@ -132,26 +140,26 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a batch takes: what the spout makes of one."""
+        """Return no limit: the spout decides the size of a batch."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Do nothing: the spout says when it has no batch."""
+        """Do nothing: the spout reports when it has no further batch."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the next batch if there is one, else `start`."""
+        """Return the offset of the next batch if it is ready, else `start`."""
         with marked():
             number = start["batch"] + 1
             return self._offset(number) if self._spout.coordinator.is_ready(number) is Readiness.READY else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the rows of a batch, task by task. Raises FailedException if the spout has failed it as often as it may."""
+        """Return the rows of a batch, task by task. Raises FailedException after the last attempt has failed."""
         number = end["batch"]
         if start["batch"] == number:
             return []
         if self._made is None or self._made[0].txid != number:
             with marked():
-                self._made = self._tried(number)
+                self._made = self._emitted_with_retries(number)
         return list(self._made[1])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -161,18 +169,18 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from decode_table(partition.data).cast(arrow_schema(self._schema)).to_batches()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that a batch is done. Spark says so when it begins the next one, and perhaps again."""
+        """Report the success of a batch to the spout. Spark calls this when it begins the next batch, and may repeat it."""
         number = end["batch"]
-        if self._made is None or self._made[0].txid != number or number <= self._told:
-            return  # of a life before this one: the next batch that is done forgets it too
-        self._told = number
+        if self._made is None or self._made[0].txid != number or number <= self._succeeded:
+            return  # a batch of an earlier process: the success of the next batch covers it
+        self._succeeded = number
         with marked():
             for emitter in self._spout.emitters:
                 emitter.success(self._made[0])
             self._spout.coordinator.success(self._made[0])
 
     def stop(self) -> None:
-        """Close the spout, at the end of the query."""
+        """Close the spout at the end of the query."""
         if self._opened is not None:
             with marked():
                 self._opened.close()
@@ -184,8 +192,10 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = _Opened(*self._given)
         return self._opened
 
-    def _tried(self, number: int) -> tuple[TransactionAttempt, list[_SpoutRows]]:
-        """Emit a batch, attempt by attempt: Spark plans a batch before foreachBatch could try it again."""
+    def _emitted_with_retries(self, number: int) -> tuple[TransactionAttempt, list[_SpoutRows]]:
+        """Emit a batch, with retries here because Spark plans a batch before foreachBatch could retry it. Raises
+        FailedException.
+        """
         failures = 0
         while True:
             attempt = self._attempt(number)
@@ -203,9 +213,9 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(self._spout.retry.delay_ms(failures) / 1000)
 
     def _attempt(self, number: int) -> TransactionAttempt:
-        """Return the next attempt at a batch, and keep that it was begun.
+        """Return the next attempt at a batch, and store that it has begun.
 
-        Raises CheckpointError if the records are not those of the checkpoint: the spout would begin elsewhere than it ended.
+        Raises CheckpointError if the records are not those of the checkpoint, because the spout would not continue where it ended.
         """
         state = self._spout.state
         last, tries = state.read("begun") or [0, 0]
@@ -228,14 +238,13 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows = output.take()
             made.append(_SpoutRows(packed_rows(self._who, self._schema, rows) if rows else b"", len(rows)))
         for emitter in self._spout.emitters:
-            if isinstance(
-                emitter, CommitterEmitter
-            ):  # this emission is what the batch is, whatever becomes of this run
+            # This emission defines the batch, also if the run fails later.
+            if isinstance(emitter, CommitterEmitter):
                 emitter.commit(attempt)
         return made
 
     def _batch(self, attempt: TransactionAttempt) -> SpoutBatch:
-        """Return what the coordinator says of a batch; it is refused where the metadata of a later one is stored."""
+        """Return the batch from the coordinator. Raises FailedException if it fails, and if metadata of a later batch is stored."""
         found = list(self._spout.coordinator.batch(attempt, None, None, None))
         sent = [effect.batch for effect in found if isinstance(effect, SendBatch)]
         for effect in found:
@@ -250,5 +259,5 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _report(name: str, error: BaseException) -> None:
-    """Log what a spout reports; its process has no other way to the driver."""
+    """Log an error that a spout reports; its process has no other channel to the driver."""
     _log.warning("spout %r reports %s", name, describe_error(error))

@@ -1,25 +1,27 @@
-"""The stages of a Trident topology on Spark: what runs behind a source, and one batch of a task behind an exchange.
+"""The stages of a Trident topology on Spark: those right behind a source, and one batch of a task behind an exchange.
 
     a source's DataFrame --TridentSpoutStage--> packets --operator, TridentTaskTurn--> packets    the query, windows stored
     packets --repartition by task, TridentBatchStage--> packets                                   in foreachBatch
 
-    rows, max, begin --> Subtopology of the stage: execute, learn, finish, commit --> rows, out, max, metric
+    rows, max, begin --> Subtopology of the stage: execute, observe, finish, commit --> rows, out, max, metric
     stored windows   -->                                                          --> stored windows
 
-Streams of exchange rows are called by the number of their exchange. Beside those of exchange.py there are, for the driver:
+The stream name of an exchange row is the number of its exchange. Beside the kinds of exchange.py these go to the driver:
 
     kind      stream      value       data
-    input     sink        how many    tuples of a source, kept where a batch may be skipped
+    input     sink        how many    tuples of a source, kept if a batch may be skipped
     failed    component   -           why the attempt fails
-    reported  component   how many    what users' code reported, stopping nothing (sequence: in which attempt)
+    reported  component   how many    errors reported by users' code, which stop nothing (sequence: the attempt)
     done      -           task        the task has worked
 
-`failed` and `done` go to every later task that writes a state too: a whole attempt is one job of Spark's, whose shuffles hand over
-nothing before all that comes before them was evaluated, and these rows say how that went.
+`failed` and `done` also go to every later task that writes a state. A whole attempt is one Spark job, and its shuffles deliver no
+row
+before everything in front of them has been evaluated, so these rows state the result of all earlier tasks.
 
-Laws: a task takes its rows in the order of (exchange, upstream, sequence), so what it makes of a batch does not depend on how a
-shuffle brought them: it is a function of (rows, batch, stored windows, states) alone. Every task works once in an attempt, one
-without tuples too. A task writes its states only when every task before it has worked, and none has failed.
+Laws: a task processes its rows in the order of (exchange, upstream, sequence), so its output does not depend on the order of the
+shuffle: it is a function of (rows, batch, stored windows, states) alone. Every task works once in an attempt, also without tuples.
+A
+task writes its states only after every earlier task has worked, and none has failed.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ __all__ = [
 PacketValues = tuple[Any, ...]
 _MAX_TEXT = 500
 _REPORTED = 20
-"""So many reported errors of a task travel with their text."""
+"""Maximum number of reported errors of a task that are sent with their text."""
 
 
 def packed_rows(who: str, schema: Schema, rows: Sequence[PacketValues]) -> bytes:
@@ -113,17 +115,17 @@ def unpacked(row: ExchangeRow) -> list[PacketValues]:
 def to_driver(
     kind: str, stream: str, value: int = 0, text: str | None = None, source: str | None = None
 ) -> ExchangeRow:
-    """Return a row that is meant for the driver, with the first 500 characters of the text."""
+    """Return a row for the driver, with the first 500 characters of the text."""
     return ExchangeRow(-1, kind, stream, 0, 0, 0, source, value, None if text is None else text[:_MAX_TEXT].encode())
 
 
 def text_of(row: Any) -> str:
-    """Return the text of such a row."""
+    """Return the text of a row made by `to_driver`."""
     return bytes(row["data"]).decode()
 
 
 def writers_behind(plan: TridentPlan, depth: int) -> list[int]:
-    """Return the tasks behind a depth that write states: they are told what became of the attempt before them."""
+    """Return the tasks behind a depth that write states; they receive the `done` and `failed` rows of earlier tasks."""
     return [task.number for task in plan.tasks if task.stage.depth > depth and writes(task)]
 
 
@@ -132,13 +134,13 @@ def writes(task: StageTask) -> bool:
     return bool(task.stage.states) and task.stage.section is Section.COMMIT
 
 
-def told(row: ExchangeRow, tasks: Iterable[int]) -> list[ExchangeRow]:
-    """Return a row for the driver, and the same for each of these tasks."""
+def with_copies(row: ExchangeRow, tasks: Iterable[int]) -> list[ExchangeRow]:
+    """Return a row for the driver, and a copy of it for each of these tasks."""
     return [row, *(row._replace(target=task) for task in tasks)]
 
 
 def reports(stream: str, errors: Sequence[BaseException], attempt: int = 0) -> list[ExchangeRow]:
-    """Return the rows that tell the driver of errors which users' code has reported: how many, and what the first ones say."""
+    """Return the rows that report errors of users' code to the driver: their number, and the texts of the first ones."""
     rows = [to_driver("reported", stream, 1, text=describe(error)) for error in errors[:_REPORTED]]
     if len(errors) > _REPORTED:
         rows.append(to_driver("reported", stream, len(errors) - _REPORTED, text="more of them"))
@@ -146,8 +148,9 @@ def reports(stream: str, errors: Sequence[BaseException], attempt: int = 0) -> l
 
 
 class PacketWriter:
-    """What one upstream sends in one batch; `task` is its own in its group. Cost: one choice a tuple, and a copy of it into
-    Arrow.
+    """The packets that one upstream sends in one batch; `task` is its number in its group.
+
+    Cost: one routing decision for each tuple, and a copy of it into Arrow.
     """
 
     def __init__(self, plan: TridentPlan, task: int, upstream: int, batch: ProcessorContext, now: int) -> None:
@@ -155,7 +158,7 @@ class PacketWriter:
         self._sent = RowNumbering(upstream, now)
         self._writers: dict[int, ExchangeBatch] = {}
         self._rows: dict[tuple[int, str, str], tuple[Schema, list[PacketValues]]] = {}
-        """By target, kind and stream of the exchange rows that they become."""
+        """Pending tuples by target, kind and stream of their exchange rows."""
 
     def send(self, exchange: Exchange, rows: list[PacketValues]) -> None:
         """Send tuples over an exchange."""
@@ -168,22 +171,22 @@ class PacketWriter:
             self.put("rows", str(exchange.id), exchange.schema, part, first + task)
 
     def emit(self, emitted: GroupOutput) -> None:
-        """Send what a stage has emitted."""
+        """Send the output of a stage."""
         for exchange, rows in emitted.exchanges.items():
             self.send(self._plan.exchanges[exchange], rows)
         for sink, rows in emitted.sinks.items():
             self.put("out", sink, self._plan.graph.nodes[self._plan.sinks[sink]].schema, rows)
 
     def put(self, kind: str, stream: str, schema: Schema, rows: Iterable[PacketValues], target: int = -1) -> None:
-        """Send tuples to a task; left out: past all tasks."""
+        """Send tuples to a task; with the default target, past all tasks to the driver."""
         self._rows.setdefault((target, kind, stream), (schema, []))[1].extend(rows)
 
     def drop(self) -> None:
-        """Forget what was sent since the last call of `take`."""
+        """Discard the tuples sent since the last call of `take`."""
         self._rows.clear()
 
     def take(self) -> Iterator[ExchangeRow]:
-        """Yield what was sent since the last call, cut into packets."""
+        """Yield the tuples sent since the last call, cut into packets."""
         for (target, kind, stream), (schema, rows) in sorted(self._rows.items(), key=itemgetter(0)):
             for start in range(0, len(rows), PACKET_ROWS):
                 part = rows[start : start + PACKET_ROWS]
@@ -191,14 +194,14 @@ class PacketWriter:
         self.drop()
 
     def finish(self) -> Iterator[ExchangeRow]:
-        """Yield the last rows, and what every task of a window has to know of the timestamps."""
+        """Yield the last rows, and the largest timestamps for every task with windows."""
         yield from self.take()
         for exchange, writer in sorted(self._writers.items()):
             tasks = self._plan.stages[self._plan.exchanges[exchange].target].tasks
             yield from self._sent.largest(tasks, str(exchange), writer.largest)
 
     def begin(self, tasks: Iterable[int]) -> Iterator[ExchangeRow]:
-        """Yield what tells tasks that the batch has begun."""
+        """Yield a row for each task that marks the begin of the batch."""
         return (self._sent.row(task, "begin") for task in tasks)
 
 
@@ -209,7 +212,7 @@ _MAGIC = b"WNDT"
 _IN_BATCH = ("fired", "late", "skipped", "expired")
 
 
-def turn(
+def process(
     plan: TridentPlan,
     task: StageTask,
     rows: list[ExchangeRow],
@@ -217,17 +220,17 @@ def turn(
     windows: bytes | None,
     reported: list[BaseException],
 ) -> TaskResult:
-    """Work on the rows of one task. Raises FailedException where the attempt fails, BoltError for other errors of users' code.
+    """Process the rows of one task. Raises FailedException if the attempt fails, BoltError for other errors of users' code.
 
-    windows: what the turn before has stored, the metadata of the result that of this one; None for a stage without windows.
-    reported: takes what users' code reports, in an attempt that fails too.
+    windows: the stored windows of the last batch, None for a stage without windows; the new ones are the metadata of the result.
+    reported: receives the errors that users' code reports, also in an attempt that fails.
     """
     with _states(plan, task) as states:
         subtopology = Subtopology(plan, task.stage.id, task.task, states)
         subtopology.prepare()
         try:
             if task.stage.keeps_window:
-                return _windows_moved_on(plan, task, rows, batch, subtopology, windows)
+                return _processed_with_windows(plan, task, rows, batch, subtopology, windows)
             return TaskResult(_processed(plan, task, rows, batch, subtopology))
         except ReportedFailedException as problem:
             reported.append(problem)
@@ -240,7 +243,7 @@ def turn(
 def _processed(
     plan: TridentPlan, task: StageTask, rows: list[ExchangeRow], batch: ProcessorContext, subtopology: Subtopology
 ) -> list[ExchangeRow]:
-    """Return what the task sends on, once it has processed and committed its part of the batch."""
+    """Process and commit the task's part of the batch; return the rows it sends."""
     writer = PacketWriter(plan, task.task, FIRST_TASK + task.number, batch, clock_of(rows))
     packets, controls = packets_and_controls(rows)
     for group in task.stage.batch_groups:
@@ -252,7 +255,7 @@ def _processed(
     return list(writer.finish())
 
 
-def _windows_moved_on(
+def _processed_with_windows(
     plan: TridentPlan,
     task: StageTask,
     rows: list[ExchangeRow],
@@ -260,7 +263,7 @@ def _windows_moved_on(
     subtopology: Subtopology,
     stored: bytes | None,
 ) -> TaskResult:
-    """Return the same of a task with windows: with what became of its tuples, and the windows to store."""
+    """Return the result of a task with windows: its rows, the counts of its tuples, and the windows to store."""
     component = task.stage.component
     _restore(subtopology, stored, f"windows of {component}, task {task.task}")
     before = _counts(subtopology)
@@ -273,7 +276,7 @@ def _windows_moved_on(
 
 @contextmanager
 def _states(plan: TridentPlan, task: StageTask) -> Iterator[dict[str, Any]]:
-    """Open the partitions of states that a task holds; close them all at the end."""
+    """Open the partitions of states of a task; close all of them at the end."""
     with ExitStack() as stack:
         states = {}
         for id in task.stage.states:
@@ -314,17 +317,17 @@ def _snapshot(subtopology: Subtopology) -> bytes:
 
 
 def kept_windows(stored: bytes, what: str) -> Any:
-    """Return the windows that a task has stored, by the number of their step: `txid`, and the snapshot of their executor."""
+    """Return the stored windows of a task by the number of their step: `txid`, and the snapshot of their executor."""
     return loads(unframe(_MAGIC, stored, what), what)
 
 
 def stored_windows(kept: Any) -> bytes:
-    """Return such windows as they are stored."""
+    """Return windows in the stored format."""
     return frame(_MAGIC, dumps(kept))
 
 
 def _counts(subtopology: Subtopology) -> dict[str, int]:
-    """Return what became of the tuples of all windows of the stage, added up."""
+    """Return the counts of the tuples of all windows of the stage, added up."""
     total: dict[str, int] = {}
     for window in subtopology.windows().values():
         for name, number in window.counts().items():
@@ -336,20 +339,21 @@ def _counts(subtopology: Subtopology) -> dict[str, int]:
 
 
 DEAD_LETTERS = "dead_letters"
-"""What the sink of a stream's skipped batches is called, behind the name of the stream."""
+"""Name of the sink of a stream's skipped batches, behind the name of the stream."""
 
 _log = logging.getLogger("windowing.spark")
 
 
 def _log_reports(who: str, reported: Sequence[BaseException]) -> None:
-    """Log reported errors here: Spark tries this task again, so no row of it comes to the driver."""
+    """Log reported errors in the worker: Spark retries this task, so none of its rows reach the driver."""
     for error in reported:
         _log.warning("%s reports %s", who, describe(error))
 
 
 class TridentSpoutStage(ArrowStage):
-    """What runs on each partition of a source: the stages right behind it, then packing. keep: send tuples to the driver too.
-    channel: where to it says what was done.
+    """Runs on each partition of a source: the stages right behind it, then packing.
+
+    keep: also send the tuples to the driver, for dead letters. channel: receives the metrics.
     """
 
     def __init__(
@@ -358,12 +362,14 @@ class TridentSpoutStage(ArrowStage):
         self._plan, self._spout, self._keep, self._channel = plan, spout, keep, channel
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield packets for each batch, then what the partition has to say at its end."""
+        """Yield packets for each batch, then the rows at the end of the partition."""
         return map(record_batch, self._packed(batches, partition, number + 1))
 
     def _packed(self, batches: Iterator[pa.RecordBatch], partition: int, txid: int) -> Iterator[list[ExchangeRow]]:
-        """An attempt that fails here says so, where no window has to see all of the batch first: Spark would try the task again.
-        The tuples that are kept for a batch that may be skipped are read to the end.
+        """Yield the exchange rows of the partition.
+
+        A failure is sent as a `failed` row, unless the topology has windows, which must process the whole batch: then it is raised,
+        and Spark retries the task. Tuples kept for dead letters are read to the end.
         """
         plan = self._plan.value
         title = plan.graph.nodes[self._spout].title
@@ -398,7 +404,7 @@ class TridentSpoutStage(ArrowStage):
                 if plan.depths(Section.STREAM):
                     _log_reports(title, work.errors(failed) if work else [])
                     raise failed
-                yield told(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
+                yield with_copies(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
             if work is not None:
                 reported = work.errors(failed)
                 yield reports(title, reported)
@@ -407,7 +413,7 @@ class TridentSpoutStage(ArrowStage):
 
 
 class _SpoutWork:
-    """One partition of a source in one batch."""
+    """The work on one partition of a source in one batch."""
 
     def __init__(self, plan: TridentPlan, spout: int, partition: int, txid: int, now: int, closing: ExitStack) -> None:
         group = plan.stage_of(spout)
@@ -437,7 +443,7 @@ class _SpoutWork:
         self.unread: list[tuple[Any, ...]] = []
 
     def _folds_of(self, exchange: Exchange) -> list[tuple[tuple[int, int], ColumnFold, Any]]:
-        """Return the steps that an exchange leads to and that fold columns, each with its slot."""
+        """Return the steps behind an exchange that can fold columns, each with its slot."""
         here = self._here.get(exchange.target)
         found = []
         for target in exchange.targets if here is not None else ():
@@ -447,8 +453,9 @@ class _SpoutWork:
         return found
 
     def fold(self, columns: pa.RecordBatch) -> list[Exchange]:
-        """Take in a batch in columns where steps can; return the exchanges to the steps that need its rows, all where one of them
-        cannot be read.
+        """Fold a batch in columns where the steps can; return the exchanges whose steps need its rows.
+
+        All exchanges need rows if the batch holds a value that Python cannot hold.
         """
         if not any(self._folds.values()) or not all_readable(columns):
             return self.exchanges
@@ -464,7 +471,7 @@ class _SpoutWork:
         return left
 
     def readable(self, found: pa.RecordBatch, count: int) -> list[tuple[Any, ...]]:
-        """Return the tuples of a batch; `unread` are then those with a value that Python cannot hold."""
+        """Return the readable tuples of a batch; `unread` then holds those with a value that Python cannot hold."""
         fields = zip(found.columns, self._schema.names, strict=True)
         columns = [python_values(column, name) for column, name in fields]
         rows = list(zip(*columns, strict=True)) if columns else [()] * count
@@ -472,7 +479,7 @@ class _SpoutWork:
         return [row for row in rows if not held(row)] if self.unread else rows
 
     def left_out(self, keep: bool) -> list[ExchangeRow]:
-        """Return what becomes of `unread`: dead letters, whatever becomes of the batch; else they are counted and logged."""
+        """Return the rows for the `unread` tuples: dead letters if `keep`, otherwise a count; a warning is logged."""
         odd = next(value for value in self.unread[0] if type(value) is Unreadable)
         _log.warning("%s: %d tuples are invalid: %s", self._name, len(self.unread), odd.refuse().args[0])
         if not keep:
@@ -482,12 +489,12 @@ class _SpoutWork:
         return list(self._writer.take())
 
     def kept(self, rows: list[tuple[Any, ...]]) -> list[ExchangeRow]:
-        """Return tuples as dead letters, should the batch be skipped."""
+        """Return tuples as dead letters, in case the batch is skipped."""
         self._writer.put("input", self._dead_letters, self._schema, rows)
         return list(self._writer.take())
 
     def take(self, rows: list[tuple[Any, ...]], exchanges: Iterable[Exchange]) -> list[ExchangeRow]:
-        """Return what comes of tuples at once, sent over these exchanges. Nothing of a failed attempt is handed on any more."""
+        """Process tuples of these exchanges and return the rows to send. After a failure, nothing of the batch is sent."""
         self._tuples += len(rows)
         for exchange in exchanges:
             self._sent[exchange.target] += len(rows)
@@ -505,7 +512,7 @@ class _SpoutWork:
         return list(self._writer.take())
 
     def _worked(self, group: str, began: float) -> None:
-        """Hand on what a group has emitted, and count that."""
+        """Send the output of a group, and count it."""
         found, emitted = self._groups[group], self._here[group].take()
         found.execute_ms += 1000 * (time.perf_counter() - began)
         sent = [(self._plan.exchanges[exchange].target, rows) for exchange, rows in emitted.exchanges.items()]
@@ -514,7 +521,7 @@ class _SpoutWork:
         self._writer.emit(emitted)
 
     def done(self, failed: bool) -> list[TaskMetrics]:
-        """Return what the source and the groups behind it have done."""
+        """Return the metrics of the source and of the groups behind it."""
         self._source.emitted = dict(self._sent)
         for id, found in self._groups.items():
             found.executed = self._sent[id]
@@ -522,12 +529,12 @@ class _SpoutWork:
         return [self._source, *self._groups.values()]
 
     def errors(self, failed: FailedException | None) -> list[BaseException]:
-        """Return what users' code has reported, and how the attempt failed, if that is to be reported."""
+        """Return the errors that users' code reported, with the failure of the attempt if it is to be reported."""
         errors = [error for made in self._made for error in made.take_reports()]
         return [*errors, failed] if isinstance(failed, ReportedFailedException) else errors
 
     def finish(self) -> list[ExchangeRow]:
-        """Return what comes at the end of the partition."""
+        """Return the rows at the end of the partition."""
         for group, batch in self._here.items():
             began = time.perf_counter()
             batch.finish_batch()
@@ -541,20 +548,20 @@ class _SpoutWork:
 
 
 class TridentTaskTurn:
-    """The turns of the task of this number, of a stage with windows, as the operator runs them; its metadata are the windows."""
+    """The batches of one task of a stage with windows, as the operator runs them; the stored metadata are the windows."""
 
     def __init__(self, plan: Shipped[TridentPlan], number: int) -> None:
         self._plan, self._task = plan.value, plan.value.tasks[number]
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
-        """Take the rows that are meant for this task, in any order. Raises FailedException, BoltError, CorruptStateError."""
+        """Process the rows of this task, in any order. Raises FailedException, BoltError, CorruptStateError."""
         if not rows:
             return TaskResult()
         drains = any(row.kind == "drain" for row in rows)
         context = ProcessorContext(TransactionAttempt(batch + 1, 0), clock_of(rows), as_of=batch, drain=drains)
         group, reported, began = self._task.stage.component, list[BaseException](), time.perf_counter()
         try:
-            result = turn(self._plan, self._task, list(rows), context, stored.metadata, reported)
+            result = process(self._plan, self._task, list(rows), context, stored.metadata, reported)
         except FailedException:
             _log_reports(group, reported)
             raise
@@ -565,8 +572,9 @@ class TridentTaskTurn:
 
 
 class TridentBatchStage(ArrowStage):
-    """What runs for the tasks of a stage inside foreachBatch: a task works once its partition has come whole. before: the depths
-    that the attempt has worked at until here.
+    """Runs the tasks of a stage inside foreachBatch; a task works once its partition is complete.
+
+    before: the depths that the attempt has already processed.
     """
 
     def __init__(
@@ -583,7 +591,7 @@ class TridentBatchStage(ArrowStage):
         self._before = {task.number for each in before for task in plan.value.tasks_at(each)}
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield what is meant for others as it comes, then what each task makes of its rows."""
+        """Yield the rows for other tasks as they arrive, then the output of each own task."""
         mine: dict[int, list[ExchangeRow]] = {}
         numbers = pa.array(list(self._tasks), pa.int64())
         for batch in batches:
@@ -593,12 +601,12 @@ class TridentBatchStage(ArrowStage):
             for row in map(ExchangeRow._make, zip(*columns, strict=True)):
                 mine.setdefault(row.target, []).append(row)
         for target in sorted(mine):
-            yield record_batch(self._turn(self._tasks[target], mine[target]))
+            yield record_batch(self._process(self._tasks[target], mine[target]))
 
-    def _turn(self, task: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
+    def _process(self, task: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
         txid = self._attempt.txid
-        done = told(to_driver("done", "", task.number), self._writers)
-        if writes(task) and not self._may_write(task, rows):
+        done = with_copies(to_driver("done", "", task.number), self._writers)
+        if writes(task) and not self._can_write(task, rows):
             return done
         group, reported, began = task.stage.component, list[BaseException](), time.perf_counter()
         has_failed = False
@@ -606,12 +614,12 @@ class TridentBatchStage(ArrowStage):
             if writes(task):
                 failpoints.hit("before_state_commit", txid - 1)
             batch = ProcessorContext(self._attempt, as_of=txid - 1)
-            found = turn(self._plan.value, task, rows, batch, None, reported).output
+            found = process(self._plan.value, task, rows, batch, None, reported).output
             if writes(task):
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
             failed = to_driver("failed", group, text=f"{group}, task {task.task}: {cause_of(problem)}")
-            found, has_failed = told(failed, self._writers), True
+            found, has_failed = with_copies(failed, self._writers), True
         output = [*found, *reports(group, reported, self._attempt.attempt)]
         if self._channel is not None:
             took_ms = 1000 * (time.perf_counter() - began)
@@ -619,8 +627,8 @@ class TridentBatchStage(ArrowStage):
             self._channel.send(txid - 1, FIRST_TASK + task.number, clock_of(rows), [metrics])
         return [*done, *output]
 
-    def _may_write(self, task: StageTask, rows: list[ExchangeRow]) -> bool:
-        """Return whether the attempt is good until here. Raises WindowingError where a task before this one has not worked."""
+    def _can_write(self, task: StageTask, rows: list[ExchangeRow]) -> bool:
+        """Return whether no earlier task has failed. Raises WindowingError if an earlier task has not worked."""
         if any(row.kind == "failed" for row in rows):
             return False
         missing = self._before - {row.value for row in rows if row.kind == "done"}
@@ -634,8 +642,9 @@ class TridentBatchStage(ArrowStage):
 
 
 class BatchStages:
-    """The stages of a depth, as a query evaluates them in each attempt, behind the depths `before`. What does not change from one
-    attempt to the next is made once: the driver asks the JVM for each part of an expression.
+    """The stages of one depth in an attempt, behind the depths `before`.
+
+    The parts that are equal in all attempts are created once, because each expression costs calls of the JVM.
     """
 
     def __init__(
@@ -657,8 +666,9 @@ class BatchStages:
         self._label = label_of_row(labels, first)
 
     def rows(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
-        """Return what they make of exchange rows in one attempt. Every task is told that the batch has begun: Spark may leave out
-        a stage that has no row.
+        """Return the exchange rows after this depth in one attempt.
+
+        A `begin` row is added for every task, because Spark may skip a stage without rows.
         """
         stage = TridentBatchStage(self._plan, self._depth, self._before, attempt, self._channel)
         spread = rows.union(self._begun).repartition(self._partitions, self._label)

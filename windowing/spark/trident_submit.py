@@ -162,7 +162,7 @@ def _owned(spark: SparkSession, checkpoint: str, plan: TridentPlan) -> tuple[Lif
 
     Raises SupersededError for a state of another life, CorruptStateError for a state that lacks batches of the checkpoint.
     """
-    done = take(spark, checkpoint)  # another running query could write between the readings
+    done = take(spark, checkpoint)  # no other query may write between these reads
     try:
         last, pending = definition.last_batch(spark, checkpoint), definition.pending_batch(spark, checkpoint)
         kept = (definition.stored(spark, checkpoint) or {}).get("trident")
