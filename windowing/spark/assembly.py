@@ -1,12 +1,12 @@
-"""Assembly: an ExecutionPlan as ONE Spark query; what `windowed`, `submit` and `submit_trident` have in common.
+"""Assembly: an ExecutionPlan as ONE Spark query; the common part of `windowed`, `submit` and `submit_trident`.
 
     rows of the sources, packed ------------------------+
-    control files, ticks (control.py), to every task ---+--> depth 1 --> depth 2 ... --> what foreachBatch is handed
+    control files, ticks (control.py), to every task ---+--> depth 1 --> depth 2 ... --> the rows of foreachBatch
                                                              groupBy(label).transformWithState, a label for each task of the depth
 
-Each door checks what only it is given, and says how its sources are packed, what a task does with its rows, and who writes.
+Each of the three checks its own arguments, and supplies the packing of its sources, the work of a task, and the writer.
 
-Law: which sources a query has, and in which order, depends on the plan alone: a checkpoint knows them by position.
+Law: the sources of a query and their order depend on the plan alone, because a checkpoint identifies them by position.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """A plan, and how Spark runs it in shuffles of this many partitions. labels: see `labels_of`. windows: their configurations.
+    """A plan, and how Spark runs it in shuffles of `partitions` partitions.
 
-    sources: returns the packed rows of each source, given the expression of the clock. turn: returns what runs in a worker for a
-    task of the stream, by its number. schema: of what comes out of the last depth. channel: where to its workers say what they have
-    done; a new one for each start if left out. drawn: what the page of the query draws, the plan if left out.
+    labels: see `labels_of`. windows: their configurations. sources: returns the packed rows of each source for the expression of
+    the clock. turn: returns the worker code of a task of the stream, by its number. schema: of the rows behind the last depth.
+    channel: receives the metrics of the workers; by default a new one for each start. drawn: what the page of the query draws, by
+    default the plan.
     """
 
     spark: SparkSession
@@ -65,8 +66,9 @@ class Assembly:
     drawn: Topology | None = None
 
     def rows(self, control_folder: str | None, clock: str = BATCH_CLOCK) -> DataFrame:
-        """Return what comes out of the last depth of the stream; each call makes a chain of its own. clock: CLOCK_APART where the
-        driver says it in each batch.
+        """Return the rows behind the last depth of the stream; each call creates a new chain of operators.
+
+        clock: CLOCK_APART if the driver sends the clock of each batch separately.
         """
         parts = list(self.sources(clock))
         tasks = [task.number for task in self.plan.tasks if task.stage.section is Section.STREAM]
@@ -92,8 +94,8 @@ class Assembly:
         drain: bool,
         query_name: str | None,
     ) -> WindowedQuery:
-        """Start the query. stored: what is kept with the checkpoint beside what every query keeps there."""
-        if self.channel is None:  # one query's: another one begins at another batch
+        """Start the query. stored: the definition stored with the checkpoint, in addition to that of every query."""
+        if self.channel is None:  # a channel belongs to one query, since another query begins at another batch
             counting = replace(self, channel=MetricsChannel(self.spark, writer.name))
             return counting.start(checkpoint, stored, writer, trigger=trigger, drain=drain, query_name=query_name)
         counted = metrics.exchange_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
@@ -121,10 +123,10 @@ def labels_of(spark: SparkSession, plan: ExecutionPlan, partitions: int) -> dict
 
 
 def takes_acks(source: Any) -> bool:
-    """Return whether a source is notified of what is done."""
+    """Return whether a source takes acks."""
     return isinstance(source, PartitionedSpout) and source.takes_acks
 
 
 def acks_of(spark: SparkSession, checkpoint: str, spouts: Mapping[int, tuple[str, Any]]) -> Acks | None:
-    """Return who tells sources, by number, that take acks; None where there is none."""
+    """Return the Acks of the sources that take acks, by number; None without such sources."""
     return Acks(spark, checkpoint, dict(spouts)) if spouts else None

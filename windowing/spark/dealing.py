@@ -1,16 +1,16 @@
-"""What the tasks of stored bolts hold, dealt out to other numbers of tasks: a pure function of what a checkpoint has.
+"""Redistribution of the stored state of bolts to other numbers of tasks: a pure function of the content of a checkpoint.
 
     definition --> StoredPlan --rescaled--> StoredPlan
                        |                        |
     TaskState of each task --------dealt--------+--> TaskState of each new task
 
-    the number of tasks     what its tasks hold
-    stays                   stays as it is, whatever it is; only the tasks upstream that its tuples name may be others
-    changes                 keyed windows go, key by key, where the key now belongs (windows/rescale.py); all else is refused
+    number of tasks    state of the tasks
+    unchanged          copied as it is; only the numbers of upstream tasks in its tuples may change
+    changed            keyed windows are moved, key by key, to the new task of the key (windows/rescale.py); other state is refused
 
 Laws
-- A key goes where its hash says, and the hash is tried first on the tasks that the keys have now.
-- A tuple keeps its roots and its edge: for who waits for acks nothing was sent, and nothing is done.
+- A key is moved to the task of its hash. First, the hash is checked against the tasks that hold the keys now.
+- A tuple keeps its roots and its edge, so pending acks are not affected.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ KEEP = "keep its number of tasks, or drain it and start with a new checkpoint"
 
 @dataclass(frozen=True)
 class StoredBolt:
-    """What a checkpoint says of a bolt behind an exchange. level: which depth it is at, from 0.
+    """The stored definition of a bolt behind an exchange. level: its depth, from 0.
 
-    inputs: of each stream that it reads, in order: its name, the fields that its tuples are grouped by or how else they are, its
-    fields with their types. A bolt that keeps nothing has none. window: the fixed part of its windows' definition.
+    inputs: for each stream it reads, in order: the name, the grouping fields or the kind of grouping, and the fields with their
+    types. A bolt without state has none. window: the fixed part of its window definition.
     """
 
     name: str
@@ -70,11 +70,11 @@ class StoredBolt:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The fields of the key of its windows."""
+        """The key fields of its windows."""
         return tuple((self.window or {}).get("key") or ())
 
     def require_dealt(self) -> None:
-        """Raise ConfigError where what it keeps belongs to a task."""
+        """Raise ConfigError if its state cannot be moved between tasks."""
         if self.stateful:
             raise ConfigError(
                 f"bolt {self.name!r} keeps a state of its own (init_state), whose keys do not tell their task; {KEEP}"
@@ -102,7 +102,7 @@ class StoredBolt:
 
     @property
     def hashed(self) -> list[tuple[str, str | None]]:
-        """What tells the task of a tuple: fields with their types."""
+        """The fields whose hash selects the task of a tuple, with their types."""
         return self._hashed(0)
 
     def _hashed(self, number: int) -> list[tuple[str, str | None]]:
@@ -110,7 +110,7 @@ class StoredBolt:
         return [(name, fields.get(name)) for name in grouping]
 
     def task_of(self, tasks: int) -> Callable[[Any], int]:
-        """Return what gives the task of a key, of so many."""
+        """Return a function that returns the task of a key among `tasks`."""
         types = tuple(str(_hashed_as(kind)) for _, kind in self.hashed)
         chosen = [self.key.index(column) for column, _ in self.hashed]
 
@@ -122,7 +122,7 @@ class StoredBolt:
 
 
 def _hashed_as(kind: str | None) -> str | None:
-    """Return the type of this library whose values have the hash that those of a type of Spark's have, None where there is none."""
+    """Return the library type that hashes like this Spark type, None if there is none."""
     if kind == "timestamp_ntz":
         return "timestamp"
     try:
@@ -142,7 +142,7 @@ class StoredPlan:
 
     @classmethod
     def of(cls, found: Definition) -> StoredPlan:
-        """Return what a definition of `windowed` or of a topology says."""
+        """Return the plan of a stored definition of `windowed` or of a topology."""
         if "topology" in found:
             return cls(tuple(_bolts_of(found["topology"])), found["topology"]["partitions"], found)
         fixed, grouping = found["bolt"]["fixed"], found["grouping"]
@@ -153,12 +153,13 @@ class StoredPlan:
 
     @property
     def takes_acks(self) -> bool:
-        """Whether some spout is told what is done."""
+        """Whether a spout takes acks."""
         return any(len(spout) > 2 for spout in self.definition.get("topology", {}).get("spouts", ()))
 
     def rescaled(self, tasks: int | Mapping[str, int], partitions_for: Callable[[int], int]) -> StoredPlan:
-        """Return this plan with other numbers of tasks. partitions_for: how many partitions a topology has, by the number of tasks
-        at its widest depth. Raises ConfigError.
+        """Return this plan with other numbers of tasks. Raises ConfigError.
+
+        partitions_for: returns the number of shuffle partitions of a topology for the number of tasks at its widest depth.
         """
         wanted = self._wanted(tasks)
         changed = [bolt for bolt in self.bolts if wanted.get(bolt.name, bolt.tasks) != bolt.tasks]
@@ -217,7 +218,7 @@ def _bolts_of(topology: Definition) -> Iterable[StoredBolt]:
 
 
 def by_level(bolts: Iterable[StoredBolt]) -> list[list[StoredBolt]]:
-    """Return the bolts of each depth, which are one stateful operator of Spark's."""
+    """Return the bolts by depth; the bolts of one depth are one stateful operator of Spark."""
     found: dict[int, list[StoredBolt]] = {}
     for bolt in bolts:
         found.setdefault(bolt.level, []).append(bolt)
@@ -225,14 +226,14 @@ def by_level(bolts: Iterable[StoredBolt]) -> list[list[StoredBolt]]:
 
 
 def _ends(read: tuple[str, Any, Any]) -> tuple[str, str]:
-    """Return component and stream of an input."""
+    """Return the component and the stream of an input."""
     component, _, stream = read[0].rpartition(":")
     return component, stream
 
 
 @dataclass(frozen=True)
 class TaskState:
-    """What Spark has of a task: see operator.py."""
+    """The state that Spark stores for a task: see operator.py."""
 
     metadata: bytes | None
     chunks: Mapping[bytes, bytes]
@@ -241,7 +242,7 @@ class TaskState:
 
 @dataclass(frozen=True)
 class _Task:
-    """One task of the old checkpoint: its executor as it was stored, and its tuples."""
+    """One task of the old checkpoint: its stored executor, and its tuples."""
 
     number: int
     stored: StoredTask
@@ -272,13 +273,13 @@ def _no_row(what: str) -> Callable[[int], Any]:
     return refuse
 
 
-# -- Dealing out -----------------------------------------------------------------------------------------------------------------
+# -- Redistribution --------------------------------------------------------------------------------------------------------------
 
 
 class BoltDealing:
-    """The bolts of a checkpoint, with these new numbers of tasks; partitions_for: see `StoredPlan.rescaled`."""
+    """A rescale of the bolts of a checkpoint to new numbers of tasks. partitions_for: see `StoredPlan.rescaled`."""
 
-    owner = ""  # what bolts keep lies in the checkpoint
+    owner = ""  # the state of bolts is in the checkpoint, not in a store
 
     def __init__(
         self, before: StoredPlan, tasks: int | Mapping[str, int], partitions_for: Callable[[int], int]
@@ -291,7 +292,7 @@ class BoltDealing:
         return dealt(self.before, self.after, states)
 
     def move_states(self) -> None:
-        """Do nothing: nothing lies outside of the checkpoint."""
+        """Do nothing: all state is in the checkpoint."""
 
 
 def dealt(old: StoredPlan, new: StoredPlan, states: Mapping[str, list[TaskState]]) -> list[TaskState]:
@@ -302,14 +303,14 @@ def dealt(old: StoredPlan, new: StoredPlan, states: Mapping[str, list[TaskState]
     for bolt in old.bolts:
         of_bolt = states[bolt.name]
         if bolt.name in changed:
-            found += _dealt_out(bolt, of_bolt, changed)
+            found += _redistributed(bolt, of_bolt, changed)
         else:
-            found += [_moved(bolt, task, state, changed) for task, state in enumerate(of_bolt)]
+            found += [_renumbered(bolt, task, state, changed) for task, state in enumerate(of_bolt)]
     return found
 
 
-def _moved(bolt: StoredBolt, task: int, state: TaskState, changed: Mapping[str, int]) -> TaskState:
-    """Return the state of a task that stays what it is, whose tuples come from tasks that there are now."""
+def _renumbered(bolt: StoredBolt, task: int, state: TaskState, changed: Mapping[str, int]) -> TaskState:
+    """Return the unchanged state of a task, with the current numbers of upstream tasks in its tuples."""
     if state.metadata is None or not any(component in changed for component, _ in map(_ends, bolt.inputs)):
         return state
     what = _what(bolt, task)
@@ -321,7 +322,7 @@ def _moved(bolt: StoredBolt, task: int, state: TaskState, changed: Mapping[str, 
 
 
 def _from_tasks(tuples: pa.Table, bolt: StoredBolt, changed: Mapping[str, int]) -> pa.Table:
-    """Return stored tuples, each from a task that its component has now: which of them it is does not matter to a window."""
+    """Return stored tuples with valid numbers of upstream tasks; a window does not depend on which of them a tuple came from."""
     for number, (component, _) in enumerate(map(_ends, bolt.inputs)):
         if component in changed and INPUT in tuples.column_names:
             tasks = tuples.column(TASK).to_numpy()
@@ -332,15 +333,15 @@ def _from_tasks(tuples: pa.Table, bolt: StoredBolt, changed: Mapping[str, int]) 
     return tuples
 
 
-def _dealt_out(bolt: StoredBolt, states: Sequence[TaskState], changed: Mapping[str, int]) -> list[TaskState]:
+def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mapping[str, int]) -> list[TaskState]:
     """Return the states of a bolt's new tasks, in order."""
     tasks = changed[bolt.name]
     old = _tasks_of(bolt, states)
     if not old:
         return [TaskState(None, {}, {})] * tasks
     for each in old:
-        _put_in(each, bolt)
-    _try_hash(bolt, old)
+        _add_tuples(each, bolt)
+    _check_hash(bolt, old)
     executors = rescaled(bolt.key, [each.executor for each in old], tasks, bolt.task_of(tasks), bolt.name)
     tables: list[list[pa.Table]] = [[] for _ in range(tasks)]
     owners: dict[int, list[tuple[int, int, int]]] = {
@@ -374,8 +375,8 @@ def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:
     return found
 
 
-def _put_in(task: _Task, bolt: StoredBolt) -> None:
-    """Put into a snapshot, which was stored without its tuples, where each of them lies: (task, arrival number)."""
+def _add_tuples(task: _Task, bolt: StoredBolt) -> None:
+    """Add to a snapshot, which is stored without its tuples, a reference to each tuple: (task, arrival number)."""
     held: dict[Any, list[tuple[int, int]]] = {}
     if task.tuples is not None:
         stamps, numbers = (task.tuples.column(name).to_pylist() for name in (TIMESTAMP, SEQUENCE))
@@ -394,8 +395,8 @@ def _put_in(task: _Task, bolt: StoredBolt) -> None:
         )
 
 
-def _try_hash(bolt: StoredBolt, old: Sequence[_Task]) -> None:
-    """Refuse keys whose hash here is not Spark's: each has to be found where it is."""
+def _check_hash(bolt: StoredBolt, old: Sequence[_Task]) -> None:
+    """Raise ConfigError if the hash of a key differs from Spark's: each key must be in the task of its hash."""
     task_of = bolt.task_of(bolt.tasks)
     for each in old:
         manager = each.executor["manager"]
@@ -408,7 +409,7 @@ def _try_hash(bolt: StoredBolt, old: Sequence[_Task]) -> None:
 
 
 def _parted(tuples: pa.Table | None, dealt: list[tuple[int, int, int]]) -> Iterable[tuple[int, pa.Table]]:
-    """Yield the tuples of an old task by new task, under their new numbers."""
+    """Yield the tuples of an old task by new task, with their new numbers."""
     if tuples is None or not dealt:
         return
     numbers, owners, sequences = np.array(sorted(dealt), dtype=np.int64).T

@@ -1,42 +1,40 @@
-"""Named places where a test can kill the driver or a worker; off unless the environment variable WINDOWING_FAILPOINT
-is set.
+"""Failpoints: named points where a test can kill the driver or a worker; off unless WINDOWING_FAILPOINT is set.
 
-WINDOWING_FAILPOINT="in_sink:3" kills at that point of batch 3, with SIGKILL: the process group of
-WINDOWING_FAILPOINT_GROUP (the driver, its JVM and the Python workers), or for `kill_worker` the Python worker alone. In a
-worker of a cluster the group "executor" is the executor's JVM and the worker; "frozen executor" stops the same two by SIGSTOP, and
-whoever sends them SIGCONT lets them go on from there.
-WINDOWING_FAILPOINT_ONCE names a marker file: once it exists nothing is killed any more, so a restart in the same
-environment runs through. Of several points, separated by commas, each has a marker of its own, with the point behind the name.
+WINDOWING_FAILPOINT="in_sink:3" kills at that point of batch 3, with SIGKILL: the process group of WINDOWING_FAILPOINT_GROUP (the
+driver, its JVM and the Python workers), or for `kill_worker` the Python worker alone. In a worker of a cluster the group "executor"
+is the executor's JVM and the worker; "frozen executor" stops the same two by SIGSTOP, and SIGCONT resumes them.
+WINDOWING_FAILPOINT_ONCE names a marker file: once it exists no process is killed, so a restart in the same environment succeeds.
+Several points are separated by commas; each then has its own marker, with the point appended to the name.
 
-    before_batch          foreachBatch has been called, nothing is evaluated
-    before_state_write    the turn is computed, no state of this batch is written (worker)
-    after_state_write     the state of one task is written, its output is not handed over (worker)
-    kill_worker           the same place, and only the worker dies: Spark tries the task again
+    before_batch          foreachBatch was called, nothing is evaluated
+    before_state_write    the batch of a task is computed, no state of it is written (worker)
+    after_state_write     the state of one task is written, its output is not sent (worker)
+    kill_worker           the same point, but only the worker dies: Spark retries the task
     in_sink               the first sink has written
     before_commit         all sinks have written, Spark has not committed the batch
 
-Where a spout takes acks (acks.py) there are these too:
+If a spout takes acks (acks.py):
 
-    before_ledger         what the batch says of roots is known, nothing of it is written
+    before_ledger         the ledger entry of the batch is computed, nothing of it is written
     after_ledger          it is written, Spark has not committed the batch
-    before_ack            the batch is committed, no spout was told what it has settled
-    after_ack             all were told
+    before_ack            the batch is committed, no spout was notified of its acks and fails
+    after_ack             all spouts were notified
 
-Trident topologies have these, and of the first ones those about the batch, the sinks and the state of windows:
+Trident topologies have these, and of the first list those about the batch, the sinks and the state of windows:
 
     before_claim          no attempt at the batch is claimed
-    after_claim           one is, nothing is evaluated
-    before_commits        all that may fail is evaluated, nothing is written
+    after_claim           an attempt is claimed, nothing is evaluated
+    before_commits        all stages that may fail are evaluated, nothing is written
     before_state_commit   the first partition of a state is about to be written (worker)
     after_state_commit    it is written, the others may be or not (worker)
-    after_commits         all partitions are written, no sink is
+    after_commits         all partitions are written, no sink has written
 
 And `rescale`, with 0 for the batch:
 
-    before_rescale        all is read, nothing is written
-    after_moved_states    the states of a Trident topology are where its new one wants them
+    before_rescale        everything is read, nothing is written
+    after_moved_states    the states of a Trident topology are copied to their new stores
     after_rescaled_state  the new state is written, the logs are those of the query that wrote it
-    after_rescaled_logs   the new checkpoint is whole, the old one is open
+    after_rescaled_logs   the new checkpoint is complete, the old one is open
     after_rescale         the old one is closed, the new one not yet open
 """
 
@@ -78,7 +76,7 @@ _OF_EXECUTOR = {"executor": signal.SIGKILL, "frozen executor": signal.SIGSTOP}
 
 
 def hit(name: str, batch: int) -> None:
-    """Die here if the environment says so. Cost when it does not: one dictionary look-up."""
+    """Kill this process if the environment selects this point and batch. Cost otherwise: one dictionary look-up."""
     wanted = os.environ.get(_VARIABLE)
     if wanted is None:
         return
@@ -106,7 +104,7 @@ def _kill(name: str) -> None:
     if name == "kill_worker":
         os.kill(os.getpid(), signal.SIGKILL)
     group = os.environ.get("WINDOWING_FAILPOINT_GROUP", "")
-    if group in _OF_EXECUTOR:  # its JVM has started the daemon that has forked this worker
+    if group in _OF_EXECUTOR:  # the executor's JVM started the daemon that forked this worker
         with open(f"/proc/{os.getppid()}/stat") as daemon:
             os.kill(int(daemon.read().rpartition(")")[2].split()[1]), _OF_EXECUTOR[group])
         os.kill(os.getpid(), _OF_EXECUTOR[group])
@@ -117,4 +115,4 @@ def _kill(name: str) -> None:
             "'frozen executor'"
         )
     os.killpg(int(group), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)  # a worker is of another group; it may not go on for a moment longer
+    os.kill(os.getpid(), signal.SIGKILL)  # a worker is in another group, and must not run on

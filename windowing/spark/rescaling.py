@@ -1,17 +1,18 @@
-"""rescale: a new checkpoint of bolts on Spark with other numbers of tasks, made of the one of a stopped query.
+"""rescale: creates a checkpoint with other numbers of tasks from the checkpoint of a stopped query.
 
     OLD/state    --Spark's state reader--> driver: dealing.py --rows--> one batch of the operators --> NEW/state
     OLD/offsets, OLD/sources ----------------------------------------------------------------------------> NEW/offsets, NEW/sources
     of Trident, states in stores --trident_dealing.py, trident/rescale.py--> states under other names, or in other stores
 
-A checkpoint of `windowed` has one bolt; one of a topology has all bolts behind exchanges, depth by depth: a bolt whose number of
-tasks stays is copied as it is, whatever it keeps; one of Trident has the stages with windows. NEW is a query of its own: batch 0 is
-what OLD had done, batch 1 is the first one that it makes.
+A checkpoint of `windowed` has one bolt; one of a topology has all bolts behind exchanges, depth by depth; one of Trident has the
+stages with windows. The state of a bolt whose number of tasks does not change is copied unchanged. NEW belongs to a new query: its
+batch 0 is the work of OLD, batch 1 is its own first batch.
 
 Laws
-- What Spark has of a state is written by Spark: a query with one batch, whose operators are those of the query to come.
-- While NEW is not whole it holds `windowing/rescaling.json`, written first and deleted last: no query starts on it. OLD is as it
-  was until NEW is whole but for that file; then `windowing/rescaled.json` closes it: no two queries go on from one place.
+- Spark itself writes its state: a query with one batch, whose operators are those of the later query.
+- Until NEW is complete it contains `windowing/rescaling.json`, written first and deleted last; no query starts on it. OLD is
+  unchanged until NEW is complete except for that file; then `windowing/rescaled.json` closes OLD, so that no two queries continue
+  from the same offsets.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
 
 
 _ROWS = "rescaled"
-"""In NEW/windowing, until NEW is whole: what its tasks begin with."""
+"""Folder in NEW/windowing, until NEW is complete: the initial rows of its tasks."""
 
 
 def rescale(
@@ -58,24 +59,24 @@ def rescale(
     partitions: int | None = None,
     spark: SparkSession | None = None,
 ) -> None:
-    """Make a checkpoint `new` with other numbers of tasks of the checkpoint `old` of a stopped query, and close `old`.
+    """Create the checkpoint `new` with other numbers of tasks from the checkpoint `old` of a stopped query, and close `old`.
 
-    tasks: of the bolt of `windowed`; of a topology by the ids of bolts, where all others keep theirs. before, after: of Trident, in
-    place of tasks, the topology as it was started on `old`, and as it will be on `new`: with other parallelism hints or numbers of
-    partitions, and with another name or store for each state, into which its rows are copied. partitions: of a topology, how many
-    shuffle partitions it has; left out: as many as a new checkpoint has in this session. spark: the session, the active one if left
-    out.
+    tasks: the number of tasks of the bolt of `windowed`; for a topology a mapping of bolt ids, and all other bolts keep theirs.
+    before, after: for Trident, instead of tasks: the topology as it was started on `old`, and as it will be started on `new`, with
+    other parallelism hints or numbers of partitions, and with another name or store for each state, into which its rows are copied.
+    partitions: number of shuffle partitions of a topology; default: that of a new checkpoint in this session. spark: the session,
+    by default the active one.
 
-    Start the same bolts on the same sources with checkpoint `new` afterwards: it goes on where `old` ended, and for each key its
-    windows and values are those that `old` would have had. It is a query of its own: give it output folders of its own, and let
-    readers read both. Queues are read, and acked, as the old one would. Killed at any point, `rescale` is called again with the
-    same arguments; until it has ended, all of `old` is as it was.
+    Afterwards start the same bolts on the same sources with checkpoint `new`: the query continues where `old` ended, with the same
+    windows and values for each key. It is a new query: give it new output folders, and let readers read both. Queues are read and
+    acked as by the old query. If `rescale` is killed at any point, call it again with the same arguments; until it has ended, `old`
+    is unchanged.
 
-    Raises ConfigError for a bolt with another number of tasks whose windows or state belong to a task (no `key=`, `init_state`, a
-    grouping that does not follow the key), or a state whose keys do not tell their partition (`partition_persist`);
+    Raises ConfigError for a bolt with a new number of tasks whose windows or state belong to a task (no `key=`, `init_state`, a
+    grouping that does not follow the key), or a state whose keys do not determine their partition (`partition_persist`);
     DefinitionChangedError for a topology that is not that of `old`; CheckpointError for an old checkpoint whose query runs, that
-    has a batch half done, or was rescaled, and for a new one that is not new; DrainedCheckpointError. Cost: all that tasks hold
-    passes through the driver's memory; states in stores row by row.
+    has an uncommitted batch, or that was rescaled, and for a new one that is not empty; DrainedCheckpointError. Cost: the state of
+    all tasks passes through the driver's memory; states in stores are copied row by row.
     """
     if isinstance(tasks, int):
         checked_tasks(tasks)
@@ -133,7 +134,7 @@ def _rescale(spark: SparkSession, old: str, new: str, change_of: Callable[[], _C
 
 
 def _require_new(spark: SparkSession, old: str, new: str) -> None:
-    """Refuse a folder that holds anything but what a `rescale` from `old` has left; empty it."""
+    """Raise CheckpointError for a folder with any content but the remains of a `rescale` from `old`; delete these."""
     folder = Folder(spark, new)
     names = folder.names()
     if not names:
@@ -160,7 +161,9 @@ def _require_new(spark: SparkSession, old: str, new: str) -> None:
 
 
 class _Change(Protocol):
-    """What is dealt out: TridentDealing of Trident, BoltDealing of all else. owner: who writes states in stores."""
+    """The rescale of one checkpoint: TridentDealing for Trident, BoltDealing otherwise. owner: the new owner of
+    states in stores.
+    """
 
     owner: str
     takes_acks: bool
@@ -182,7 +185,7 @@ def _change_of(
     after: Any,
     partitions: int | None,
 ) -> _Change:
-    """Return what becomes of a checkpoint. Raises ConfigError for one that cannot be dealt out so, CheckpointError."""
+    """Return the rescale of a checkpoint. Raises ConfigError if it cannot be rescaled in this way, CheckpointError."""
     found = definition.stored_whole(spark, checkpoint)
     is_trident = "trident" in found
     if is_trident and (tasks is not None or before is None or after is None):
@@ -219,7 +222,7 @@ def _read_states(spark: SparkSession, checkpoint: str, old: StoredPlan) -> dict[
     found: dict[str, list[TaskState]] = {}
     levels = by_level(old.bolts)
     for level, bolts in enumerate(levels):
-        operator = len(levels) - 1 - level  # Spark numbers them from the last one
+        operator = len(levels) - 1 - level  # Spark numbers operators from the last one
         metadata: dict[int, bytes] = {}
         for row in _state(spark, checkpoint, operator, "metadata").toLocalIterator():
             metadata[row.key.label] = bytes(row.value.data)
@@ -253,13 +256,13 @@ _METADATA, _CHUNK, _VALUE = "metadata", "chunk", "value"
 
 
 class _FirstTurn:
-    """The turn in which a task becomes what it was dealt."""
+    """The batch in which a task stores its redistributed state."""
 
     def __init__(self, task: int) -> None:
         pass
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
-        """Store what the rows hold."""
+        """Store the state that the rows contain."""
         maps: dict[str, dict[bytes, bytes]] = {
             kind: {bytes.fromhex(row.stream): row.data or b"" for row in rows if row.kind == kind}
             for kind in (_CHUNK, _VALUE)
@@ -269,15 +272,15 @@ class _FirstTurn:
 
 
 def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequence[TaskState]) -> None:
-    """Write the state of all tasks, as batch 0 of a query of Spark's."""
-    numbering = RowNumbering(0, 1)  # a clock, that none is asked for; nothing reads it
+    """Write the state of all tasks, as batch 0 of a Spark query."""
+    numbering = RowNumbering(0, 1)  # any clock: it is not read
     rows = []
     for task, state in enumerate(dealt):
         if state.metadata is not None:
             rows.append(numbering.row(task, _METADATA, data=state.metadata))
         rows += [numbering.row(task, _CHUNK, key.hex(), data=data) for key, data in state.chunks.items()]
         rows += [numbering.row(task, _VALUE, key.hex(), data=data) for key, data in state.values.items()]
-    rows = rows or [numbering.row(-1, _VALUE)]  # a batch without a row would not be made
+    rows = rows or [numbering.row(-1, _VALUE)]  # Spark runs no batch without a row
     path = (Folder(spark, new) / "windowing").of(_ROWS)
     spark.createDataFrame(pa.Table.from_batches([record_batch(rows)])).write.parquet(path)
     read = spark.readStream.schema(EXCHANGE).parquet(literal_path(path))
@@ -293,7 +296,7 @@ def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequen
         query.awaitTermination()
     except WindowingError:
         raise
-    except Exception as problem:  # Spark's, of many classes
+    except Exception as problem:  # Spark raises many classes
         raise CheckpointError(
             f"the state of {new} could not be written: {describe_error(problem)}; mend that and call rescale again, the old "
             "checkpoint is as it was"
@@ -301,7 +304,7 @@ def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequen
 
 
 def _write_logs(spark: SparkSession, old: str, new: str) -> None:
-    """Give the new checkpoint the sources' places of the old one, in place of those of the query that has written its state."""
+    """Replace the source offsets of the new checkpoint, which the state-writing query has left, by those of the old one."""
     before, after = Folder(spark, old), Folder(spark, new)
     last = definition.last_batch(spark, old)
     version, _, *places = (before / "offsets").read(str(last)).split(b"\n")
