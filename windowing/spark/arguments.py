@@ -1,12 +1,12 @@
-"""What a query is given, before anything runs: options looked at, and user code, with all that it closes over, packed for workers.
+"""Checks of the arguments of a query, and Shipped: user code with its closures, pickled for the workers.
 
     driver    Shipped(spark, stages, ...) --pickled once a query--> small: the bytes, inside each function that Spark sends
                                                                     large: a broadcast, and its number in each function
-    worker    shipped.value               --when it is first asked for--> loaded; what is large once a worker, and kept there
+    worker    shipped.value               --loaded on first access--> a large value once per worker, and cached there
 
-Spark makes a broadcast of a large function itself (from 1 MiB on, `spark.broadcast.UDFCompressionThreshold`), and the process in
-which the driver initializes `transformWithState` knows no broadcasts: STREAMING_PYTHON_RUNNER_INITIALIZATION_FAILURE. It never asks
-for `value`, so a number is all that it has to know.
+Large values are broadcast here, because Spark would broadcast a large function itself (from 1 MiB on,
+`spark.broadcast.UDFCompressionThreshold`), and the process in which the driver initializes `transformWithState` has no broadcasts:
+STREAMING_PYTHON_RUNNER_INITIALIZATION_FAILURE. That process never reads `value`, so the number of the broadcast is enough there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REFUSED = ("TimeType", "DayTimeIntervalType", "YearMonthIntervalType", "Calenda
 
 
 def names_of(option: str, given: Any, what: str) -> tuple[str, ...]:
-    """Return names that were given as one text or several. Raises ConfigError for anything else.
+    """Return names given as one text or as several. Raises ConfigError for anything else.
 
     >>> names_of("order_by", "at", "columns"), names_of("order_by", ["at", "id"], "columns")
     (('at',), ('at', 'id'))
@@ -56,7 +56,7 @@ def names_of(option: str, given: Any, what: str) -> tuple[str, ...]:
 
 
 def require_start(checkpoint: Any, query_name: Any) -> None:
-    """Raise ConfigError for a checkpoint that is no path, or a name that Spark cannot give a query."""
+    """Raise ConfigError for an invalid checkpoint path, or an invalid query name."""
     checked_folder("checkpoint", checkpoint)
     if query_name is not None and (not isinstance(query_name, str) or not query_name):
         raise ConfigError(f'query_name is a text, got {quote(query_name)}; write query_name="delays"')
@@ -69,9 +69,9 @@ def require_mapping(option: str, given: Any) -> None:
 
 
 def require_carried(what: str, schema: StructType) -> None:
-    """Raise ConfigError for a column of a type whose values Spark does not hand to Python code and back."""
+    """Raise ConfigError for a column of a type whose values Spark cannot transfer to Python code and back."""
     for field in schema.fields:
-        if not _travels(field.dataType):
+        if not _is_transferable(field.dataType):
             kind = field.dataType.simpleString()
             raise ConfigError(
                 f"column {quote(field.name)} of {what} is {kind}, which does not travel between Spark and Python; cast it to a "
@@ -79,40 +79,39 @@ def require_carried(what: str, schema: StructType) -> None:
             )
 
 
-def _travels(kind: DataType) -> bool:
+def _is_transferable(kind: DataType) -> bool:
     if type(kind).__name__ in _REFUSED:
         return False
     parts = [getattr(kind, part) for part in ("elementType", "keyType", "valueType") if hasattr(kind, part)]
     parts += [field.dataType for field in getattr(kind, "fields", ())]
     if parts:
-        return all(map(_travels, parts))
+        return all(map(_is_transferable, parts))
     try:
         arrow_type_in_spark(kind)
-    except Exception:  # PySpark has several for it
+    except Exception:  # PySpark raises several classes
         return False
     return True
 
 
-# -- user code on its way to the workers ----------------------------------------------------------------------------------------
+# -- user code for the workers ---------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
 
-_spark_s: Any = cast(Any, CloudPickleSerializer)()  # what Spark itself sends functions with
+_serializer: Any = cast(Any, CloudPickleSerializer)()  # Spark's own serializer of functions
 _SMALL_BYTES = 256 << 10
 _MB = 1 << 20
 _PLAN_BYTES = 16 << 20
 _SHARE = 0.5
-"""How much of the memory of the driver's JVM a broadcast may take. Measured."""
+"""Maximum share of the driver JVM's memory for a broadcast. Measured."""
 
 
 class Shipped(Generic[T]):
-    """A value with users' code, made once a query on the driver; `value` is it, there and in the workers.
+    """A value with users' code, pickled once per query on the driver; `value` is available there and in the workers.
 
-    parts: what users have written of it, by the component's name, for errors. Raises ConfigError for what cannot be pickled or
-    sent, and on a cluster SessionError for what an executor cannot load. Cost: it is pickled once; up to 256 KiB it travels with
-    each task, above that once to each executor, and is loaded once by each worker, whose batches share it then. On a cluster one
-    small job.
+    parts: users' code in it by component name, for error messages. Raises ConfigError for a value that cannot be pickled or sent,
+    and on a cluster SessionError for one that an executor cannot load. Cost: pickled once; up to 256 KiB it is sent with each task,
+    above that once to each executor; each worker loads it once and shares it between batches. On a cluster one small job.
     """
 
     def __init__(self, spark: SparkSession, value: T, what: str, parts: Mapping[str, Any]) -> None:
@@ -131,25 +130,25 @@ class Shipped(Generic[T]):
 
     @classmethod
     def here(cls, value: T) -> Shipped[T]:
-        """Return a value that stays in this process."""
+        """Return a Shipped for a value that is not sent to another process."""
         found = cls.__new__(cls)
         found._value, found._is_loaded, found._load, found._broadcast = value, True, (), None
         return found
 
     @property
     def value(self) -> T:
-        """The value; in a worker it is loaded when it is first asked for."""
+        """The value; a worker loads it on first access."""
         if not self._is_loaded:
             load, argument = self._load
             self._value, self._is_loaded = load(argument), True
         return self._value
 
     def load(self) -> None:
-        """Load the value if it is not loaded yet."""
+        """Load the value unless it is loaded."""
         assert self.value is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The broadcast notes, when it is pickled, that it has to go along with the function.
+        # Pickling the broadcast registers it, so that Spark sends it with the function.
         load = self._load if self._broadcast is None else (_of_broadcast, self._broadcast.__reduce__())
         return _arrived, (Seal(), *load)
 
@@ -161,17 +160,17 @@ def _arrived(seal: Seal, load: Callable[[Any], T], argument: Any) -> Shipped[T]:
 
 
 def _loaded(data: bytes) -> Any:
-    return _spark_s.loads(data)
+    return _serializer.loads(data)
 
 
 def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
-    """Return the value of a broadcast that has come with the function; Spark keeps it for the worker's next tasks."""
+    """Return the value of a broadcast that was sent with the function; Spark caches it for the worker's next tasks."""
     find, arguments = reference
     return find(*arguments).value
 
 
 def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> None:
-    """Load a value on an executor, before the first batch. Raises SessionError for a library or a module that is missing there."""
+    """Load a value on an executor before the first batch. Raises SessionError for a library or module that is missing there."""
     try:
         in_worker(spark, shipped.load)
     except Exception as problem:  # py4j has no types
@@ -182,7 +181,7 @@ def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> 
 
 
 class _Packed:
-    """Bytes that are loaded as what was pickled into them: a broadcast's own pickling knows no functions of users'."""
+    """Bytes that unpickle to their content: the pickler of broadcasts cannot pickle users' functions."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -193,7 +192,7 @@ class _Packed:
 
 def _pickled(value: Any, what: str, parts: Mapping[str, Any]) -> bytes:
     try:
-        return bytes(_spark_s.dumps(value))
+        return bytes(_serializer.dumps(value))
     except Exception as problem:
         who = next((name for name, part in parts.items() if _size(part) is None), what)
         raise ConfigError(
@@ -203,7 +202,9 @@ def _pickled(value: Any, what: str, parts: Mapping[str, Any]) -> bytes:
 
 
 def _require_sendable(data: bytes, what: str, parts: Mapping[str, Any]) -> None:
-    """Raise ConfigError for what is too much for a plan: Spark Connect has no broadcasts, and its server takes 128 MiB at once."""
+    """Raise ConfigError for a value that is too large for a plan: Spark Connect has no broadcasts, and its server accepts 128 MiB
+    per message.
+    """
     if len(data) > _PLAN_BYTES:
         who, size = _largest(parts, what), len(data) / _MB
         raise ConfigError(
@@ -240,8 +241,8 @@ def _too_large(data: bytes, heap: int, what: str, parts: Mapping[str, Any]) -> C
 
 
 def _size(part: Any) -> int | None:
-    """Return how many bytes a part takes, None where it cannot be pickled."""
+    """Return the pickled size of a part in bytes, None if it cannot be pickled."""
     try:
-        return len(_spark_s.dumps(part))
+        return len(_serializer.dumps(part))
     except Exception:
         return None

@@ -1,9 +1,7 @@
-"""A PartitionedSpout (queues/spout.py) on Spark, and sources: what a stream of a topology is fed from.
+"""A PartitionedSpout (queues/spout.py) as a Spark data source, and `selected`, which checks the sources of a topology's streams.
 
-A spout is a data source with admission control there (pyspark.sql.datasource), which Spark 4.1 has not: it is refused there. An
-offset in Spark's log says where its batch begins too, so that the log alone tells the batch.
-
-A source is brought to the columns that the stream declares.
+A spout is a streaming data source with admission control (pyspark.sql.datasource), which Spark 4.1 does not have; it is refused
+there. An offset in Spark's log also contains the start of its batch, so that the log alone identifies the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from windowing.spark.session import require_classic, require_spark
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-except ImportError:  # of Spark 4.1, on which `require_spark` refuses such sources
+except ImportError:  # on Spark 4.1, where `require_spark` refuses such sources
     ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 __all__ = [
@@ -45,16 +43,16 @@ __all__ = [
 _UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {"timestamp_utc": True}
 )
-"""How this version of PySpark is told the zone of timestamps."""
+"""The argument for the time zone of timestamps in this version of PySpark."""
 
 
 def arrow_type_in_spark(kind: DataType) -> pa.DataType:
-    """Return the Arrow type that Spark itself takes for a type of its own, timestamps in UTC."""
+    """Return the Arrow type that Spark uses for one of its types, timestamps in UTC."""
     return to_arrow_type(kind, **_UTC)
 
 
 def arrow_schema_in_spark(schema: StructType) -> pa.Schema:
-    """Return the fields that Spark itself takes for a schema, timestamps in UTC."""
+    """Return the Arrow schema that Spark uses for a schema, timestamps in UTC."""
     return to_arrow_schema(schema, **_UTC)
 
 
@@ -62,7 +60,7 @@ def arrow_schema_in_spark(schema: StructType) -> pa.Schema:
 
 
 def spout_stream(spout: PartitionedSpout, spark: SparkSession, name: str | None = None) -> DataFrame:
-    """Return the rows of a spout as a streaming DataFrame: `PartitionedSpout.stream`."""
+    """Return the rows of a spout as a streaming DataFrame; called by `PartitionedSpout.stream`."""
     require_spark("4.2", f"{type(spout).__name__}, a source in Python,", "read the rows as a streaming DataFrame")
     schema, called = Schema.parse(spout.fields), name or type(spout).__name__
     source = _source(spout, schema, called)
@@ -75,7 +73,7 @@ PartitionedSpout.streams = staticmethod(spout_stream)
 
 
 def refuse_other(offset: Any, spout: PartitionedSpout, name: str) -> None:
-    """Raise CheckpointError if an offset of Spark's log is that of another source than `spout` is now."""
+    """Raise CheckpointError if an offset of Spark's log belongs to another source than `spout`."""
     known = offset.get("source") if isinstance(offset, dict) and offset.get("spout") == name else None
     if known is not None and known != spout.identity:
         where = f" at {spout.path}" if hasattr(spout, "path") else ""
@@ -88,14 +86,14 @@ def refuse_other(offset: Any, spout: PartitionedSpout, name: str) -> None:
 
 
 def batch_of(offset: Any, name: str) -> tuple[Offsets, Offsets] | None:
-    """Return the (start, end] of a batch out of an offset of Spark's log; None if it is of another source."""
+    """Return the (start, end] of a batch from an offset of Spark's log; None for an offset of another source."""
     if not isinstance(offset, dict) or offset.get("spout") != name:
         return None
     return offset["from"], offset["to"]
 
 
 def _source(spout: PartitionedSpout, fields: Schema, called: str) -> type[DataSource]:
-    """Return the data source of one spout: Spark makes instances of a registered class, and hands them only texts."""
+    """Return a data source class for one spout: Spark creates the instances itself, with text options only."""
     format_name, seal = f"windowing_{uuid4().hex}", Seal()
 
     class SpoutSource(DataSource):
@@ -113,14 +111,14 @@ def _source(spout: PartitionedSpout, fields: Schema, called: str) -> type[DataSo
 
 
 class _Range(InputPartition):
-    """(start, end] of a partition."""
+    """The range (start, end] of a partition."""
 
     def __init__(self, partition: str, start: int, end: int) -> None:
         self.partition, self.start, self.end = partition, start, end
 
 
 class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks. Offsets are {"spout": name, "source": its identity, "from": where the batch begins, "to": where it ends}."""
+    """The stream reader that Spark calls. Offsets are {"spout": name, "source": identity, "from": batch start, "to": batch end}."""
 
     def __init__(self, spout: PartitionedSpout, schema: Schema, name: str, seal: Seal | None = None) -> None:
         self._spout, self._schema, self._name, self._seal = spout, schema, name, seal
@@ -129,22 +127,22 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query begins."""
+        """Return the offset where a new query begins."""
         with marked():
             at = self._progress.initial()
             return self._offset(at, at)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a batch takes."""
+        """Return the maximum size of a batch."""
         return ReadAllAvailable() if self._spout.max_rows is None else ReadMaxRows(self._spout.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take what is there now as the end of this run."""
+        """Use the current end of the source as the end of this run."""
         with marked():
             self._target = self._progress.newest({})
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the batch ends that begins at `start`; `start` itself if there is nothing new."""
+        """Return the end of the batch that begins at `start`; `start` itself if there are no new rows."""
         with marked():
             refuse_other(start, self._spout, self._name)
             at: Offsets = start["to"]
@@ -157,7 +155,7 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start if to == begun else self._offset(begun, to)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return how far the source was when it was asked last, for the lag of the query."""
+        """Return the end of the source at the last call of `latestOffset`, for the lag of the query."""
         return None if self._newest is None else self._offset({}, self._newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -170,19 +168,19 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [_Range(name, *ranges[name]) for name in sorted(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range. Raises SourceError for columns that are not of the declared fields."""
+        """Yield the rows of a range. Raises SourceError for columns other than the declared fields."""
         assert isinstance(partition, _Range)
         with marked():
             for batch in self._spout.read(partition.partition, partition.start, partition.end):
                 yield fitted(batch, self._schema, self._name)
 
     def stop(self) -> None:
-        """End what the spout has open: the query is over."""
+        """Close the spout at the end of the query."""
         with marked():
             self._spout.close()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Pass on what Spark has done with."""
+        """Pass a commit of Spark on to the spout."""
         with marked():
             self._spout.commit(end["to"])
 
@@ -199,13 +197,13 @@ SpoutInput = DataFrame | PartitionedSpout
 
 
 def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession, name: str) -> DataFrame:
-    """Return the declared columns of the rows of a source. `what`: how errors call the stream; `name`: how Spark's log does.
+    """Return the declared columns of the rows of a source. what: the stream's name in errors; name: its name in Spark's log.
 
-    Raises ConfigError for what is no streaming DataFrame, and for a column that is missing or of another type.
+    Raises ConfigError for a source that is not a streaming DataFrame, and for a column that is missing or of another type.
     """
     rows = source.stream(spark, name) if isinstance(source, PartitionedSpout) else source
     if isinstance(rows, DataFrame):
-        require_classic(rows.sparkSession)  # Connect would ask its server whether they are streaming
+        require_classic(rows.sparkSession)  # with Connect, isStreaming is a request to the server
     if not isinstance(rows, DataFrame) or not rows.isStreaming:
         raise ConfigError(
             f"the source of {what} is a streaming DataFrame or a PartitionedSpout, got {quote(rows)}; read it with spark.readStream"

@@ -4,13 +4,13 @@
     0      2        "cow"    17
     1      0                        "cow"    3.5
 
-(and __edge, __roots where some spout asks for acks: edges.py)
+(and __edge, __roots if a spout takes acks: edges.py)
 
-One wide table for the stored chunks; a subscription's columns are null in the rows of the others.
+The stored chunks are one wide table; the columns of a subscription are null in the rows of the others.
 
-Order of arrival: the phase, the component in the order of the plan, its task, the upstream, the position in what that has emitted.
-Phase 0 is what comes of the input without a window; phase n what the n-th windowed task has led to. Law: this is a total order of a
-task's tuples of one batch, the same however the packets come, and the order in which LocalCluster has them.
+Order of arrival: the phase, the component in the order of the plan, its task, the upstream, the position in the upstream's output.
+Phase 0 are the tuples that come from the input without passing a window; phase n those that the n-th windowed task has caused. Law:
+this is a total order of a task's tuples of one batch, independent of the order of the packets, and it is the order of LocalCluster.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ __all__ = [
 
 
 INPUT = "__in"
-"""The column of stored tuples that says which input they came by, from 0."""
+"""The column of stored tuples with the number of their input, from 0."""
 _UPSTREAM = "__upstream"
 _RANK = "__rank"
 _ORDER = (PHASE, _RANK, TASK, _UPSTREAM, POSITION)
 
 
 class TupleRows:
-    """What the tuples of a bolt behind an exchange look like. Cost: a Tuple for each row, columns at the speed of Arrow."""
+    """The table format of the tuples of a bolt behind an exchange. Cost: a Tuple for each row; columns are processed by Arrow."""
 
     def __init__(self, execution: ExecutionContext, component: str) -> None:
         self._execution, self._component = execution, component
@@ -76,15 +76,16 @@ class TupleRows:
         return [[f"{number}.{field.name}" for field in schema] for number, schema in enumerate(schemas)]
 
     def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
-        """Return the rows of all packets in order of arrival. Cost: a sort, but where each packet lies wholly before or behind
-        every other: what comes of spouts, or of one task.
+        """Return the rows of all packets in order of arrival.
+
+        Cost: a sort, unless the packets do not overlap, as with packets of spouts or of one task.
         """
         tables = sorted(map(self._wide, packets), key=_first)
         table = pa.concat_tables(tables, promote_options="default").combine_chunks()
         return table if _in_order(table) else table.sort_by([(name, "ascending") for name in _ORDER]).combine_chunks()
 
     def kept(self, table: pa.Table) -> pa.Table:
-        """Return the columns of all subscriptions, those without a row of this table too."""
+        """Return the columns of all subscriptions, including those without a row in this table."""
         count = table.num_rows
         columns = {name: table.column(name) for name in (INPUT, TASK, *self._anchors)}
         for names, stream in zip(self._columns, self._names, strict=True):
@@ -94,11 +95,11 @@ class TupleRows:
         return pa.table(columns)
 
     def payloads(self, table: pa.Table) -> list[Any]:
-        """Return a Tuple for each row, which knows its phase if it arrived in this batch."""
+        """Return a Tuple for each row; it has its phase if it arrived in this batch."""
         return self._payloads(table, self._columns)
 
     def _payloads(self, table: pa.Table, columns_of: Sequence[Sequence[str]]) -> list[Any]:
-        """Return a Tuple for each row; `columns_of` are the columns of the fields, by input."""
+        """Return a Tuple for each row; columns_of: the columns of the fields, by input."""
         made: list[Any] = [None] * table.num_rows
         known: dict[bytes, Roots] = {}
         inputs = table.column(INPUT)
@@ -125,8 +126,9 @@ class TupleRows:
         return made
 
     def batches(self, table: pa.Table) -> Iterator[StreamBatch]:
-        """Yield the rows of a table that has arrived as batches of one stream, one phase and the same roots, in order. Cost: a pass
-        over the columns in which they may differ; no row.
+        """Yield the rows of an arrived table, in order, as batches of one stream, one phase and the same roots.
+
+        Cost: a pass over these columns; none for each row.
         """
         known: dict[bytes, Roots] = {}
         count = table.num_rows
@@ -150,14 +152,16 @@ class TupleRows:
 
     @cached_property
     def declared(self) -> pa.Schema | None:
-        """The columns that windows with `columnar=` show: the fields, where all inputs have the same ones; else None."""
+        """The columns that windows with `columnar=` show: the fields if all inputs have the same ones; else None."""
         first, *others = (self._execution.schemas[name] for name in self._names)
         return first if all({*other} == {*first} for other in others) else None
 
     @cached_property
     def make_rows(self) -> MakeRows | None:
-        """What makes Tuples of a queue of columns; None where windows with `columnar=` keep Tuples: where somebody waits for their
-        acks, so that a tuple is more than its fields, and where a field of several inputs is nested, which Arrow cannot merge.
+        """The function that creates Tuples from a queue of columns; None if windows with `columnar=` must store Tuples.
+
+        That is the case if the tuples have roots, which a table of fields cannot hold, or if a field of several inputs is nested,
+        which Arrow cannot merge.
         """
         held = None if self._component in self._execution.rooted else self.declared
         if held is None or {INPUT, TASK, PHASE} & {*held.names} or not {*held.names} <= self._mergeable:
@@ -166,18 +170,19 @@ class TupleRows:
 
     @cached_property
     def _mergeable(self) -> frozenset[str]:
-        """The fields whose columns of all inputs can be one."""
+        """The fields whose columns of all inputs can be merged into one."""
         if len(self._names) == 1:
             return frozenset(self._execution.schemas[self._names[0]].names)
         return frozenset(self._alike)
 
     def _of_fields(self, table: pa.Table) -> Sequence[Any]:
-        """Return a Tuple for each row of columns by the names of fields."""
+        """Return a Tuple for each row of a table whose columns are named by the fields."""
         return self._payloads(table, [self._execution.schemas[name].names for name in self._names])
 
     def in_columns(self, table: pa.Table) -> Sequence[Any]:
-        """Return the rows as columns, of which Tuples are made when somebody asks for them; as Tuples where windows read fields
-        that not every input has alike, or hand tuples to functions.
+        """Return the rows as columns, whose Tuples are created on access.
+
+        Returns Tuples if windows read fields that differ between the inputs, or pass tuples to functions.
         """
         if self._holds_columns:
             assert self.declared is not None
@@ -194,7 +199,7 @@ class TupleRows:
         )
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
-        """Return the key's fields of each tuple, which stay columns where the tuples do."""
+        """Return the key fields of each tuple; as columns if the tuples are columns."""
         if isinstance(payloads, ColumnRows):
             columns = [payloads.table.column(name) for name in names]
             if all(codable(column.type) for column in columns):
@@ -205,7 +210,7 @@ class TupleRows:
 
     @cached_property
     def _asked(self) -> frozenset[str | None]:
-        """The fields that windows read of columns; None among them for a function that is handed the tuple."""
+        """The fields that windows read from columns, and None if a function receives the tuple."""
         window = self._execution.windows.get(self._component)
         if window is None:
             return frozenset()
@@ -216,7 +221,7 @@ class TupleRows:
 
     @cached_property
     def _holds_columns(self) -> bool:
-        """Whether windows keep columns, and no tuples but these."""
+        """Whether windows store columns only, and no Tuples."""
         window = self._execution.windows.get(self._component)
         if window is None or self.make_rows is None:
             return False
@@ -229,7 +234,7 @@ class TupleRows:
 
     @cached_property
     def _alike(self) -> dict[str, list[str]]:
-        """The fields that all inputs have, of one type, and the columns of each in the wide table, by input."""
+        """The fields that all inputs have with one type, each with its columns in the wide table, by input."""
         schemas = [self._execution.schemas[name] for name in self._names]
         found = {field.name: [schema.get_field_index(field.name) for schema in schemas] for field in schemas[0]}
         return {
@@ -240,7 +245,7 @@ class TupleRows:
         }
 
     def _merged(self, table: pa.Table, columns: list[str]) -> pa.ChunkedArray:
-        """Return a field of all inputs as one column: a row has the value of its own."""
+        """Return a field of all inputs as one column, with the value of each row's own input."""
         there = [(number, table.column(name)) for number, name in enumerate(columns) if name in table.column_names]
         (_, merged), *others = there
         for number, column in others:
@@ -253,7 +258,7 @@ class TupleRows:
         return repeat(made[different[0]]) if len(different) == 1 else map(made.__getitem__, tasks.to_pylist())
 
     def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the message ids, each unique on its channel: a stream of an upstream task, as in LocalCluster."""
+        """Return the message ids and their channels, in which they are unique: a stream of an upstream task, as in LocalCluster."""
         columns = [table.column(f"{number}.{name}") for number in range(len(self._inputs))]
         ids = [column.to_pylist() for column in columns]
         numbers, tasks = table.column(INPUT).to_pylist(), table.column(TASK).to_pylist()
@@ -272,7 +277,7 @@ class TupleRows:
         return dict(zip(payload.get_fields(), plain(payload.get_values()), strict=True))
 
     def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
-        """Return which rows have a value in one of these fields that Python cannot hold."""
+        """Return a mask of the rows with a value in one of these fields that Python cannot hold, None without such rows."""
         wide = [name for columns in self._columns for name in columns if name in table.schema.names]
         asked = [name for name in wide if names is None or name.partition(".")[2] in names]
         return any_of(unreadable_in(table.column(name)) for name in asked)
@@ -295,7 +300,7 @@ class TupleRows:
 
 
 def _plain(kinds: set[pa.DataType]) -> bool:
-    """Whether there is one type, which is not nested: its values are the same for Python, however they are read."""
+    """Return whether there is one type, which is not nested, so that merged columns give the same Python values."""
     return len(kinds) == 1 and not any(map(pa.types.is_nested, kinds))
 
 
@@ -305,7 +310,7 @@ def _first(table: pa.Table) -> tuple[int, ...]:
 
 
 def _in_order(table: pa.Table) -> bool:
-    """Whether the rows lie in the order of arrival."""
+    """Return whether the rows are in the order of arrival."""
     equal = np.ones(table.num_rows - 1, dtype=bool)
     for name in _ORDER:
         column = table.column(name).to_numpy()

@@ -1,14 +1,15 @@
-"""Values that Spark holds and Python cannot: a date or a timestamp outside the years 1 to 9999, text that is no UTF-8, a map with
-a key twice.
+"""Values that Spark can hold and Python cannot: dates and timestamps outside the years 1 to 9999, text that is not UTF-8, maps with
+duplicate keys.
 
-    Arrow column --python_values--> [date, Unreadable, date]     one such value becomes an Unreadable, the others are themselves
+    Arrow column --python_values--> [date, Unreadable, date]     an unreadable value becomes an Unreadable, all others Python values
     rows of such --held_rows------> Held                         raises UnreadableValueError for that field, and for no other
-    Unreadable   --arrow----------> the same Arrow value         on the late stream it is what Spark had
+    Unreadable   --arrow_values---> the same Arrow value         the late stream gets the original value
 
-Laws: a value that nobody asks for does no harm, and leaves as it came. What has to be read before a tuple comes into a window
-(its timestamp, key, source, the fields of `aggregate=`) is judged in columns (`unreadable_in`), and the row is invalid; so it is
-when a bolt asks for such a value of a window. Cost: nothing where all values are readable, but the bounds of the columns that are
-judged (dates and timestamps: smallest and largest; text: one pass over its bytes).
+Laws: an unreadable value that is never read has no effect, and is output unchanged. Fields that are read before a tuple enters a
+window (its timestamp, key, source, the fields of `aggregate=`) are checked in columns (`unreadable_in`), and an unreadable value
+makes the row invalid. A row whose unreadable value a bolt reads in a window is invalid too. Cost without unreadable values: only
+the
+check of these columns (dates and timestamps: minimum and maximum; text: one pass over its bytes).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _INNER = (pa.types.is_list, pa.types.is_large_list, pa.types.is_struct, pa.types
 
 
 class Unreadable:
-    """A value in the place of one that Python cannot hold; `name` is its field."""
+    """A placeholder for a value that Python cannot hold; `name` is its field."""
 
     __slots__ = ("name", "scalar")
 
@@ -64,14 +65,14 @@ class Unreadable:
 
     @property
     def raw(self) -> Any:
-        """What Spark holds: days, microseconds, the bytes of a text; None for what is nested."""
+        """The raw value: days, microseconds, the bytes of a text; None for a nested value."""
         kind = self.scalar.type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return self.scalar.as_buffer().to_pybytes()
         return None if pa.types.is_nested(kind) else self.scalar.value
 
     def refuse(self) -> UnreadableValueError:
-        """Return the error for who asks for the value."""
+        """Return the error for reading the value."""
         error = UnreadableValueError(
             f"field {self.name!r} holds {self!r}, which Python cannot; filter or cast such values in Spark, or leave the field out"
         )
@@ -86,7 +87,7 @@ class Unreadable:
 
 
 class Held(tuple[Any, ...]):
-    """The values of a row, an Unreadable among them: asking for that one raises UnreadableValueError."""
+    """The values of a row with an Unreadable among them; reading that value raises UnreadableValueError."""
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
@@ -106,7 +107,7 @@ def _checked(value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def held_record_type(names: tuple[str, ...]) -> Any:
-    """Return the class of records of these fields that are Held."""
+    """Return the Held subclass of the record type of these fields."""
     base = record_type(names)
     attributes = {field: property(_getter(position)) for position, field in enumerate(base._fields)}
 
@@ -125,7 +126,7 @@ def _getter(position: int) -> Callable[[Any], Any]:
 
 
 def held(row: Any, fields: Collection[str] | None = None) -> bool:
-    """Whether a row, a Record or a Tuple, holds an unreadable value, in one of these fields (None: in any)."""
+    """Return whether a row, a Record or a Tuple, holds an unreadable value in one of these fields (None: in any)."""
     values = row._values if isinstance(row, Tuple) else row
     return isinstance(values, tuple) and any(
         type(each) is Unreadable and (fields is None or each.name in fields) for each in tuple.__iter__(values)
@@ -133,13 +134,13 @@ def held(row: Any, fields: Collection[str] | None = None) -> bool:
 
 
 def asked_unreadable(problem: BaseException) -> bool:
-    """Whether what was raised comes of asking for an unreadable value, of a row or, by Arrow's own ways, of a column."""
+    """Return whether an error was caused by reading an unreadable value, of a row or, through Arrow, of a column."""
     kinds = UnreadableValueError, OverflowError, UnicodeDecodeError, pa.ArrowException
     return any(isinstance(each, kinds) for each in _chain(problem))
 
 
 def asked_field(problem: BaseException) -> str | None:
-    """Return the field whose unreadable value was asked for; None where that is not known."""
+    """Return the field whose unreadable value was read; None if unknown."""
     return next((each.field for each in _chain(problem) if isinstance(each, UnreadableValueError)), None)
 
 
@@ -153,12 +154,12 @@ def _chain(problem: BaseException) -> list[BaseException]:
 
 
 def plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a row as they are held, each an Unreadable where it is one."""
+    """Return the raw values of a row, Unreadable ones included."""
     return tuple(tuple.__iter__(values))
 
 
 def python_values(column: Any, name: str) -> list[Any]:
-    """Return a column as Python's values, an Unreadable for each that is none. Cost: that of `values_of`."""
+    """Return a column as Python values, with an Unreadable for each unreadable value. Cost: that of `values_of`."""
     try:
         found = values_of(column)
     except _UNFIT:
@@ -167,7 +168,7 @@ def python_values(column: Any, name: str) -> list[Any]:
 
 
 class _Mixed(list[Any]):
-    """The values of a column, an Unreadable among them."""
+    """The values of a column with an Unreadable among them."""
 
 
 def _value(scalar: pa.Scalar, name: str) -> Any:
@@ -180,28 +181,29 @@ def _value(scalar: pa.Scalar, name: str) -> Any:
 def held_rows(
     columns: Sequence[Sequence[Any]], make: Callable[[Any], Any], make_held: Callable[[Any], Any]
 ) -> Iterator[Any]:
-    """Yield the rows of columns of `python_values`, made by `make_held` where one holds an Unreadable. Cost: one look at each
-    value, so asked only where `any_unreadable` has found one.
+    """Yield the rows of columns of `python_values`, created by `make_held` if they hold an Unreadable.
+
+    Cost: a check of each value, so call it only if `any_unreadable` is true.
     """
     for values in zip(*columns, strict=True):
         yield make_held(values) if any(type(each) is Unreadable for each in values) else make(values)
 
 
 def any_unreadable(columns: Iterable[Sequence[Any]]) -> bool:
-    """Whether columns of `python_values` hold an Unreadable. Cost: none."""
+    """Return whether columns of `python_values` hold an Unreadable. Cost: O(columns)."""
     return any(type(column) is _Mixed for column in columns)
 
 
 def arrow_values(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
-    """Return values, among them Unreadable ones, as an Arrow array. Raises as `pa.array` does."""
+    """Return values, Unreadable ones included, as an Arrow array. Raises as `pa.array`."""
     return pa.array([each.scalar if type(each) is Unreadable else each for each in values], kind)
 
 
-# -- judging columns -----------------------------------------------------------------------------------------------------
+# -- checks of columns ---------------------------------------------------------------------------------------------------
 
 
 def unreadable_in(column: Any) -> np.ndarray[Any, Any] | None:
-    """Return which values of a column Python cannot hold, None where it can hold all of them."""
+    """Return a mask of the values of a column that Python cannot hold, None without such values."""
     kind = column.type
     if pa.types.is_date32(kind):
         return _outside(column.cast(pa.int32()), *_DAYS)
@@ -216,7 +218,7 @@ def unreadable_in(column: Any) -> np.ndarray[Any, Any] | None:
 
 
 def any_of(masks: Iterable[np.ndarray[Any, Any] | None]) -> np.ndarray[Any, Any] | None:
-    """Return which rows are in one of the masks, None where there is none."""
+    """Return the union of the masks, None if all are None."""
     found = [mask for mask in masks if mask is not None]
     return np.logical_or.reduce(found) if found else None
 
@@ -246,8 +248,10 @@ def _one_by_one(column: Any) -> np.ndarray[Any, Any] | None:
 
 
 def readable_window(window: TupleWindow, fields: Collection[str] | None = None) -> tuple[TupleWindow, list[Any]] | None:
-    """Return a window without its rows that hold an unreadable value in one of these fields (None: in any), and those of them that
-    no window before has shown; None where all its rows are readable. Of a bolt with `columnar=` the rows are columns, and stay so.
+    """Return a window without the rows that hold an unreadable value in one of these fields (None: in any), and the new rows among
+    those removed; None if all its rows are readable.
+
+    For a bolt with `columnar=` the rows stay columns.
     """
     content: Any = window._live()
     inside: Any = content._content if isinstance(content, ColumnContent) else content
@@ -261,7 +265,7 @@ def readable_window(window: TupleWindow, fields: Collection[str] | None = None) 
 
 
 def _parted(rows: Sequence[Any], fields: Collection[str] | None) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the readable rows, and the others."""
+    """Return the readable rows, and the unreadable ones."""
     if not isinstance(rows, ColumnRows):
         return [row for row in rows if not held(row, fields)], [row for row in rows if held(row, fields)]
     wrong = any_of(map(unreadable_in, rows.table.columns))
