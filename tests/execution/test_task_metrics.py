@@ -8,7 +8,7 @@ import pickle
 import pyarrow as pa
 
 from tests.execution.chains import Chain
-from windowing import InputSpout, TopologyBuilder, bolt, millis, tumbling
+from windowing import InputSpout, TopologyBuilder, bolt, millis, seconds, tumbling
 from windowing.errors import FailedException, ReportedFailedException
 from windowing.execution.metrics import METRICS, TaskMetrics, samples
 from windowing.local import LocalCluster, VirtualClock
@@ -190,6 +190,16 @@ def test_phases_and_the_batch_are_those_of_the_progress():
     ]
 
 
+def packed(shipped, number, tuples, batch):
+    """Return the exchange rows of a batch of (n, at) for a task."""
+    columns = [pa.array(column, pa.int64()) for column in zip(*tuples, strict=True)]
+    clock = pa.repeat(pa.scalar(1_000 * batch, pa.int64()), len(tuples))
+    given = pa.RecordBatch.from_arrays([*columns, clock], names=["c0", "c1", TASK_AND_CLOCK])
+    spout = TridentSpoutStage(shipped, shipped.value.spouts[0].number, keep=False)
+    wire = [row for sent in spout.pack(iter([given]), 0, batch) for row in rows_of([sent.to_pandas()])]
+    return [row for row in wire if row.target == number]
+
+
 def test_a_group_of_trident_with_windows_counts_its_tuples_windows_and_what_was_late():
     topology = TridentTopology("sums")
     rows = topology.new_stream("rows", FixedBatchSpout("n long, at long", 9, [(1, 1)]))
@@ -201,12 +211,7 @@ def test_a_group_of_trident_with_windows_counts_its_tuples_windows_and_what_was_
     number = plan.tasks_at(1)[0].number
     metadata, batches = None, ([(1, 1), (2, 5), (3, 25)], [(4, 2)])
     for batch, tuples in enumerate(batches):
-        columns = [pa.array(column, pa.int64()) for column in zip(*tuples, strict=True)]
-        clock = pa.repeat(pa.scalar(1_000 * batch, pa.int64()), len(tuples))
-        given = pa.RecordBatch.from_arrays([*columns, clock], names=["c0", "c1", TASK_AND_CLOCK])
-        spout = TridentSpoutStage(shipped, plan.spouts[0].number, keep=False)
-        wire = [row for sent in spout.pack(iter([given]), 0, batch) for row in rows_of([sent.to_pandas()])]
-        own = [row for row in wire if row.target == number]
+        own = packed(shipped, number, tuples, batch)
         result = TridentTaskTurn(shipped, number).run(own, Stored(metadata, {}.get, {}.get, {}.items), batch)
         metadata = result.metadata
         totals.take({(batch, number): (0, tuple(result.done))})
@@ -217,3 +222,22 @@ def test_a_group_of_trident_with_windows_counts_its_tuples_windows_and_what_was_
     assert list(found.emitted.values()) == [
         2
     ]  # a window, and a late tuple, to the group that sends them to their sinks
+
+
+def test_late_tuples_of_a_group_of_trident_are_counted_by_their_reason():
+    topology = TridentTopology("sums")
+    rows = topology.new_stream("rows", FixedBatchSpout("n long, at long", 9, [(1, 1)]))
+    options = {"timestamp": "at", "max_future": seconds(100), "on_invalid": "late"}
+    rows.tumbling_window(millis(10), "n", Sum(), "total long", **options).sink("fired")
+    shipped, totals = Shipped.here(topology.build().by_section()), TaskTotals("sums")
+    number, metadata = shipped.value.tasks_at(1)[0].number, None
+    for batch, tuples in enumerate(([(1, 1), (2, None), (3, 25)], [(4, 2), (5, 900_000_000), (6, 3), (7, 31)])):
+        result = TridentTaskTurn(shipped, number).run(
+            packed(shipped, number, tuples, batch), Stored(metadata, {}.get, {}.get, {}.items), batch
+        )
+        metadata = result.metadata
+        totals.take({(batch, number): (0, tuple(result.done))})
+    (found,) = totals.now(0).tasks
+    assert found.late == {"invalid": 1, "late": 2, "future": 1}
+    assert (found.executed, found.windows_fired, found.pending) == (7, 2, 1)
+    assert found.acked == 6, "two expired, and four were late"

@@ -217,27 +217,24 @@ def group_metrics(
     output: Iterable[ExchangeRow],
     execute_ms: float,
     failed: bool = False,
+    windows: Iterable[TaskMetrics] = (),
 ) -> TaskMetrics:
     """Return the metrics of a task of a Trident group from its input and output rows; emitted rows are counted by their target
-    group or sink. failed: whether its part of the batch failed. The name is that of the stage; a group that is cut in two has two
-    stages.
+    group or sink. failed: whether its part of the batch failed. windows: the metrics of its windows, none if it has none. The name
+    is that of the stage; a group that is cut in two has two stages.
     """
     found = TaskMetrics(task.stage.id, task.task, execute_ms=execute_ms)
     found.executed = sum(row.value for row in rows if row.kind == "rows")
-    numbers: dict[str, int | None] = {}
     for row in output:
         if row.kind in ("rows", "out"):
             stream = plan.exchanges[int(row.stream)].target if row.kind == "rows" else row.stream
             found.emitted[stream] = found.emitted.get(stream, 0) + row.value
-        elif row.kind == "metric" and row.source is not None:
-            numbers[row.source] = row.value
         elif row.kind == "reported":
             found.reported += row.value
-    if numbers:
-        late = {"late": numbers.get("late") or 0}
-        found.add(window_metrics(task.stage.id, task.task, numbers, late, 0.0))
-    elif failed:
+    if failed:
         found.failed = found.executed
-    else:
+    elif not task.stage.keeps_window:
         found.acked = found.executed
+    for each in windows:
+        found.add(each)
     return found

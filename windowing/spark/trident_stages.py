@@ -65,7 +65,7 @@ from windowing.spark.exchange import (
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import arrow_column
 from windowing.spark.state import decode_table, encode_table
-from windowing.spark.task_metrics import MetricsChannel, group_metrics
+from windowing.spark.task_metrics import MetricsChannel, group_metrics, window_metrics
 from windowing.spark.trident_columns import ColumnFold, all_readable
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
 from windowing.trident.kinds import TransactionAttempt
@@ -266,12 +266,13 @@ def _processed_with_windows(
     """Return the result of a task with windows: its rows, the counts of its tuples, and the windows to store."""
     component = task.stage.component
     _restore(subtopology, stored, f"windows of {component}, task {task.task}")
-    before = _counts(subtopology)
+    before, late_before = _counts(subtopology), _late(subtopology)
     sent = _processed(plan, task, rows, batch, subtopology)
     after = _counts(subtopology)
     numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
     sent += [to_driver("metric", component, number, source=name) for name, number in numbers.items()]
-    return TaskResult(sent, _snapshot(subtopology))
+    windows = window_metrics(task.stage.id, task.task, numbers, _late(subtopology) - late_before, 0.0)
+    return TaskResult(sent, _snapshot(subtopology), done=[windows])
 
 
 @contextmanager
@@ -332,6 +333,14 @@ def _counts(subtopology: Subtopology) -> dict[str, int]:
     for window in subtopology.windows().values():
         for name, number in window.counts().items():
             total[name] = total.get(name, 0) + number
+    return total
+
+
+def _late(subtopology: Subtopology) -> Counter[str]:
+    """Return the number of late tuples of all windows of the stage, by reason."""
+    total = Counter[str]()
+    for window in subtopology.windows().values():
+        total += window.late
     return total
 
 
@@ -567,7 +576,7 @@ class TridentTaskTurn:
             raise
         result.output = [*result.output, *reports(group, reported)]
         took_ms = 1000 * (time.perf_counter() - began)
-        result.done = [group_metrics(self._plan, self._task, rows, result.output, took_ms)]
+        result.done = [group_metrics(self._plan, self._task, rows, result.output, took_ms, windows=result.done)]
         return result
 
 

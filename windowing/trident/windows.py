@@ -13,6 +13,7 @@ Source: Storm's `WindowTridentProcessor`, `AbstractTridentWindowManager`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -193,6 +194,11 @@ class WindowProcessor(TridentProcessor):
     def counts(self) -> dict[str, int]:
         """Return the counts of tuples (in, shown, skipped, pending, expired, late) and of fired windows."""
         return self._executor.counts()
+
+    @property
+    def late(self) -> Counter[str]:
+        """The number of late tuples so far, by reason."""
+        return Counter(self._executor.side)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the windows as plain data: their current state, and their state before the last committed batch."""
