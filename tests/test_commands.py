@@ -433,6 +433,36 @@ def test_states_inside_a_checkpoint_are_refused_by_name(tmp_path):
     assert "which only Spark reads" in done.output
 
 
+@pytest.mark.parametrize("command", ["status", "ui", "states"])
+@pytest.mark.parametrize("uri", ["hdfs://nn:8020/ck", "hdfs:/ck", "s3a://key:secret@bucket/ck", "gs://bucket/ck"])
+def test_what_is_on_another_file_system_is_refused_by_name_with_the_way_out(command, uri):
+    done = run(command, uri)
+    assert done.exit_code == 2
+    shown = uri.replace("secret", "***")
+    assert f"{shown} is on another file system" in done.output
+    assert "on a file system of this machine" in done.output
+    assert ("hadoop fs -get" in done.output) == (command != "states")
+    assert "secret" not in done.output
+
+
+@pytest.mark.parametrize("scheme", ["file://", "file:"])
+def test_a_uri_of_this_machine_is_its_path(tmp_path, scheme):
+    folder = checkpoint(tmp_path / "c d")
+    uri = f"{scheme}{folder}"
+    assert run("status", uri).output == run("status", folder).output
+    assert run("ui", uri).output == run("ui", folder).output
+    written_states(tmp_path / "states.db")
+    assert "txid 7, attempt 3" in run("states", f"{scheme}{tmp_path}/states.db").output
+
+
+def test_a_folder_that_is_no_store_and_a_server_that_is_none_are_named(tmp_path):
+    assert "is a folder; give the path of a SqliteStore, which is a file" in run("states", tmp_path).output
+    done = run("states", "kafka://broker/topic")
+    assert done.exit_code == 2
+    assert "kafka://broker/topic is on another file system or server" in done.output
+    assert "Redis" not in done.output
+
+
 def test_a_server_that_does_not_answer_is_a_sentence_without_the_password():
     done = run("states", "postgresql://me:secret@127.0.0.1:1/db")
     assert done.exit_code == 1

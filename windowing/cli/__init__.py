@@ -53,7 +53,7 @@ from windowing.cli.loading import (
     topology_of,
 )
 from windowing.cli.running import components_table, phases_line, run_on_page, run_on_screen
-from windowing.cli.stored import metrics_in, page_of, read_checkpoint, read_postgres_states, read_states
+from windowing.cli.stored import local_path, metrics_in, page_of, read_checkpoint, read_postgres_states, read_states
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, quote, represented
 from windowing.execution.compiler import execution_plan
@@ -182,6 +182,12 @@ def _numbers(verdicts: list[_Verdict]) -> tuple[str, str, str]:
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_COPY = (
+    "copy what is small of the checkpoint (windowing, offsets, commits, metadata) into a folder on a file system of this machine, "
+    "for example with hadoop fs -get, and give that folder"
+)
+_STORES = "give the path of a SqliteStore on a file system of this machine, or postgresql://..."
+_REDIS = ("redis://", "rediss://", "unix://")
 
 
 class _Seconds(click.FloatRange):
@@ -304,12 +310,13 @@ def ui_command(target: str, rows: Path | None, for_seconds: float | None, port: 
 
     For a CHECKPOINT, a folder, serve a page of the query on Spark that another process runs there; it is some seconds behind.
     """
-    if Path(target).is_dir():
+    folder = local_path(target, _COPY)
+    if folder.is_dir():
         if rows is not None:
             raise CommandRefused(
                 f"{target} is the checkpoint of a query, which reads its own sources; leave out --rows"
             )
-        _show_query(Path(target), for_seconds, port)
+        _show_query(folder, for_seconds, port)
         return
     topology = topology_of(target)
     batches = None if rows is None else _batches_of(rows)
@@ -348,15 +355,15 @@ def _batches_of(file: Path) -> dict[str, list[list[Any]]]:
 
 
 @commands.command("status")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("checkpoint")
 @click.option("--tasks", "by_task", is_flag=True, help="The numbers of each task.")
-def status_command(checkpoint: Path, by_task: bool) -> None:
+def status_command(checkpoint: str, by_task: bool) -> None:
     """Print the content of the checkpoint of a query on Spark; reads files only, also while the query runs."""
-    table = Table(show_header=False, box=None)
-    for title, text in read_checkpoint(checkpoint):
+    table, folder = Table(show_header=False, box=None), local_path(checkpoint, _COPY)
+    for title, text in read_checkpoint(folder):
         table.add_row(Text(title), Text(safe(text)))
     _console().print(table)
-    found = metrics_in(checkpoint)
+    found = metrics_in(folder)
     if found is None:
         click.echo("no numbers were left here yet: a query writes them some seconds after its first batch")
         return
@@ -423,13 +430,13 @@ def states_command(store: str) -> None:
     if store.startswith(("postgresql://", "postgres://")):
         rows = read_postgres_states(store)
         store = masked(store)
-    elif "://" in store:
+    elif store.startswith(_REDIS):
         raise CommandRefused(
             f"{masked(store)} cannot be looked at: the keys of Redis would have to be walked through, beside its writers; ask the "
             "server itself, a state has the keys of its name"
         )
     else:
-        rows = read_states(Path(store.removeprefix("sqlite:")))
+        rows = read_states(local_path(store.removeprefix("sqlite:"), _STORES))
     if not rows:
         click.echo(f"{safe(store)} has no Trident states")
         return

@@ -26,9 +26,11 @@ from windowing.cli.loading import CommandFailed, CommandRefused
 from windowing.errors import StoreUnavailableError, WindowingError, quote
 from windowing.execution.metrics import RunMetrics
 from windowing.monitoring.page import Drawing, LivePage, serve_page
+from windowing.stores.remote import masked
 from windowing.trident.fence import Fence, PartitionId
 
 __all__ = [
+    "local_path",
     "metrics_in",
     "page_of",
     "read_checkpoint",
@@ -37,11 +39,24 @@ __all__ = [
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
 _RESCALED = (
     ("rescaled.json", "to", "rescaled", "into {}, which goes on in its place"),
     ("rescaling.json", "from", "half made", "a rescale of {} into it has not ended; call it again"),
 )
 """Files of `rescale` (spark/rescaling.py): file, field with the other checkpoint, title and text of the line that is printed."""
+
+
+def local_path(given: str, way_out: str) -> Path:
+    """Return the path of a checkpoint or a store, given as a path or as a `file:` URI. Refuses any other URI by name, with the way
+    out. As in `checkpoint=`, a URI is not decoded.
+    """
+    found = _URI.match(given)
+    if found is None:
+        return Path(given)
+    if found["scheme"].lower() != "file":
+        raise CommandRefused(f"{masked(given)} is on another file system or server; {way_out}")
+    return Path(re.sub("^//+", "/", given[found.end() - 1 :]))
 
 
 def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
@@ -257,6 +272,8 @@ def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
             f"{quote(str(path))} is the checkpoint of a query: its states lie inside Spark's state store, which only Spark reads "
             f"(spark.read.format('statestore')); what the query says of itself: windowing status {path}"
         )
+    if path.is_dir():
+        raise CommandRefused(f"{quote(str(path))} is a folder; give the path of a SqliteStore, which is a file")
     if not path.is_file():
         raise CommandRefused(f"there is no file {quote(str(path))}; give the path of a SqliteStore")
     try:
