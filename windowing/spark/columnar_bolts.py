@@ -1,12 +1,13 @@
-"""ColumnarBoltBatch: one task of a bolt with `columnar=`, within one micro-batch: tables in, tables out, no row in between.
+"""ColumnarBoltBatch: one task of a bolt with `columnar=` in one micro-batch: Arrow tables in, tables out, no row objects in
+between.
 
     StreamBatch --execute_batch--> tables by stream --send--> the readers, in columns
                         |
-                        +-- failed: nothing of the batch counts; it waits, and is tried again when the task has no more of them
+                        +-- failed: its output is discarded; it is retried after the task's other batches
 
-Laws: those of BoltBatch (tasks.py), a StreamBatch in the place of a tuple. All its rows have the same roots, so what is emitted on
-it is anchored to all of them. A batch that failed for good is a dead letter a row, or an error. If the bolt asks for a value that
-Python cannot hold, it is called again without the rows that have one.
+Laws: those of BoltBatch (tasks.py), with a StreamBatch in place of a tuple. All rows of a StreamBatch have the same roots, so its
+output is anchored to all of them. A batch that failed for good becomes one dead letter per row, or an error. If the bolt reads a
+value that Python cannot hold, it is called again without the rows that have one.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _log = logging.getLogger("windowing.spark")
 
 
 class StreamBatch(NamedTuple):
-    """Rows of one stream, in order of arrival, of one phase and the same roots. origin: that of the first."""
+    """Rows of one stream, one phase and the same roots, in order of arrival. origin: that of the first row."""
 
     table: pa.Table
     origin: Origin
@@ -63,7 +64,7 @@ class StreamBatch(NamedTuple):
     failures: int = 0
 
     @property
-    def _phase(self) -> int:  # as an Arrival has it
+    def _phase(self) -> int:  # the attribute of an Arrival
         return self.phase
 
     def take(self, at: Numbers) -> StreamBatch:
@@ -79,16 +80,18 @@ class StreamBatch(NamedTuple):
 
 
 class Send(Protocol):
-    """Takes what a task has emitted on a stream, anchored to roots."""
+    """Sends the rows that a task has emitted on a stream, anchored to roots."""
 
     def __call__(self, stream: str, batch: pa.RecordBatch, roots: Roots) -> None: ...
 
 
 class ColumnarBoltBatch:
-    """A task of a bolt that takes batches. `send` takes what it emits, `dead_letter` the dead letters of rows that failed for good,
-    each with its roots; None: they are an error. order: what batches pass through on their way (`StageWriter.in_phases`).
+    """A task of a bolt that takes batches.
 
-    Cost: a call of the user's code for each attempt, and one wait of `retry`, the longest that is due, for each round.
+    send: receives the output. dead_letter: receives the dead letters of rows that failed for good, each with its roots; with None
+    such a row raises BoltError. order: sorts the batches on their way (`StageWriter.in_phases`).
+
+    Cost: a call of the user's code for each attempt, and one wait of `retry` per round, the longest of the batches to retry.
     """
 
     def __init__(
@@ -109,17 +112,17 @@ class ColumnarBoltBatch:
         self._caller.open(context)
 
     def counts(self) -> dict[str, int]:
-        """Return what BoltBatch does: rows that failed, or were left out, and errors that were reported."""
+        """Return the counts of BoltBatch: failed rows, rows left out as invalid, and reported errors."""
         return {"failed": self.failed, "invalid": self.invalid, "reported": self._reported}
 
     def take(self, batches: Iterable[StreamBatch]) -> None:
-        """Hand each batch to the bolt, once. Raises BoltError."""
+        """Pass each batch to the bolt, once. Raises BoltError."""
         for batch in self._order(batches):
             self.taken += batch.table.num_rows
             self._attempt(batch)
 
     def close(self, txid: int = 0) -> None:
-        """End the task's part of the micro-batch: try again what failed, then call `cleanup`. Raises BoltError."""
+        """End the task's part of the micro-batch: retry failed batches, then call `cleanup`. Raises BoltError."""
         while self._again:
             again, self._again = self._again, []
             delays = [self._retry.delay_ms(batch.failures) for batch in again]
@@ -152,8 +155,9 @@ class ColumnarBoltBatch:
                 self._send(stream, columns, batch.roots)
 
     def _fit(self, table: pa.Table, schema: Schema, stream: str) -> pa.RecordBatch:
-        """Return a table as its stream has it. A column is taken as it is where all its values are of the declared type; of one
-        where that is not plain, each value is judged by itself.
+        """Return a table with the schema of its stream.
+
+        A column is used as it is if all its values are of the declared type; otherwise each value is checked and converted.
         """
         declared = arrow_schema(schema)
         taken = columns_as_declared(table, declared)
@@ -176,7 +180,7 @@ class ColumnarBoltBatch:
             self._again.append(failed)
 
     def _leave_out(self, batch: StreamBatch, reason: str) -> None:
-        """Do without rows that hold what Python cannot: another attempt would end the same."""
+        """Leave out rows with a value that Python cannot hold: a retry would fail again."""
         if self._dead_letter is not None:
             self.failed += batch.table.num_rows
             self._give_up(batch, 1, reason)
@@ -196,8 +200,10 @@ class ColumnarBoltBatch:
 
 
 def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -> dict[str, pa.Array]:
-    """Return those columns of a table that a bolt has returned whose values are all of the declared type, as what nobody else can
-    change: they wait, and the bolt may use its memory again. None of them where the table has other columns than the stream.
+    """Return the columns of a bolt's table whose values are all of the declared type, in memory that nobody else can change.
+
+    The copy is needed because the columns are sent later, and the bolt may reuse its memory. Empty if the table has other columns
+    than the stream.
     """
     if sorted(table.column_names) != sorted(declared.names):
         return {}
@@ -207,11 +213,11 @@ def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -
 
 
 def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:
-    """Return a column in its declared type, None where its values have to be judged one by one."""
+    """Return a column in its declared type, None if its values must be checked one by one."""
     kind = column.type
-    if kind == declared and not _holds_maps(kind):  # keys of a map are looked at, each is to be there once
+    if kind == declared and not _holds_maps(kind):  # maps are checked for duplicate keys
         return _one(column)
-    if pa.types.is_large_string(kind) and pa.types.is_string(declared):  # as pandas has it
+    if pa.types.is_large_string(kind) and pa.types.is_string(declared):  # the string type of pandas
         return _one(column.cast(declared))
     found = fitted_column(column, declared)
     return None if found is None else _one(found)

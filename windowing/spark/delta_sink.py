@@ -1,9 +1,9 @@
-"""DeltaSink: a stream in a Delta table, each batch once. Loaded with its name; Delta is what the session has of it.
+"""DeltaSink: writes a stream to a Delta table, each batch once. Imported on first use; needs Delta in the session.
 
     rows of batch 7 --append, txnAppId "windowing <query> <stream>", txnVersion 7--> one commit of the table's log
 
-The log keeps the last version of each application, and leaves out what it has: so a batch that is made again is in the table once,
-by whomever it was written before, and several queries may write into one table.
+The log stores the last version of each application, and Delta skips a commit with a version that it has. So a repeated batch is in
+the table once, whichever process wrote it first, and several queries may write to one table.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _OVERTAKEN = "ConcurrentTransactionException"
 class DeltaSink:
     """A Delta table that takes the rows of one stream of one query, each batch exactly once; rows are appended.
 
-    path: the folder of the table; or table: its name in the catalog, `flights` or `main.air.flights`. It is made with the columns
-    of the stream where it is not there, in folders by partition_by, else compared before the first batch: it has to have the
-    stream's columns, with their types. Cost: a job for each batch with rows, and a commit of the table.
+    path: the folder of the table; or table: its name in the catalog, `flights` or `main.air.flights`. A table that does not exist
+    is created with the columns of the stream, partitioned by partition_by; an existing one is checked before the first batch: it
+    must have the stream's columns, with their types. Cost: a job for each batch with rows, and a commit of the table.
 
-    The session has to have Delta. Do not set `delta.setTransactionRetentionDuration` below the longest pause of the query: a batch
-    that is made again after Delta has forgotten the one before would be there twice.
+    The session must have Delta. Do not set `delta.setTransactionRetentionDuration` below the longest pause of the query: a batch
+    that is repeated after Delta has deleted its version would be in the table twice.
 
     >>> DeltaSink("/data/flights", partition_by="day")
     DeltaSink('/data/flights', partition_by=('day',))
@@ -74,8 +74,10 @@ class DeltaSink:
         return f"{type(self).__name__}({where}{by})"
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Make the table, or see whether it fits. Raises ConfigError for a session without Delta, a table that lacks columns, and
-        one that is ahead of the checkpoint; SinkError where it cannot be reached.
+        """Create the table, or check an existing one.
+
+        Raises ConfigError for a session without Delta, a table that lacks columns, and one that is ahead of the checkpoint;
+        SinkError if it cannot be reached.
         """
         if owner.schema is None:
             raise ConfigError(f"{self!r} was not told the columns of {owner.name}")
@@ -96,7 +98,7 @@ class DeltaSink:
                 self._save(spark.createDataFrame([], owner.schema).write)
         except ConfigError:
             raise
-        except Exception as problem:  # Spark's, py4j's
+        except Exception as problem:  # of Spark or py4j
             if any(name in str(problem) for name in _UNCONFIGURED):
                 raise ConfigError(
                     f"{self!r}: the session is not set up for Delta; start it with {_SETTINGS}"
@@ -105,7 +107,7 @@ class DeltaSink:
         self._owner = owner
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Append the batch, unless it is in the table."""
+        """Append the batch, unless the table already holds it. Raises SinkError."""
         if self._owner is None:
             raise ConfigError(f"{self!r} writes for a query that was started with it; give it in sinks=")
         once = {"txnAppId": _application(self._owner), "txnVersion": str(batch_id)}
@@ -136,8 +138,10 @@ class DeltaSink:
         """Raise ConfigError for a table of the catalog that is a view, or is stored in another format."""
         if self._path is not None:
             return
-        told = {row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE EXTENDED {self._table}").collect()}
-        kind, provider = str(told.get("Type", "")), str(told.get("Provider", ""))
+        described = {
+            row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE EXTENDED {self._table}").collect()
+        }
+        kind, provider = str(described.get("Type", "")), str(described.get("Provider", ""))
         if "VIEW" in kind.upper() or provider.lower() != "delta":
             what = kind.lower() if "VIEW" in kind.upper() else f"stored as {provider or 'something else'}"
             raise ConfigError(
@@ -175,7 +179,7 @@ class DeltaSink:
     def _require_not_ahead(self, spark: SparkSession, owner: OutputOwner) -> None:
         jvm: Any = spark._jvm
         logs = jvm.org.apache.spark.sql.delta.DeltaLog
-        if not _is_class(logs):  # a platform's own Delta does not show this
+        if not _is_class(logs):  # a platform's own Delta may not have this class
             return
         path = self._path
         if path is None:
@@ -204,7 +208,7 @@ class DeltaSink:
 
 
 def _is_class(found: Any) -> bool:
-    """Return whether the JVM has a class of a name; py4j takes all others for packages."""
+    """Return whether a JVM name is a class; py4j returns a package for every other name."""
     return type(found).__name__ == "JavaClass"
 
 

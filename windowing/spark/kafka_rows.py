@@ -1,18 +1,19 @@
-"""kafka: a topic as a streaming DataFrame, by Spark's own connector; KafkaSink: a stream into a topic, each batch once.
+"""kafka: a topic as a streaming DataFrame, through Spark's connector; KafkaSink: writes a stream to a topic, each batch once.
 
-Both are loaded with their names, for they need confluent-kafka. What the sink promises stands in stores/kafka_topics.py.
+Both are imported on first use, because they need confluent-kafka. The guarantees of the sink are in stores/kafka_topics.py.
 
     kafka(spark, "host:9092", "flights", value="origin string, at timestamp, delay long")
 
-    origin, at, delay     the fields of the message, which is JSON; all null where it is none
-    malformed             the text of a message that is no JSON of these fields, else null: nothing is dropped
+    origin, at, delay     the fields of the JSON message; all null if it is not such JSON
+    malformed             the text of a message that is not JSON of these fields, else null: no message is dropped
     kafka_key             the key, as text
-    kafka_partition, kafka_offset, kafka_time     where it stands, and when the broker or the producer says that it was written
+    kafka_partition, kafka_offset, kafka_time     its position, and its timestamp, set by the broker or the producer
 
-`order_by=["kafka_partition", "kafka_offset"]` makes a batch that comes again the same to the row, and `source="kafka_partition"`
-of a window lets each partition bring forward a watermark of its own; with `idle_timeout=` a silent one holds nothing back. A
-partition that is added is read from its beginning. Messages that the retention has removed before they were read end the query with
-a SourceError that says which (`failOnDataLoss`), or are logged and counted: nothing is skipped without a word.
+`order_by=["kafka_partition", "kafka_offset"]` makes a replayed batch equal row by row. `source="kafka_partition"` of a window gives
+each partition its own watermark; with `idle_timeout=` a silent partition does not hold the watermark back. A partition that is
+added
+is read from its beginning. Messages that retention removed before they were read end the query with a SourceError that names their
+offsets (`failOnDataLoss`), or are logged and counted; they are never skipped silently.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ __all__ = [
 
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-"""The newest that Maven Central has; it was tried with PySpark 4.3.0, for which there is none of its own."""
+"""The newest version on Maven Central. It was tested with PySpark 4.3.0, for which there is no version of its own."""
 _MALFORMED = "malformed"
-_PLACES = ("kafka_key", "kafka_partition", "kafka_offset", "kafka_time")
+_METADATA = ("kafka_key", "kafka_partition", "kafka_offset", "kafka_time")
 _STARTS = ("earliest", "latest")
 _ON_GAP = ("raise", "skip")
 
@@ -56,21 +57,24 @@ def kafka(
     options: Mapping[str, Any] | None = None,
     patience_s: float = 30.0,
 ) -> DataFrame:
-    """Return the messages of a topic (extra `kafka`, and Spark's connector in the session), `value` being the fields of their JSON.
+    """Return the messages of a topic as a streaming DataFrame. value: the fields of their JSON, as text or Schema.
 
-    starting: where a new checkpoint begins, "earliest" or "latest". per_batch: at most so many messages a micro-batch. on_gap:
-    whether messages that are gone before they were read end the query ("raise"), or are left out, logged, and counted in the
-    metrics as `skipped_offsets` ("skip"). options: those of librdkafka (`security.protocol`, `sasl.mechanism`, `sasl.username`,
-    `sasl.password`, `ssl.ca.location`), of which Spark's are made. Messages of transactions that were given up are not read
-    (`read_committed`). Raises ConfigError for a topic that is not there, credentials that are refused, or a session without the
-    connector; SourceError for brokers that are silent for `patience_s`.
+    Needs the extra `kafka`, and Spark's connector in the session. starting: where a new checkpoint begins, "earliest" or "latest".
+    per_batch: maximum number of messages of a micro-batch. on_gap: messages removed before they were read end the query ("raise"),
+    or are skipped with a warning and counted in the metrics as `skipped_offsets` ("skip"). options: settings of librdkafka
+    (`security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password`, `ssl.ca.location`), which are converted to those of
+    Spark's connector. Messages of aborted transactions are not read (`read_committed`). patience_s: seconds to wait for an answer
+    of the brokers.
+
+    Raises ConfigError for a topic that does not exist, refused credentials, or a session without the connector; SourceError for
+    brokers that do not answer for `patience_s`.
     """
     schema = value if isinstance(value, Schema) else Schema.parse(value)
-    taken = [name for name in schema.names if name.lower() in (_MALFORMED, *_PLACES)]
+    taken = [name for name in schema.names if name.lower() in (_MALFORMED, *_METADATA)]
     if taken:
         raise ConfigError(
             f"value= of topic {quote(topic)} has a field {taken[0]!r}, which kafka() adds itself: the fields that it adds are "
-            f"{', '.join((_MALFORMED, *_PLACES))}; rename it"
+            f"{', '.join((_MALFORMED, *_METADATA))}; rename it"
         )
     if starting not in _STARTS:
         raise ConfigError(f"starting= of a topic is {' or '.join(map(repr, _STARTS))}, got {quote(starting)}")
@@ -103,13 +107,13 @@ def kafka(
         skip_gaps_of(servers, topic, lambda: _bounds_of(SourceTopic(servers, topic, given, patience_s)))
     text = F.col("value").cast("string")
     read = F.from_json(text, f"{schema.ddl}, {_MALFORMED} string", {"columnNameOfCorruptRecord": _MALFORMED})
-    places = (
+    metadata = (
         F.col("key").cast("string").alias("kafka_key"),
         F.col("partition").alias("kafka_partition"),
         F.col("offset").alias("kafka_offset"),
         F.col("timestamp").alias("kafka_time"),
     )
-    return messages.select(read.alias("read"), *places).select("read.*", *_PLACES)
+    return messages.select(read.alias("read"), *metadata).select("read.*", *_METADATA)
 
 
 def _bounds_of(topic: SourceTopic) -> dict[int, tuple[int, int]]:
@@ -120,7 +124,7 @@ def _bounds_of(topic: SourceTopic) -> dict[int, tuple[int, int]]:
 
 
 def _of_spark(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options of librdkafka as those of Java's client, in Spark's spelling."""
+    """Convert options of librdkafka to options of Java's client, with Spark's prefix."""
     given = {name: str(value) for name, value in options.items()}
     user, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
     mechanism = given.get("sasl.mechanism", given.pop("sasl.mechanisms", ""))
@@ -142,12 +146,13 @@ def _in_jaas(text: str) -> str:
 
 
 class KafkaSink:
-    """A topic of Kafka (extra `kafka`) that takes the rows of a stream as JSON, each batch exactly once for readers with
+    """A Kafka topic that takes the rows of a stream as JSON, each batch exactly once for readers with
     `isolation.level=read_committed`.
 
-    servers: `host:port,host:port`. topic: one that is there. key: the column whose value, as text, is the key of the message.
-    options: those of librdkafka, such as `security.protocol`, `sasl.username`; secrets among them stand in no message.
-    patience_s: how many seconds the brokers may be silent before SinkError. Several queries may write to one topic.
+    Needs the extra `kafka`. servers: `host:port,host:port`. topic: an existing topic. key: the column whose value, as text, is the
+    key of the message. options: settings of librdkafka, such as `security.protocol`, `sasl.username`; secrets among them are never
+    shown in error messages. patience_s: seconds to wait for an answer of the brokers before SinkError. Several queries may write to
+    one topic.
 
     >>> KafkaSink("127.0.0.1:9092", "windows", key="origin", options={"sasl.password": "secret"})
     KafkaSink('127.0.0.1:9092', 'windows', key='origin')
@@ -177,7 +182,7 @@ class KafkaSink:
         return f"KafkaSink({self._servers!r}, {self._topic.topic!r}{key})"
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """See whether the topic can be written. Raises ConfigError, and nothing was written then."""
+        """Check that the topic can be written. Raises ConfigError before anything is written."""
         names = [] if owner.schema is None else owner.schema.names
         if self.key is not None and owner.schema is not None and self.key not in names:
             raise ConfigError(
@@ -187,7 +192,7 @@ class KafkaSink:
         self._owner = owner
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the batch, unless it is in the topic. Cost: a job for each partition of the batch."""
+        """Write the batch, unless the topic already holds it. Cost: a job for each partition of the batch."""
         owner = self._owner
         if owner is None:
             raise ConfigError(f"{self!r} writes for a query that was started with it; give it in sinks=")

@@ -1,11 +1,12 @@
-"""PostgresSink: a stream in a typed table of PostgreSQL, each row once. Loaded with its name, for it needs psycopg.
+"""PostgresSink: writes a stream to a typed PostgreSQL table, each row once. Imported on first use, because it needs psycopg.
 
     string text · boolean boolean · byte, short smallint · int integer · long bigint · float real · double double precision
     decimal(p,s) numeric(p,s) · date date · timestamp timestamptz · timestamp_ntz timestamp · binary bytea
     array of these: an array of theirs · struct, map, arrays of them: jsonb
 
-The rows go through the driver into one transaction (stores/postgres_tables.py), which is what makes a batch whole: for the rows of
-windows, which are few. What Python's dates cannot hold (beyond the year 9999) is a SinkError that names the column.
+All rows of a batch pass through the driver into one transaction (stores/postgres_tables.py), which makes the batch atomic. It is
+meant for the output of windows, which has few rows. A date that Python cannot hold (after the year 9999) raises a SinkError that
+names the column.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "timestamp_ntz": ("timestamp", ("timestamp",)),
     "binary": ("bytea", ("bytea",)),
 }
-"""Of Spark's types: the type in PostgreSQL, and the names of all that hold every value of it (none: any is tried)."""
+"""By Spark type: the type in PostgreSQL, and the names of all types that hold every value of it (empty: any type is accepted)."""
 _NESTED = ("struct", "map", "array")
 _JSON = ("jsonb", "json", "text", "varchar")
 _EPOCH, _FIRST_DAY = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
 
 
 class _Field(NamedTuple):
-    """A column of the stream: that of the table, what Spark hands over of it, and what becomes of that here."""
+    """A column of the stream: the column of the table, the expression that Spark sends, and the conversion of its values here."""
 
     column: Column
     sent: SparkColumn
@@ -103,15 +104,15 @@ def _or_none(value: Callable[[Any], Any], given: Any) -> Any:
 
 
 class PostgresSink:
-    """A table of PostgreSQL (extra `postgres`) that takes the rows of one stream of one query, each batch exactly once.
+    """A PostgreSQL table (extra `postgres`) that takes the rows of one stream of one query, each batch exactly once.
 
-    url: `postgresql://user:password@host:5432/database`; messages and the repr mask its secrets. table: `table` or
-    `schema.table`; made with the types of the stream, where it is not there, else compared before the first batch. key: the column,
-    or columns, by which rows are replaced (upsert; of several rows of a key in one batch the last counts); without it rows are
-    appended. patience_s: how many seconds one call of the server, and one pause between two, may take before SinkError.
+    url: `postgresql://user:password@host:5432/database`; messages and the repr mask its secrets. table: `table` or `schema.table`;
+    created with the types of the stream if it does not exist, otherwise checked before the first batch. key: the column or columns
+    by which rows are replaced (upsert; of several rows of a key in one batch the last is stored); without it rows are appended.
+    patience_s: maximum seconds of one call of the server, and of one pause between two, before SinkError.
 
-    Beside the table lies `windowing_sinks`, which says whose it is and the last batch that is in it; both are written in one
-    transaction. Cost: the rows go through the driver, by COPY.
+    The table `windowing_sinks` in the same schema stores the owner of each table and its last batch; both tables are written in one
+    transaction. Cost: the rows pass through the driver, by COPY.
 
     >>> PostgresSink("postgresql://me:secret@127.0.0.1/db", "flights", key="origin")
     PostgresSink('postgresql://me:***@127.0.0.1/db', 'flights', key=('origin',))
@@ -134,7 +135,7 @@ class PostgresSink:
         return f"PostgresSink({masked(self._url)!r}, {'.'.join(self._table)!r}{key})"
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Make the table, or see whether it fits, and make it the owner's. Raises ConfigError, and nothing was written then."""
+        """Create or check the table, and record its owner. Raises ConfigError before anything is written."""
         if owner.schema is None:
             raise ConfigError(f"{self!r} was not told the columns of {owner.name}")
         with self._opened(_fields(owner.schema)) as table:
@@ -142,7 +143,7 @@ class PostgresSink:
             self._owner, self._schema = owner, table.schema
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the batch, unless it is in the table. Cost: a job for each partition of the batch."""
+        """Write the batch, unless the table already holds it. Cost: a job for each partition of the batch. Raises SinkError."""
         if self._owner is None:
             raise ConfigError(f"{self!r} writes for a query that was started with it; give it in sinks=")
         fields = _fields(rows.schema)

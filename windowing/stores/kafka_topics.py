@@ -1,21 +1,22 @@
-"""KafkaTopic: batches of rows in a topic of Kafka, each in one transaction; what spark/kafka_rows.py writes to.
-SourceTopic: a topic that is read, by partition and offset.
+"""KafkaTopic: writes batches of rows to a Kafka topic, each in one transaction; used by spark/kafka_rows.py.
+SourceTopic: reads a topic by partition and offset.
 
     begin --> the rows of batch 7, as JSON --> offset 8 of the group "windowing.<query>.<stream>" --> commit
-              └──────────────── seen together or not at all by readers with isolation.level=read_committed ────────────────┘
+              └──────────────── visible together or not at all to readers with isolation.level=read_committed ───────────┘
 
-What it promises
-- A reader with `read_committed` sees each row once, whoever is killed. One with `read_uncommitted` (Kafka's default) sees rows of
-  attempts that were given up, too.
-- How far a query has come stands in the offsets of a group that nobody reads by: written in the transaction of the rows, looked
-  up before each batch. A batch that comes again finds its number and writes nothing; so is a commit whose answer got lost.
-- A driver that was held up, and whose place another one took, is fenced by the transactional id, which has the group's name.
-- Kafka forgets the offsets of a group that was silent for `offsets.retention.minutes` (7 days): a batch that is made again after
+Guarantees
+- A reader with `read_committed` reads each row once, whichever process is killed. A reader with `read_uncommitted` (Kafka's
+  default) also reads rows of aborted attempts.
+- The progress of a query is stored as the offset of a consumer group without consumers. It is written in the transaction of the
+  rows, and read before each batch. A repeated batch finds its number and writes nothing; the same holds after a commit whose answer
+  was lost.
+- A driver that stalled and was replaced is fenced by the transactional id, which has the name of the group.
+- Kafka deletes the offsets of a group without activity for `offsets.retention.minutes` (7 days). A batch that is repeated after
   that is written again.
-- Rows of a batch are in the order of the batch, in each partition of the topic. Which partition: by the hash of the key as Java's
-  clients have it, without a key any.
+- Each partition of the topic has the rows of a batch in the order of the batch. The partition follows from the hash of the key as
+  in Java's clients; without a key it is random.
 
-Cost: about three round trips and a tenth of a second a batch; the rows go through the driver, one by one.
+Cost: about three round trips and a tenth of a second for each batch; the rows pass through the driver one by one.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _FIRST_CALL_S, _CALL_S = 0.5, 10.0
 _MARK = "windowing"
-"""The metadata of the offset that says which batch was written last: what another consumer commits has others."""
+"""Metadata of the offset that stores the last batch; offsets committed by other consumers have other metadata."""
 _TRANSACTION_MS = 60_000
-"""What librdkafka takes where nothing is given."""
+"""The default of librdkafka."""
 _POLL_EVERY = 1000
 _PAGE = 1000
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
@@ -77,7 +78,7 @@ Rows = Callable[[], Iterable[tuple[Any, Any]]]
 
 
 def checked_kafka(servers: Any, topic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a client, as librdkafka has them. Raises ConfigError for servers, a topic or options that are none."""
+    """Return the options of a client for librdkafka. Raises ConfigError for invalid servers, topic or options."""
     if not isinstance(servers, str) or not re.fullmatch(r"[^\s,@/]+:\d+(\s*,\s*[^\s,@/]+:\d+)*", servers.strip()):
         raise ConfigError(
             "the servers of Kafka are 'host:port,host:port' (not shown, for a password may stand there); give user and password in "
@@ -94,23 +95,23 @@ def checked_kafka(servers: Any, topic: Any, options: Mapping[str, Any]) -> dict[
 
 
 class KafkaTopic:
-    """A topic to which one stream of one query writes. For one thread at a time.
+    """A topic to which one stream of one query writes. Not thread-safe.
 
-    Raises ConfigError for what cannot work however often it is tried (servers, credentials, rights, a topic that is not there),
-    SinkError for rows that Kafka does not take, and for brokers that are silent for longer than the patience.
+    Raises ConfigError for errors that a retry cannot fix (servers, credentials, rights, a topic that does not exist), SinkError for
+    rows that Kafka refuses, and for brokers that do not answer within the patience.
     """
 
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
         self._options = checked_kafka(servers, topic, options)
         self.topic, self._patience_s = topic, patience_s
         self._deadline = 0.0
-        self._heard: list[KafkaError] = []
+        self._errors: list[KafkaError] = []
 
     def __str__(self) -> str:
         return f"topic {self.topic!r} at {self._options['bootstrap.servers']}"
 
     def require(self) -> None:
-        """See whether the topic is there, for this user."""
+        """Raise ConfigError if the topic does not exist for this user."""
 
         def look() -> None:
             consumer = self._consumer("look", self.topic)
@@ -122,7 +123,9 @@ class KafkaTopic:
         self._patiently(look)
 
     def claim(self, query: str, stream: str, last_batch: int | None) -> None:
-        """See whether the topic is there, and is no further than the query, whose last begun batch this is."""
+        """Raise ConfigError if the topic does not exist, or holds more batches than the query has begun. last_batch: the last one
+        begun.
+        """
 
         def look() -> None:
             consumer = self._consumer(query, stream)
@@ -141,8 +144,9 @@ class KafkaTopic:
         self._patiently(look)
 
     def write(self, query: str, stream: str, batch_id: int, rows: Rows) -> bool:
-        """Write the rows (key, value) of a batch, unless they are there; return whether they were written now. `rows` is asked
-        again where an attempt was given up.
+        """Write the rows (key, value) of a batch, unless the topic holds them; return whether they were written now.
+
+        rows: called again for each attempt. Raises SinkError, ConfigError.
         """
         return bool(self._patiently(lambda: self._attempt(query, stream, batch_id, rows)))
 
@@ -155,9 +159,7 @@ class KafkaTopic:
                 "transactional.id": _group(query, stream),
             }
         )
-        producer.init_transactions(
-            _CALL_S
-        )  # gives up what an earlier attempt has left, and fences whoever still makes it
+        producer.init_transactions(_CALL_S)  # aborts the transaction of an earlier attempt, and fences its producer
         consumer = self._consumer(query, stream)
         try:
             self._require_topic(consumer)
@@ -186,7 +188,7 @@ class KafkaTopic:
         return True
 
     def _refuse_overdue(self, problem: BaseException, batch_id: int, took_s: float) -> None:
-        """Raise SinkError where the broker gave a transaction up since it was open too long, and fenced who made it."""
+        """Raise SinkError if the broker aborted a transaction because it was open too long, and fenced its producer."""
         longest_ms = self._options.get("transaction.timeout.ms", _TRANSACTION_MS)
         fenced = isinstance(problem, KafkaException) and problem.args[0].code() in _FENCED
         if fenced and took_s * 1000 >= float(longest_ms):
@@ -203,7 +205,7 @@ class KafkaTopic:
                 try:
                     producer.produce(self.topic, key=key, value=value)
                     break
-                except BufferError:  # the queue is full: what is under way is waited for
+                except BufferError:  # the queue is full: wait until messages are sent
                     self._renew()
                     producer.poll(1.0)
             if number % _POLL_EVERY == 0:
@@ -212,14 +214,14 @@ class KafkaTopic:
 
     @property
     def _common(self) -> dict[str, Any]:
-        return {"error_cb": self._heard.append, "logger": _log, "log_level": 2}
+        return {"error_cb": self._errors.append, "logger": _log, "log_level": 2}
 
     def _consumer(self, query: str, stream: str) -> Any:
         own = {"group.id": _group(query, stream), "enable.auto.commit": False, "isolation.level": "read_committed"}
         return Consumer({**self._options, **self._common, **own})
 
     def _written(self, consumer: Any, group: str) -> int:
-        """Return the last batch that is in the topic, -1 for none. Raises ConfigError for an offset that is not ours."""
+        """Return the last batch in the topic, -1 for none. Raises ConfigError for an offset of another program."""
         (found,) = consumer.committed([TopicPartition(self.topic, 0)], timeout=_CALL_S)
         if found.error is not None:
             raise KafkaException(found.error)
@@ -232,8 +234,9 @@ class KafkaTopic:
         return max(0, int(found.offset)) - 1
 
     def _require_topic(self, consumer: Any) -> None:
-        """Ask for the topic, in short calls that grow: once every broker has closed the connection, and one said that it refuses
-        the user, nothing else is to be expected of the rest of the time.
+        """Request the topic's metadata, with timeouts that double up to the patience.
+
+        It stops early once every broker has closed the connection and one has refused the user: waiting longer would not help.
         """
         until, call_s = time.monotonic() + min(_CALL_S, self._patience_s), _FIRST_CALL_S
         while True:
@@ -244,14 +247,14 @@ class KafkaTopic:
                 ]
                 break
             except KafkaException:
-                consumer.poll(0)  # only so the client says what it has heard
-                if left_s <= call_s or {each.code() for each in self._heard} >= _ALL_REFUSE:
+                consumer.poll(0)  # lets the client call `error_cb`
+                if left_s <= call_s or {each.code() for each in self._errors} >= _ALL_REFUSE:
                     raise
             call_s *= 2
         if found.error is not None:
             raise KafkaException(found.error)
 
-    # -- patience, and what errors mean ------------------------------------------------------------------------------------------
+    # -- retries and errors ------------------------------------------------------------------------------------------------------
 
     def _renew(self) -> None:
         self._deadline = time.monotonic() + self._patience_s
@@ -260,7 +263,7 @@ class KafkaTopic:
         self._renew()
         pause = _FIRST_PAUSE_S
         while True:
-            self._heard.clear()
+            self._errors.clear()
             try:
                 return do()
             except KafkaException as problem:
@@ -280,7 +283,7 @@ class KafkaTopic:
         )
 
     def _refused(self, error: KafkaError) -> WindowingError | None:
-        codes = {error.code(), *(each.code() for each in self._heard)}
+        codes = {error.code(), *(each.code() for each in self._errors)}
         text = self._text(error)
         if KafkaError._AUTHENTICATION in codes or KafkaError.SASL_AUTHENTICATION_FAILED in codes:
             return ConfigError(f"{self} refuses the user: {text}; give 'sasl.username' and 'sasl.password' in options=")
@@ -305,12 +308,14 @@ class KafkaTopic:
 
     def _text(self, error: KafkaError) -> str:
         return masked_options(
-            "; ".join(dict.fromkeys(each.str() for each in [error, *self._heard[-1:]])), self._options
+            "; ".join(dict.fromkeys(each.str() for each in [error, *self._errors[-1:]])), self._options
         )
 
 
 class SourceTopic(KafkaTopic):
-    """A topic that is read. An offset is that of a message of a committed transaction, or of one without (`read_committed`)."""
+    """A topic that is read; only messages of committed transactions, and those without a transaction, are visible
+    (`read_committed`).
+    """
 
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
         super().__init__(servers, topic, options, patience_s)
@@ -319,25 +324,29 @@ class SourceTopic(KafkaTopic):
         self._at: tuple[int, int] | None = None
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """Return of each partition [the first offset that is there, the one behind the last message). Cost: a request for the
-        names, two for each partition."""
+        """Return for each partition [the first offset, the offset after the last message).
+
+        Cost: a request for the partitions, and two for each partition. Raises SourceError, ConfigError.
+        """
         return dict(self._patiently(self._bounds))
 
     def identity(self) -> str | None:
-        """Return what tells the topic from another one that is made under its name later; None where the brokers do not say it
-        (before Kafka 2.8). Cost: a request.
+        """Return the id of the topic, which changes when it is deleted and created again; None if the brokers have none (before
+        Kafka 2.8).
+
+        Cost: one request.
         """
         return str(self._patiently(self._identity)) or None
 
     def read(self, partition: int, start: int, end: int) -> Iterator[Any]:
-        """Yield the messages with offsets in [start, end) that there are, in order; some may be gone. Raises SourceError."""
+        """Yield the existing messages with offsets in [start, end), in order; some may be removed. Raises SourceError."""
         while start < end:
             after, page = self._patiently(lambda at=start: self._page(partition, at, end))  # type: ignore[misc]
             yield from page
             start = after
 
     def close(self) -> None:
-        """End the connection; the next call makes another."""
+        """Close the connection; the next call connects again."""
         reader, self._reader, self._admin, self._at = self._reader, None, None, None
         if reader is not None:
             reader.close()
@@ -359,10 +368,10 @@ class SourceTopic(KafkaTopic):
         }
 
     def _page(self, partition: int, start: int, end: int) -> tuple[int, list[Any]]:
-        """Return where the next page begins, and the messages of this one."""
+        """Return the start of the next page, and the messages of this one."""
         if self._at != (partition, start):
             self._opened.assign([TopicPartition(self.topic, partition, start)])
-        self._at = None  # unless all goes well
+        self._at = None  # set again below if the page is complete
         found: list[Any] = []
         after, at_end = start, False
         while after < end and len(found) < _PAGE:
@@ -374,14 +383,16 @@ class SourceTopic(KafkaTopic):
                 after = message.offset() + 1
                 if message.offset() < end:
                     found.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # behind the last there may be marks of transactions
+            elif (
+                error.code() == KafkaError._PARTITION_EOF
+            ):  # control records of transactions may follow the last message
                 after = max(after, message.offset())
                 at_end = True
             else:
                 raise KafkaException(error)
         if after == start:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        if at_end:  # or it would ask on and on
+        if at_end:  # stops the fetch requests of the client
             self._opened.unassign()
         elif after <= end:
             self._at = partition, after
@@ -395,7 +406,7 @@ class SourceTopic(KafkaTopic):
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 10,  # what is read is there; another partition waits for the request to end
+                "fetch.wait.max.ms": 10,  # the messages exist already, and another partition waits for the end of the request
             }
             self._reader = Consumer({**self._options, **self._common, **own, **how})
         return self._reader
@@ -412,7 +423,7 @@ class SourceTopic(KafkaTopic):
 
 
 def masked_options(text: str, options: Mapping[str, Any]) -> str:
-    """Return a text as it may stand in messages: without the secrets among the options."""
+    """Return a text for messages, with the secrets of the options masked."""
     for name, value in options.items():
         if _SECRET.search(name) and len(str(value)) > 2:
             text = text.replace(str(value), "***")

@@ -1,16 +1,18 @@
-"""PostgresStore: states in PostgreSQL, by psycopg 3 (extra `postgres`).
+"""PostgresStore: states in PostgreSQL, through psycopg 3 (extra `postgres`).
 
-    table <state>           partition, key, txid, value, previous, crc      one row a key
-    table <state>_fences    partition, txid, attempt, record                one row a partition
+    table <state>           partition, key, txid, value, previous, crc      one row for each key
+    table <state>_fences    partition, txid, attempt, record                one row for each partition
 
-A read is one statement, so it sees one moment. A commit is one statement too: the fence is compared and written first, and the rows
-are written only if it was the expected one; it is its own transaction, durable when it answers (`synchronous_commit` is switched on
-where it is off). Names of tables are checked identifiers, everything else is bound.
+A read is one statement, so it reads one snapshot. A commit is one statement too: it compares and writes the fence first, and writes
+the rows only if the fence was the expected one. It is its own transaction, durable when the server answers (`synchronous_commit` is
+switched on if it is off). Table names are checked identifiers, all values are bound.
 
-No call waits longer than the patience: lock, statement and idle timeouts are set in the server, and an answer that does not come,
-from a server that was stopped or through a network that is silent, is given up here.
+No call waits longer than the patience: lock, statement and idle timeouts are set in the server. If a server is stopped or the
+network
+is silent, the client stops waiting for the answer at the same limit.
 
-Cost: one round trip a read, one a commit, whatever the number of keys. Undoing an attempt scans the partition, in retries only.
+Cost: one round trip for a read, one for a commit, whatever the number of keys. Undoing an attempt scans the partition, in retries
+only.
 """
 
 from __future__ import annotations
@@ -47,9 +49,9 @@ __all__ = [
 _PAGE = 1000
 _FENCE, _ROW, _LEFT = range(3)
 
-_Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)  # the cheapest to make
+_Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)  # the cheapest to create
 _GRACE_S = 0.25
-"""The server's own timeouts come first: their errors say what was waited for."""
+"""Extra wait of the client, so that the server's own timeouts come first: their errors name the cause."""
 _SET = """
     SELECT set_config(name, CASE WHEN name = 'synchronous_commit' THEN 'on' ELSE %(patience_ms)s::text END, false) FROM pg_settings
     WHERE name = 'synchronous_commit' AND setting = 'off'
@@ -113,15 +115,16 @@ _PAGE_OF = """
 
 @dataclass(frozen=True, repr=False)
 class PostgresStore:
-    """A database, by URL or connection string; the tables of a state are made in the first schema of the search path.
+    """A PostgreSQL database, by URL or connection string; the tables of a state are created in the first schema of the search path.
 
-    Its repr, and errors, show the address without its password.
+    patience_s: seconds to wait for an answer. Its repr and error messages mask the password. Raises ConfigError for an invalid
+    address.
     """
 
     url: str
     patience_s: float = 30.0
     view: View | None = field(default=None, compare=False)
-    """How a state is shown to other programs; `state_table` sets it."""
+    """The view of a state for other programs; `state_table` sets it."""
 
     def __post_init__(self) -> None:
         checked_address(self.url, self.patience_s, "postgresql://user:password@host:5432/database")
@@ -131,8 +134,10 @@ class PostgresStore:
         return PostgresMap(self.url, place, self.patience_s, self.view)
 
     def identity(self, state: str) -> tuple[Any, ...]:
-        """Return what the rows of a state are known by: server, database, schema and table, by whatever user. Other names of one
-        server are distinguished by the fence only."""
+        """Return the identity of the rows of a state: server, database, schema and table, whatever the user.
+
+        Two names of one server have different identities; only the fence detects them as the same.
+        """
         try:
             found = psycopg.conninfo.conninfo_to_dict(self.url)
         except psycopg.ProgrammingError:
@@ -146,12 +151,14 @@ class PostgresStore:
 
 
 class Bounded(psycopg.Connection[Any]):
-    """A connection whose answers are waited for until `deadline`, by the monotonic clock; psycopg's own would wait for ever."""
+    """A connection that waits for answers until `deadline` (monotonic clock, seconds); psycopg's own connection has no limit."""
 
     deadline = math.inf
 
     def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
-        """Do what psycopg wants done: its generators say what they wait for, and are sent what is ready."""
+        """Run a generator of psycopg, which yields the event it waits for and receives the events that are ready. Raises
+        OperationalError at the deadline.
+        """
         try:
             wanted = next(gen)
             with _Selector() as selector:
@@ -176,17 +183,18 @@ def checked_database(url: str, whose: str) -> None:
         raise ConfigError(
             f"the address of {whose} is none of a PostgreSQL database (not shown, for it may hold a password); "
             "write postgresql://user:password@host:5432/database"
-        ) from None  # the cause would show it
+        ) from None  # the cause would show the password
 
 
 def connected(url: str, patience_s: float, left_s: float) -> Bounded:
-    """Return a connection that commits each statement, and in which no call and no pause takes longer than the patience; it is
-    waited for as long as is left, 2 s at least.
+    """Return an autocommit connection in which no call and no pause takes longer than `patience_s` seconds.
+
+    left_s: seconds to wait for the connection, at least 2.
     """
     given = psycopg.conninfo.conninfo_to_dict(url)
     wait_s = max(2, math.ceil(left_s))
     asked_s = str(given.pop("connect_timeout", ""))
-    wanted: dict[str, Any] = {  # without these a connection that died in silence is waited for for hours
+    wanted: dict[str, Any] = {  # without these, a dead connection is detected only after hours
         "connect_timeout": min(wait_s, int(asked_s)) if asked_s.isdigit() and int(asked_s) else wait_s,
         "keepalives_idle": 10,
         "keepalives_interval": 5,
@@ -205,14 +213,14 @@ def connected(url: str, patience_s: float, left_s: float) -> Bounded:
 
 
 def refused_user(text: str, where: str) -> ConfigError | None:
-    """Return the error for a user whom PostgreSQL does not let in, None for other errors."""
+    """Return the error for a refused login, None for other errors."""
     if "authentication failed" not in text and "no password supplied" not in text:
         return None
     return ConfigError(f"PostgreSQL at {where} refuses the user: {text}; give the user and password of the database")
 
 
 class PostgresMap(Remote):
-    """One partition (BackingMap)."""
+    """The rows of one partition (BackingMap)."""
 
     lost: ClassVar[tuple[type[Exception], ...]] = (psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -240,7 +248,7 @@ class PostgresMap(Remote):
         is_there = db.execute(name).fetchone() != (None,)
         if is_there and (self._view is None or self._is_shown(db, self._view)):
             return
-        with db.transaction():  # one at a time: two that create a table at once would collide
+        with db.transaction():  # one process at a time, because concurrent CREATE TABLE statements collide
             db.execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(self.place.state.encode()),))
             db.execute(sql.SQL(_CREATE).format(**self._names))
             if self._view is not None and not self._is_shown(db, self._view):
@@ -250,7 +258,7 @@ class PostgresMap(Remote):
                 db.execute(comment.format(sql.Identifier(self._view.name), sql.Literal(made)))
 
     def _is_shown(self, db: psycopg.Connection[Any], view: View) -> bool:
-        """Return whether there is the view; what else has its name is refused."""
+        """Return whether the view exists. Raises ConfigError if another object has its name."""
         query = "SELECT coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class WHERE oid = to_regclass(%s)"
         found = db.execute(query, (sql.Identifier(view.name).as_string(db),)).fetchone()
         if found is not None:
@@ -332,10 +340,10 @@ class PostgresMap(Remote):
 
 
 def stored_states(url: str) -> list[tuple[str, dict[int, int], dict[int, bytes]]]:
-    """Return of each state in a database its name, the rows and the fence records of its partitions, for who looks.
+    """Return for each state in a database its name, the row counts and the fence records of its partitions, for `windowing states`.
 
-    One read-only transaction, which makes nothing and locks nothing that a writer waits for. Raises StoreUnavailableError, with
-    what the server says. Cost: a count of the rows of each state.
+    Runs one read-only transaction, which creates nothing and takes no lock that a writer waits for. Raises StoreUnavailableError
+    with the message of the server. Cost: a count of the rows of each state.
     """
     found: list[tuple[str, dict[int, int], dict[int, bytes]]] = []
     try:

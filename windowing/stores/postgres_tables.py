@@ -1,22 +1,22 @@
-"""PostgresTable: rows of batches in a typed table of PostgreSQL, each batch once; what spark/postgres_sink.py writes to.
+"""PostgresTable: writes batches of rows to a typed PostgreSQL table, each batch once; used by spark/postgres_sink.py.
 
-    table <table>            the rows, in columns of their types; yours, or made at the first start
-    table windowing_sinks    target, query, stream, batch      one row a table: whose it is, and the last batch that is in it
+    table <table>            the rows, in typed columns; yours, or created at the first start
+    table windowing_sinks    target, query, stream, batch      one row for each table: its owner, and the last batch in it
 
     write of batch 7, one transaction    lock the row of the table -> batch 6 or less: COPY the rows, write batch 7 into the row
-                                                                     batch 7: they are in it, nothing is written
-                                                                     batch 8 or more: somebody else went on, refused
+                                                                     batch 7: the rows are stored, nothing is written
+                                                                     batch 8 or more: another driver went on, refused
     with a key                           COPY into a temporary table -> INSERT ... ON CONFLICT (key) DO UPDATE -> batch 7
 
 Laws
-- Rows and the number of their batch are committed together or not at all, so a batch that comes again finds its number, wherever
-  the one before it died; an answer that got lost is looked up the same way.
-- A table belongs to one stream of one query: batches of two have the same numbers. One that holds more batches than the query has
-  begun, or that was dropped, is refused: nothing is taken for written that is not there.
-- Of several rows of one key in a batch the last counts.
-- Names are quoted identifiers, everything else is bound or copied. Secrets of the address stand in no message.
+- Rows and the number of their batch are committed together or not at all. So a repeated batch finds its number, wherever the
+  previous attempt died, and so does a commit whose answer was lost.
+- A table belongs to one stream of one query, because batches of two streams have the same numbers. A table that holds more batches
+  than the query has begun, or that was dropped, is refused, so that no batch is taken for written without being stored.
+- Of several rows of one key in a batch the last is stored.
+- Names are quoted identifiers, all values are bound or copied. Secrets of the address are never shown in messages.
 
-Cost: a connection and five round trips a batch, and COPY; the rows are never in memory at once.
+Cost: a connection and five round trips for each batch, and COPY; the rows are never in memory all at once.
 """
 
 from __future__ import annotations
@@ -66,8 +66,10 @@ _MICROSECONDS = 6
 
 
 class Column(NamedTuple):
-    """A column of the rows: its type in PostgreSQL, and the names of the types that hold each of its values as it is; none: any
-    type will be tried, and says at a value that does not fit. scale: the digits behind the point, of a numeric.
+    """A column of the rows.
+
+    type: its type in PostgreSQL. fits: the names of all types that hold each of its values; if empty, any type is accepted, and a
+    value that does not fit raises when it is written. scale: digits after the decimal point, of a numeric.
     """
 
     name: str
@@ -76,7 +78,7 @@ class Column(NamedTuple):
     scale: int | None = None
 
     def refusal(self, found: str, modifier: int) -> str | None:
-        """Return why a column of the table, of this type, does not hold all values of this one; None if it does."""
+        """Return why a table column of this type does not hold all values of this column; None if it does."""
         if self.fits and found not in self.fits:
             return f"is {found}, and the stream has {self.type}"
         if found == "numeric" and modifier >= 0 and (modifier - 4) & 0x7FF < (self.scale or 0):
@@ -87,7 +89,7 @@ class Column(NamedTuple):
 
 
 def checked_table(table: Any) -> tuple[str, ...]:
-    """Return the parts of the name of a table, `table` or `schema.table`. Raises ConfigError for what is no such name."""
+    """Return the parts of a table name, `table` or `schema.table`. Raises ConfigError for an invalid name."""
     parts = table.split(".") if isinstance(table, str) else [table]
     if len(parts) > 2:
         raise ConfigError(
@@ -97,10 +99,11 @@ def checked_table(table: Any) -> tuple[str, ...]:
 
 
 class PostgresTable(Patient):
-    """A table, over a connection of its own; a context manager that closes it. `key`: the columns by which rows are replaced.
+    """A table, over a connection of its own; a context manager that closes the connection. key: the columns by which rows are
+    replaced.
 
-    Raises ConfigError for what cannot work however often it is tried (address, user, database, table, key), SinkError for rows that
-    do not fit and for a server that is silent for longer than the patience.
+    Raises ConfigError for errors that a retry cannot fix (address, user, database, table, key), SinkError for rows that do not fit
+    and for a server that does not answer within the patience.
     """
 
     lost: ClassVar[tuple[type[Exception], ...]] = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -111,9 +114,8 @@ class PostgresTable(Patient):
         super().__init__(url, patience_s)
         self.table, self._columns, self._key = table, columns, key
         self._db: Bounded | None = None
-        checked_database(
-            url, f"the table {quote('.'.join(table))}"
-        )  # not masked: nobody knows where its password stands
+        # The message does not show the address: in an invalid address, the password cannot be found and masked.
+        checked_database(url, f"the table {quote('.'.join(table))}")
         self._check_names()
 
     def __str__(self) -> str:
@@ -145,7 +147,7 @@ class PostgresTable(Patient):
         self._renew()
 
     def _renew(self) -> Bounded:
-        """Return the connection, for a call that may take as long as the patience is from now on."""
+        """Return the connection, with a deadline of the whole patience from now on."""
         assert self._db is not None
         self._deadline = time.monotonic() + self._patience_s
         self._db.deadline = self._deadline + 0.25  # the server's own timeouts come first
@@ -160,15 +162,19 @@ class PostgresTable(Patient):
         found = self._renew().execute(sql.SQL(statement).format(**self._names), bound or None)  # a name may have a %
         return [] if found.description is None else found.fetchall()
 
-    # -- whose it is -------------------------------------------------------------------------------------------------------------
+    # -- ownership ---------------------------------------------------------------------------------------------------------------
 
     def claim(self, query: str, stream: str, last_batch: int | None) -> None:
-        """Make the table, where there is none, and make it this stream's. `last_batch`: the last that the query has begun. Raises
-        ConfigError where it is another's, lacks batches, or does not fit.
+        """Create the table if it does not exist, and record the stream as its owner. last_batch: the last one that the query has
+        begun.
+
+        Raises ConfigError if the table belongs to another stream, is ahead of the checkpoint, was dropped, or does not fit.
         """
 
         def claim() -> None:
-            with self._renew().transaction():  # one at a time: two that create a table at once would collide
+            with (
+                self._renew().transaction()
+            ):  # one process at a time, because concurrent CREATE TABLE statements collide
                 self._renew().execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(_SINKS.encode()),))
                 exists = self._locate()
                 if not self._is_there(_SINKS):
@@ -183,7 +189,7 @@ class PostgresTable(Patient):
         self._patiently(claim)
 
     def _locate(self) -> bool:
-        """Find the schema of the table, or that in which it is to be made; return whether it exists."""
+        """Find the schema of the table, or the one in which to create it; return whether the table exists."""
         name = sql.Identifier(*self.table).as_string(self._db)
         query = """SELECT n.nspname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE c.oid = to_regclass(%(name)s)"""
@@ -250,10 +256,12 @@ class PostgresTable(Patient):
                 f"new checkpoint; {self._is_other}"
             )
 
-    # -- whether it fits ---------------------------------------------------------------------------------------------------------
+    # -- checks of the columns ---------------------------------------------------------------------------------------------------
 
     def _create(self) -> None:
-        typed = [sql.Identifier(column.name) + sql.SQL(" " + column.type) for column in self._columns]  # types of ours
+        typed = [
+            sql.Identifier(column.name) + sql.SQL(" " + column.type) for column in self._columns
+        ]  # types from our own table
         if self._key:
             typed.append(sql.SQL("PRIMARY KEY ({key})").format(**self._names))
         query = sql.SQL("CREATE TABLE {table} ({typed})").format(**self._names, typed=sql.SQL(", ").join(typed))
@@ -297,8 +305,10 @@ class PostgresTable(Patient):
     def write(
         self, query: str, stream: str, batch_id: int, rows: Callable[[], Iterable[Sequence[Any]]], schema: str
     ) -> bool:
-        """Write the rows of a batch, unless they are there; return whether they were written now. `rows` is asked again where a
-        connection was lost. `schema`: where `claim` has found the table (`self.schema`).
+        """Write the rows of a batch, unless the table holds them; return whether they were written now.
+
+        rows: called again after a lost connection. schema: the schema of the table after `claim` (`self.schema`). Raises SinkError,
+        ConfigError.
         """
         self._schema = schema
 
@@ -314,14 +324,14 @@ class PostgresTable(Patient):
 
     @property
     def schema(self) -> str:
-        """The schema in which `claim` has found the table, or made it."""
+        """The schema of the table, set by `claim`."""
         return self._schema
 
     def _mark(self, batch_id: int) -> dict[str, Any]:
         return {"target": self.table[-1], "batch": batch_id}
 
     def _is_written(self, query: str, stream: str, batch_id: int) -> bool:
-        """Return whether the batch is in the table, and let nobody else write to it until the transaction ends."""
+        """Return whether the batch is in the table, and lock the row of the table until the transaction ends."""
         found = self._do(_OWNER, target=self.table[-1])
         if not found or found[0][:2] != (query, stream):
             raise SinkError(
@@ -371,12 +381,14 @@ class PostgresTable(Patient):
     def _copy(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
         composed = sql.SQL(query).format(**self._names)
         left = iter(rows)
-        while chunk := list(islice(left, _CHUNK)):  # read before the call, so that Spark's time is none of the server's
+        while chunk := list(
+            islice(left, _CHUNK)
+        ):  # read before the call, so that Spark's time does not count as the server's
             with self._renew().cursor() as cursor, cursor.copy(composed) as copy:
                 for row in chunk:
                     copy.write_row(row)
 
-    # -- what errors mean --------------------------------------------------------------------------------------------------------
+    # -- errors ------------------------------------------------------------------------------------------------------------------
 
     def _unanswered(self, text: str) -> WindowingError:
         return SinkError(

@@ -1,17 +1,18 @@
-"""RedisStore: states in Redis, by redis-py (extra `redis`).
+"""RedisStore: states in Redis, through redis-py (extra `redis`).
 
-    windowing:{<state>/<partition>}:fence     hash: record, txid, attempt, rows (how many there are)
+    windowing:{<state>/<partition>}:fence     hash: record, txid, attempt, rows (their number)
     windowing:{<state>/<partition>}:rows      hash: key -> crc, txid, value, previous
     windowing:{<state>/<partition>}:touched   set: the keys that the fence's txid wrote
 
-A read is one script, a commit is one script: Redis runs a script alone, and writes its effects to its log as one. The three keys of
-a partition are in one slot of a cluster.
+A read is one script, and a commit is one script: Redis executes a script atomically, and logs its effects as one entry. The three
+keys of a partition are in one slot of a cluster.
 
-How durable a commit is, is the server's setting: with `appendonly yes` and `appendfsync always` it is on the disk when it answers;
-with `everysec` a crash of the machine loses up to about a second of commits, fence included, without a word. Rows that were
-evicted are noticed by their number: a server for states must not evict (`maxmemory-policy noeviction`).
+The durability of a commit depends on the server's settings. With `appendonly yes` and `appendfsync always` it is on the disk when
+the
+server answers; with `everysec` a crash of the machine silently loses up to about a second of commits, including the fence. Evicted
+rows are detected by their number: a server for states must not evict (`maxmemory-policy noeviction`).
 
-Cost: one round trip a read, one a commit; undoing an attempt reads what it wrote, no more.
+Cost: one round trip for a read, one for a commit; undoing an attempt reads only the rows it wrote.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 
-_HEADER = struct.Struct(">IqBI")  # crc, txid, which of value and previous there are, length of the value
+_HEADER = struct.Struct(">IqBI")  # crc, txid, flags (_HAS_VALUE, _HAS_PREVIOUS), length of the value
 _HAS_VALUE, _HAS_PREVIOUS = 1, 2
 _PAGE = 1000
 _CANNOT_NOW = ("BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
@@ -85,7 +86,10 @@ return 1
 
 @dataclass(frozen=True, repr=False)
 class RedisStore:
-    """A Redis server, by URL: redis://, rediss:// or unix://. Its repr, and errors, show it without its password."""
+    """A Redis server, by URL: redis://, rediss:// or unix://. Its repr and error messages mask the password.
+
+    patience_s: seconds to wait for an answer. Raises ConfigError for an invalid address.
+    """
 
     url: str
     patience_s: float = 30.0
@@ -98,8 +102,10 @@ class RedisStore:
         return RedisMap(self.url, place, self.patience_s)
 
     def identity(self, state: str) -> tuple[Any, ...]:
-        """Return what the rows of a state are known by: server, database and name, by whatever user. Other names of one server are
-        distinguished by the fence only."""
+        """Return the identity of the rows of a state: server, database and name, whatever the user.
+
+        Two names of one server have different identities; only the fence detects them as the same.
+        """
         parse: Any = redis.connection.parse_url
         try:
             found: dict[str, Any] = dict(parse(self.url))
@@ -114,7 +120,7 @@ class RedisStore:
 
 
 class RedisMap(Remote):
-    """One partition (BackingMap)."""
+    """The rows of one partition (BackingMap)."""
 
     lost: ClassVar[tuple[type[Exception], ...]] = (redis.ConnectionError, redis.TimeoutError)
 
@@ -122,18 +128,18 @@ class RedisMap(Remote):
         super().__init__(url, place, patience_s)
         self._keys = [f"windowing:{{{place}}}:{part}" for part in ("fence", "rows", "touched")]
         try:
-            # Asking again is Remote's: it reads the fence first.
+            # Remote retries, because a retry must read the fence first.
             self._client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
         except (ValueError, TypeError):
             raise ConfigError(
                 f"the address of the store of {place} is none of a Redis server (not shown, for it may hold a password); "
                 "write redis://user:password@host:6379/0"
-            ) from None  # the cause would show it
+            ) from None  # the cause would show the password
         self._read_script = self._client.register_script(_READ)
         self._write_script = self._client.register_script(_WRITE)
 
     def _connect(self) -> None:
-        """Say for how long the next connection waits; the client connects by itself, in the first command."""
+        """Set the timeout of the next connection; the client connects in the first command."""
         left_s = self._left_s()
         waits = {"socket_timeout": left_s, "socket_connect_timeout": left_s, "socket_keepalive": True}
         if self._url.startswith("unix"):

@@ -1,13 +1,15 @@
-"""TableCodec and View: a Trident state that other programs read as a table of typed columns; what `state_table` is made of.
+"""TableCodec and View: a Trident state that other programs read as a table of typed columns; used by `state_table`.
 
     state_table(store, "counts", "origin string, flights bigint")          stores/factory.py
 
     counts_state    the state's own rows (stores/sqlite.py, stores/postgres.py):  ["JFK"] -> 14
     counts          a view on them:  origin = 'JFK', flights = 14
 
-The columns but the last are those of the key, in the order of `group_by`; the last is the value. A value that does not fit its
-column is a TypeError before anything of the batch is stored, so that no reader ever meets one. The view shows what is committed;
-readers wait for nobody, and a statement sees one moment. Each partition of a state commits by itself.
+All columns but the last are those of the key, in the order of `group_by`; the last is the value. A value that does not fit its
+column
+raises TypeError before anything of the batch is stored, so no reader can see one. The view shows committed values; readers are
+never
+blocked, and a statement reads one snapshot. Each partition of a state commits separately.
 
     kind                            PostgreSQL           SQLite
     string                          text                 text (without NUL)
@@ -108,7 +110,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 class View(NamedTuple):
-    """A view on the rows of a state. cells: a name, the place in the key (None: the value), the type in PostgreSQL."""
+    """A view on the rows of a state. cells: (name, position in the key or None for the value, type in PostgreSQL)
+    of each column.
+    """
 
     name: str
     state: str
@@ -116,7 +120,7 @@ class View(NamedTuple):
     cells: tuple[tuple[str, int | None, str], ...]
 
     def in_sqlite(self) -> str:
-        """Return the statement that makes it, as SQLite keeps it."""
+        """Return the CREATE VIEW statement, in the form that SQLite stores."""
         cells = [
             f"""json_extract(CAST({"value" if place is None else "key"} AS TEXT), '${"" if place is None else f"[{place}]"}')"""
             for _, place, _ in self.cells
@@ -125,7 +129,7 @@ class View(NamedTuple):
         return f'CREATE VIEW "{self.name}" AS SELECT {shown} FROM "{self.state}" WHERE value IS NOT NULL'
 
     def in_postgres(self) -> str:
-        """Return the statement that makes it. Names and types are checked ones."""
+        """Return the CREATE VIEW statement. Names and types were checked."""
         cells = [
             f"(convert_from({'value' if place is None else 'key'}, 'UTF8')::json #>> '{{{'' if place is None else place}}}')"
             for _, place, _ in self.cells
@@ -136,7 +140,7 @@ class View(NamedTuple):
         return f'CREATE VIEW "{self.name}" AS SELECT {shown} FROM "{self.state}" WHERE value IS NOT NULL'
 
     def require(self, found: str, wanted: str, where: str) -> None:
-        """Raise ConfigError unless what has the name of the view is the view."""
+        """Raise ConfigError unless the object with the name of the view is this view."""
         if found != wanted:
             raise ConfigError(
                 f"{where} has something else of the name {self.name}, which the view of {self.columns} was to have; give the state "
@@ -146,7 +150,7 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class TableCodec:
-    """A codec for keys and values of these columns (a Schema as text): keys are JSON lists, values JSON by themselves.
+    """A codec for keys and values of these columns (a Schema as text): keys are JSON lists, values plain JSON.
 
     >>> codec = TableCodec("origin string, flights bigint")
     >>> codec.encode(("JFK",)), codec.encode(14), codec.decode(b'["JFK"]', "a key")
@@ -178,7 +182,7 @@ class TableCodec:
 
     @property
     def name(self) -> str:
-        """Other columns are another format, which is refused before a value is read by it."""
+        """The name of the format. It contains the columns, so stored values of other columns are refused before they are read."""
         return f"table({self.columns})"
 
     @property
@@ -186,7 +190,7 @@ class TableCodec:
         return list(zip(self._names, self._kinds, strict=True))  # type: ignore[attr-defined]
 
     def encode(self, value: Any) -> bytes:
-        """Return a key, which is a tuple, or a value. Raises TypeError for what is not of its columns."""
+        """Return the bytes of a key, which is a tuple, or of a value. Raises TypeError if it does not fit the columns."""
         *key, last = self._fields
         if not isinstance(value, tuple):
             return _json(_written(value, *last)).encode()
@@ -200,7 +204,7 @@ class TableCodec:
         ).encode()
 
     def decode(self, blob: bytes, what: str) -> Any:
-        """Return the key or value. Raises CorruptStateError for bytes that are none."""
+        """Return the key or value. Raises CorruptStateError for invalid bytes."""
         *key, last = self._fields
         try:
             found = json.loads(blob)
@@ -213,7 +217,7 @@ class TableCodec:
             ) from problem
 
     def view(self, state: str, name: str) -> View:
-        """Return the view of this name on the rows of a state."""
+        """Return the view `name` on the rows of a state."""
         *key, (last, kind) = self._fields
         cells = [(name, position, _in_postgres(kind)) for position, (name, kind) in enumerate(key)]
         return View(name, state, self.columns, (*cells, (last, None, _in_postgres(kind))))
