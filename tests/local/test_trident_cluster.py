@@ -44,7 +44,7 @@ from windowing.trident.spouts import (
     PartitionedEmitter,
 )
 from windowing.trident.transactional_state import MemoryRecordStore
-from windowing.windows.measures import count, seconds
+from windowing.windows.measures import count, millis, seconds
 
 WORDS = [("to",), ("be",), ("or",), ("not",), ("to",), ("be",)]
 COUNTS = {("be",): 2, ("not",): 1, ("or",): 1, ("to",): 2}
@@ -649,6 +649,49 @@ NUMBERS = [(number,) for number in range(1, 11)]
 
 def test_windows_fire_what_is_left_in_a_last_batch() -> None:
     assert run(windowed(NUMBERS))["out"] == [(10,), (26,), (19,)]
+
+
+LATE = [[("a", 1_000)], [("b", 12_000)], [("c", 3_000), ("d", 4_000)], [("e", 30_000)]]
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_late_tuples_are_counted_whether_or_not_a_stream_reads_them(read: bool, seed: int | None) -> None:
+    topology, failures = TridentTopology("late").configure(retry_delay=millis(0)), [1]
+
+    def flaky(row: Any) -> bool:
+        if failures and row.word == "d":
+            failures.pop()
+            raise FailedException("once")
+        return True
+
+    stream = topology.new_stream("words", InputSpout("word string, at long")).filter(flaky)
+    windows = stream.tumbling_window(seconds(10), None, Count(), "n long", timestamp="at").sink("windows")
+    if read:
+        windows = stream.tumbling_window(seconds(10), None, Count(), "n long", timestamp="at")
+        windows.late_stream().sink("late")
+    result = run_trident(topology, {"words": LATE}, clock=VirtualClock(), seed=seed)
+    assert result.failures == 1
+    assert sum(result.late.values()) == (4 if read else 2)  # of one window, or of two
+    assert {reason for _, reason in result.late} == {"late"}
+    assert result.sinks.get("late", []) == ([("c", 3_000, "late"), ("d", 4_000, "late")] if read else [])
+    assert "late of" in result._repr_html_()
+
+
+def test_late_tuples_are_those_of_the_attempts_that_were_committed() -> None:
+    topology, failures = TridentTopology("late").configure(retry_delay=millis(0)), [1]
+
+    def flaky(row: Any) -> bool:
+        if failures:
+            failures.pop()
+            raise FailedException("behind the window, so that its attempt has late tuples already")
+        return True
+
+    stream = topology.new_stream("words", InputSpout("word string, at long"))
+    windows = stream.tumbling_window(seconds(10), None, Count(), "n long", timestamp="at")
+    windows.late_stream().shuffle().filter(flaky).parallelism_hint(2).sink("late")
+    result = run_trident(topology, {"words": LATE}, clock=VirtualClock())
+    assert (result.failures, list(result.late.values()), len(result["late"])) == (1, [2], 2)
 
 
 def test_windows_over_single_tuples_are_drained_when_the_spout_has_nothing() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import windowing.trident
 from windowing.errors import ConfigError
 from windowing.stores.factory import map_state, snapshot_state
 from windowing.stores.memory import MemoryStore
@@ -361,7 +362,95 @@ def test_the_name_of_a_topology_is_a_name() -> None:
         TridentTopology("a b").build()
 
 
-def test_nothing_raises_before_build() -> None:
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda t, s: s.aggregate(b.Count()),
+            r"aggregate: missing .*'aggregator'; write aggregate\(None, Count\(\), 'n long'\)",
+        ),
+        (
+            lambda t, s: s.aggregate(b.Count(), "n long"),
+            r"aggregate: its fields are Count\(\), which is no name of a field; write",
+        ),
+        (
+            lambda t, s: s.group_by("word").aggregate(b.Sum(), "n long"),
+            r"aggregate: its fields are Sum\(\).*; write aggregate\(",
+        ),
+        (lambda t, s: s.partition_aggregate(Nine(), "n long"), r"partition_aggregate: its fields are .*; write"),
+        (
+            lambda t, s: s.chained_agg().aggregate(b.Count(), "n long"),
+            r"aggregate: its fields are Count\(\), which is no name of a field",
+        ),
+        (
+            lambda t, s: s.group_by("word").persistent_aggregate(counts(), b.Count(), "n long"),
+            r"missing .*'output'; write persistent_aggregate\(state, None, Count\(\), 'n long'\)",
+        ),
+        (
+            lambda t, s: s.partition_persist(counts(), Updater()),
+            r"missing .*'updater'; write partition_persist\(state, 'word'",
+        ),
+        (
+            lambda t, s: s.partition_persist(counts(), Updater(), "n long"),
+            r"its fields are .*Updater.*; write partition_persist\(state, 'word'",
+        ),
+        (
+            lambda t, s: s.state_query(t.new_static_state(counts()), b.MapGet(), "n long"),
+            r"missing .*'output'; write state_query\(state, 'word', MapGet\(\), 'n long'\)",
+        ),
+        (
+            lambda t, s: s.state_query(t.new_static_state(counts()), b.MapGet(), None, "n long"),
+            r"its fields are MapGet\(\)",
+        ),
+        (
+            lambda t, s: s.each(keep, "x boolean"),
+            r"each: its fields are <function keep.*; write each\('sentence', split",
+        ),
+        (
+            lambda t, s: s.tumbling_window(count(2), MemoryStore(), "word", b.Count(), "n long"),
+            r"too many positional arguments; write tumbling_window\(count\(100\), .*a window needs no store",
+        ),
+        (lambda t, s: s.sliding_window(count(2), count(1), b.Count(), "n long"), r"missing .*; write sliding_window\("),
+        (lambda t, s: s.window(count(2), b.Count(), "n long"), r"window: missing .*; write window\(seconds\(10\)"),
+        (
+            lambda t, s: t.join(s, "word", s, "word", ("word", "n")),
+            r"join: too many .*; write join\(\[one, other\], \['id', 'user'\]",
+        ),
+    ],
+)
+def test_a_call_that_does_not_fit_such_as_an_overload_of_storm_is_answered_with_the_call_to_write(
+    call: Callable[[TridentTopology, Stream], Any], sentence: str
+) -> None:
+    topology = TridentTopology("test")
+    with pytest.raises(ConfigError, match=sentence):
+        call(topology, topology.new_stream("in", Given()))
+
+
+def test_a_state_that_is_only_a_store_or_a_path_is_answered_with_the_factory_to_write() -> None:
+    for given in (MemoryStore(), "counts.db"):
+        sentence = one(
+            lambda t, s, given=given: s.group_by("word").persistent_aggregate(given, None, b.Count(), "x long")
+        )
+        assert "give a StateFactory: map_state(SqliteStore('counts.db'), 'counts') of windowing.stores" in sentence
+
+
+def test_a_name_of_storms_trident_is_answered_with_the_name_here() -> None:
+    for name, written in {
+        "MemoryMapState": r"map_state\(MemoryStore\(\), 'counts'\) of windowing.stores",
+        "LocalDRPC": r"TridentCluster\(topology\).ask\('count_of', 'to be'\)",
+        "SlidingDurationWindow": "stream.sliding_window",
+        "BaseFunction": r"a function of \(row\)",
+    }.items():
+        with pytest.raises(ImportError, match=f"windowing.trident has no '{name}'; write {written}"):
+            exec(f"from windowing.trident import {name}")
+
+
+def test_no_name_of_storms_that_is_answered_is_also_exported() -> None:
+    assert set(windowing.trident._IN_STORM).isdisjoint(windowing.trident.__all__)
+    assert set(windowing._IN_STORM).isdisjoint(windowing.__all__)
+
+
+def test_nothing_else_raises_before_build() -> None:
     topology: Any = TridentTopology(3)  # type: ignore[arg-type]
     stream: Any = topology.new_stream(None, None)
     stream.each(3, None, 5).group_by(None, 7).aggregate(1, 2, 3).partition_by(4).window(1, 2, 3, 4, 5, timestamp=6)

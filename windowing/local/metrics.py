@@ -282,7 +282,14 @@ class _GroupWatch(_TaskWatch):
         super().__init__(task)
         self.timed("handle", self._came)
         self.counted("_finish", self._finished)
-        inner = task._deliver
+        inner, late = task._deliver, task._late
+
+        def counted_late(batch: Any, reasons: dict[str, int]) -> None:
+            for reason, count in reasons.items():
+                self.found.late[reason] = self.found.late.get(reason, 0) + count
+            late(batch, reasons)
+
+        self.task._late = counted_late
 
         def deliver(batch: Any, sending: Any, emitted: Any) -> None:
             for exchange, rows in emitted.exchanges.items():

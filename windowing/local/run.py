@@ -81,7 +81,7 @@ class LocalResult:
     acked: int = 0
     failures: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    bolt: WindowedBolt | None = None
+    bolt: WindowedBolt | None = field(default=None, repr=False)
     duplicates: int = 0
     state: KeyValueState | None = None
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from windowing.acking.acker import Acked, Acker, Failed, Reason
@@ -533,6 +533,8 @@ class TridentCluster(LoopedCluster):
     >>> result.batches, sorted(result["counts"])
     (2, [('be', 1), ('to', 1), ('to', 1)])
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {**LoopedCluster._elsewhere, "execute": 'ask("count_of", "to be")'}
 
     def __init__(
         self,

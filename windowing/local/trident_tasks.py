@@ -131,8 +131,9 @@ class TridentResult:
     sinks: the rows of each sink without a function, from committed batches only, in the order of their txids. batches: the number
     of committed batches. failures: the number of failed attempts, without those dropped because an earlier txid failed.
     dead_letters: skipped batches. errors: the errors that spouts and operations reported, by `report_error` or a
-    ReportedFailedException, also in failed attempts. states: the contents of the states at the end of `run_trident`, by id: the
-    items of a map, or the value.
+    ReportedFailedException, also in failed attempts. late: late tuples of windows in committed batches, by (component, reason),
+    whether or not a stream reads them. states: the contents of the states at the end of `run_trident`, by id: the items of a map,
+    or the value.
     """
 
     sinks: dict[str, list[Row]] = field(default_factory=dict)
@@ -140,12 +141,14 @@ class TridentResult:
     failures: int = 0
     dead_letters: list[DeadBatch] = field(default_factory=list)
     errors: list[ReportedError] = field(default_factory=list)
+    late: dict[tuple[str, str], int] = field(default_factory=dict)
     states: dict[str, Any] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the counts of the run, not its rows."""
         rows: list[list[object]] = [["batches", self.batches], ["failures", self.failures]]
         rows += [[f"sink {name}", len(found)] for name, found in self.sinks.items()]
+        rows += [[f"late of {component}: {reason}", count] for (component, reason), count in self.late.items()]
         rows += [["dead letters", len(self.dead_letters)], ["errors", len(self.errors)]]
         return html_table("run", ("what", "how many"), rows)
 
@@ -162,7 +165,7 @@ class TridentRouter(Router):
     stamps: for each txid its time and whether it drains. answers: the rows of requests that are under way.
     """
 
-    __slots__ = ("_causes", "_dead", "_rows", "answers", "inboxes", "stamps", "trident")
+    __slots__ = ("_causes", "_dead", "_late", "_rows", "answers", "inboxes", "stamps", "trident")
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, ackers=1)
@@ -173,6 +176,7 @@ class TridentRouter(Router):
         self._causes: dict[int, str] = {}
         self._rows: dict[TransactionAttempt, dict[str, list[Row]]] = {}
         self._dead: dict[TransactionAttempt, list[DeadBatch]] = {}
+        self._late: dict[TransactionAttempt, dict[tuple[str, str], int]] = {}
 
     @property
     def errors(self) -> list[ReportedError]:
@@ -223,12 +227,22 @@ class TridentRouter(Router):
         """Hold the dead letters of an attempt until it is committed."""
         self._dead.setdefault(attempt, []).append(dead)
 
+    def hold_late(self, attempt: TransactionAttempt, component: str, late: Mapping[str, int]) -> None:
+        """Hold the numbers of late tuples of an attempt, by reason, until it is committed."""
+        held = self._late.setdefault(attempt, {})
+        for reason, count in late.items():
+            held[component, reason] = held.get((component, reason), 0) + count
+
     def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
         """Return the rows of a committed attempt, and discard those of the other attempts at its txid."""
         rows = self._rows.get(attempt, {})
-        self.trident.dead_letters += self._dead.get(attempt, [])
+        result = self.trident
+        result.dead_letters += self._dead.get(attempt, [])
+        for where, count in self._late.get(attempt, {}).items():
+            result.late[where] = result.late.get(where, 0) + count
         self._rows = {each: held for each, held in self._rows.items() if each.txid > attempt.txid}
         self._dead = {each: held for each, held in self._dead.items() if each.txid > attempt.txid}
+        self._late = {each: held for each, held in self._late.items() if each.txid > attempt.txid}
         return rows
 
 
@@ -395,8 +409,13 @@ class GroupTask(Task):
         finally:
             for error in self.subtopology.take_reports():
                 self.router.report(*self.me, error)
+        self._late(batch, found.late())
         self._deliver(batch, sending, found.take())
         sending.send_time()
+
+    def _late(self, batch: effects.BatchId, late: dict[str, int]) -> None:
+        if late and batch.group not in self._requests:
+            self.trident.hold_late(batch.attempt, self.context.component, late)
 
     def _commit(self, batch: GroupBatch) -> None:
         batch.finish_batch()

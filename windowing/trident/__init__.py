@@ -15,6 +15,8 @@
 Names are Storm's. The modules that run a topology (planner, processors, fence) are not public.
 """
 
+from typing import TYPE_CHECKING
+
 from windowing.trident.builtins import (
     Count,
     Debug,
@@ -168,3 +170,52 @@ __all__ = [
     "WindowOutput",
     "check_guarantee",
 ]
+
+_IN_STORM = {
+    **dict.fromkeys(("MemoryMapState", "LRUMemoryMapState"), "map_state(MemoryStore(), 'counts') of windowing.stores"),
+    "RedisMapState": "map_state(RedisStore('redis://host/0'), 'counts') of windowing.stores",
+    "JdbcState": "map_state(PostgresStore('postgresql://host/db'), 'counts') of windowing.stores",
+    **dict.fromkeys(
+        ("LocalDRPC", "DRPCClient"), "TridentCluster(topology).ask('count_of', 'to be') of windowing.local"
+    ),
+    **dict.fromkeys(
+        (
+            "SlidingCountWindow",
+            "TumblingCountWindow",
+            "SlidingDurationWindow",
+            "TumblingDurationWindow",
+            "WindowConfig",
+        ),
+        "stream.sliding_window(count(9), count(3), ...) or tumbling_window(seconds(10), ...)",
+    ),
+    **dict.fromkeys(
+        ("WindowsStoreFactory", "InMemoryWindowsStoreFactory", "HBaseWindowsStoreFactory"),
+        "nothing: windows need no store of their own",
+    ),
+    **dict.fromkeys(("Function", "BaseFunction"), "a function of (row), or a class with execute(row, collector)"),
+    **dict.fromkeys(("Filter", "BaseFilter"), "a function of (row), or a class with keep(row)"),
+    **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer"), "a function of (row)"),
+    "BaseAggregator": "Aggregator",
+    "BaseQueryFunction": "QueryFunction",
+    "BaseStateUpdater": "StateUpdater",
+    "TridentTuple": "row[0] or row['word'] of the row that a function gets",
+    **dict.fromkeys(("Fields", "Values"), "from windowing import Fields, Values"),
+    **dict.fromkeys(
+        (
+            "OpaqueTridentKafkaSpout",
+            "TransactionalTridentKafkaSpout",
+            "KafkaTridentSpoutOpaque",
+            "KafkaTridentSpoutTransactional",
+        ),
+        "KafkaTridentSpoutOpaque or KafkaTridentSpoutTransactional of windowing.queues",
+    ),
+    **dict.fromkeys(("TridentCluster", "LocalCluster"), "from windowing.local import TridentCluster"),
+}
+
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
+
+    def __getattr__(name):
+        if name in _IN_STORM:  # an AttributeError would lose its message in `from windowing.trident import name`
+            raise ImportError(f"windowing.trident has no {name!r}; write {_IN_STORM[name]}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

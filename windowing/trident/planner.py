@@ -376,8 +376,8 @@ TRIDENT_RULES: tuple[Callable[[ResolvedTrident], Iterator[str]], ...] = (
 def _bad_spec(where: str, spec: StateSpec) -> Iterator[str]:
     if spec.kind is None:
         yield (
-            f"{where} is given the state {quote(spec.factory)}; give a StateFactory: an object with kind, a StateType, and "
-            "make_state(partition, partitions)"
+            f"{where} is given the state {quote(spec.factory)}; give a StateFactory: map_state(SqliteStore('counts.db'), 'counts') "
+            "of windowing.stores, or an object with kind, a StateType, and make_state(partition, partitions)"
         )
     if spec.partitions is not None and (type(spec.partitions) is not int or spec.partitions <= 0):
         yield f"{where} wants {quote(spec.partitions)} partitions; give a whole number, 1 or more, or None"

@@ -18,15 +18,18 @@ A chain of aggregators processes the same tuples in one pass; its rows are the c
     partition_aggregate aggregate                               no exchange
 
 Laws: each call adds a step and returns the stream behind it; a stream never changes, so several steps may follow one stream.
-No call before `build` checks its arguments or raises; `build` reports all mistakes together, changes nothing, and may be called
-again. Source: Storm's classes of these names, `GlobalAggregationScheme`.
+A call whose arguments do not fit the method, such as those of an overload of Storm, is refused at once, with the call to write.
+Everything else is checked by `build`, which reports all mistakes together, changes nothing, and may be called again.
+Source: Storm's classes of these names, `GlobalAggregationScheme`.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import StormNames
@@ -79,6 +82,47 @@ __all__ = [
 ]
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+_SUM = "'amount', Sum(), 'total long')"
+_NO_STORE = f"{_SUM}: fields or None, aggregator, output; a window needs no store"
+_CALLS = {
+    "each": "each('sentence', split, 'word string'), or of all fields flat_map(split, 'word string')",
+    "aggregate": f"aggregate(None, Count(), 'n long'), or with fields aggregate({_SUM}",
+    "partition_aggregate": f"partition_aggregate(None, Count(), 'n long'), or with fields partition_aggregate({_SUM}",
+    "window": f"window(seconds(10), seconds(5), {_NO_STORE}",
+    "tumbling_window": f"tumbling_window(count(100), {_NO_STORE}",
+    "sliding_window": f"sliding_window(count(100), count(10), {_NO_STORE}",
+    "partition_persist": "partition_persist(state, 'word', Updater()): state, fields or None, updater, and an output if it emits",
+    "persistent_aggregate": f"persistent_aggregate(state, None, Count(), 'n long'), or with fields (state, {_SUM}",
+    "state_query": "state_query(state, 'word', MapGet(), 'n long'), or without fields (state, None, SnapshotGet(), 'n long')",
+    "join": "join([one, other], ['id', 'user'], ['id', 'name', 'amount']): the streams, the key of each, the fields of the rows",
+}
+"""What to write, by the name of the method whose arguments do not fit."""
+
+
+def _written(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Make a method refuse arguments that do not fit it, or code where names of fields belong, with the call to write."""
+
+    signature, name = inspect.signature(method), method.__name__
+
+    @functools.wraps(method)
+    def checked(*given: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            inputs = signature.bind(*given, **named).arguments.get("inputs")
+        except TypeError as problem:
+            raise ConfigError(f"{name}: {problem}; write {_CALLS[name]}") from None
+        if callable(inputs) or kind_of(inputs) or hasattr(inputs, "update_state") or hasattr(inputs, "batch_retrieve"):
+            raise ConfigError(
+                f"{name}: its fields are {quote(inputs)}, which is no name of a field; write {_CALLS[name]}"
+            )
+        return method(*given, **named)
+
+    return checked
+
+
 class ChainedAggregatorDeclarer(StormNames):
     """Collects aggregators; `chain_end` makes the steps.
 
@@ -101,12 +145,14 @@ class ChainedAggregatorDeclarer(StormNames):
         self._specs: list[AggSpec] = []
         self._full: list[bool] = []
 
+    @_written
     def aggregate(
         self, inputs: Names | None, aggregator: Any, output: str | Schema | None = None
     ) -> ChainedAggregatorDeclarer:
         """Add an aggregator over the whole batch."""
         return self._add(inputs, aggregator, output, full=True)
 
+    @_written
     def partition_aggregate(
         self, inputs: Names | None, aggregator: Any, output: str | Schema | None = None
     ) -> ChainedAggregatorDeclarer:
@@ -159,6 +205,7 @@ class AggregableStream(StormNames):
         """Begin a chain of aggregators over the same tuples; `.chain_end()` gives the stream of their results."""
         raise NotImplementedError
 
+    @_written
     def partition_aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
         """Aggregate each partition of a batch, or each group in a partition, without an exchange; every partition emits.
 
@@ -166,12 +213,14 @@ class AggregableStream(StormNames):
         """
         return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
 
+    @_written
     def aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
         """Aggregate a whole batch; one partition emits, also for an empty batch. With groups: emit the fields of each group, then
         those of the aggregator. Combiners aggregate before the exchange.
         """
         return self.chained_agg().aggregate(inputs, aggregator, output).chain_end()
 
+    @_written
     def window(
         self,
         length: _Length,
@@ -188,12 +237,14 @@ class AggregableStream(StormNames):
         spec = AggSpec(None if inputs is None else names_of(inputs), aggregator, output)
         return self._window(length, slide, spec, options)
 
+    @_written
     def tumbling_window(
         self, length: _Length, inputs: Names | None, aggregator: Any, output: _Output, **options: Unpack[WindowOptions]
     ) -> WindowOutput:
         """Aggregate adjacent windows: the slide equals the length."""
         return self.window(length, length, inputs, aggregator, output, **options)
 
+    @_written
     def sliding_window(
         self,
         length: _Length,
@@ -220,6 +271,7 @@ class Stream(AggregableStream):
 
     # -- one tuple at a time -------------------------------------------------------------------------------------------
 
+    @_written
     def each(self, inputs: Names, function: Any, output: _Output | None = None) -> Stream:
         """Append the rows that a function of these fields returns, yields or emits, one tuple per row; without output: filter."""
         if output is None:
@@ -304,6 +356,7 @@ class Stream(AggregableStream):
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
+    @_written
     def partition_persist(
         self, state: Any, inputs: Names | None, updater: Any, output: _Output | None = None
     ) -> TridentState:
@@ -313,6 +366,7 @@ class Stream(AggregableStream):
         """
         return self._persist(state, inputs=inputs, updater=updater, output=output)
 
+    @_written
     def persistent_aggregate(self, state: Any, inputs: Names | None, aggregator: Any, output: _Output) -> TridentState:
         """Keep the aggregate of all batches as the single value of a state, in one partition; each batch emits the new value."""
         whole = _spec(state)
@@ -325,6 +379,7 @@ class Stream(AggregableStream):
         one = chain.aggregate(inputs, aggregator, output).chain_end()
         return one._persist(whole, inputs=None, updater=CombinerUpdater(aggregator, 0), output=output)
 
+    @_written
     def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> Stream:
         """Append the result of a query of the committed state for each tuple; the state is read once per batch."""
         if not isinstance(state, TridentState) or state._builder is not self._builder:
@@ -414,6 +469,7 @@ class GroupedStream(AggregableStream):
         """Begin a chain of aggregators over the same groups."""
         return ChainedAggregatorDeclarer(self._stream, self._group)
 
+    @_written
     def persistent_aggregate(self, state: Any, inputs: Names | None, aggregator: Any, output: _Output) -> TridentState:
         """Keep the aggregate of all batches for each group, in a map; the new values of each batch are a stream.
 
@@ -427,10 +483,12 @@ class GroupedStream(AggregableStream):
         updater = CombinerUpdater(aggregator, len(self._group))
         return values._persist(state, inputs=None, updater=updater, output=output, group=self._group)
 
+    @_written
     def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> Stream:
         """Query a state that is partitioned by the same fields; the result has no groups, as in Storm."""
         return self._stream.partition_by(self._group).state_query(state, inputs, function, output)
 
+    @_written
     def each(self, inputs: Names, function: Any, output: _Output | None = None) -> GroupedStream:
         """Append the rows of a function to each tuple, or filter; the groups stay the same."""
         return GroupedStream(self._stream.each(inputs, function, output), self._group)
@@ -519,6 +577,7 @@ class TridentTopology(StormNames):
         """Merge streams with the same types into one; the field names are those of the first stream."""
         return self._of(Merge(None if names is None else names_of(names)), _flat(streams), "merge")
 
+    @_written
     def join(
         self,
         streams: Sequence[Stream],

@@ -202,6 +202,14 @@ class GroupBatch:
         taken, self._emitted = self._emitted, GroupOutput()
         return taken
 
+    def late(self) -> dict[str, int]:
+        """Return how many tuples of the batch were late in windows of this task, by reason, whether or not a stream reads them."""
+        found: dict[str, int] = {}
+        for number in self._nodes:
+            for row in self._task.processors[number].take_late(self._slots[number]):
+                found[row[-1]] = found.get(row[-1], 0) + 1
+        return found
+
     def _finish(self, phase: Phase) -> None:
         for number in self._nodes:  # in the order of the graph, so that each has all of its tuples
             if self._task.plan.phases[number] is not phase:
