@@ -104,16 +104,15 @@ class Trident:
         return sorted_outputs(of), trident_spark_job.states(of)
 
 
-class LateWrite(Trident):
-    """Trident whose first write of batch 1 is held up after it has read: only the write itself can find out that it is late."""
+class Late(Trident):
+    """Trident on a database that notes what comes of a late worker."""
 
     @staticmethod
-    def prepared(folder: Path) -> trident_spark_job.TridentJob:
-        return trident_spark_job.LateWriteJob(**asdict(Trident.prepared(folder)))
+    def prepared(folder: Path) -> trident_spark_job.LateJob:
+        return trident_spark_job.LateJob(**asdict(Trident.prepared(folder)))
 
 
 CASES: Mapping[str, Any] = {"windows": Windows, "acks": Acks, "trident": Trident}
-FROZEN_CASES: Mapping[str, Any] = {**CASES, "late write": LateWrite}
 
 
 def finish(spark: SparkSession, case: Any, of: Any) -> Any:

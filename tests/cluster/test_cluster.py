@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from tests.cluster.conftest import CASES, FROZEN_CASES, Cluster, Deaths, Windows, finish, waited_for
+from tests.cluster.conftest import CASES, Cluster, Deaths, Late, Windows, finish, waited_for
 from tests.crash.harness import DRAIN, worker_environment
 from tests.crash.job import DEFINITIONS, describe, start
 from tests.crash.test_topology_killed import told
@@ -42,14 +44,8 @@ POINTS = {  # of the driver, and of the Python workers of executors
         ("before_state_commit:2", "after_state_commit:3"),
     ),
 }
-# At which point a worker is frozen, and the files that its late task writes. None: the late task ends, refused by the store or with
-# its executor, whichever is first. tests/stores/test_zombies.py proves that a store refuses a late attempt.
-FROZEN = {
-    "windows": ("before_state_write:1", "checkpoint/state/*/*/2*.changelog"),
-    "acks": ("before_state_write:1", "checkpoint/state/*/*/2*.changelog"),
-    "trident": ("before_state_commit:1", None),
-    "late write": ("after_state_commit:1", None),
-}
+LATE = {"before_claim:1": r"read 3:\d+\n", "after_claim:1": r"refused by 3:\d+\n"}
+"""Where a worker of Trident is stopped, and what comes of it: it finds batch 2 in the state, and writes nothing."""
 
 
 def assert_told_once(job: TopologyJob) -> None:
@@ -111,7 +107,7 @@ def test_a_worker_killed_with_its_executors_and_started_again_changes_nothing(
     cluster.wait_for_executors(spark, 2)
 
 
-@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("name", ["windows", "acks"])
 def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
     spark: SparkSession,
     cluster: Cluster,
@@ -121,47 +117,92 @@ def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
     tmp_path: Path,
     name: str,
 ) -> None:
-    """Its worker is frozen with it, so that nobody can kill it. When it goes on the driver is frozen: it hears of nothing.
-
-    After that the other executor is killed: whoever follows reads the state from the checkpoint, where the late task wrote.
+    """The late task writes the state of batch 1 into the checkpoint once more; then the other executor is killed, so that whoever
+    follows reads the state from the checkpoint.
     """
     cluster.spread_executors(spark)
-    (point, files), job = FROZEN[name], FROZEN_CASES[name].prepared(tmp_path)
+    job = CASES[name].prepared(tmp_path)
     late = Event()
 
     def written() -> set[tuple[Path, int]]:
-        return {(path, path.stat().st_mtime_ns) for path in Path(job.folder).glob(files or "none")}
+        found = Path(job.folder).glob("checkpoint/state/*/*/2*.changelog")
+        return {(path, path.stat().st_mtime_ns) for path in found}
 
-    def freeze_worker() -> None:
-        cluster.worker_of(cluster.frozen_executor(spark)).send_signal(signal.SIGSTOP)
+    def go_on(executor: psutil.Process, python: psutil.Process, others: Sequence[psutil.Process]) -> None:
+        before = written()
+        for process in (executor, python):
+            process.send_signal(signal.SIGCONT)
+        waited_for(lambda: written() - before, "what the late task writes", 60)
+        late.set()
+        for other in others:
+            other.kill()
 
-    def go_on(_: str) -> None:
-        executor = cluster.frozen_executor(spark)
-        worker, inside = cluster.worker_of(executor), executor.children(recursive=True)
-        (python,) = (each for each in inside if each.status() == psutil.STATUS_STOPPED)
-        try:
-            waited_for(lambda: executor not in cluster.known_executors(spark), "the driver to give it up")
-            before, others = written(), cluster.known_executors(spark)
-            cluster.driver.send_signal(signal.SIGSTOP)
-            for process in (executor, python):
-                process.send_signal(signal.SIGCONT)
-            waited_for(lambda: written() - before if files else not python.is_running(), "what the late task does", 60)
-            late.set()
-            for other in others:
-                other.kill()
-        finally:
-            for process in (cluster.driver, worker):
-                process.send_signal(signal.SIGCONT)
-
-    deaths.of_driver(monkeypatch, ("before_batch:3",), go_on)
-    freezer = Thread(target=freeze_worker)
-    freezer.start()
-    with worker_environment(spark, **deaths.in_workers((point,), "frozen executor")):
-        assert finish(spark, FROZEN_CASES[name], job) == local_results[name if name in CASES else "trident"]
-    freezer.join()
+    with frozen(spark, cluster, deaths, monkeypatch, "before_state_write:1", go_on):
+        assert finish(spark, CASES[name], job) == local_results[name]
     assert late.is_set()
     if name == "acks":
         assert_told_once(job)
+
+
+@pytest.mark.parametrize("point", LATE)
+def test_a_worker_of_trident_that_comes_to_the_state_after_the_next_batch_writes_nothing(
+    spark: SparkSession,
+    cluster: Cluster,
+    deaths: Deaths,
+    local_results: Mapping[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    point: str,
+) -> None:
+    """Its executor stays frozen, which would end it as soon as it finds out that the driver has given it up."""
+    cluster.spread_executors(spark)
+    job = Late.prepared(tmp_path)
+
+    def go_on(_: psutil.Process, python: psutil.Process, __: Sequence[psutil.Process]) -> None:
+        python.send_signal(signal.SIGCONT)
+        waited_for(lambda: job.late.exists() and time.time() - job.late.stat().st_mtime > 2, "a late worker", 60)
+
+    with frozen(spark, cluster, deaths, monkeypatch, point, go_on):
+        assert finish(spark, Late, job) == local_results["trident"]
+    assert re.fullmatch(LATE[point], job.late.read_text())
+
+
+@contextmanager
+def frozen(
+    spark: SparkSession,
+    cluster: Cluster,
+    deaths: Deaths,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+    go_on: Callable[[psutil.Process, psutil.Process, Sequence[psutil.Process]], None],
+) -> Iterator[None]:
+    """Freeze the executor whose worker comes to a point first, that worker, and the process that could kill them. In batch 3, when
+    the driver has given the executor up and is frozen too, call `go_on` with the two, and the executors that the driver has then.
+    """
+
+    def freeze_parent() -> None:
+        cluster.worker_of(cluster.frozen_executor(spark)).send_signal(signal.SIGSTOP)
+
+    def given_up(_: str) -> None:
+        executor = cluster.frozen_executor(spark)
+        parent, inside = cluster.worker_of(executor), executor.children(recursive=True)
+        (python,) = (each for each in inside if each.status() == psutil.STATUS_STOPPED)
+        try:
+            waited_for(lambda: executor not in cluster.known_executors(spark), "the driver to give it up")
+            others = cluster.known_executors(spark)
+            cluster.driver.send_signal(signal.SIGSTOP)
+            go_on(executor, python, others)
+        finally:
+            for process in (cluster.driver, parent, executor):
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGCONT)
+
+    deaths.of_driver(monkeypatch, ("before_batch:3",), given_up)
+    freezer = Thread(target=freeze_parent)
+    freezer.start()
+    with worker_environment(spark, **deaths.in_workers((point,), "frozen executor")):
+        yield
+    freezer.join()
 
 
 SLOW_BATCHES = 2

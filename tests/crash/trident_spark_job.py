@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,8 +27,8 @@ from windowing.stores.postgres import PostgresMap, PostgresStore
 from windowing.stores.sqlite import SqliteStore
 from windowing.topology.components import InputSpout
 from windowing.trident import builtins as b
-from windowing.trident.fence import Claim, Fence, PartitionId, StateRow
-from windowing.trident.kinds import StateType
+from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
+from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.streams import TridentTopology
 
 FIELDS = "id long, key string, at long, value double"
@@ -62,27 +63,60 @@ class TridentJob:
 
 
 class LateMap(PostgresMap):
-    """Rows of a partition whose first write of batch 1 comes to a failpoint behind what it has read."""
+    """Rows of a partition that notes what comes of batch 1 where its worker was stopped for a while: before it read the fence (the
+    failpoint before_claim), or when it had read the fence and was about to write (after_claim).
+    """
 
-    def _write(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
+    def __init__(self, store: LateStore, place: PartitionId) -> None:
+        super().__init__(store.url, place, store.patience_s, store.view)
+        self._notes = Path(store.folder, "late")
+        self._is_late = False
+
+    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
+        if undo is not None and undo.txid == 2:
+            self._may_stop("before_claim")
+        reading = super().multi_get(keys, undo)
+        self._note(f"read {reading.fence and reading.fence.attempt}")
+        return reading
+
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         if claim is not None and claim.fence.attempt.txid == 2:
-            failpoints.hit("after_state_commit", 1)
-        return super()._write(rows, claim)
+            self._may_stop("after_claim")
+        refused = super().multi_put(rows, claim)
+        self._note("wrote" if refused is None else f"refused by {refused.attempt}")
+        return refused
+
+    def _may_stop(self, point: str) -> None:
+        before = time.monotonic()
+        failpoints.hit(point, 1)
+        self._is_late = self._is_late or time.monotonic() - before > 2
+
+    def _note(self, what: str) -> None:
+        if self._is_late:
+            with self._notes.open("a") as out:
+                out.write(f"{what}\n")
 
 
+@dataclass(frozen=True, repr=False)
 class LateStore(PostgresStore):
-    """A database whose writes may come late."""
+    """A database to which a stopped worker comes late."""
+
+    folder: str = ""
 
     def open(self, place: PartitionId) -> PostgresMap:
-        return LateMap(self.url, place, self.patience_s, self.view)
+        return LateMap(self, place)
 
 
-class LateWriteJob(TridentJob):
-    """The job on such a database."""
+class LateJob(TridentJob):
+    """The job on such a database; in `late` is what came of a worker that was late."""
 
     @property
     def store(self) -> PostgresStore:
-        return LateStore(self.postgres)
+        return LateStore(self.postgres, folder=self.folder)
+
+    @property
+    def late(self) -> Path:
+        return Path(self.folder, "late")
 
 
 def topology_of(job: TridentJob) -> TridentTopology:
