@@ -94,6 +94,7 @@ WHY = {
 WHY_IMPURE = "a pure ring takes time, chance and data as events and returns what is to be done; a driver does it"
 WHY_UNSAFE = "state and messages are plain data: a pickle runs code when it is read, and breaks when a class changes"
 WHY_UNSAFE_CALL = "text must never become code or a shell command"
+WHY_NUMBERED = "sqlite3 of Python 3.12.1 warns of ?1 where the values are a sequence: write ? and give the value twice"
 WHY_TIMEDELTA = "a pure ring may take from datetime only `from datetime import timedelta`, and not everywhere"
 
 
@@ -173,12 +174,22 @@ def asks_for_a_shell(call: ast.Call) -> bool:
     return any(not isinstance(value, ast.Constant) or bool(value.value) for value in asked)
 
 
+def numbers_its_values(call: ast.Call, name: str) -> bool:
+    """Whether the call executes SQL with a placeholder that has a number, `?1`."""
+    if name.rpartition(".")[2] not in ("execute", "executemany"):
+        return False
+    texts = (node.value for sql in call.args[:1] for node in ast.walk(sql) if isinstance(node, ast.Constant))
+    return any(isinstance(text, str) and re.search(r"\?\d", text) for text in texts)
+
+
 def call_violations(tree: ast.Module, *, is_pure: bool) -> Iterator[tuple[int, str]]:
     for call, name in calls(tree):
         if name in UNSAFE_CALLS:
             yield call.lineno, f"calls {name}(): {WHY_UNSAFE_CALL}"
         elif asks_for_a_shell(call):
             yield call.lineno, f"calls {name}(shell=...): {WHY_UNSAFE_CALL}"
+        elif numbers_its_values(call, name):
+            yield call.lineno, f"calls {name}() with a numbered placeholder: {WHY_NUMBERED}"
         elif is_pure and name in IMPURE_CALLS:
             yield call.lineno, f"calls {name}(): {WHY_IMPURE}"
 
@@ -368,6 +379,13 @@ def test_importing_windowing_loads_no_optional_package() -> None:
         ("testing/a.py", "import pickle", "imports pickle", WHY_UNSAFE),
         ("local/a.py", "x = eval('1')", "windowing/local/a.py:1 calls eval():", WHY_UNSAFE_CALL),
         ("local/a.py", "import subprocess as s\ns.run('ls', shell=True)", "calls s.run(shell=...):", WHY_UNSAFE_CALL),
+        (
+            "stores/a.py",
+            "db.execute('DELETE FROM t WHERE a = ?1', (1,))",
+            "a.py:1 calls db.execute() with",
+            WHY_NUMBERED,
+        ),
+        ("stores/a.py", "db.executemany(f'UPDATE {t} SET a = ?2', rows)", "calls db.executemany() with", WHY_NUMBERED),
         ("attic/a.py", "", "windowing/attic/a.py:1 is in no ring", "add 'attic' to RINGS"),
     ],
 )
@@ -395,6 +413,7 @@ def test_the_checker_reports_what_is_planted(tmp_path: Path, path: str, text: st
         ("local/clock.py", "import time\nfrom ..windows.manager import WindowManager"),
         ("spark/a/b.py", "import pyspark\nfrom ...windows import manager\nfrom ..pack import unpack\nframe.eval('a')"),
         ("testing/strategies.py", "import hypothesis.strategies"),
+        ("stores/a.py", "db.execute('DELETE FROM t WHERE a = ? OR b = ?', (1, 1))\nprint('what?1')"),
     ],
 )
 def test_the_checker_lets_through_what_the_table_allows(tmp_path: Path, path: str, text: str) -> None:

@@ -172,8 +172,8 @@ class FileStore:
                 (self._number,),
             )
             db.execute(
-                "DELETE FROM committed WHERE state = ?1 AND key IN (SELECT key FROM prepared WHERE state = ?1 AND value IS NULL)",
-                (self._number,),
+                "DELETE FROM committed WHERE state = ? AND key IN (SELECT key FROM prepared WHERE state = ? AND value IS NULL)",
+                (self._number, self._number),
             )
             db.execute("DELETE FROM prepared WHERE state = ?", (self._number,))
             self._write(db, self._number, head)
