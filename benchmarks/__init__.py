@@ -1,1 +1,1 @@
-"""Speed, growth and memory of this library against loops by hand and against its peers: see README.md for the method."""
+"""Benchmarks of speed, growth and memory against hand-written loops and other libraries: see README.md for the method."""

@@ -1,7 +1,7 @@
 """The command: python -m benchmarks [SUITE ...], and python -m benchmarks --page.
 
-make bench                       every suite that set-up has all for
-make bench ONLY=core,growth      these
+make bench                       every suite that runs after `make setup`
+make bench ONLY=core,growth      these suites
 python -m benchmarks --page      docs/benchmarks.md and its pictures, from benchmarks/results/
 """
 
@@ -17,7 +17,7 @@ from benchmarks.suites import SUITES
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is asked for."""
+    """Run the selected suites, or write the page."""
     options = _options(arguments)
     names = [name for given in options.suites for name in given.split(",") if name]
     unknown = [name for name in names if name not in SUITES]

@@ -1,8 +1,8 @@
-"""The suite `acker`: bytes a root with 1,000,000 in flight, and messages a second, against a dict and an XOR by hand.
+"""The suite `acker`: bytes per root with 1,000,000 in flight, and messages per second, against a dict and an XOR by hand.
 
-Roots in a seeded order, an init and one or four acks each; every effect is taken. Bytes: ids and values counted, as traced by
-tracemalloc, held and at the peak while tables grow; and as growth of the resident set, in a process of its own. The floor
-knows no time, no order of arrival, no fail and no task.
+Roots in a seeded order, an init and one or four acks each; every effect is consumed. Bytes are measured in two ways: traced by
+tracemalloc, ids and values included, after the run and at the peak while tables grow; and as growth of the resident set of a
+separate process. The floor has no time, no order of arrival, no fail and no tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Messages = tuple[list[Message], list[Message]]
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield bytes a root, then speed with one and with four acks a root."""
+    """Yield bytes per root, then speed with one and with four acks per root."""
     roots = int(ROOTS * scale)
     yield Plan(
         "bytes a root", "open roots, ids and values counted",
@@ -61,7 +61,7 @@ def ids(roots: int, seed: int) -> Iterator[tuple[int, int]]:
 
 
 def traced(rotation: int | None, per_ms: int, roots: int) -> Measured:
-    """Return the traced bytes a root, every root open."""
+    """Return the traced bytes per root with every root open."""
     gc.collect()
     tracemalloc.start()
     acker = Acker(rotation=rotation)
@@ -73,14 +73,14 @@ def traced(rotation: int | None, per_ms: int, roots: int) -> Measured:
 
 
 def resident(roots: int) -> Measured:
-    """Return the growth of the resident set a root, of a process where no freed memory can be used again."""
+    """Return the growth of the resident set per root, in a new process that has no freed memory to reuse."""
     command = [sys.executable, "-m", "benchmarks.acker", str(roots)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return Measured(roots, float(done.stdout))
 
 
 def grown(roots: int) -> float:
-    """Return the growth of this process's resident set a root."""
+    """Return the growth of this process's resident set per root."""
     before = _resident()
     acker = Acker()
     for number, (root, xor) in enumerate(ids(roots, seed=1)):
@@ -132,7 +132,7 @@ def _floor(inits: list[Message], acks: list[Message]) -> int:
 
 
 def acker(rotation: int | None, seen: str | None) -> Callable[[Messages], Measured]:
-    """Return the loop over an acker; every effect is taken."""
+    """Return the loop over an acker; every effect is consumed."""
 
     def run(inits: list[Message], acks: list[Message]) -> int:
         machine = Acker(rotation=rotation)

@@ -17,7 +17,7 @@ COLOURS = ("#0969da", "#cf222e", "#bf8700", "#1a7f37", "#8250df", "#57606a")
 
 
 def draw(runs: Mapping[str, Run], folder: Path) -> dict[str, str]:
-    """Draw what there are results for; return the file name of each suite's picture."""
+    """Draw a picture of each suite that has results; return the file name of each suite's picture."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {}
     for suite, make in PICTURES.items():
@@ -31,18 +31,18 @@ def draw(runs: Mapping[str, Run], folder: Path) -> dict[str, str]:
 
 
 def core(run: Run) -> Canvas:
-    """Return bars: how many times the floor's time each contender takes."""
+    """Return bars: the time of each contender relative to the floor."""
     return _bars(run.comparisons, "times the floor's time (log)", lambda figure: figure.ratio)
 
 
 def spark(run: Run) -> Canvas | None:
-    """Return bars: how many times native's rows a second each contender makes."""
+    """Return bars: the rows per second of each contender relative to native."""
     rates = [comparison for comparison in run.comparisons if comparison.unit == "rows/s"]
     return _bars(rates, "times the rows/s of the first (log)", lambda figure: figure.ratio) if rates else None
 
 
 def growth(run: Run) -> Canvas:
-    """Return a small picture for each curve."""
+    """Return a small chart for each curve."""
     curves = [comparison for comparison in run.comparisons if comparison.axis]
     columns = 3
     rows = -(-len(curves) // columns)
@@ -87,7 +87,7 @@ def _bars(comparisons: Any, label: str, value: Callable[[Figure], float | None])
 def _places(
     comparisons: list[Comparison], name: str, value: Callable[[Figure], float | None]
 ) -> tuple[list[float], list[float]]:
-    """Return where the bars of a contender stand, those of a comparison close together, and how long they are."""
+    """Return the positions of a contender's bars, grouped by comparison, and their lengths."""
     at, widths = [], []
     for y, comparison in enumerate(comparisons):
         others = comparison.figures[1:]

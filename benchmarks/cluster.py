@@ -1,6 +1,6 @@
-"""The suite `cluster`: a spout and a bolt in LocalCluster, with no acker, one and four, and with a count window behind them.
+"""The suite `cluster`: a spout and a bolt in LocalCluster, with no acker, one and four, and followed by a count window.
 
-The floor is the bolt's function, called in a loop; the sums of what comes out are compared.
+The floor calls the bolt's function in a loop; the sums of the output are compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from windowing.local import LocalCluster, VirtualClock
 
 @spout(output="number long")
 class Numbers(Spout):
-    """Emits 0, 1, 2, ... and takes note of the acks."""
+    """Emits 0, 1, 2, ... and counts the acks."""
 
     def __init__(self, rows: int = 0) -> None:
         self.rows, self.next, self.acked = rows, 0, 0
@@ -39,7 +39,7 @@ def total(window):
 
 
 def by_hand(rows: int) -> int:
-    """Return the sum of what the bolt emits, called in a loop with dicts."""
+    """Return the sum of the bolt's output, called in a loop with dicts."""
     return sum(double({"number": number})[0] for number in range(rows))
 
 
@@ -54,7 +54,7 @@ def topology(rows: int, ackers: int, last: bool) -> Topology:
 
 
 def in_cluster(ackers: int, window: bool) -> Callable[[int], int]:
-    """Return the run of a topology, which gives the sum of what comes out of it."""
+    """Return a function that runs a topology and returns the sum of its output."""
 
     def run(rows: int) -> int:
         with LocalCluster(topology(rows, ackers, window), clock=VirtualClock()) as cluster:

@@ -1,7 +1,8 @@
 """Seeded events, the same for every contender: keys, timestamps and values, as columns, as rows, and in batches.
 
-An event comes each `step_ms`; with disorder its place in the order of arrival is that of timestamp + 0..disorder_ms. Values are
-whole numbers as floats, so that sums are exact in whichever order somebody adds.
+One event every `step_ms`; with disorder the events arrive in the order of timestamp + random 0..disorder_ms. Values are whole
+numbers
+as floats, so that sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import cached_property, lru_cache
 from random import Random
 
 START_MS = 1_700_000_040_000
-"""A multiple of a minute, so that windows of every shape begin together; the first event is a millisecond later."""
+"""A multiple of a minute, so that windows of every shape start together; the first event is a millisecond later."""
 
 Row = tuple[int, int, float]
 Batch = tuple[list[int], list[int], list[float]]

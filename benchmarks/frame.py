@@ -1,11 +1,11 @@
-"""One comparison: contenders that take turns on the same events.
+"""One comparison: contenders that run alternately on the same events.
 
-    check     A == B == C                 exact, on a part of the events, before a time counts
-    round 1   A B C                       the glance of every round has to be equal too
-    round 2   B C A                       whoever is first in a round, is last in the next
+    check     A == B == C                 exact, on a part of the events, before any time is measured
+    round 1   A B C                       the results of every round must be equal too
+    round 2   B C A                       the first of a round is the last of the next
     figure    the median of the rounds; its ratio: the median of (own / base of the same round)
 
-A slow contender is given a share of the events, and what it finds is compared with what the base finds in that share.
+A slow contender gets a share of the events, and its result is compared with the base's result for that share.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NS = 1e9
 
 
 class Disagreement(AssertionError):
-    """A contender found something else than the base: its time is worth nothing."""
+    """A contender's result differs from the base's, so its time is invalid."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a contender returns that measures by itself: its result, and the figure in the comparison's unit."""
+    """The return value of a contender that measures itself: its result, and the figure in the comparison's unit."""
 
     result: Any
     value: float
@@ -38,10 +38,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Contender:
-    """Somebody who is measured. `run(workload)` returns the result, or a Measured.
+    """One contender. `run(workload)` returns the result, or a Measured.
 
-    `share`: the part of the events it is given. `check`: what is compared exactly before the rounds, `run` if not given.
-    `x`: where it stands on the axis of a growth curve. `compared`: False where the rounds have no result to compare with others.
+    share: the part of the events that it gets. check: the function for the exact comparison before the rounds, by default `run`. x:
+    its position on the axis of a growth curve. compared: False if its result in the rounds is not compared.
     """
 
     name: str
@@ -54,10 +54,10 @@ class Contender:
 
 @dataclass(frozen=True)
 class Plan:
-    """A comparison to be made: `workload(events)` gives the same events for the same number, whoever asks.
+    """The definition of a comparison. `workload(events)` returns the same events for the same number.
 
-    `size` is the number of events of a round, `checked` that of the exact check (0: none, every round is exact). `warmups` are
-    rounds before those that count, for who is compiled as it runs.
+    size: number of events of a round. checked: number of events of the exact check (0: none, every round is exact). warmups: rounds
+    that are not counted, for code that is compiled at run time.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Plan:
 
 
 def measure(plan: Plan, rounds: int) -> Comparison:
-    """Check, let the contenders take turns, and return the figures; the first contender is the base."""
+    """Check, run the contenders alternately, and return the figures; the first contender is the base."""
     if plan.checked:
         check(plan, {plan.checked: plan.workload(plan.checked)})
     sizes = {contender.name: max(1, int(plan.size * contender.share)) for contender in plan.contenders}
@@ -110,7 +110,7 @@ def measure(plan: Plan, rounds: int) -> Comparison:
 
 
 def timed(run: Callable[[Any], Any], load: Any, size: int) -> Measured:
-    """Run once; return its own figure, or nanoseconds of CPU time an event."""
+    """Run once; return the contender's own figure, or nanoseconds of CPU time per event."""
     with quiet():
         started = time.process_time()
         found = run(load)
@@ -120,7 +120,7 @@ def timed(run: Callable[[Any], Any], load: Any, size: int) -> Measured:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Clear up first, and keep the collector away from the events: they belong to nobody."""
+    """Collect garbage first, and exclude the existing objects from the collector during the measurement."""
     gc.collect()
     gc.freeze()
     try:
@@ -130,7 +130,7 @@ def quiet() -> Iterator[None]:
 
 
 def ratio(own: Sequence[float], base: Sequence[float]) -> float | None:
-    """Return the median of the rounds' ratios; None where the base took no time that could be measured."""
+    """Return the median of the rounds' ratios; None if the base took no measurable time."""
     ratios = [mine / other for mine, other in zip(own, base, strict=True) if other]
     return statistics.median(ratios) if ratios else None
 
@@ -141,7 +141,7 @@ def medians(notes: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def agree(plan: Plan, name: str, found: Any, expected: Any) -> None:
-    """Raise Disagreement unless two results are the same, in the plan's order."""
+    """Raise Disagreement unless two results are equal in the plan's order."""
     if plan.order(found) != expected:
         raise Disagreement(
             f"{plan.name}: {name} found {_short(plan.order(found))}, {plan.contenders[0].name} found {_short(expected)}"
@@ -149,7 +149,7 @@ def agree(plan: Plan, name: str, found: Any, expected: Any) -> None:
 
 
 def check(plan: Plan, loads: Mapping[int, Any]) -> None:
-    """Raise Disagreement unless all contenders find the same in each workload."""
+    """Raise Disagreement unless all contenders have the same result for each workload."""
     for load in loads.values():
         expected = None
         for contender in plan.contenders:
@@ -162,7 +162,7 @@ def check(plan: Plan, loads: Mapping[int, Any]) -> None:
 
 
 def _expected(plan: Plan, load: Any) -> Any:
-    """Return what the base finds in a workload: what every contender has to find."""
+    """Return the base's result for a workload, which every contender must match."""
     base = plan.contenders[0]
     return plan.order(_result(base.run(load))) if base.compared else None
 

@@ -1,8 +1,9 @@
-"""The suite `growth`: what one event costs as one thing grows, and what a trigger costs as that grows which it does not need.
+"""The suite `growth`: the cost of an event as one parameter grows, and the cost of a trigger as unrelated data grows.
 
-Only the last `MEASURED` events count: the windows are filled before, outside the time that is taken. Where work comes in blocks
-(aggregates are merged once a length), as many events count as make a whole block. Each point of a curve is a contender,
-so all points of a curve take turns; the ratio is to the first point.
+Only the last `MEASURED` events are measured; the windows are filled before, outside the measured time. If work comes in blocks
+(aggregates are merged once per length), a whole block of events is measured. Each point of a curve is a contender, so the points of
+a
+curve run alternately; the ratio is to the first point.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ MEASURED = 50_000
 BATCH = 10_000
 SLIDE_MS = 100
 OFTEN = 50
-"""The slide of count windows with aggregates: half of the shortest length, which would else be tumbling and merge nothing. (Time
-windows may not overlap more than 10,000 times, so there the shortest length is tumbling.)"""
+"""The slide of count windows with aggregates: half of the shortest length, because a tumbling window merges nothing. (Time windows
+may overlap at most 10,000 times, so there the shortest length is tumbling.)
+"""
 
 FAR_MS = 10**12
 TOTALS = {"number": agg.count(), "total": agg.sum()}
@@ -81,7 +83,7 @@ def _curve(name: str, about: str, axis: str, measured: int, points: dict[int, Ca
 def _filled(
     config: WindowConfig, fill: int, take: Take | None = None, keys: int = 0, disorder_ms: int = 0, block: int = 0
 ) -> Callable[[int], Measured]:
-    """Return the run that fills windows with `fill` events, and measures the events after them, a `block` at least."""
+    """Return a run that fills windows with `fill` events and measures the events after them, at least one `block`."""
     taken = _aggregate if take is None else take
 
     def run(measured: int) -> Measured:
@@ -145,7 +147,7 @@ def _tumbling() -> WindowConfig:
     return WindowConfig.of(length=seconds(1), slide=seconds(1), timestamp="at", key="key", aggregate=TOTALS)
 
 
-# -- triggers: what has nothing to do with the window that fires must cost nothing ------------------------------------
+# -- triggers: data outside the window that fires must cost nothing ---------------------------------------------------
 
 
 def _triggers(scale: float) -> Iterator[Plan]:
@@ -166,7 +168,7 @@ def _triggers(scale: float) -> Iterator[Plan]:
 
 
 def _one_window(buffered: int, _: int) -> Measured:
-    """Put `buffered` events far into the future; then, ten times, fire a window of 1,000."""
+    """Add `buffered` events far in the future; then, ten times, fire a window of 1,000."""
     config = WindowConfig.of(length=seconds(1), slide=seconds(1), timestamp="at", lag=Duration(FAR_MS * 2))
     executor = WindowedBoltExecutor(config)
     manager = executor.manager
@@ -176,7 +178,7 @@ def _one_window(buffered: int, _: int) -> Measured:
 
 
 def _hundred_keys(keys: int, options: dict[str, Any], _: int) -> Measured:
-    """Give each key an open window; then, ten times, close those of 100 keys."""
+    """Open a window of each key; then, ten times, close those of 100 keys."""
     config = WindowConfig.of(length=seconds(1), slide=seconds(1), timestamp="at", key="key", **options)
     manager = WindowedBoltExecutor(config).manager
     ahead = [START_MS + FAR_MS] * keys
@@ -185,7 +187,7 @@ def _hundred_keys(keys: int, options: dict[str, Any], _: int) -> Measured:
 
 
 def _turns(manager: Any, keys: int | None, turns: int) -> Measured:
-    """Fire a second of 1,000 events, `turns` times; a turn before that is for what has to be sorted once."""
+    """Fire a second of 1,000 events, `turns` times; the advance before them, which sorts once, is not measured."""
     stamps = list(range(START_MS + 1, START_MS + 1000 * (turns + 1) + 1))
     _drop(manager.add_batch(stamps, stamps, None if keys is None else [event % keys for event in range(len(stamps))]))
     taken: list[float] = []

@@ -1,4 +1,4 @@
-"""The machine a run was made on: what belongs beside every figure."""
+"""The machine and software of a run, stored with every result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def installed(package: str) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """Return cores, memory, versions, and how loaded the machine is right now (the mean of a minute)."""
+    """Return cores, memory, versions, and the current load of the machine (mean of a minute)."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
@@ -40,7 +40,7 @@ def machine() -> dict[str, Any]:
 
 
 def java() -> str | None:
-    """Return the first line of `java -version` of JAVA_HOME's Java, or of the one on the PATH."""
+    """Return the first line of `java -version` of the Java in JAVA_HOME, or of the one on the PATH."""
     home = os.environ.get("JAVA_HOME")
     command = f"{home}/bin/java" if home else shutil.which("java")
     if not command:
@@ -50,11 +50,11 @@ def java() -> str | None:
 
 
 def commit() -> str | None:
-    """Return the commit that is measured, with "+" where the files differ from it; None outside a repository."""
-    said = [_git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain", "--", "windowing")]
-    if said[0] is None:
+    """Return the measured commit, with "+" if the files differ from it; None outside a repository."""
+    answers = [_git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain", "--", "windowing")]
+    if answers[0] is None:
         return None
-    return said[0] + ("+" if said[1] else "")
+    return answers[0] + ("+" if answers[1] else "")
 
 
 def _git(*arguments: str) -> str | None:

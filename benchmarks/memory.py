@@ -1,7 +1,8 @@
-"""The suite `memory`: bytes a buffered event, over the tuple itself, as traced by tracemalloc.
+"""The suite `memory`: bytes per buffered event in addition to the tuple itself, traced by tracemalloc.
 
-The events exist before tracing begins; what is traced is what the window keeps beside them. Columns are counted in all, with the
-values and with Arrow's own memory.
+The events exist before tracing begins, so only the window's own memory is traced. Columns are measured in total, with the values
+and
+with Arrow's memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WARM = 1_000
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield one comparison: what an open window keeps beside the tuples."""
+    """Yield one comparison: the memory of an open window in addition to the tuples."""
     makers: dict[str, Callable[[], WindowedBoltExecutor]] = {
         "Duration window": lambda: _executor(hours(1), seconds(1)),
         "Count window": lambda: _executor(count(2 * EVENTS), count(2 * EVENTS)),
@@ -75,9 +76,9 @@ def _held(make: Callable[[], WindowedBoltExecutor], keys: int, number: int) -> M
 
 
 def _columns(number: int) -> Measured:
-    """Return what a window of columns holds in all: Arrow's memory too, the values included."""
+    """Return the total memory of a window of columns, with the values and with Arrow's memory."""
     if number > WARM:
-        _columns(WARM)  # what is imported at first use is no event's
+        _columns(WARM)  # imports on first use are not memory of the events
     load = events(number)
     pieces = [slice(start, start + load.batch) for start in range(0, number, load.batch)]
     arrow, before = pa.total_allocated_bytes(), _traced()

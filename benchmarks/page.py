@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, made of the results: first the targets, then every comparison as a table. Nothing in it is typed by hand."""
+"""Writes docs/benchmarks.md from the results: the targets, then every comparison as a table. No part of it is edited by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(results: Path, docs: Path = DOCS) -> Path:
 
 
 def text(runs: Mapping[str, Run], pictures: Mapping[str, str]) -> str:
-    """Return the page."""
+    """Return the text of the page."""
     parts = [HEAD, *machines(runs), "## Targets\n", table(("what", "target", "measured", "result"), judged(runs))]
     for suite in SUITES.values():
         if suite.name in runs:
@@ -49,7 +49,7 @@ def text(runs: Mapping[str, Run], pictures: Mapping[str, str]) -> str:
 
 
 def machines(runs: Mapping[str, Run]) -> list[str]:
-    """Return each machine that there are results of, with the suites that ran on it."""
+    """Return each machine with results, with the suites that ran on it."""
     suites: dict[str, list[str]] = {}
     for run in runs.values():
         suites.setdefault(_machine(run), []).append(run.suite)
@@ -84,14 +84,14 @@ def _alike(comparison: Comparison) -> tuple[bool, tuple[str, str, str]]:
 
 
 def conditions(run: Run) -> str:
-    """Return when a run was made, and how busy the machine was."""
+    """Return the time of a run, and the load of the machine."""
     part = "" if run.machine["scale"] == 1 else f", with {run.machine['scale']} of the events"
     commit, before, after = (run.machine[name] for name in ("commit", "load_before", "load_after"))
     return f"{run.started}, commit {commit}, {run.seconds:.0f} s{part}; load {before} before, {after} after."
 
 
 def beside(comparisons: list[Comparison]) -> str:
-    """Return one table for comparisons of one unit and one base: a line each, with the ratio in brackets."""
+    """Return one table for comparisons of one unit and one base: one line each, with the ratio in brackets."""
     first = comparisons[0]
     names = list(dict.fromkeys(figure.contender for each in comparisons for figure in each.figures))
     rows = []
@@ -137,7 +137,7 @@ def figures(comparison: Comparison) -> str:
 
 
 def curve(comparison: Comparison) -> str:
-    """Return a curve as a table that lies on its side."""
+    """Return a curve as a table with one column per point."""
     rows = [(comparison.unit, *(number(figure.median) for figure in comparison.figures))]
     rows.append(("ratio to the first", *map(_ratio, comparison.figures)))
     head = f"**{comparison.name}**: {comparison.about}, by {comparison.axis} ({comparison.clock}; {_rounds([comparison])}).\n\n"

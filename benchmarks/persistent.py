@@ -1,8 +1,10 @@
-"""The suite `persistent`: a window of which 50,000 tuples lie in memory and the rest in pages on disk, against all in memory.
+"""The suite `persistent`: a window with 50,000 tuples in memory and the rest in pages on disk, against a window in memory.
 
-The window is filled, every other tuple out of order, then slid on by a fifth three times; what is new and expired is read, and each
-full window whole, and a checkpoint is made at every slide. Each run has a process of its own, whose largest resident set
-counts (`ru_maxrss`).
+The window is filled, every other tuple out of order, then advanced by a fifth three times. At every slide the new and expired
+tuples
+are read, each full window is read whole, and a checkpoint is written. Each run is a process of its own, and its maximum resident
+set
+is measured (`ru_maxrss`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ IN_MEMORY = 50_000
 
 
 def comparisons(scale: float, rounds: int, say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Yield a window of 1,000,000 against memory, in turns; then one of 5,000,000, once: it takes a minute."""
+    """Yield a window of 1,000,000 against memory, alternately; then one of 5,000,000, once, because it takes a minute."""
     contenders = [Contender("all in memory", partial(apart, False)), Contender("on disk", partial(apart, True))]
     plan = Plan(
         "window of 1,000,000",
@@ -48,12 +50,12 @@ def comparisons(scale: float, rounds: int, say: Callable[[str], None]) -> Iterat
 
 
 def _tuples(number: float) -> int:
-    """Return a window that batches and fifths divide."""
+    """Return the nearest window length that is a multiple of five batches."""
     return max(1, round(number / (5 * BATCH))) * 5 * BATCH
 
 
 def apart(on_disk: bool, window: int) -> Measured:
-    """Measure in a process of its own: microseconds of CPU a tuple."""
+    """Measure in a separate process: microseconds of CPU per tuple."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.persistent", folder, str(window), str(int(on_disk))]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -62,7 +64,7 @@ def apart(on_disk: bool, window: int) -> Measured:
 
 
 def run(folder: str, window: int, on_disk: bool) -> dict[str, Any]:
-    """Fill a window, then slide it on by a fifth, `SLIDES` times."""
+    """Fill a window, then advance it by a fifth, `SLIDES` times."""
     slide = window // 5
     options = {"max_events_in_memory": IN_MEMORY} if on_disk else {}
     config = WindowConfig.of(length=count(window), slide=count(slide), timestamp="at", lag=seconds(2), **options)
@@ -91,7 +93,7 @@ def run(folder: str, window: int, on_disk: bool) -> dict[str, Any]:
 
 def _feed(executor: Any, first: int) -> None:
     numbers = range(first, first + BATCH)
-    # Every other tuple comes one second, 1,000 tuples, late: into pages that are already there.
+    # Every other tuple is one second, 1,000 tuples, out of order, and goes into an existing page.
     stamps = [START_MS + n - (n % 2) * 1000 for n in numbers]
     for _ in executor.add_batch([(n, n * 0.5, "flight") for n in numbers], stamps):
         raise AssertionError("nothing is late here")

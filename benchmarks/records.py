@@ -1,4 +1,4 @@
-"""What a run of a suite leaves: plain records, and their way to JSON and back.
+"""The results of a suite as plain records, and their conversion to JSON and back.
 
     Run (a suite, a machine)  >  Comparison (one workload, one base)  >  Figure (a contender's rounds)
 
@@ -19,9 +19,9 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Figure:
-    """What one contender took, round by round, in the comparison's unit; `ratio` is to the base in the same round.
+    """The figures of one contender, round by round, in the comparison's unit; ratio: to the base in the same round.
 
-    `size` is how many events a round had, `x` where the figure stands on the axis of a growth curve.
+    size: number of events of a round. x: the position on the axis of a growth curve.
     """
 
     contender: str
@@ -38,7 +38,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Missing:
-    """A contender that did not run, and why."""
+    """A contender that did not run, and the reason."""
 
     contender: str
     reason: str
@@ -46,7 +46,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Contenders on one workload. `clock` says whose time it is; `axis` names what grows, where something grows."""
+    """Contenders on one workload. clock: the kind of time that was measured. axis: the parameter of a growth curve, else None."""
 
     name: str
     about: str
@@ -64,7 +64,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Run:
-    """All comparisons of a suite, and where and when they were made."""
+    """All comparisons of a suite, with the time and the machine of the run."""
 
     suite: str
     started: str
@@ -82,7 +82,7 @@ class Run:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Run:
-        """Return the run that `plain` had made data of."""
+        """Return the run of the data of `plain`."""
         return cls(**{**data, "comparisons": tuple(map(_comparison, data["comparisons"]))})
 
 
@@ -94,7 +94,7 @@ def _comparison(data: Mapping[str, Any]) -> Comparison:
 
 
 def save(run: Run, folder: Path = RESULTS) -> Path:
-    """Write `<folder>/<suite>.json`, in place of an older run."""
+    """Write `<folder>/<suite>.json`, replacing an older run."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{run.suite}.json"
     path.write_text(json.dumps(run.plain(), indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The suite `simulator`: whole Trident topologies under seeded faults, in virtual time: schedules a CPU-second."""
+"""The suite `simulator`: whole Trident topologies under seeded faults in virtual time, in schedules per CPU-second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
 
 
 def simulated(seeds: int) -> Measured:
-    """Run the seeds; none may find anything."""
+    """Run the seeds; none may fail."""
     started = time.process_time()
     tally = simulator.run_seeds(range(seeds))
     taken = time.process_time() - started

@@ -1,7 +1,7 @@
 """The suite `state`: commits of a Trident state in each store, with and without a cache, against a dict that adds.
 
-A round is a new state and `BATCHES` batches of one size; its figure is their median, what the disk and the server take
-included, with the CPU time of this process beside it. PostgreSQL and Redis take part while `make services` runs them.
+A round is a new state and `BATCHES` batches of one size. Its figure is the median wall time of a commit, including the disk and the
+server; the CPU time of this process is a note. PostgreSQL and Redis are measured if `make services` runs them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
 
 
 def servers() -> dict[str, str]:
-    """Return the addresses of the servers that run, by name."""
+    """Return the addresses of the running servers, by name."""
     if not ADDRESSES.exists():
         return {}
     found = dict(line.split("=", 1) for line in ADDRESSES.read_text(encoding="utf-8").splitlines())
@@ -56,7 +56,7 @@ def servers() -> dict[str, str]:
 
 
 def absent(stores: dict[str, str]) -> list[Missing]:
-    """Name the servers that do not run."""
+    """Return the servers that do not run."""
     return [Missing(name, "does not run; make services") for name in ("PostgreSQL", "Redis") if name not in stores]
 
 
@@ -88,7 +88,7 @@ def a_state(address: str, cache: int, size: int) -> Measured:
 
 
 def timed(batch: Callable[[int], int], size: int) -> Measured:
-    """Return the median of the batches, and the sums that they found."""
+    """Return the median of the batches, and their sums."""
     walls, cpus, totals = [], [], []
     for txid in range(1, BATCHES + 1):
         wall, cpu = time.perf_counter(), time.process_time()

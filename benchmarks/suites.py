@@ -1,4 +1,4 @@
-"""The suites by name, and how one is run: its comparisons one after the other, then a file of results."""
+"""The suites by name, and the run of one: its comparisons one after the other, then a file of results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite: `module` has `plans(scale)`, or what `entry` says; or `comparisons(scale, rounds, say)` where it measures by itself.
+    """A suite.
 
-    An `asked` suite runs only when it is named: it needs something that is not there after `make setup`.
+    module: has `plans(scale)`, or the function named by `entry`; or `comparisons(scale, rounds, say)` if it measures itself. asked:
+    the suite runs only when it is named, because it needs more than `make setup` installs.
     """
 
     name: str
@@ -31,9 +32,9 @@ class Suite:
     entry: str = "plans"
 
     def run(self, scale: float, rounds: int, say: Say, keep: Callable[[Run], object], match: str = "") -> Run:
-        """Run every comparison whose name has `match` in it.
+        """Run every comparison whose name contains `match`.
 
-        Each is said and kept when it is there, so that a run that is ended leaves what it has.
+        Each comparison is printed and stored when it ends, so an interrupted run keeps its results.
         """
         found: list[Comparison] = []
         conditions, started, clock = machine() | {"scale": scale}, datetime.now(UTC), time.monotonic()
@@ -95,7 +96,7 @@ SUITES = {
 
 
 def line(comparison: Comparison) -> str:
-    """Return a comparison in one line, for the screen."""
+    """Return a comparison as one line, for the screen."""
     cells = [
         f"{each.contender} {number(each.median)}" + ("" if each.ratio is None else f" ({each.ratio:.2f}x)")
         for each in comparison.figures
@@ -105,7 +106,7 @@ def line(comparison: Comparison) -> str:
 
 
 def number(value: float) -> str:
-    """Return a figure with about three digits that mean something.
+    """Return a figure with about three significant digits.
 
     >>> number(12345.6), number(45.67), number(0.01234)
     ('12,346', '45.7', '0.0123')

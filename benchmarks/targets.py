@@ -1,7 +1,8 @@
-"""The targets, each with what the last runs say of it.
+"""The targets, each with the result of the last runs.
 
-A target asks for numbers by label ("shape 1": 1.4) and compares each with a limit; where a run is missing, so is the number, and
-the target is open: never met by silence.
+A target selects numbers by label ("shape 1": 1.4) and compares each with a limit. Without a run the number is None, and the target
+is
+"not measured", never "met".
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from benchmarks.records import Comparison, Run
 from benchmarks.suites import number
 
 COLUMNAR = ", columnar"
-"""What a label ends with if the bolt is handed columns."""
+"""Suffix of a label whose bolt receives columns."""
 
 LARGER = " (ours: 1M)"
-"""What a label ends with if our batches were of 1,000,000 rows, and native's of 100,000."""
+"""Suffix of a label with our batches of 1,000,000 rows, and native's of 100,000."""
 
 Runs = Mapping[str, Run]
 Numbers = Mapping[str, float | None]
@@ -25,7 +26,7 @@ Numbers = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Target:
-    """What is wanted: `numbers(runs)` compared with `limit`, or with a limit for each label, from below or from above."""
+    """A target: `numbers(runs)` compared with `limits`, one limit or one for each label, as a maximum or a minimum."""
 
     what: str
     wanted: str
@@ -34,7 +35,7 @@ class Target:
     at_most: bool = True
 
     def judge(self, runs: Runs) -> tuple[str, str]:
-        """Return what was measured, and "met", "missed: ..." or "not measured: ..."."""
+        """Return the measured values, and "met", "missed: ..." or "not measured: ..."."""
         found = self.numbers(runs)
         measured = ", ".join(f"{label}: {number(value)}" for label, value in found.items() if value is not None)
         missed = [f"{label} {self._by(label, value)}" for label, value in found.items() if value is not None]
@@ -60,7 +61,7 @@ def judged(runs: Runs) -> list[tuple[str, str, str, str]]:
     return [(target.what, target.wanted, *target.judge(runs)) for target in TARGETS]
 
 
-# -- where the numbers stand ------------------------------------------------------------------------------------------
+# -- numbers of the targets -------------------------------------------------------------------------------------------
 
 
 def _comparison(runs: Runs, suite: str, name: str) -> Comparison | None:
@@ -68,14 +69,14 @@ def _comparison(runs: Runs, suite: str, name: str) -> Comparison | None:
 
 
 def between(runs: Runs, suite: str, name: str, above: str, below: str) -> float | None:
-    """Return the median of above / below, round by round; None where one of them did not run."""
+    """Return the median of above / below, round by round; None if one of them did not run."""
     comparison = _comparison(runs, suite, name)
     one, other = (comparison and comparison.figure(each) for each in (above, below))
     return ratio(one.rounds, other.rounds) if one and other else None
 
 
 def spread(runs: Runs, suite: str, name: str) -> float | None:
-    """Return how many times the first point's cost the dearest point of a curve has."""
+    """Return the cost of the most expensive point of a curve relative to the first point."""
     comparison = _comparison(runs, suite, name)
     ratios = [figure.ratio for figure in comparison.figures if figure.ratio] if comparison else []
     return max(ratios, default=None)
@@ -89,7 +90,7 @@ def value(runs: Runs, suite: str, name: str, contender: str) -> float | None:
 
 
 def _in_batches(runs: Runs) -> Numbers:
-    """Compare with the floor: lists of rows, and where a bolt is handed the aggregates of all keys, columns."""
+    """Return the ratios to the floor: lists of rows, and, if a bolt receives the aggregates of all keys, columns."""
     rows = _core("batches of 10,000", "windowing", "by hand", "1 2 3 4")(runs)
     columns = _core("batches of 10,000", "windowing, columnar", "by hand", "1 2")(runs)
     return rows | {label + COLUMNAR: value for label, value in columns.items() if value is not None}
@@ -108,7 +109,7 @@ def _curves(*names: str) -> Callable[[Runs], Numbers]:
 
 
 def _in_spark(*names: str) -> Callable[[Runs], Numbers]:
-    """Compare with native: the bolt that is called for each key, and the one that is handed a table for all, where there is one."""
+    """Return the ratios to native: a bolt called for each key, and, if measured, one that receives a table for all keys."""
 
     def numbers(runs: Runs) -> Numbers:
         found = {name: between(runs, "spark", name, "windowing", "native") for name in names}

@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles, and one Spark session for the tests that ask for it."""
+"""Common parts of all tests: Hypothesis profiles, and one Spark session for the tests that use it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXAMPLES, LONG_EXAMPLES = 40, 500  # in `make test`; in `make crash` and `make fuzz`
-UNDECLARED_MINUTES = 0.35  # a long proof on Spark that is none of the longest, on a slow machine
+UNDECLARED_MINUTES = 0.35  # a typical long test on Spark, on a slow machine
 
 SPARK_FOLDERS = (
     "spark",
     "services",
     "cluster",
     "object_stores",
-)  # what is in the others, and each long proof, has a command that looks everywhere
+)  # the commands for the tests without Spark and for the long tests search all folders
 
-# A JVM of the tests lives for seconds: without the optimizing compiler it does the same in half the time on two busy cores.
+# A JVM of the tests lives for seconds: without the optimizing compiler it needs half the time on two busy cores.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# No bound on time: on a busy machine a test may stand still for seconds. The same examples each time: that a run is red is the
-# doing of a change, never of chance; `make fuzz` draws new ones.
+# No deadline: on a busy machine a test may stall for seconds. Every run uses the same examples, so that only a change can make it
+# fail; `make fuzz` draws new ones.
 TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
 settings.register_profile("default", derandomize=True, max_examples=EXAMPLES, **TIMELESS)
 settings.register_profile("long", derandomize=True, max_examples=LONG_EXAMPLES, **TIMELESS)
@@ -34,26 +34,26 @@ settings.register_profile("fuzz", derandomize=False, max_examples=LONG_EXAMPLES,
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "default")
 
 
-# Small batches: to compile what Spark generates for them takes longer than to interpret them. Jobs that tests start as processes
-# of their own, those that are killed too, run what Spark generates.
+# For small batches, compiling Spark's generated code takes longer than interpreting the plan. Jobs that tests start as separate
+# processes use generated code.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--part 2/3`: the second of three parts of the selected tests, about as long as the others; together they are all of them."""
+    """`--part 2/3`: run the second of three parts of the selected tests, which take about equally long."""
     parser.addoption(
         "--part", default="1/1", metavar="K/N", help="run only the K-th of N parts, which take equally long"
     )
 
 
 def minutes(item: pytest.Item) -> float:
-    """Return how long a test takes: what its mark declares, `crash(minutes=5)`, or what most take."""
+    """Return the minutes of a test: those of its mark, `crash(minutes=5)`, or the default."""
     mark = item.get_closest_marker("crash")
     return float(mark.kwargs.get("minutes", UNDECLARED_MINUTES)) if mark else UNDECLARED_MINUTES
 
 
 def parts_of(items: list[pytest.Item], parts: int) -> list[int]:
-    """Return the part of each test: the longest first, each to the part that is shortest so far."""
+    """Return the part of each test: the longest tests first, each to the shortest part so far."""
     part, so_far = [0] * len(items), [0.0] * parts
     for number in sorted(range(len(items)), key=lambda number: -minutes(items[number])):
         part[number] = min(range(parts), key=so_far.__getitem__)
@@ -63,7 +63,7 @@ def parts_of(items: list[pytest.Item], parts: int) -> list[int]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's selection by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Mark every test that uses the fixture `spark`, so that `-m "not spark"` never starts a JVM; then take the asked part."""
+    """Mark every test with the fixture `spark`, so that `-m "not spark"` never starts a JVM; then select the part of `--part`."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")

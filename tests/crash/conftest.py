@@ -1,4 +1,4 @@
-"""What the crash tests share: one input, and one undisturbed run of each definition."""
+"""Common parts of the crash tests: one input, and one undisturbed run of each definition."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ for module in (harness, job):
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The input of all batches; nobody adds to it."""
+    """The input of all batches; it is never changed."""
     return write_input(tmp_path_factory.mktemp("input") / "all")
 
 
 @pytest.fixture(scope="session")
 def undisturbed(spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outputs]:
-    """Return the outputs of a run that nobody disturbed; each definition runs once."""
+    """Return the outputs of an undisturbed run; each definition runs once."""
     known: dict[tuple[str, tuple[str, ...]], Outputs] = {}
 
     def outputs_of(name: str, order_by: tuple[str, ...] = ()) -> Outputs:
@@ -65,7 +65,7 @@ def halfway(
     tmp_path_factory: pytest.TempPathFactory,
     _halves: dict[tuple[str, tuple[str, ...], bool], tuple[Job, Path]],
 ) -> Callable[..., Job]:
-    """Return a job that has done HALF of its batches, and with `pending` begun the next; the input goes on after that."""
+    """Return a job that has done HALF of its batches, and with `pending` has begun the next; the input has more batches."""
 
     def make(name: str, order_by: tuple[str, ...] = (), pending: bool = False) -> Job:
         key = (name, order_by, pending)

@@ -1,4 +1,4 @@
-"""Kill a job, start it again, and compare all that it wrote with a run that nobody disturbed."""
+"""Kill a job, start it again, and compare all its output with an undisturbed run."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def run_process(job: Job, failpoint: str | None = None, timeout_s: float = 300.0
 
 
 def kill_process(job: Job, failpoint: str) -> None:
-    """Run the job until it is killed at the failpoint; fail if it was not, or not by that."""
+    """Run the job until it is killed at the failpoint; fail if it is not killed, or killed by something else."""
     code = run_process(job, failpoint)
     log = Path(job.folder, "driver.log").read_text(errors="replace")[-4000:]
     assert code == -signal.SIGKILL, f"the driver was not killed at {failpoint}, it ended with {code}: {log}"
@@ -124,7 +124,7 @@ def kill_process(job: Job, failpoint: str) -> None:
 
 
 def finish_process(job: Job) -> None:
-    """Run the job as a process to its good end."""
+    """Run the job as a process until it ends successfully."""
     code = run_process(job)
     assert code == 0, f"{code}: {Path(job.folder, 'driver.log').read_text(errors='replace')[-4000:]}"
 
@@ -172,7 +172,7 @@ def _kill_session(session: int) -> None:
 
 
 def finish(spark: SparkSession, job: Job, *arguments: Any, **options: Any) -> None:
-    """Run the job to its good end in this process: for Spark another driver, without the start of a JVM."""
+    """Run the job in this process until it ends successfully: for Spark another driver, without the start of a JVM."""
     assert start(spark, job, *arguments, **options).await_end(240), "the query does not end"
 
 
@@ -222,7 +222,7 @@ def content_of(job: Job) -> dict[str, bytes]:
 
 
 def restored(pristine: Path, folder: Path) -> None:
-    """Put a job's folder back as it was; in its old place, because Spark stores paths in a checkpoint."""
+    """Restore a job's folder, at the same path, because Spark stores paths in a checkpoint."""
     shutil.rmtree(folder)
     shutil.copytree(pristine, folder)
 
@@ -231,7 +231,7 @@ def restored(pristine: Path, folder: Path) -> None:
 
 
 def outputs(job: Job) -> Outputs:
-    """Return all that the job has written; a batch directory that is not whole is an error."""
+    """Return all output of the job; an incomplete batch directory is an error."""
     found: Outputs = {}
     for stream in sorted(job.out.iterdir()):
         batches = sorted(path for path in stream.iterdir() if path.name.startswith("batch_id="))
@@ -275,12 +275,12 @@ def assert_nothing_lost(found: Outputs, rows: list[dict[str, Any]]) -> None:
 
 
 def by_batch(found: Outputs, batches: range) -> Outputs:
-    """Return what belongs to some batches."""
+    """Return the entries of these batches."""
     return {stream: {b: rows for b, rows in of.items() if b in batches} for stream, of in found.items()}
 
 
 def progress_of(job: Job) -> Mapping[str, list[str]]:
-    """Return which batches a checkpoint has begun and committed."""
+    """Return the batches that a checkpoint has begun and committed."""
     return {
         log: sorted(path.name for path in (job.checkpoint / log).iterdir() if path.name.isdigit())
         for log in ("offsets", "commits")

@@ -1,7 +1,7 @@
-"""A driver program for the crash tests to kill and to start again: `python -m tests.crash.job '{"name": "sliding", ...}'`.
+"""A driver program that the crash tests kill and start again: `python -m tests.crash.job '{"name": "sliding", ...}'`.
 
-It reads a file stream, two small files a batch, runs one of `DEFINITIONS` over it with a FileSink per stream, and ends with
-the input, drained if so asked. It exits with 0, or with REFUSED after it wrote the error as JSON into `<folder>/error.json`.
+It reads a file stream, two small files per batch, runs one of `DEFINITIONS` over it with a FileSink per stream, and ends with the
+input, drained if requested. It exits with 0, or with REFUSED after it wrote the error as JSON into `<folder>/error.json`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def describe_aggregate(window: Any) -> tuple[Any, ...]:
 
 
 class Stretching(EvictionPolicy):
-    """A user's own policy with a memory: the larger the values so far, the longer the window; never shorter than 5 s."""
+    """A user's policy with state: the larger the values so far, the longer the window; never shorter than 5 s."""
 
     def __init__(self) -> None:
         self.largest = 0.0
@@ -114,7 +114,7 @@ AGGREGATE = {
 
 @dataclass(frozen=True)
 class Definition:
-    """A bolt's options, what it does with a window, and how many tasks share its rows."""
+    """A bolt's options, its function of a window, and the number of tasks."""
 
     options: Mapping[str, Any]
     tasks: int = 2
@@ -168,7 +168,7 @@ def start(
     sinks: Mapping[str, Sink] | None = None,
     **options: Any,
 ) -> WindowedQuery:
-    """Start the job's query in a session; what the options say goes to `WindowedStream.start`."""
+    """Start the job's query in a session; the options are passed to `WindowedStream.start`."""
     stream = stream_of(spark, job, definition)
     settings = {"drain": job.drain, "discard": job.discard, **options}
     return stream.start(sinks or job.sinks(), str(job.checkpoint), **settings)

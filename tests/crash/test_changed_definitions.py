@@ -1,4 +1,4 @@
-"""Starts with another definition: refused in one sentence before the first batch, or taken over and right."""
+"""Starts with a changed definition: refused with one sentence before the first batch, or continued with correct output."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _windows(found: Outputs) -> list[tuple[Any, ...]]:
 
 
 def _windows_of_the_core(old: Definition, new: Definition) -> list[tuple[Any, ...]]:
-    """Run the bare machine over the same batches; it is handed over to the new definition by its snapshot."""
+    """Run the bare machine over the same batches; its snapshot is restored by the new definition."""
     executor = WindowedBoltExecutor(bolt_of(old.bolt("tumbling")).config)
     found: list[tuple[Any, ...]] = []
     for batch in range(BATCHES + 1):

@@ -1,4 +1,4 @@
-"""The long proof of topologies whose states and windows outlive them: kill -9 at every named point, and anywhere."""
+"""The long test of topologies with durable states and windows: kill -9 at every named point, and at random times."""
 
 from __future__ import annotations
 

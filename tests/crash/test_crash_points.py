@@ -1,4 +1,4 @@
-"""Kill the driver, or a worker, at every named point, start again, and find the output of an undisturbed run."""
+"""Kill the driver, or a worker, at every named point, start again, and compare with the output of an undisturbed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A damaged checkpoint: an error of ours that names the file, or the right output; never silently another one."""
+"""A damaged checkpoint gives an error of this library that names the file, or the correct output; never silently another output."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def damage(path: Path, kind: str) -> None:
 
 
 def refusal_of(spark: SparkSession, job: Job) -> str | None:
-    """Run the job to its end; return what this library says against it, if it does."""
+    """Run the job to its end; return the error of this library, None if there is none."""
     try:
         finish(spark, job)
     except CheckpointError as error:
@@ -85,7 +85,7 @@ def put_back(job: Job, whole: dict[str, bytes], path: Path) -> None:
 
 
 def done_of(job: Job, wanted: Outputs) -> Outputs:
-    """Return what should have come out of the batches that the job has committed."""
+    """Return the expected output of the batches that the job has committed."""
     return by_batch(wanted, range(max(map(int, progress_of(job)["commits"])) + 1))
 
 

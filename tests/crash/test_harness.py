@@ -1,4 +1,4 @@
-"""The checker is checked: a lost tuple, a repeated one, another order, another last bit of a float are all found."""
+"""Tests of the comparison itself: it finds a lost tuple, a repeated one, another order, and another last bit of a float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The long proof of persistent windows: kill -9 at every named point, with and without message ids, and anywhere."""
+"""The long test of persistent windows: kill -9 at every named point, with and without message ids, and at random times."""
 
 from __future__ import annotations
 

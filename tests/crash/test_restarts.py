@@ -1,4 +1,4 @@
-"""Starts on an old checkpoint: after a drain, a stop, a failed task, on other cores, over a half written directory."""
+"""Starts on an old checkpoint: after a drain, a stop, a failed task, with other cores, over an incomplete batch directory."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_task_that_fails_after_its_state_was_written_is_made_again_without_a_t
 
 
 class _ForgetfulSink(FileSink):
-    """Loses what was persisted before it writes, as a cluster does when an executor dies."""
+    """Drops persisted data before it writes, like a cluster on which an executor dies."""
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         rows.sparkSession.catalog.clearCache()

@@ -1,4 +1,4 @@
-"""Kill a topology on a queue at every named point: nothing is lost, nothing is acked early, at the end the queue is empty."""
+"""Kill a topology on a queue at every named point: no row is lost, none is acked early, and at the end the queue is empty."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def finish(spark: SparkSession, job: TopologyJob) -> None:
 
 
 def told(job: TopologyJob) -> list[tuple[int, int]]:
-    """Return what the queue was told: (root, the last batch that was committed then)."""
+    """Return the calls that the queue received: (root, the last batch that was committed then)."""
     lines = job.told.read_text().splitlines() if job.told.exists() else []
     return [(found["root"], found["committed"]) for found in map(json.loads, lines)]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Outputs, dict[int, int]]:
-    """Return the outputs of a run that nobody disturbed, and the batch with which each root is done."""
+    """Return the outputs of an undisturbed run, and the batch with which each root is done."""
     return undisturbed_run(spark, prepared(tmp_path_factory.mktemp("undisturbed") / "job"))
 
 
 def undisturbed_run(spark: SparkSession, job: TopologyJob) -> tuple[Outputs, dict[int, int]]:
-    """Run the job, and see that it proves enough."""
+    """Run the job, and check that its output covers all cases."""
     finish(spark, job)
     done = dict(told(job))
     assert sorted(done) == list(range(BATCHES)), "each root was told, once"

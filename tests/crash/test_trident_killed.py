@@ -35,7 +35,7 @@ def finish(spark: SparkSession, job: TridentJob) -> None:
 
 
 def sorted_outputs(job: TridentJob) -> Outputs:
-    """Return what was written; partitions of a state are written in any order."""
+    """Return the output, sorted, because partitions of a state are written in any order."""
     return {
         name: {batch: sorted(rows, key=str) for batch, rows in batches.items()}
         for name, batches in outputs(job).items()
@@ -46,7 +46,7 @@ def sorted_outputs(job: TridentJob) -> Outputs:
 def undisturbed(
     spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Outputs, dict[str, Any]]:
-    """Return the outputs and the states of a run that nobody disturbed."""
+    """Return the outputs and the states of an undisturbed run."""
     job = TridentJob(str(source), str(tmp_path_factory.mktemp("undisturbed") / "job"))
     finish(spark, job)
     found = states(job)

@@ -1,9 +1,9 @@
-"""A topology on a queue for the crash tests to kill and to start again: `python -m tests.crash.topology_job '{"folder": ...}'`.
+"""A topology on a queue that the crash tests kill and start again: `python -m tests.crash.topology_job '{"folder": ...}'`.
 
     events (a queue, 40 rows a batch) -> clean -> count (sliding, by key) -> top (tumbling, one task)
                                             |       +-- late
                                             +---> seen (stateful, by key)
-Every told ack is a line of `<folder>/told.jsonl`, with the last batch that was committed then.
+Every ack that the queue receives is a line of `<folder>/told.jsonl`, with the last batch that was committed then.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TopologyJob:
 
 
 class ToldQueue(SqliteQueue):
-    """A queue that writes down what it is told, before it does it."""
+    """A queue that writes each call to a file before it performs it."""
 
     def __init__(self, job: TopologyJob) -> None:
         super().__init__(Path(job.folder, "queue.db"), FIELDS, partitions=2, max_rows=_PER_BATCH)
@@ -74,7 +74,7 @@ class ToldQueue(SqliteQueue):
 
 
 def note(queue: Any, root: Root) -> None:
-    """Write down that a queue is told of a root; its `commits` are Spark's."""
+    """Write a call of the queue for a root to a file; `commits` is Spark's log."""
     committed = max(int(name) for name in os.listdir(queue.commits) if name.isdigit())
     with open(queue.told, "a") as out:
         out.write(json.dumps({"root": root.batch, "committed": committed}) + "\n")

@@ -1,9 +1,9 @@
-"""A Trident topology on Spark for the crash tests to kill and to start again: `python -m tests.crash.trident_spark_job '{...}'`.
+"""A Trident topology on Spark that the crash tests kill and start again: `python -m tests.crash.trident_spark_job '{...}'`.
 
     events (files) --by key--> counts (opaque, 2 partitions) --new values--> sink "counts"
            |  +----shuffle---> all (transactional, one value)
            +-------by key----> windows --> sink "windows" --> sums (opaque)
-All states lie in one SQLite file, or in a database.
+All states are in one SQLite file, or in a database.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def topology_of(job: TridentJob) -> TridentTopology:
 
 
 def states(job: TridentJob) -> dict[str, Any]:
-    """Return what the states hold, without the txids and attempts of their rows."""
+    """Return the content of the states, without the txids and attempts of their rows."""
     found: dict[str, Any] = {}
     for id, state in topology_of(job).build().states.items():
         for part in range(state.partitions):
@@ -148,7 +148,7 @@ def states(job: TridentJob) -> dict[str, Any]:
 
 
 def start(spark: SparkSession, job: TridentJob) -> WindowedQuery:
-    """Start the job, or go on with it."""
+    """Start or continue the job."""
     source = spark.readStream.schema(FIELDS).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(job.source)
     return submit_trident(
         topology_of(job),

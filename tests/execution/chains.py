@@ -1,4 +1,4 @@
-"""A topology run as Spark runs it, level by level, in one process and without a JVM: what the fast tests compare."""
+"""Chain: a topology run stage by stage as on Spark, in one process and without a JVM, for the fast tests."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ Outputs = list[dict[str, list[tuple[Any, ...]]]]
 
 
 class Chain:
-    """Batches through the stages of `submit`. Rows of a batch go through every level in an order drawn by `seed`: a shuffle
-    promises none. `acks`: each spout takes acks, and `partials` are what the last batch says of roots.
+    """Batches through the stages of `submit`.
+
+    The rows of a batch enter every stage in an order shuffled by `seed`, because a shuffle guarantees none. acks: each spout takes
+    acks, and `partials` are the reports of the last batch on roots.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Chain:
         self.batch = 0
 
     def run(self, rows: Mapping[str, Rows], drain: bool = False) -> dict[str, list[tuple[Any, ...]]]:
-        """Run one batch; return what came out, by sink name."""
+        """Run one batch; return the output by sink name."""
         wire = self._emitted(rows)
         if drain:
             wire += [
@@ -131,7 +133,7 @@ class Chain:
 
 
 def chained(topology: Topology, batches: Mapping[str, Sequence[Rows]], partitions: int = 1, seed: int = 0) -> Outputs:
-    """Return what each batch gives, and the drain after them."""
+    """Return the output of each batch, and of the drain after them."""
     chain = Chain(topology, partitions, seed)
     count = max(map(len, batches.values()))
     outputs = [chain.run({name: rows[number] for name, rows in batches.items()}) for number in range(count)]
@@ -139,7 +141,7 @@ def chained(topology: Topology, batches: Mapping[str, Sequence[Rows]], partition
 
 
 def clustered(topology: Topology, batches: Mapping[str, Sequence[Rows]], drain: bool = True) -> Outputs:
-    """Return what LocalCluster gives for each batch, and for the drain."""
+    """Return the output of LocalCluster for each batch, and for the drain."""
     names = [name for name in output_streams(topology) if not name.endswith(".dead_letters")]
     outputs: Outputs = []
     with LocalCluster(topology, batches=batches, clock=VirtualClock(), outputs=names) as cluster:

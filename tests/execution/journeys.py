@@ -1,19 +1,19 @@
-"""How many functions and files a row passes on its way: three journeys, traced, so that the count can be repeated.
+"""Counts of the functions and files that a row passes through, in traced runs that can be repeated.
 
     python -m tests.execution.journeys             counts
     python -m tests.execution.journeys windowed    the functions too, in the order in which they are first called
 
-What is counted: functions of this library (`def`, of a module or a class), and their files, that are called while a batch is
-worked on in a query, or a cluster, that has started; the second batch, so that there is a state, without any error. Lambdas,
-comprehensions and functions inside functions are part of the function that they stand in; class bodies and imports, the packing of
-what Spark sends to its workers, generated methods, `__del__`, the tests' and the user's own functions are not counted.
+Counted are functions of this library (`def`, of a module or a class), and their files, that are called while a started query or
+cluster processes a batch: the second batch, so that there is a state, without any error. Lambdas, comprehensions and nested
+functions count as part of the enclosing function. Not counted are class bodies, imports, the pickling of functions for Spark's
+workers, generated methods, `__del__`, the tests' and the user's own functions.
 
     windowed    from the rows in the first Python worker to the state and the output of the stateful operator
-    trident     from a source's tuples in the first Python worker to states that are committed and what goes to sinks
+    trident     from a source's tuples in the first Python worker to committed states and the rows for sinks
     topology    from a spout's rows in the first Python worker to the packets for the sinks, through a bolt behind an exchange
     plain, window, stateful    in LocalCluster: from a spout's tuple to its ack; the bolt has a window, a state
 
-The part of the driver, foreachBatch, needs a JVM: tests/spark/test_journeys.py counts it, and the whole.
+The driver's part, foreachBatch, needs a JVM: tests/spark/test_journeys.py counts it, and the total.
 """
 
 from __future__ import annotations

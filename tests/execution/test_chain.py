@@ -1,4 +1,4 @@
-"""The stages of `submit` against LocalCluster: any topology, any batches, the same rows in the same batches."""
+"""The stages of `submit` against LocalCluster: for any topology and any batches, the same rows in the same batches."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ FIELDS = "n long, at long"
 
 
 class Acking:
-    """A chain with its ledger; `run` returns the news of the batch as (spout number, batch of the root, who failed it)."""
+    """A chain with its ledger; `run` returns the changes of the batch as (spout number, batch of the root, component that failed
+    it).
+    """
 
     def __init__(self, topology: Topology, partitions: int = 1, seed: int = 0) -> None:
         self.topology = topology
@@ -50,7 +52,7 @@ def told(news: RootOutcome) -> tuple[int, int, str | None]:
 
 
 class Oracle:
-    """LocalCluster over the same batches; a row's last field is an id of its own, "spout number:batch:position"."""
+    """LocalCluster over the same batches; a row's last field is its id, "spout number:batch:position"."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -59,7 +61,7 @@ class Oracle:
         self.batch = 0
 
     def run(self, rows: Any, drain: bool = False) -> list[tuple[int, int, str | None]]:
-        """Run a batch; return the roots all of whose rows have been acked now, and were not before."""
+        """Run a batch; return the roots whose last rows were acked in this batch."""
         for number, spout in enumerate(self.topology.spouts):
             if spout.id in rows:
                 self.open[number, self.batch] = {row[-1] for row in rows[spout.id]}
@@ -218,7 +220,7 @@ def test_on_error_fail_needs_a_spout_that_takes_acks() -> None:
 
 @bolt(output=FIELDS)
 class Pairs(Bolt):
-    """Emits one row for two tuples, anchored to both; drops what is negative; a 0 it passes on without an anchor."""
+    """Emits one row for two tuples, anchored to both; drops negative values; emits a 0 without an anchor."""
 
     def prepare(self, context: Any, collector: Any) -> None:
         self.collector, self.held = collector, []

@@ -1,4 +1,6 @@
-"""What an attempt of a bolt leaves: all of it or nothing; who is tried again, how often, and after how long. Without a JVM."""
+"""The effects of an attempt of a bolt: all of it or nothing; which tuples are retried, how often, and after how long. Without a
+JVM.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def one_bolt(target: Any, attempts: int = 3, delay_ms: int = 0, placed: bool = T
 
 
 def telling(fails: dict[int, int]) -> Any:
-    """Return a bolt that tells of a tuple when the next one comes, and of the last in `cleanup`; `n` fails `fails[n]` times."""
+    """Return a bolt that emits each tuple when the next one comes, and the last in `cleanup`; `n` fails `fails[n]` times."""
     left = dict(fails)
 
     @bolt(output="n long")

@@ -1,4 +1,4 @@
-"""What a batch does with bolts that fail, that keep a state, that hold tuples: the stages of `submit`, without a JVM."""
+"""Batches with bolts that fail, that have a state, that hold tuples: the stages of `submit`, without a JVM."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def one_bolt(target: Any, attempts: int = 3, tasks: int = 1, fields: str = "word
 
 @bolt(output="word string, n long")
 class Counter:
-    """Counts before it fails: what it has counted then must not stay."""
+    """Counts before it fails: the counts of a failed attempt must be discarded."""
 
     fails: ClassVar[dict[str, int]] = {}
 
@@ -359,7 +359,9 @@ def test_message_ids_of_a_spout_with_several_tasks_are_refused_on_spark() -> Non
 
 
 def fused(fails: dict[str, int], style: int) -> Topology:
-    """Return two bolts of two tasks each that run behind the spout, and two behind exchanges; words of `fails` fail so often."""
+    """Return two bolts of two tasks each that run behind the spout, and two behind exchanges; the words in
+    `fails` fail that often.
+    """
     left = dict(fails)
 
     def work(word: str, n: int) -> Any:

@@ -1,4 +1,4 @@
-"""Topologies by case on the stages of `submit`, without a JVM: what LocalCluster gives for the same batches."""
+"""Single topologies on the stages of `submit`, without a JVM: the output of LocalCluster for the same batches."""
 
 from __future__ import annotations
 

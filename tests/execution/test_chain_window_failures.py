@@ -1,4 +1,4 @@
-"""A FailedException in a window: its tuples fail, on Spark as on LocalCluster, unless the bolt says something else."""
+"""A FailedException in a window: its tuples fail, on Spark as on LocalCluster, unless the bolt's on_error says otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bolts with `columnar=`: what they are handed and may return, and that they give what bolts of tuples give, in every runtime."""
+"""Bolts with `columnar=`: their arguments and return values, and equal results with bolts of tuples in every runtime."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def one_bolt(target: Any, fields: str = FIELDS, attempts: int = 3, ackers: int =
 
 
 def both(target: Any, rows: Rows, fields: str = FIELDS) -> dict[str, Rows]:
-    """Return what one batch gives on the stages of Spark, once LocalCluster has given the same."""
+    """Return the output of one batch on the stages of Spark, after checking that LocalCluster gives the same."""
     topology = one_bolt(target, fields)
     found = ended(Chain(topology).run({"in": rows}))
     in_cluster = ended(clustered(topology, {"in": [rows]}, drain=False)[0])
@@ -59,7 +59,7 @@ def both(target: Any, rows: Rows, fields: str = FIELDS) -> dict[str, Rows]:
 
 
 def ended(found: dict[str, Rows]) -> dict[str, Rows]:
-    """Return the rows of what nobody reads."""
+    """Return the rows of the streams that no bolt reads."""
     return {name: rows for name, rows in found.items() if name.startswith("bolt")}
 
 
@@ -157,7 +157,7 @@ def test_dicts_of_a_frame_are_refused_for_a_field_of_maps_because_arrow_gives_ea
 
 
 class Frame(pd.DataFrame):
-    """A DataFrame of somebody's own."""
+    """A user's subclass of DataFrame."""
 
 
 def test_a_kind_of_frame_of_the_users_own_is_a_frame_and_a_partial_of_a_bolt_of_batches_is_refused_in_trident() -> None:
@@ -545,7 +545,7 @@ WINDOWS: list[dict[str, Any]] = [
 
 
 def windows_of(spouts: int, kind: int, key: str | None, form: str, tasks: int) -> Topology:
-    """Return windows that are handed out as columns, and two bolts behind them; every second window gives a row at a time."""
+    """Return windows that are passed as columns, and two bolts behind them; every second window emits one row at a time."""
 
     @windowed_bolt(
         **WINDOWS[kind], timestamp="n", lag=millis(5), key=key, columnar=form, late_stream="late",
@@ -580,7 +580,7 @@ def pairs(window: Any) -> Any:
 
 
 def checked_columns(rows: TupleRows, table: pa.Table) -> Any:
-    """Return what `in_columns` does, once its items are seen to be those of `payloads`."""
+    """Return the result of `in_columns`, after checking that its items are those of `payloads`."""
     found = IN_COLUMNS(rows, table)
     both = [
         [(each.get_values(), repr(each._origin), each._phase) for each in some]

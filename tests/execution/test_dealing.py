@@ -1,4 +1,6 @@
-"""A topology cut anywhere, dealt out to other tasks and gone on with gives for each key, and acks, what the one without does."""
+"""A topology stopped anywhere and rescaled to other numbers of tasks has the same output per key, and the same acks, as one not
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def total(window: Any) -> Any:
 
 @bolt(output="word string, n long")
 class Tally:
-    """How often each word was there, in a state of its own."""
+    """Counts each word in a state of its own."""
 
     def init_state(self, state: Any) -> None:
         self.state = state
@@ -112,7 +114,7 @@ def states(chain: Chain) -> dict[str, list[TaskState]]:
 
 
 class Life:
-    """A query, and the ledger of its acks, which may be dealt out to other tasks between two batches."""
+    """A query and the ledger of its acks, which may be rescaled to other tasks between two batches."""
 
     def __init__(self, tasks: dict[str, int], acks: bool) -> None:
         self.acks, self.before = acks, 0

@@ -1,4 +1,4 @@
-"""Exchanges in columns against the way row by row: the same rows of the wire, the same windows, the same acks."""
+"""Exchanges in columns against exchanges row by row: the same exchange rows, the same windows, the same acks."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_python_cannot_hold_is_hashed_as_spark_holds_it() -> None:
 
 @contextmanager
 def row_by_row() -> Iterator[None]:
-    """Let every row look for its tasks by itself, and be a Tuple as soon as it arrives: the slow model."""
+    """Route every row by itself, and convert it to a Tuple on arrival: the slow model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage_writer, "spread_of", lambda *_: None)
         patch.setattr(TupleRows, "in_columns", TupleRows.payloads)
@@ -121,7 +121,7 @@ def row_by_row() -> Iterator[None]:
 
 
 def seen(rows: list[ExchangeRow]) -> dict[tuple[Any, ...], list[Any]]:
-    """Return rows of the wire without how many packets there are: tuples by place, stream and position; all else in order."""
+    """Return exchange rows without their packet boundaries: tuples by target, stream and position; all others in order."""
     found: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for row in rows:
         if row.kind == "ack":
@@ -162,7 +162,7 @@ def test_any_topology_gives_row_by_row_what_it_gives_in_columns(
 
 
 def lives(topology: Topology, batches: dict[str, Any], seed: int = 0, acks: bool = False) -> list[Any]:
-    """Return what each batch gives, in order, and what it says of acks."""
+    """Return the output of each batch, in order, and its acks."""
     chain = Chain(topology, 2, seed, acks=acks)
     found: list[Any] = []
     for number in range(max(map(len, batches.values()))):

@@ -1,4 +1,6 @@
-"""The journeys without a JVM: what is counted is what runs, and none has grown; with the driver: tests/spark/test_journeys.py."""
+"""The journeys without a JVM: the counts are those of real runs, and none has grown. With the driver:
+tests/spark/test_journeys.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ExecutionPlan: where exchanges cut what is declared, against the laws that a batch run depth by depth needs."""
+"""ExecutionPlan: the exchanges of a declared topology, and the laws that batches run depth by depth need."""
 
 from __future__ import annotations
 

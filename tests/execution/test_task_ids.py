@@ -1,4 +1,4 @@
-"""What emit returns, emit_direct takes, a context and a tuple tell, is the id of a task, in both runtimes."""
+"""The id that emit returns, emit_direct takes, and a context and a tuple hold, is the id of a task, in both runtimes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windowing.windows.measures import Count
 
 @bolt(output={"default": "n long, went string", "by_hand": "n long, went string"}, direct="by_hand")
 class Dealer(Bolt):
-    """Sends each number by a plain emit, then by hand to the task that the last emit of it names."""
+    """Emits each number normally, then by emit_direct to the task that the last emit returned."""
 
     def prepare(self, context: Any, collector: Any) -> None:
         super().prepare(context, collector)

@@ -1,4 +1,4 @@
-"""What tasks on Spark say of a batch, without a JVM: the numbers of LocalCluster, counted once whatever is evaluated again."""
+"""Metrics of tasks on Spark, without a JVM: the numbers of LocalCluster, counted once even if a stage is evaluated again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BATCHES = [[("to be", 1), ("or", 2)], [("not to be", 25)], [("late", 4), ("that 
 
 
 class Totals:
-    """A channel that hands over at once, twice, as a stage that is evaluated again does."""
+    """A channel that delivers at once, and twice, as a stage that is evaluated again does."""
 
     def __init__(self):
         self.totals = TaskTotals("words")

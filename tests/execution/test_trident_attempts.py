@@ -1,4 +1,6 @@
-"""Attempts at batches as Spark runs them, without a JVM: one pass over the stages, whose tasks write only what is good so far."""
+"""Attempts at batches as on Spark, without a JVM: one pass over the stages, whose tasks write only after all earlier tasks
+succeeded.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ PARTITIONS, TASKS = 2, 2
 
 
 class Failing:
-    """Fails on one word, or count, while it is told to; what runs here is in one process."""
+    """Fails on one word, or count, while it is set; everything runs in one process."""
 
     place: str | None = None
 
@@ -47,7 +49,7 @@ class Failing:
 
 
 class Tally(Count):
-    """A combiner of a user's own, which may fail an attempt where it combines."""
+    """A user's combiner, which may fail an attempt while it combines."""
 
     def combine(self, a: int, b: int) -> int:
         if Failing.place == "combine":
@@ -56,7 +58,7 @@ class Tally(Count):
 
 
 def plan_of(path: Path, aggregator: Any, behind: bool) -> tuple[TridentPlan, dict[str, MapStateFactory]]:
-    """Words are counted, and `behind` that how often each count was seen."""
+    """Words are counted, and with `behind` also how often each count occurred."""
     states = {name: map_state(SqliteStore(path), name) for name in ("words", "counts")}
     topology = TridentTopology("attempts")
     words = topology.new_stream("in", InputSpout("k string")).filter(Failing("source"))
@@ -69,7 +71,7 @@ def plan_of(path: Path, aggregator: Any, behind: bool) -> tuple[TridentPlan, dic
 
 
 class Channel:
-    """What tasks say of themselves, as the driver takes it."""
+    """Receives the metrics of tasks, as the driver does."""
 
     def __init__(self) -> None:
         self.totals = TaskTotals("attempts")
@@ -81,7 +83,7 @@ class Channel:
 def attempt_at(
     plan: TridentPlan, words: list[str], attempt: TransactionAttempt, seed: int, channel: Any = None
 ) -> list[ExchangeRow]:
-    """Run one attempt; return what comes to the driver. A shuffle hands rows over in any order."""
+    """Run one attempt; return the rows for the driver. A shuffle delivers rows in any order."""
     shipped, chance = Shipped.here(plan), random.Random(seed)
     rows: list[ExchangeRow] = []
     for partition in range(PARTITIONS):

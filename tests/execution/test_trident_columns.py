@@ -73,7 +73,7 @@ def _out(kind: Any, field: str, number: int) -> str:
 
 
 def sent(plan: TridentPlan, batches: list[list[dict[str, Any]]]) -> list[ExchangeRow] | str:
-    """Return what the stage of the source sends, or the error that it ends with."""
+    """Return the rows that the stage of the source sends, or the error that ends it."""
 
     def given() -> Iterator[pa.RecordBatch]:
         for rows in batches:
@@ -91,7 +91,7 @@ def sent(plan: TridentPlan, batches: list[list[dict[str, Any]]]) -> list[Exchang
 
 
 def by_rows(plan: TridentPlan, batches: list[list[dict[str, Any]]]) -> list[ExchangeRow] | str:
-    """The model: the same, tuple by tuple."""
+    """The model: the same stage, tuple by tuple."""
     with mock.patch.object(trident_stages.ColumnFold, "of", return_value=None):
         return sent(plan, batches)
 

@@ -1,4 +1,4 @@
-"""The turn of a windowed task: a function of (state, input) alone, equal to a machine that never stopped."""
+"""The batches of a windowed task: a function of (state, input) alone, equal to a machine that never stopped."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def control(kind: str, value: int = 0, now_ms: int = 0) -> ExchangeRow:
 
 
 class Task:
-    """One task with its store, as the stateful operator keeps it: nothing survives a turn but bytes."""
+    """One task with its store, as in the stateful operator: only bytes survive a batch."""
 
     def __init__(self, bolt: Any, order_by: tuple[str, ...] = ()) -> None:
         late = bolt.config.late_stream or SIDE_STREAM
@@ -154,7 +154,7 @@ def test_a_turn_run_twice_gives_the_same_rows_and_the_same_state(drawn: Any) -> 
 
 
 class LastThree(EvictionPolicy):
-    """A user's own policy, which keeps rows by their value."""
+    """A user's policy that holds rows by their value."""
 
     def __init__(self) -> None:
         self.seen = 0

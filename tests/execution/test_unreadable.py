@@ -1,4 +1,6 @@
-"""What Spark holds and Python cannot: dates outside the years 1 to 9999, text that is no UTF-8. Such a value ends no query."""
+"""Values that Spark can hold and Python cannot: dates outside the years 1 to 9999, text that is not UTF-8. None of them ends a
+query.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def texts(*values: bytes | None) -> pa.Array:
 
 
 def raw(column: Any) -> list[Any]:
-    """What a column holds, as Python can say it."""
+    """The values of a column in a form that Python can hold."""
     kind = column.type
     return column.cast(pa.binary() if pa.types.is_string(kind) else pa.int32()).to_pylist()
 

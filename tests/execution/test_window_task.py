@@ -1,4 +1,4 @@
-"""WindowTask through each of its users: the same input and options give the same rows, late rows, dead letters, acks and fails.
+"""WindowTask in every runtime: the same input and options give the same rows, late rows, dead letters, acks and fails.
 
 rows, options --> LocalRun                         the oracle of the others
              |--> LocalCluster                     a message for each row; one attempt, so what failed is a dead letter
@@ -51,7 +51,7 @@ LENGTHS = {
 
 @dataclass
 class Seen:
-    """What came of a run: the rows, late rows and dead letters of each batch; by id what failed, and how many tuples were acked."""
+    """The results of a run: the rows, late rows and dead letters of each batch; the failed ids, and the number of acked tuples."""
 
     rows: list[list[tuple[Any, ...]]] = field(default_factory=list)
     late: list[list[tuple[Any, ...]]] = field(default_factory=list)
@@ -70,7 +70,7 @@ def lines(window: Any) -> tuple[int, str | None, str]:
 
 
 class Stateful:
-    """Puts each window's end into its state, and says how many it has put."""
+    """Puts the end of each window into its state, and emits the number of ends."""
 
     def init_state(self, state: Any) -> None:
         self.state = state
@@ -150,7 +150,7 @@ def on_spark(bolt: Any, batches: list[list[Row]]) -> Seen:
 
 
 def submitted(bolt: Any, batches: list[list[Row]]) -> tuple[Seen, list[list[tuple[int, str | None]]]]:
-    """Return what came of it, and for each batch the roots (batches) that are acked or failed by it."""
+    """Return the results, and for each batch the roots (batches) that it acks or fails."""
     run, seen, news = Acking(topology(bolt)), Seen(), []
     for number in range(len(batches) + 1):
         told = run.run({"rows": batches[number]}) if number < len(batches) else run.run({}, drain=True)
@@ -181,7 +181,7 @@ def in_trident(options: dict[str, Any], batches: list[list[Row]]) -> Seen:
 
 @st.composite
 def inputs(draw: Any, ids: bool = False) -> list[list[Row]]:
-    """Return batches of rows around a time that goes on; with `ids` some come again, in one batch or later."""
+    """Return batches of rows around a rising time; with `ids` some rows are repeated, in one batch or later."""
     batches: list[list[Row]] = []
     next_id = 1
     for number in range(draw(st.integers(1, 7))):

@@ -1,4 +1,4 @@
-"""What every worker knows of a topology: which components can be handed tuples with roots."""
+"""The execution context of a topology: the components that can receive tuples with roots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def same(tuple: Any) -> Any:
 
 
 def reaches(topology: Topology, name: str, spouts: set[str]) -> bool:
-    """The slow obvious model: some way up ends at one of the spouts."""
+    """The slow model: some path upstream ends at one of the spouts."""
     return name in spouts or any(reaches(topology, read.component, spouts) for read in topology.components[name].inputs)
 
 
