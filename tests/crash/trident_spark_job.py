@@ -63,8 +63,9 @@ class TridentJob:
 
 
 class LateMap(PostgresMap):
-    """Rows of a partition that notes what comes of batch 1 where its worker was stopped for a while: before it read the fence (the
-    failpoint before_claim), or when it had read the fence and was about to write (after_claim).
+    """Rows of a partition that record the calls of batch 1 after their worker was stopped for a while.
+
+    The worker stops before it reads the fence (the failpoint before_claim), or between that read and the write (after_claim).
     """
 
     def __init__(self, store: LateStore, place: PartitionId) -> None:
@@ -99,7 +100,7 @@ class LateMap(PostgresMap):
 
 @dataclass(frozen=True, repr=False)
 class LateStore(PostgresStore):
-    """A database to which a stopped worker comes late."""
+    """A database for LateMap; `folder` holds its records."""
 
     folder: str = ""
 
