@@ -184,6 +184,8 @@ def test_a_message_gives_values_of_the_declared_types() -> None:
         ("n decimal(4,2)", b"much", "its field n is 'much', no decimal"),
         ("n boolean", b"yes", "its field n is 'yes', no boolean"),
         ("n array<int>", b"[1, 2.5]", "2.5"),
+        ("n array<int>", b"[" * 100_000, "no array"),
+        ("n map<int, int>", b'{"\\ud800": 1}', "its field n is no UTF-8"),
         ("m int", b"7", r"it has the fields \['n'\], none of m"),
     ],
 )
@@ -193,7 +195,16 @@ def test_what_is_no_value_of_its_type_is_said(fields: str, text: bytes, why: str
 
 
 @pytest.mark.parametrize(
-    ("body", "why"), [(b"{", "no JSON"), (b"[1]", "no object"), (b'{"m": 1}', "no object with one of the fields n")]
+    ("body", "why"),
+    [
+        (b"{", "no JSON"),
+        (b"", "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b'{"n": ' * 100_000, "no JSON"),
+        (b"[1]", "no object"),
+        (b'{"m": 1}', "no object with one of the fields n"),
+    ],
+    ids=["cut", "empty", "no UTF-8", "too deep", "a list", "others"],
 )
 def test_a_body_that_is_no_object_is_said(body: bytes, why: str) -> None:
     with pytest.raises(BadMessage, match=why):

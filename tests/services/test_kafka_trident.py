@@ -123,11 +123,12 @@ def test_messages_of_transactions_that_are_open_or_were_given_up_are_not_read(ki
 
 
 def test_a_row_says_where_it_stands_and_takes_the_text_of_what_is_no_row(kind: str) -> None:
-    topic = new_topic(partitions=1)
+    topic = new_topic(partitions=1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
     producer = Producer(settings())
     producer.produce(topic, body("a", 1), key=b"key", partition=0, timestamp=1_700_000_000_123)
     producer.produce(topic, b"no json", partition=0)
     producer.produce(topic, None, key=b"gone", partition=0)
+    producer.produce(topic, body("b", 2), key=b"\xff", partition=0, timestamp=1_700_000_000_123_456)
     assert producer.flush(20) == 0
     fields = (
         "k string, kafka_key string, kafka_partition int, kafka_offset bigint, kafka_time timestamp, malformed string"
@@ -137,7 +138,9 @@ def test_a_row_says_where_it_stands_and_takes_the_text_of_what_is_no_row(kind: s
         ("a", "key", 0, 0, None),
         (None, None, 0, 1, "no json"),
         (None, "gone", 0, 2, ""),
+        ("b", "\ufffd", 0, 3, None),
     ]
+    assert found[3][4] is None, "in the year 55840, by a producer that counts microseconds"
     assert found[0][4].isoformat() == "2023-11-14T22:13:20.123000+00:00"
     with pytest.raises(SourceError) as problem:
         run_trident(counting(spout(kind, topic), kind, MemoryStore()), clock=VirtualClock())

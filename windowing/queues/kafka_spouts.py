@@ -14,7 +14,7 @@ Source: Storm's classes of these names (storm-kafka-client).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from windowing.errors import ConfigError, SourceError, quote
@@ -47,6 +47,7 @@ _METADATA = {
     _MALFORMED: "string",
 }
 _CHOICES = {"starting": ("earliest", "latest"), "on_gap": ("raise", "skip")}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _TopicSpout:
@@ -148,14 +149,21 @@ class _MessageRows:
                     f"{self._own.ddl}: {problem}; declare what its fields are, or a field 'malformed string', which takes its text"
                 ) from None
             found[_MALFORMED] = "" if body is None else body.decode(errors="replace")
-        at = message.timestamp()[1]
         found |= {
             "kafka_key": None if message.key() is None else message.key().decode(errors="replace"),
             "kafka_partition": message.partition(),
             "kafka_offset": message.offset(),
-            "kafka_time": None if at < 0 else datetime.fromtimestamp(at / 1000, UTC),
+            "kafka_time": _time_of(message.timestamp()[1]),
         }
         return [found.get(name) for name in self._names]
+
+
+def _time_of(at_ms: int) -> datetime | None:
+    """Return when a message was written; None for one that has no time, or one that is no date (a producer's microseconds, say)."""
+    try:
+        return None if at_ms < 0 else _EPOCH + timedelta(milliseconds=at_ms)
+    except OverflowError:
+        return None
 
 
 class _Coordinator(PartitionedCoordinator):

@@ -62,7 +62,7 @@ def row_of_json(body: bytes, schema: Schema) -> tuple[Any, ...]:
     """
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadMessage(f"it is {quote(body)}, no JSON") from None
     if not isinstance(found, dict) or not any(name in found for name in schema.names):
         raise BadMessage(f"it is {quote(found)}, no object with one of the fields {', '.join(schema.names)}")
@@ -94,7 +94,7 @@ def _of_text(name: str, kind: FieldType, text: bytes | None) -> Any:
         return _of_string(name, kind, value)
     try:
         return _of_json(name, kind, json.loads(value))
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         if isinstance(problem, BadMessage):
             raise
         raise BadMessage(f"its field {name} is {quote(value)}, no {kind.kind}") from None
@@ -117,7 +117,7 @@ def _of_json(name: str, kind: FieldType, value: Any) -> Any:
 
 
 def _key(name: str, kind: FieldType, key: str) -> Any:
-    return key if kind.kind == "string" else _of_text(name, kind, key.encode())
+    return key if kind.kind == "string" else _of_text(name, kind, key.encode(errors="surrogatepass"))
 
 
 def _of_string(name: str, kind: FieldType, value: str) -> Any:
