@@ -141,6 +141,24 @@ start_postgres() {
     say "PostgreSQL runs on 127.0.0.1:$port"
 }
 
+# What the node has at its start: the user of the tests, who may do everything, and users of the same password who lack one right.
+rabbitmq_users() {
+    PASSWORD="$1" .venv/bin/python - <<'PYTHON'
+import base64, hashlib, json, os, secrets
+def user(name, tags):
+    salt = secrets.token_bytes(4)
+    hashed = base64.b64encode(salt + hashlib.sha256(salt + os.environ["PASSWORD"].encode()).digest()).decode()
+    return {"name": name, "password_hash": hashed, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": tags}
+rights = ("configure", "write", "read")
+def allowed(name, lacks):
+    return {"user": name, "vhost": "/", **{right: "" if right == lacks else ".*" for right in rights}}
+lacking = {f"no-{right}": right for right in rights}
+users = [user("windowing", "administrator"), *(user(name, "") for name in lacking)]
+permissions = [allowed("windowing", None), *(allowed(*each) for each in lacking.items())]
+print(json.dumps({"vhosts": [{"name": "/"}], "users": users, "permissions": permissions}))
+PYTHON
+}
+
 # A node with a name, a cookie and a port mapper (epmd) of its own.
 start_rabbitmq() {
     local port dist password
@@ -148,7 +166,8 @@ start_rabbitmq() {
     rm -rf "$RABBITMQ"
     mkdir -p "$RABBITMQ"
     free_port >"$RABBITMQ/epmd"
-    printf '%s\n' "listeners.tcp.default = 127.0.0.1:$port" "default_user = windowing" "default_pass = $password" \
+    rabbitmq_users "$password" >"$RABBITMQ/users.json"
+    printf '%s\n' "listeners.tcp.default = 127.0.0.1:$port" "load_definitions = $RABBITMQ/users.json" \
         "log.file.level = warning" >"$RABBITMQ/rabbitmq.conf"
     echo "[]." >"$RABBITMQ/plugins"
     HOME="$RABBITMQ" RABBITMQ_NODENAME="windowing-$(pwd | cksum | cut -d ' ' -f 1)@localhost" RABBITMQ_DIST_PORT="$dist" \
@@ -168,7 +187,8 @@ start_rabbitmq() {
     stop "RabbitMQ did not start: see $RABBITMQ/out"
 }
 
-# One node in KRaft mode. Clients have to give a password; what the node says to itself is on ports of their own.
+# One node in KRaft mode. Clients have to give a password; what the node says to itself is on ports of their own. The user of the
+# tests may do everything; "limited", of the same password, may do what a test allows by ACLs.
 start_kafka() {
     local port inner controller password java
     java="$(cat .venv/java-home)/bin/java"
@@ -187,7 +207,8 @@ start_kafka() {
         "controller.listener.names=CONTROLLER" "inter.broker.listener.name=INNER" \
         "listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT" \
         "listener.name.client.sasl.enabled.mechanisms=PLAIN" \
-        "listener.name.client.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_windowing=\"$password\";" \
+        "listener.name.client.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_windowing=\"$password\" user_limited=\"$password\";" \
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer" "super.users=User:windowing;User:ANONYMOUS" \
         "log.dirs=$KAFKA/data" "auto.create.topics.enable=false" "group.initial.rebalance.delay.ms=0" \
         "offsets.topic.num.partitions=1" "offsets.topic.replication.factor=1" "transaction.state.log.num.partitions=1" \
         "transaction.state.log.replication.factor=1" "transaction.state.log.min.isr=1" >"$KAFKA/conf"

@@ -222,7 +222,14 @@ def test_no_server_and_wrong_credentials_are_errors_with_the_way_out_and_without
     assert secret not in f"{gone.value}{wrong.value}{stream_of()!r}"
 
 
-@pytest.mark.parametrize("rules", ["~* +@all -xreadgroup", "~other +@all", "~* +@all -eval"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "~other +@all",
+        "%R~words ~windowing* +@all",
+        *(f"~* +@all -{command}" for command in ("xreadgroup", "eval", "zadd", "hincrby")),
+    ],
+)
 def test_a_user_without_the_rights_is_refused_and_takes_nothing(db: redis.Redis, rules: str) -> None:
     put(db, ROWS)
     stream_of()
@@ -237,6 +244,8 @@ def test_a_user_without_the_rights_is_refused_and_takes_nothing(db: redis.Redis,
         db.execute_command("ACL", "DELUSER", "reader")  # type: ignore[no-untyped-call]
     assert "s3cret" not in str(no.value)
     assert pending(db) == 0
+    found = stream_of()
+    assert rows_of(found, 0, found.latest()["0"]) == ROWS
 
 
 def test_a_group_of_others_is_read_on_where_it_is_and_what_they_hold_is_theirs_until_they_are_silent(

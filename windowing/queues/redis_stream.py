@@ -20,6 +20,8 @@ Laws
 - An entry that was trimmed or deleted before its ack raises a SourceError that names it, or with `on_gap="skip"` is skipped with a
   warning. The same holds for an entry claimed from an idle consumer. (XAUTOCLAIM is not used: it removes deleted entries from the
   pending list of the group silently, those of live consumers too.)
+- Redis does not roll back a script that fails. The script that takes entries therefore first runs the commands that assign offsets,
+  without an effect: if the user lacks the right to one of them, nothing is taken.
 
 Durability depends on the server's settings (`appendonly yes`, `appendfsync always`). Cost: one script for each page of 1,000
 entries.
@@ -84,6 +86,8 @@ end
 _TAKE = """
 local group, consumer, claim_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if redis.call('HGET', KEYS[3], 'identity') ~= ARGV[4] then return {-1} end
+redis.call('HINCRBY', KEYS[3], 'last', 0)
+redis.call('ZADD', KEYS[2], 'XX', 0, '')
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local taken = 0

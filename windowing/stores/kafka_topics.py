@@ -101,6 +101,11 @@ class KafkaTopic:
     rows that Kafka refuses, and for brokers that do not answer within the patience.
     """
 
+    _rights = (
+        "allow it Read and Write on the topic, Read on groups and Write on transactional ids that begin with 'windowing.' "
+        "(kafka-acls --add)"
+    )
+
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
         self._options = checked_kafka(servers, topic, options)
         self.topic, self._patience_s = topic, patience_s
@@ -222,7 +227,8 @@ class KafkaTopic:
 
     def _written(self, consumer: Any, group: str) -> int:
         """Return the last batch in the topic, -1 for none. Raises ConfigError for an offset of another program."""
-        (found,) = consumer.committed([TopicPartition(self.topic, 0)], timeout=_CALL_S)
+        mark = [TopicPartition(self.topic, 0)]
+        (found,) = self._answer(consumer, lambda call_s: consumer.committed(mark, timeout=call_s))
         if found.error is not None:
             raise KafkaException(found.error)
         if found.offset >= 0 and found.metadata != _MARK:
@@ -234,25 +240,28 @@ class KafkaTopic:
         return max(0, int(found.offset)) - 1
 
     def _require_topic(self, consumer: Any) -> None:
-        """Request the topic's metadata, with timeouts that double up to the patience.
+        found = self._answer(consumer, lambda call_s: consumer.list_topics(self.topic, timeout=call_s))
+        if found.topics[self.topic].error is not None:
+            raise KafkaException(found.topics[self.topic].error)
 
-        It stops early once every broker has closed the connection and one has refused the user: waiting longer would not help.
+    def _answer(self, consumer: Any, ask: Callable[[float], Any]) -> Any:
+        """Return the answer to a request, which is repeated with timeouts that double up to the patience.
+
+        It stops early once every broker has closed the connection and one has refused the user, or once the user lacks a right:
+        waiting longer would not help.
         """
         until, call_s = time.monotonic() + min(_CALL_S, self._patience_s), _FIRST_CALL_S
         while True:
             left_s = until - time.monotonic()
             try:
-                found = consumer.list_topics(self.topic, timeout=max(_FIRST_CALL_S, min(call_s, left_s))).topics[
-                    self.topic
-                ]
-                break
+                return ask(max(_FIRST_CALL_S, min(call_s, left_s)))
             except KafkaException:
-                consumer.poll(0)  # lets the client call `error_cb`
-                if left_s <= call_s or {each.code() for each in self._errors} >= _ALL_REFUSE:
+                while (told := consumer.poll(0)) is not None:  # calls `error_cb`; errors of the group come as messages
+                    self._errors.append(told.error())
+                codes = {each.code() for each in self._errors}
+                if left_s <= call_s or codes >= _ALL_REFUSE or codes & _DENIED:
                     raise
             call_s *= 2
-        if found.error is not None:
-            raise KafkaException(found.error)
 
     # -- retries and errors ------------------------------------------------------------------------------------------------------
 
@@ -292,10 +301,7 @@ class KafkaTopic:
                 f"{self} is not there: {text}; make it (kafka-topics --create --topic {self.topic}), or name another one"
             )
         if codes & _DENIED:
-            return ConfigError(
-                f"{self} is not open to the user: {text}; a sink writes to it, and uses groups and transactional ids that "
-                "begin with 'windowing.'; a source reads and describes it"
-            )
+            return ConfigError(f"{self} is not open to the user: {text}; {self._rights}")
         if codes & _FENCED:
             return SinkError(
                 f"{self}: another driver of this query went on, and has fenced this one: {text}; stop one of them"
@@ -316,6 +322,8 @@ class SourceTopic(KafkaTopic):
     """A topic that is read; only messages of committed transactions, and those without a transaction, are visible
     (`read_committed`).
     """
+
+    _rights = "allow it Read on the topic (kafka-acls --add)"
 
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
         super().__init__(servers, topic, options, patience_s)
@@ -388,7 +396,9 @@ class SourceTopic(KafkaTopic):
             ):  # control records of transactions may follow the last message
                 after = max(after, message.offset())
                 at_end = True
-            else:
+            elif (
+                error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
+            ):  # no group is used; the client asks for it anyway
                 raise KafkaException(error)
         if after == start:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

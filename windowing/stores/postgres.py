@@ -325,6 +325,11 @@ class PostgresMap(Remote):
             return StoreUnavailableError(
                 f"PostgreSQL at {where} ended the connection of the state {self.place}: {text}"
             )
+        if isinstance(problem, psycopg.errors.InvalidSchemaName):
+            return ConfigError(
+                f"the state {self.place} at {where} has no schema to be in: {text}; CREATE SCHEMA, GRANT USAGE and CREATE on it to "
+                "the user, or name another one (options=-csearch_path=...)"
+            )
         if isinstance(problem, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
             return ConfigError(
                 f"the state {self.place} cannot be written at {where}: {text}; give a user who may create and write its tables"

@@ -405,8 +405,10 @@ class PostgresTable(Patient):
                 f"{self} is in a database that is not there: {text}; CREATE DATABASE, or name another one"
             )
         if isinstance(problem, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
+            rights = "SELECT, INSERT, UPDATE, and TEMPORARY on the database" if self._key else "INSERT"
             return ConfigError(
-                f"{self} cannot be written: {text}; give a user who may write it, and create tables in its schema ({_SINKS})"
+                f"{self} cannot be written: {text}; give a user who may write it ({rights}) and {_SINKS} in its schema (SELECT, "
+                "INSERT, UPDATE), and may create there what is not there"
             )
         if isinstance(problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
             return SinkError(f"{self} was changed while a query writes to it: {text}; put it back, then start again")

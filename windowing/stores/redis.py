@@ -4,8 +4,9 @@
     windowing:{<state>/<partition>}:rows      hash: key -> crc, txid, value, previous
     windowing:{<state>/<partition>}:touched   set: the keys that the fence's txid wrote
 
-A read is one script, and a commit is one script: Redis executes a script atomically, and logs its effects as one entry. The three
-keys of a partition are in one slot of a cluster.
+A read is one script, and a commit is one script: Redis executes a script atomically, and logs its effects as one entry. It does not
+roll back a script that fails, so a commit first checks the rights of its user (from Redis 7 on). The three keys of a partition are
+in one slot of a cluster.
 
 The durability of a commit depends on the server's settings. With `appendonly yes` and `appendfsync always` it is on the disk when
 the
@@ -66,6 +67,13 @@ local fence, rows, touched = KEYS[1], KEYS[2], KEYS[3]
 local expected, record, txid, attempt, pairs_end = ARGV[1], ARGV[2], ARGV[3], ARGV[4], 5 + 2 * tonumber(ARGV[5])
 if record ~= '' and (redis.call('HGET', fence, 'record') or '') ~= expected then
     return 0
+end
+if redis.acl_check_cmd then
+    for _, each in ipairs({{'HSET', rows, '', ''}, {'HDEL', rows, ''}, {'DEL', touched}, {'SADD', touched, ''}}) do
+        if not redis.acl_check_cmd(unpack(each)) then
+            return redis.error_reply('NOPERM this user may not run ' .. each[1] .. ' on ' .. each[2])
+        end
+    end
 end
 for i = 6, pairs_end, 1000 do
     redis.call('HSET', rows, unpack(ARGV, i, math.min(i + 999, pairs_end)))
@@ -202,8 +210,12 @@ class RedisMap(Remote):
         if (
             isinstance(problem, redis.exceptions.AuthenticationError | redis.exceptions.NoPermissionError)
             or "NOAUTH" in text
+            or "The user executing the script can't" in text  # of a command in one
         ):
-            return ConfigError(f"Redis at {where} refuses the user: {text}; give the user and password of the server")
+            return ConfigError(
+                f"Redis at {where} refuses the user: {text}; give the user and password of the server, with the rights to run "
+                "scripts and all that they do on the keys windowing:* (ACL SETUSER)"
+            )
         if isinstance(problem, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
             return StoreUnavailableError(
                 f"Redis at {where} cannot write the state {self.place}: {text}; nothing was written"

@@ -33,6 +33,8 @@ __all__ = [
 T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _MASK = "***"
+_POSITION = re.compile(r"\nLINE \d+: [^\n]*\n *\^")
+"""Where in a statement PostgreSQL has found an error: the statements are the library's."""
 _NAMES = r"\w*(?:password|passwd|pwd|secret|token|scram_client_key|scram_server_key)"
 _SECRETS = (
     re.compile(r"(?<=://)[^:/]*:(?P<secret>.*)@", re.DOTALL),
@@ -146,7 +148,7 @@ class Patient(ABC):
         return max(0.05, self._deadline - time.monotonic())
 
     def _text(self, problem: BaseException) -> str:
-        return printable(masked(f"{type(problem).__name__}: {problem}".strip(), self._url))
+        return printable(masked(_POSITION.sub("", f"{type(problem).__name__}: {problem}".strip()), self._url))
 
     def _cause(self, problem: BaseException) -> BaseException | None:
         """Return an error as the cause of ours, or None if it or one of its causes contains a secret."""
