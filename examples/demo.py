@@ -45,15 +45,15 @@ def run(options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         with phases("Spark's start"):
             spark = stack.enter_context(quiet_session(home.log))
-        title(f"1. Two windowed bolts in one topology, {window_batches} batches (examples/flights.py)")
+        title("1. Two windowed bolts in one topology (examples/flights.py)")
+        say(f"{window_batches} files, each a batch, and one more batch that fires the last windows:")
         with phases("windows"):
             windows.stream_all(spark, home, window_batches)
         with phases("checks"):
             say("Checking every figure against Spark SQL over the same files ...")
             report(check_windows(spark, home))
-        title(
-            f"2. Totals that count each flight once, in SQLite, {total_batches} batches (examples/flights_trident.py)"
-        )
+        title("2. Totals that count each flight once (examples/flights_trident.py)")
+        say(f"{total_batches} files, each a batch, into three states in SQLite:")
         with phases("totals"):
             totals.stream_all(spark, of_totals, states, total_batches)
         with phases("checks"):

@@ -80,6 +80,7 @@ function drawTopology(run) {
   head.appendChild(node("path", { d: "M0 0 8 4 0 8z", class: "head" }));
   picture.appendChild(head);
   const ways = new Map();
+  const labels = [];  // above all edges, so that no edge goes through a text
   for (const edge of run.edges) {
     const from = place.get(edge.source), to = place.get(edge.target);
     if (!from || !to) continue;
@@ -92,9 +93,9 @@ function drawTopology(run) {
     picture.appendChild(node("path", { d: `M${x1} ${y1}C${half} ${y1} ${half} ${y2} ${x2} ${y2}`, class: kind, "marker-end": "url(#head)" }));
     const label = node("text", { x: half, y: (y1 + y2) / 2 - 6, "text-anchor": "middle", class: "count" }, number(edge.count));
     label.appendChild(node("title", {}, edge.label));
-    picture.appendChild(label);
-    picture.appendChild(node("text", { x: half, y: (y1 + y2) / 2 + 12, "text-anchor": "middle", class: "soft" }, cut(edge.label, 20)));
+    labels.push(label, node("text", { x: half, y: (y1 + y2) / 2 + 12, "text-anchor": "middle", class: "soft way" }, cut(edge.label, 20)));
   }
+  picture.append(...labels);
   for (const box of run.boxes) {
     const at = place.get(box.name), found = run.components[box.name];
     picture.appendChild(node("rect", { x: at.x, y: at.y, width: BOX.width, height: BOX.height, rx: box.shape === "spout" ? 16 : 5, class: box.shape }));
