@@ -196,6 +196,51 @@ def test_a_trident_topology_runs_and_its_groups_are_shown(tmp_path):
     assert "words" in done.output
 
 
+COUNTING = """
+from windowing import *
+
+@bolt(output="n long")
+class Counting(StatefulBolt):
+    def init_state(self, state):
+        self.state = state
+    def execute(self, row):
+        self.state.put("n", self.state.get("n", 0) + 1)
+        self.collector.emit(self.state.get("n"), anchors=row)
+        self.collector.ack(row)
+
+def topology():
+    builder = TopologyBuilder("t").configure(state_provider="sqlite")
+    builder.set_spout("rows", InputSpout("word string"))
+    builder.set_bolt("count", Counting).shuffle_grouping("rows")
+    return builder.build()
+"""
+
+
+def test_a_run_with_a_state_goes_on_where_the_last_one_ended(tmp_path):
+    (tmp_path / "jobs.py").write_text(COUNTING)
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b"]]]}))
+    given = (f"{tmp_path / 'jobs.py'}:topology", "--rows", tmp_path / "rows.json")
+    shown = ("--state", tmp_path / "states.db", "--show", 9)
+    assert "count: 1\ncount: 2" in run("run", *given, *shown).output
+    assert "count: 3\ncount: 4" in run("run", *given, *shown).output
+    assert run("ui", *given, *shown[:2]).exit_code == 0
+    assert "count: 7\ncount: 8" in run("run", *given, *shown).output
+    without = run("run", *given)
+    assert without.exit_code != 0
+    assert "or --state words.db of the command line" in without.output
+
+
+def test_a_trident_topology_with_a_state_counts_its_batches_once(tmp_path):
+    (tmp_path / "jobs.py").write_text(TRIDENT)
+    given = ("run", f"{tmp_path / 'jobs.py'}:topology", "--state", tmp_path / "records.db", "--show", 9)
+    assert "counts: " in run(*given).output
+    assert "counts: " not in run(*given).output
+
+
+def test_the_summary_of_each_command_is_whole():
+    assert "..." not in run("--help").output.partition("Commands:")[2]
+
+
 @pytest.mark.parametrize("which", [BOLTS, TRIDENT], ids=["topology", "trident"])
 def test_a_page_of_a_run_says_where_it_is_and_ends_with_it(tmp_path, which):
     file = tmp_path / "jobs.py"

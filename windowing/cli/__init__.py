@@ -86,7 +86,7 @@ def commands() -> None:
     """Windowed bolts and topologies: create, check, explain and run them, and inspect what is stored."""
 
 
-@commands.command("replay")
+@commands.command("replay", short_help="Replay recorded cases, and report which agree.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--semantics", type=click.Choice(["storm", "lossless"]), help="In place of what each case says.")
 @click.option("--batched", is_flag=True, help="Feed runs of tuples through add_batch.")
@@ -210,7 +210,7 @@ def _plain_table(title: str, headings: Iterable[str], rows: Iterable[Iterable[ob
     return table
 
 
-@commands.command("new")
+@commands.command("new", short_help="Write a new project: bolts, rows, a test, a job.")
 @click.argument("name")
 def new_command(name: str) -> None:
     """Write bolts, some rows, a test and a job into a new folder NAME."""
@@ -220,7 +220,7 @@ def new_command(name: str) -> None:
     click.echo("\nthen:  " + "\n       ".join(map(safe, steps)))
 
 
-@commands.command("check")
+@commands.command("check", short_help="Report all mistakes in the declarations of a file.")
 @click.argument("file", type=_FILE)
 @click.pass_context
 def check_command(context: click.Context, file: Path) -> None:
@@ -248,7 +248,7 @@ def _print_mistakes(name: str, mistakes: list[str]) -> None:
         click.echo(safe(f"  - {mistake}"))
 
 
-@commands.command("explain")
+@commands.command("explain", short_help="Draw what a windowed bolt does with rows.")
 @click.argument("target", metavar="FILE:BOLT")
 @click.argument("rows", required=False, type=_FILE)
 @click.option("--svg", type=_FILE, help="Write the picture there, instead of text here.")
@@ -272,22 +272,25 @@ def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path 
         click.echo(line.text(max(60, _console().width)))
 
 
-@commands.command("run")
+@commands.command("run", short_help="Run a topology in one process, with a table.")
 @click.argument("target", metavar="FILE:TOPOLOGY")
 @click.option(
     "--rows", type=_FILE, help='JSON: {"spout": [[row, row], [row]]}, the batches of each InputSpout or stream.'
 )
 @click.option("--for", "for_seconds", type=_Seconds(min=0.001), help="Stop after so many seconds.")
 @click.option("--show", default=0, help="How many rows of each output to print at the end.")
+@click.option("--state", type=_FILE, help="SQLite file of what outlives the run: states; of Trident, the progress.")
 @click.pass_context
-def run_command(context: click.Context, target: str, rows: Path | None, for_seconds: float | None, show: int) -> None:
+def run_command(
+    context: click.Context, target: str, rows: Path | None, for_seconds: float | None, show: int, state: Path | None
+) -> None:
     """Run a topology in one process, with a table of its components, until its input ends or for some time."""
     topology = topology_of(target)
     batches = None if rows is None else _batches_of(rows)
     span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
     console = _console()
     try:
-        result = run_on_screen(topology, batches, span, console)
+        result = run_on_screen(topology, batches, span, console, state)
     except KeyboardInterrupt:
         raise CommandFailed("stopped by hand; nothing was drained") from None
     outputs: Mapping[str, list[Any]] = result.outputs if isinstance(result, ClusterResult) else result.sinks
@@ -299,22 +302,25 @@ def run_command(context: click.Context, target: str, rows: Path | None, for_seco
     context.exit(1 if result.dead_letters or result.errors else 0)
 
 
-@commands.command("ui")
+@commands.command("ui", short_help="Run a topology, or watch a query, on a page.")
 @click.argument("target", metavar="FILE:TOPOLOGY|CHECKPOINT")
 @click.option("--rows", type=_FILE, help="As for run.")
 @click.option("--for", "for_seconds", type=_Seconds(min=0.001), help="Stop after so many seconds.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of 127.0.0.1; a free one if left out.")
 @click.option("--keep", is_flag=True, help="Keep the page when the run is over, until Ctrl-C.")
-def ui_command(target: str, rows: Path | None, for_seconds: float | None, port: int, keep: bool) -> None:
+@click.option("--state", type=_FILE, help="As for run.")
+def ui_command(
+    target: str, rows: Path | None, for_seconds: float | None, port: int, keep: bool, state: Path | None
+) -> None:
     """Run a topology in one process and serve a read-only page of it for a browser on this machine.
 
     For a CHECKPOINT, a folder, serve a page of the query on Spark that another process runs there; it is some seconds behind.
     """
     folder = local_path(target, _COPY)
     if folder.is_dir():
-        if rows is not None:
+        for option in [name for name, given in (("--rows", rows), ("--state", state)) if given is not None]:
             raise CommandRefused(
-                f"{target} is the checkpoint of a query, which reads its own sources; leave out --rows"
+                f"{target} is the checkpoint of a query, which has its own sources and states; leave out {option}"
             )
         _show_query(folder, for_seconds, port)
         return
@@ -322,7 +328,7 @@ def ui_command(target: str, rows: Path | None, for_seconds: float | None, port: 
     batches = None if rows is None else _batches_of(rows)
     span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
     try:
-        _, page = run_on_page(topology, batches, span, port, lambda url: click.echo(f"open {url}"))
+        _, page = run_on_page(topology, batches, span, port, lambda url: click.echo(f"open {url}"), state)
         with page:
             if keep:
                 click.echo("the run is over; Ctrl-C ends the page")
@@ -354,7 +360,7 @@ def _batches_of(file: Path) -> dict[str, list[list[Any]]]:
     }
 
 
-@commands.command("status")
+@commands.command("status", short_help="Print what the checkpoint of a query holds.")
 @click.argument("checkpoint")
 @click.option("--tasks", "by_task", is_flag=True, help="The numbers of each task.")
 def status_command(checkpoint: str, by_task: bool) -> None:
@@ -376,7 +382,7 @@ def status_command(checkpoint: str, by_task: bool) -> None:
             click.echo(safe(f"{name}: {text}"))
 
 
-@commands.command("rescale")
+@commands.command("rescale", short_help="Make a checkpoint with other numbers of tasks.")
 @click.argument("old")
 @click.argument("new")
 @click.option("--tasks", "given", multiple=True, help="How many the new one has; of a topology BOLT=N, repeated.")
@@ -423,7 +429,7 @@ def _tasks(given: tuple[str, ...]) -> int | dict[str, int]:
     return {bolt: int(number) for bolt, _, number in parted}
 
 
-@commands.command("states")
+@commands.command("states", short_help="Print the Trident states of a store.")
 @click.argument("store")
 def states_command(store: str) -> None:
     """Print partitions, fences and rows of the Trident states in a SQLite file or a PostgreSQL database; read-only."""
@@ -444,7 +450,7 @@ def states_command(store: str) -> None:
     _console().print(_plain_table(f"Trident states of {store}", headings, rows))
 
 
-@commands.command("doctor")
+@commands.command("doctor", short_help="Check what Spark needs.")
 @click.option("--query/--no-query", default=True, show_default=True, help="Run ten rows on Spark.")
 @click.pass_context
 def doctor_command(context: click.Context, query: bool) -> None:
@@ -458,7 +464,9 @@ def doctor_command(context: click.Context, query: bool) -> None:
     context.exit(1 if bad else 0)
 
 
-@commands.command("simulate", context_settings={"show_default": True})
+@commands.command(
+    "simulate", short_help="Run Trident topologies under seeded faults.", context_settings={"show_default": True}
+)
 @click.option("--seeds", default=200, type=click.IntRange(min=1), help="How many seeds.")
 @click.option("--start", default=0, help="The first of them.")
 @click.option("--processes", default=1, type=click.IntRange(min=1), help="How many processes share them.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -42,11 +43,11 @@ _HEADINGS = (
 
 
 def run_on_screen(
-    topology: Topology | TridentTopology, batches: Any, span: Duration | None, console: Console
+    topology: Topology | TridentTopology, batches: Any, span: Duration | None, console: Console, state: Path | None
 ) -> ClusterResult | TridentResult:
     """Run a topology with a table of its components; return the result. Raises BoltError, FailedException."""
     made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
-    with made(topology, batches=batches) as cluster:  # type: ignore[arg-type]  # each is given its own kind
+    with made(topology, batches=batches, state_path=state) as cluster:  # type: ignore[arg-type]  # each is given its own kind
         metrics = ClusterMetrics(cluster)
 
         def work() -> ClusterResult | TridentResult:
@@ -61,14 +62,19 @@ def run_on_screen(
 
 
 def run_on_page(
-    topology: Topology | TridentTopology, batches: Any, span: Duration | None, port: int, opened: Callable[[str], None]
+    topology: Topology | TridentTopology,
+    batches: Any,
+    span: Duration | None,
+    port: int,
+    opened: Callable[[str], None],
+    state: Path | None,
 ) -> tuple[ClusterResult | TridentResult, LivePage]:
     """Run a topology and serve a page of it, which stays open after the run. Raises as `run_on_screen`.
 
     opened: called with the URL of the page before the run.
     """
     made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
-    with made(topology, batches=batches) as cluster:  # type: ignore[arg-type]  # each is given its own kind
+    with made(topology, batches=batches, state_path=state) as cluster:  # type: ignore[arg-type]  # each is given its own kind
         drawn = topology if isinstance(topology, Topology) else topology.build()
         page = serve_page(ClusterMetrics(cluster).now, drawn, port)
         opened(page.url)
@@ -106,7 +112,7 @@ def components_table(run: RunMetrics, title: str, caption: str = "", by_task: bo
             sum(count for count in held if count is not None),
             "" if latency is None else f"{latency:.3f} ms",
             _watermark(found),
-            "" if found.watermark_lag_ms is None else f"{found.watermark_lag_ms / 1000:.1f} s",
+            "" if found.watermark_lag_ms is None else _span(found.watermark_lag_ms),
         )
         table.add_row(*(Text(safe(str(cell))) for cell in cells))
     return table
@@ -119,6 +125,18 @@ def _watermark(found: TaskMetrics) -> str:
         return f"{datetime.fromtimestamp(found.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     except (OverflowError, ValueError):  # a timestamp outside the range of Python's datetime
         return str(found.watermark_ms)
+
+
+def _span(ms: float) -> str:
+    """Return a span of time in the largest unit of which it has two or more, as the page does.
+
+    >>> [_span(ms) for ms in (400, 119_000, 600_000, 10_800_000, 1_795_579_436_900)]
+    ['0.4 s', '119.0 s', '10.0 min', '3.0 h', '20782 d']
+    """
+    for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
+        if ms >= 2 * unit_ms:
+            return f"{ms / unit_ms:.{0 if unit == 'd' else 1}f} {unit}"
+    return f"{ms / 1000:.1f} s"
 
 
 def phases_line(run: RunMetrics) -> str:

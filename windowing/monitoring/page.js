@@ -46,7 +46,8 @@ const span = (ms) => {
   if (ms === null || ms === undefined) return "";
   if (ms < 1000) return `${ms.toFixed(ms < 10 ? 2 : 0)} ms`;
   if (ms < 120000) return `${(ms / 1000).toFixed(1)} s`;
-  return ms < 7200000 ? `${(ms / 60000).toFixed(1)} min` : `${(ms / 3600000).toFixed(1)} h`;
+  if (ms < 7200000) return `${(ms / 60000).toFixed(1)} min`;
+  return ms < 172800000 ? `${(ms / 3600000).toFixed(1)} h` : `${number(Math.round(ms / 86400000))} d`;
 };
 const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 const sum = (counts) => Object.values(counts).reduce((all, each) => all + each, 0);

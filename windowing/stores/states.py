@@ -606,6 +606,7 @@ def state_provider(kind: str | None, topology: str, path: str | Path | None = No
         return MemoryStateProvider()
     if path is None:
         raise ConfigError(
-            f"states of {topology!r} in SQLite need a file that outlives the process, got none; give its path"
+            f"states of {topology!r} in SQLite need a file that outlives the process, got none; give its path: "
+            "state_path='words.db', or --state words.db of the command line"
         )
     return SqliteStateProvider(path, topology)
