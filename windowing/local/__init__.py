@@ -6,10 +6,10 @@ run_topology(topology, batches)      a topology over micro-batches for its spout
 LocalCluster(topology)               the same, step by step: spouts, acks, retries, checkpoints
 run_trident(topology)                a Trident topology until its spouts have ended -> TridentResult
 TridentCluster(topology)             the same, step by step: batches, commits, requests of DRPC
-explain(bolt, rows)                  what windows do with some rows -> TimeLine: text, SVG, PNG
-SystemClock, VirtualClock            what time it is: the machine's, or what a test says
-to_svg(topology), to_png(topology)   a topology drawn (extra `draw`)
-LateRow, DeadLetter, DeadBatch       what did not get through, in the results
+explain(bolt, rows)                  the windows of some rows -> TimeLine: text, SVG, PNG
+SystemClock, VirtualClock            the clock of the machine, and one that a test advances
+to_svg(topology), to_png(topology)   a drawing of a topology (extra `draw`)
+LateRow, DeadLetter, DeadBatch       late and failed rows in the results
 """
 
 from windowing.local.clock import Clock, SystemClock, VirtualClock

@@ -1,8 +1,10 @@
-"""to_svg(), to_png(): a topology as an image, drawn by matplotlib (extra `draw`; no program outside Python is needed).
+"""to_svg(), to_png(): a topology as an image, drawn by matplotlib (extra `draw`; no other program is needed).
 
-The boxes and arrows are those of `Topology.to_mermaid`. Layout: a column for each distance from the spouts, data flows to the
-right; within a column components stand near what they read, an arrow that passes a column has a place of its own there, and arrows
-between the same two boxes lie side by side. The same plan gives the same SVG, byte for byte.
+The boxes and arrows are those of `Topology.to_mermaid`. Layout: one column for each distance from the spouts, data flows to the
+right.
+Within a column a component is near its inputs, an arrow that passes a column has a position of its own there, and arrows between
+the
+same two boxes are drawn side by side. The same plan gives the same SVG, byte for byte.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ _SETTINGS: Any = {"svg.hashsalt": "windowing", "svg.fonttype": "none", "font.fam
 
 
 def to_svg(topology: Topology | ExecutionPlan) -> str:
-    """Return the plan as SVG text, its labels as text that can be searched.
+    """Return the plan as SVG text with searchable labels.
 
-    Raises ConfigError where matplotlib is missing. Cost: tens of milliseconds for a plan of ten components.
+    Raises ConfigError if matplotlib is not installed. Cost: tens of milliseconds for a plan of ten components.
     """
     return _drawn(topology, "svg", {"dpi": 72, "metadata": {"Date": None}}).decode()
 
 
 def to_png(topology: Topology | ExecutionPlan, dpi: int = 150) -> bytes:
-    """Return the plan as the bytes of a PNG with this many dots an inch."""
+    """Return the plan as the bytes of a PNG. dpi: dots per inch. Raises ConfigError if matplotlib is not installed."""
     return _drawn(topology, "png", {"dpi": dpi, "metadata": {"Software": None}})
 
 
@@ -52,13 +54,13 @@ def _drawn(topology: Topology | ExecutionPlan, kind: str, options: dict[str, Any
     boxes, arrows = list(topology.boxes()), list(topology.arrows())
     places, routes, width, height = _layout(boxes, arrows)
     with matplotlib.rc_context(_SETTINGS):
-        # With the dots of the image: an arrow ends where its box is drawn at that moment.
+        # The resolution must be that of the image, because an arrow ends at the box as it is drawn at that moment.
         figure = Figure(figsize=(width, height), dpi=options["dpi"])
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, width), ylim=(0, height))
         axes.axis("off")
         drawn = {box.name: _box(axes, box, places[box.name]) for box in boxes}
-        figure.draw_without_rendering()  # only now the boxes know how large they are
+        figure.draw_without_rendering()  # computes the sizes of the boxes
         for arrow, route in zip(arrows, routes, strict=True):
             _arrow(axes, arrow, drawn, route)
         out = io.BytesIO()
@@ -91,9 +93,9 @@ def _arrow(axes: Any, arrow: Arrow, drawn: dict[str, Any], route: list[_Place]) 
 
 
 def _layout(boxes: list[Box], arrows: list[Arrow]) -> tuple[dict[str, _Place], list[list[_Place]], float, float]:
-    """Return the middle of each box, the points of each arrow, and the size of the paper, in inches.
+    """Return the center of each box, the points of each arrow, and the width and height of the image, in inches.
 
-    `boxes` come in the order of the data. In `columns` stand the names of boxes, and (arrow, column) where one passes.
+    boxes: in topological order. `columns` holds names of boxes, and (arrow, column) for an arrow that passes a column.
     """
     column: dict[Any, int] = {}
     for box in boxes:
@@ -128,7 +130,7 @@ def _layout(boxes: list[Box], arrows: list[Arrow]) -> tuple[dict[str, _Place], l
 
 
 def _beside(routes: list[list[_Place]], number: int) -> list[_Place]:
-    """Return a route, moved up or down where others have the same points."""
+    """Return a route, shifted up or down if other arrows have the same points."""
     same = [other for other, route in enumerate(routes) if route == routes[number]]
     shift = (same.index(number) - (len(same) - 1) / 2) * _APART
     return [(across, up + shift) for across, up in routes[number]]

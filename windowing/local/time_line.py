@@ -1,16 +1,17 @@
-"""explain(), TimeLine: what a windowed bolt does with some rows, as a list of events of a real run, to be looked at.
+"""explain(), TimeLine: the windows of a bolt for some rows, as a list of events of a real run, for people to read.
 
     rows ──► LocalRun (the bolt, its windows, its watermark) ──► events ──► text, SVG, PNG (time_line_drawing.py)
 
-The run is that of `run_local`, with two changes that move no tuple: all tuples are kept, where `aggregate=` alone would keep
-partial results, and none lies in pages on disk. Rows of a flat list are micro-batches of one row each, so each is judged by the
-watermark of all before it; rows in lists are micro-batches as they are.
+The run is that of `run_local`, with two changes that do not affect the windows: all tuples are kept, while `aggregate=` alone would
+keep partial results, and no tuple is stored in pages on disk. Each row of a flat list is a micro-batch of its own, so its lateness
+is
+decided by the watermark of all rows before it; rows in lists are micro-batches as given.
 
 Laws
-- The events stand in the order in which they happened, and are plain data: tuples are known by their number in order of arrival.
-- An event says what an effect of the window machine said; nothing about windows is computed here. Of tuples that are one object
-  those that came first are in the earlier windows, and expire first.
-- Each tuple that arrived is late, repeated, or accepted; an accepted one expires once at most, and after the end of the input once.
+- The events are in the order in which they happened, and are plain data; a tuple is identified by its number in order of arrival.
+- An event records an effect of the window machine; no window is computed here. If several tuples are the same object, earlier
+  windows and expiries get the earlier tuples.
+- Each arrived tuple is late, repeated, or accepted; an accepted one expires at most once, and exactly once if the input has ended.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TupleArrived:
-    """A tuple came. `at_ms`: its timestamp (over the clock: when it came), None where it has no usable one."""
+    """A tuple arrived. at_ms: its timestamp (over the clock: its arrival time), None without a usable one."""
 
     number: int
     text: str
@@ -62,7 +63,7 @@ class TupleArrived:
 
 @dataclass(frozen=True, slots=True)
 class TupleLate:
-    """A tuple went to the side stream: the reason, and the watermark that it was judged by."""
+    """A tuple went to the side stream: the reason, and the watermark at that time."""
 
     number: int
     reason: str
@@ -71,22 +72,24 @@ class TupleLate:
 
 @dataclass(frozen=True, slots=True)
 class TupleRepeated:
-    """A tuple came again, by its `message_id`, and went nowhere."""
+    """A tuple with a `message_id` that arrived before; it was dropped."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRose:
-    """A watermark turn (over the clock: a tick) took the watermark to `at_ms`."""
+    """A watermark advance (over the clock: a tick) raised the watermark to `at_ms`."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFired:
-    """The window `(start_ms, end_ms]` was handed to the bolt. held, new, expired: numbers of tuples, as `get`, `get_new` and
-    `get_expired` gave them. emitted: (stream, values) of each row. failure: the error where the bolt failed on it.
+    """The window `(start_ms, end_ms]` was passed to the bolt.
+
+    held, new, expired: the tuple numbers of `get`, `get_new` and `get_expired`. emitted: (stream, values) of each row. failure: the
+    error text if the bolt failed.
     """
 
     start_ms: int | None
@@ -109,33 +112,35 @@ class TuplesExpired:
 
 @dataclass(frozen=True, slots=True)
 class InputEnded:
-    """The drain: what stands behind it was flushed by it."""
+    """The drain: the events after it are caused by the drain."""
 
 
 TimeLineEvent = (
     TupleArrived | TupleLate | TupleRepeated | WatermarkRose | WindowFired | TuplesExpired | InputEnded
 )  # fmt: skip
-"""What happened in a run."""
+"""An event of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLine:
-    """The events of a run in order; `title` says which bolt, `about` which windows. A notebook shows it as a picture."""
+    """The events of a run in order. title: the name of the bolt; about: its windows. A notebook displays it as a picture."""
 
     title: str
     about: str
     events: tuple[TimeLineEvent, ...]
 
     def text(self, width: int = 110) -> str:
-        """Return it for a terminal of so many columns: a line for each batch of tuples and for each window. Cost: O(events)."""
+        """Return the time line as text, `width` columns wide: one line for each batch of tuples and for each window. Cost:
+        O(events).
+        """
         return to_text(self, width)
 
     def svg(self) -> str:
-        """Return it as an SVG that can be read on light and dark paper, with the texts of all tuples. Cost: O(events)."""
+        """Return the time line as an SVG for light and dark paper, with the texts of all tuples. Cost: O(events)."""
         return to_time_line_svg(self)
 
     def png(self, dpi: int = 150) -> bytes:
-        """Return it as a PNG; raises ConfigError where matplotlib (extra `draw`) is missing."""
+        """Return the time line as a PNG. Raises ConfigError if matplotlib (extra `draw`) is not installed."""
         return to_time_line_png(self, dpi)
 
     def __str__(self) -> str:
@@ -153,11 +158,11 @@ def explain(
     streams: Sequence[str] = (DEFAULT_STREAM,),
     every: Duration = seconds(1),
 ) -> TimeLine:
-    """Run a windowed bolt over some rows and return what happened: what windows held, what was late, what expired when.
+    """Run a windowed bolt over some rows and return the events: fired windows, late tuples, expired tuples.
 
-    rows: rows, each a micro-batch of its own; or lists of them (or mappings of streams to lists), the micro-batches. drain: flush
-    the last windows at the end. every: how much the clock goes on before each micro-batch; windows over the clock see nothing else
-    of time. Raises as `run_local` does. Cost: that of the run, and all its windows in memory: give it the rows of a question.
+    rows: rows, each a micro-batch of its own; or lists of rows (or mappings of streams to lists), each a micro-batch. drain: fire
+    the last windows at the end. every: the clock advances by this span before each micro-batch, and at no other time. Raises as
+    `run_local` does. Cost: that of the run, with all its windows in memory, so use few rows.
 
     >>> from windowing import count, sliding
     >>> @sliding(count(3), count(2), timestamp="at", output="words long")
@@ -185,7 +190,7 @@ def explain(
 
 
 def _batches(rows: Iterable[Any], streams: tuple[str, ...]) -> Iterator[LocalBatch]:
-    """Yield micro-batches: of lists, or mappings of streams to lists, each as it is; of rows, each alone."""
+    """Yield micro-batches: a list, or a mapping of streams to lists, as it is; a single row as a batch of its own."""
     given = list(listed(rows, "explain takes rows, or lists of rows"))
     batches = [
         is_list(row)
@@ -198,7 +203,7 @@ def _batches(rows: Iterable[Any], streams: tuple[str, ...]) -> Iterator[LocalBat
 
 
 class _WatchedRun(LocalRun):
-    """A run whose task tells a `_EventRecorder` of each effect."""
+    """A run whose task reports each effect to an `_EventRecorder`."""
 
     watch: _EventRecorder
 
@@ -211,7 +216,7 @@ class _WatchedRun(LocalRun):
 
 
 class _WatchedTask(WindowTask):
-    """A window task that shows what goes in, and each effect, to its watch."""
+    """A window task that reports its input and each effect to its recorder."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -239,13 +244,13 @@ class _WatchedTask(WindowTask):
 
 
 class _EventRecorder:
-    """Turns what a task does into events; of tuples that are one object it takes those first that came first."""
+    """Records the events of a task; if several tuples are the same object, the earliest ones are taken first."""
 
     def __init__(self, config: WindowConfig, executor: WindowedBoltExecutor) -> None:
         self.events: list[TimeLineEvent] = []
         self._config, self._executor = config, executor
-        self._rows: list[Any] = []  # all of them: an id stays a row's own
-        self._arrived: list[TupleArrived] = []  # not offered yet
+        self._rows: list[Any] = []  # all rows, so that no id() is reused
+        self._arrived: list[TupleArrived] = []  # not offered to the windows yet
         self._open: dict[int, list[int]] = {}  # by object: the numbers of its tuples that have not expired
         self._held: dict[Any, tuple[int, ...]] = {}  # by key: the last window
         self._watermark: int | None = None
@@ -262,7 +267,7 @@ class _EventRecorder:
             self._arrived.append(TupleArrived(number, text, stamp if usable else None, stream, key))
 
     def offer(self, rows: Sequence[Any], now_ms: int | None) -> None:
-        """Let the tuples that arrived come; those that are not offered to the windows have come before."""
+        """Record the arrived tuples; those that are not in `rows`, the tuples offered to the windows, are repeated."""
         offered = {id(row) for row in rows}
         for event in self._arrived:
             over_clock = not self._config.event_time
@@ -312,7 +317,7 @@ class _EventRecorder:
         self._rise()
 
     def _rise(self) -> None:
-        """Note the watermark where it has risen; with the input's end it rises above all time, and is not drawn."""
+        """Record a risen watermark. After the end of the input it is infinite, and not recorded."""
         watermark = self._executor.watermark
         if self._executor.closed or watermark is None or watermark == self._watermark:
             return
@@ -323,7 +328,7 @@ class _EventRecorder:
         return sorted(number for numbers in self._open.values() for number in numbers)
 
     def _taken(self, rows: Sequence[Any], among: Sequence[int]) -> tuple[int, ...]:
-        """Return the numbers of `rows` in their order, each one of `among`."""
+        """Return the numbers of `rows` in their order, each one from `among`."""
         by_row: dict[int, list[int]] = {}
         for number in reversed(among):
             by_row.setdefault(id(self._rows[number]), []).append(number)
@@ -334,7 +339,7 @@ class _EventRecorder:
 
 
 def _text_of(row: Any, config: WindowConfig, number: int) -> str:
-    """Return what a tuple is called: its fields without its time, key, source and id; its number where there are no others."""
+    """Return the text of a tuple: its fields without time, key, source and id; its number if there are no others."""
     known = {config.timestamp, config.source, config.message_id, *(config.key or ())}
     values = row._asdict() if isinstance(row, Record) or hasattr(row, "_asdict") else None
     if values is None:

@@ -1,13 +1,14 @@
-"""How a TimeLine is drawn: rows of shapes out of its events, and three writers: text, SVG, and PNG by matplotlib (extra `draw`).
+"""Drawing of a TimeLine: rows of shapes from its events, and three writers: text, SVG, and PNG by matplotlib (extra `draw`).
 
-    what happened      time ─────────────────────────────►         in words
+    event              time ─────────────────────────────►         in words
     arrives            ·        o to      o be        ┊            watermark 4 s
     window                (=====o=========+====]                   (0 s, 10 s] to be
     late                        x or                  ┊            or is late: 3 s, watermark 4 s
 
-Time runs to the right, what happened downwards, so that nothing covers anything: a row for each micro-batch of tuples and each
-window. A gap without a tuple or an end of a window, longer than ten of the usual ones, is drawn shorter and marked. Nothing of the
-data reaches a picture unescaped: what is not printable is written as Python would.
+Time runs to the right, the order of the events downwards: one row for each micro-batch of tuples and each window, so that nothing
+overlaps. A gap without a tuple or a window end that is longer than ten median gaps is shortened and marked. Text from data is
+escaped:
+unprintable characters are written as in Python.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ __all__ = [
 ]
 
 _ROWS = 240
-"""More are not drawn; the last line of the picture says how many there are."""
+"""Maximum number of rows drawn; the last line of the picture states the total."""
 
 _NAMES = 12
-"""So many tuples of a window or a batch are named in words."""
+"""Maximum number of tuples of a window or a batch that are named in words."""
 
 _EPOCH_MS = 100_000_000_000
-"""Timestamps from 1973 on are drawn as spans from the first, which is named."""
+"""Timestamps from 1973 on are drawn relative to the first one, which is stated."""
 
 
 def width_of(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     wide = sum(unicodedata.east_asian_width(each) in "WF" for each in text)
     return len(text) + wide - sum(unicodedata.combining(each) > 0 for each in text)
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text`, or as much of its beginning as fits into so many columns, and a sign that it goes on."""
+    """Return `text`, cut to a number of terminal columns, with an ellipsis if it is cut."""
     if width_of(text) <= width:
         return text
     kept = ""
@@ -67,19 +68,19 @@ def cut(text: str, width: int) -> str:
 
 @dataclass(slots=True)
 class _Row:
-    """One row of the picture. dots: (number of the tuple, what it is there: new, held, expired, late, repeated)."""
+    """One row of the picture. dots: (number of the tuple, its role: new, held, expired, late, repeated)."""
 
     kind: str
     dots: list[tuple[int, str]] = field(default_factory=list)
     span: tuple[int | None, int] | None = None
     words: list[tuple[str, str]] = field(default_factory=list)  # (look, text)
     gone: list[int] = field(default_factory=list)
-    late: dict[str, list[int]] = field(default_factory=dict)  # by what is said of them
+    late: dict[str, list[int]] = field(default_factory=dict)  # by their text
     watermark: int | None = None
 
 
 class _Picture:
-    """The rows of a time line, and what all of them need: texts, times, scale."""
+    """The rows of a time line, with their texts, times and scale."""
 
     def __init__(self, line: TimeLine) -> None:
         self.tuples: dict[int, Any] = {}
@@ -182,13 +183,13 @@ class _Picture:
         return printable(self.tuples[number].text)
 
     def names(self, numbers: Iterable[int]) -> str:
-        """Return what tuples are called, the first of them where there are many, and how many there are."""
+        """Return the texts of tuples; of many tuples the first ones, and their number."""
         known = list(numbers)
         said = " ".join(cut(self.name(number), 24) for number in known[:_NAMES])
         return said if len(known) <= _NAMES else f"{said} … ({len(known)})"
 
     def moment(self, at_ms: int | None) -> str:
-        """Return a time as the picture says it."""
+        """Return the text of a time."""
         if at_ms is None:
             return "…"
         ms = at_ms - self.origin
@@ -212,14 +213,14 @@ class _Picture:
         return f"{printable(line.about)}; times from {since} on"
 
     def summary(self, line: TimeLine) -> str:
-        """Return what is to be seen, in a sentence."""
+        """Return the content of the picture as one sentence."""
         windows = sum(row.kind == "window" for row in self.rows)
         late = sum(what == "late" for row in self.rows for _, what in row.dots)
         return f"{printable(line.title)}, {self.about(line)}: {len(self.tuples)} tuples, {late} of them late; {windows} windows"
 
 
 class _Scale:
-    """Where a time lies, from 0 to 1; long gaps are cut to ten usual ones, and `breaks` says where."""
+    """Maps a time to 0..1; a long gap is shortened to ten median gaps, and `breaks` holds the positions of these gaps."""
 
     def __init__(self, points: Sequence[int]) -> None:
         gaps = [after - before for before, after in pairwise(points)]
@@ -254,7 +255,7 @@ _HEAD = 9
 
 
 def to_text(line: TimeLine, width: int) -> str:
-    """Return a time line for a terminal of so many columns."""
+    """Return a time line as text, `width` columns wide."""
     rows = _Picture(line)
     out = [cut(f"{printable(line.title)}: {rows.about(line)}", width)]
     if not rows.rows:
@@ -314,7 +315,7 @@ def _tick_line(rows: _Picture, place: dict[int, int], plot: int) -> str:
 
 
 def _wrapped(texts: Sequence[str], room: int) -> list[str]:
-    """Put texts after one another, with " · " between them, on lines of `room` columns; one that is longer is cut."""
+    """Join texts by " · " into lines of `room` columns; a longer text is cut."""
     lines: list[str] = []
     for text in texts:
         short = cut(text, room)
@@ -331,12 +332,12 @@ def _wrapped(texts: Sequence[str], room: int) -> list[str]:
 _WIDTH, _LEFT, _RIGHT, _TEXT = 960, 84, 560, 590
 _LANE, _TOP, _LANES = 20, 86, 6
 _LABEL = 14
-_COLUMN = 6.9  # how wide a column of text is, at 12 px
+_COLUMN = 6.9  # width of a character, at 12 px
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """One thing on the paper: text, dot, cross, rect, line; `look` is its colour, `tip` what a pointer is shown."""
+    """One shape of the picture: text, dot, cross, rect, line. look: its colour; tip: its tooltip."""
 
     kind: str
     look: str
@@ -350,7 +351,7 @@ class _Shape:
 
 
 def _shapes(line: TimeLine, rows: _Picture) -> tuple[list[_Shape], float]:
-    """Return all shapes, in the order in which they are painted, and the height of the paper."""
+    """Return all shapes, in the order in which they are painted, and the height of the picture."""
     shapes = [
         _Shape("text", "strong", 20, 26, text=cut(f"{printable(line.title)}", 90)),
         _Shape("text", "faint", 20, 44, text=cut(rows.about(line), 140)),
@@ -431,7 +432,7 @@ def _row(rows: _Picture, row: _Row, y: float, number: int) -> tuple[list[_Shape]
 
 
 def _words(row: _Row, y: float) -> tuple[list[_Shape], float]:
-    """Return what stands at the right of a row, over as many lines as it needs, and how high that is."""
+    """Return the text at the right of a row, on as many lines as it needs, and its height."""
     x, at, shapes = float(_TEXT), y + 17, []
     room = _WIDTH - 12 - _TEXT
     for look, text in row.words:
@@ -461,7 +462,7 @@ def _window(rows: _Picture, row: _Row, y: float) -> list[_Shape]:
 
 
 def _dots(rows: _Picture, row: _Row, y: float, right: float) -> Iterator[_Shape]:
-    """Yield the tuples of a row; of few, those of one time are moved apart, as far as `right`."""
+    """Yield the tuples of a row; if they are few, those of the same time are moved apart, up to `right`."""
     known = [(rows.tuples[number].at_ms, number, what) for number, what in row.dots]
     placed = sorted(each for each in known if each[0] is not None)
     few = len(placed) <= _NAMES
@@ -481,7 +482,7 @@ def _dot(rows: _Picture, number: int, what: str, x: float, y: float, radius: flo
 
 
 def _arrivals(rows: _Picture, row: _Row, y: float) -> tuple[list[_Shape], int]:
-    """Return the tuples of a batch with their labels, in as many lanes as keep labels apart, and the number of lanes."""
+    """Return the tuples of a batch with their labels, in as many lanes as the labels need, and the number of lanes."""
     free: list[float] = []
     shapes: list[_Shape] = []
     known = [(rows.tuples[number].at_ms, number, what) for number, what in row.dots]
@@ -522,7 +523,7 @@ _DARK = {
 
 
 def to_time_line_svg(line: TimeLine) -> str:
-    """Return a time line as SVG text: title and description for who cannot see it, colours for light and dark paper."""
+    """Return a time line as SVG text: title and description for screen readers, colours for light and dark paper."""
     rows = _Picture(line)
     shapes, height = _shapes(line, rows)
     out = [

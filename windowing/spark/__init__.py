@@ -1,17 +1,17 @@
 """The driver on Spark: the only folder that imports pyspark (extra `spark`).
 
-session()                      a Spark session with all that windowed bolts need, on the master that was given, else on this machine
-configure(builder)             what they need on a session of your own; check(spark, bolt) says all that is wrong with it
+session()                      a Spark session with the required settings, on the given master, else on this machine
+configure(builder)             the required settings for a session of your own; check(spark, bolt) reports all its problems
 windowed(bolt, df)             a bolt on streaming DataFrames -> WindowedStream -> WindowedQuery
 submit(topology)               a topology as one query -> WindowedQuery
-submit_trident(topology)       a Trident topology as one query, which commits its states exactly once; loaded with its name
-FileSink, ParquetSink, ...     where the streams of a query go
-PostgresSink, KafkaSink        a typed table, a topic: each batch once (extras `postgres`, `kafka`); loaded with their names
-DeltaSink                      a Delta table: each batch once; loaded with its name
-kafka(spark, servers, topic)   a topic as a streaming DataFrame (extra `kafka`); loaded with its name
-rescale(old, new, tasks=64)    a new checkpoint with another number of tasks; loaded with its name
+submit_trident(topology)       a Trident topology as one query, which commits its states exactly once; imported on first use
+FileSink, ParquetSink, ...     the outputs of the streams of a query
+PostgresSink, KafkaSink        a typed table, a topic: each batch once (extras `postgres`, `kafka`); imported on first use
+DeltaSink                      a Delta table: each batch once; imported on first use
+kafka(spark, servers, topic)   a topic as a streaming DataFrame (extra `kafka`); imported on first use
+rescale(old, new, tasks=64)    a new checkpoint with another number of tasks; imported on first use
 PartitionedSpout, SqliteQueue  sources in Python, which may take acks; Root
-MetricsListener, BatchMetrics  what each batch did
+MetricsListener, BatchMetrics  the metrics of each batch
 """
 
 from importlib import import_module

@@ -96,7 +96,7 @@ class AckLog:
         self._folder.write(_name(record.batch, "batch"), frame(_MAGIC, dumps(record.plain())))
 
     def told(self, upto: int) -> None:
-        """Take note that all news of batches up to this one was given, where no record of a batch follows that says so."""
+        """Store that the spouts were notified of all batches up to this one; used if no record of a later batch stores it."""
         self._folder.write(_TOLD, frame(_MAGIC, dumps(upto)))
 
     def keep(self, ledger: BatchLedger) -> None:
@@ -162,8 +162,9 @@ class Acks:
         self._before = 0
 
     def open(self) -> None:
-        """Read the ledger of the checkpoint, and give the news that a run before this one has left. Raises CheckpointError where a
-        spout has forgotten what the checkpoint has not read.
+        """Read the ledger of the checkpoint, and notify the spouts of outcomes that an earlier run has left.
+
+        Raises CheckpointError if a spout has deleted rows that the checkpoint has not read.
         """
         with self._lock:
             last = definition.last_batch(self._spark, self._checkpoint)
@@ -198,7 +199,7 @@ class Acks:
             failpoints.hit("after_ledger", batch)
 
     def settle(self) -> None:
-        """Notify the spouts of what is committed by now. Cost: nothing without news, else a look-up in Spark's log of commits."""
+        """Notify the spouts of all committed outcomes. Cost: nothing without outcomes, else a look-up in Spark's log of commits."""
         with self._lock:
             waiting = self._ledger.next_outcome
             if waiting is not None and (self._home / "commits").exists(str(waiting)):
@@ -230,16 +231,16 @@ class Acks:
                     found[source] = bounds
         return found
 
-    # -- news ------------------------------------------------------------------------------------------------------------
+    # -- notifications ---------------------------------------------------------------------------------------------------
 
     def _notify_now(self, upto: int) -> None:
-        """Notify the spouts, and write that down: it may be long until the next batch does."""
+        """Notify the spouts, and store that in a file of its own, because the next batch may come much later."""
         if self._ledger.outcomes(upto):
             self._notify(upto)
             self._log.told(upto)
 
     def _notify(self, upto: int) -> None:
-        """Notify the spouts of all news of batches up to a committed one, oldest first."""
+        """Notify the spouts of all outcomes of batches up to a committed one, oldest first."""
         news = self._ledger.outcomes(upto)
         for batch in sorted({each.batch for each in news}):
             failpoints.hit("before_ack", batch)

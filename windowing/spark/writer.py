@@ -98,7 +98,7 @@ class SinkStreams:
         return F.sum(F.when(self._is_of(stream), F.col("value"))).alias(f"_count{list(self._streams).index(stream)}")
 
     def counted(self, counts: Any, stream: str) -> int:
-        """Return what the aggregate of `count` has found."""
+        """Return the result of the aggregate of `count`."""
         return int(counts[f"_count{list(self._streams).index(stream)}"] or 0)
 
     def late(self) -> Column:
@@ -111,11 +111,11 @@ class SinkStreams:
         """Return the aggregate of the packed bytes of the largest task."""
         return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
 
-    def found_in(self, told: Iterable[Row]) -> dict[str, int]:
+    def found_in(self, rows: Iterable[Row]) -> dict[str, int]:
         """Return the results of the aggregates of `count` and `late` for exchange rows."""
         sinks = Counter[str]()
         late = 0
-        for row in told:
+        for row in rows:
             if row["kind"] == "out":
                 sinks[row["stream"]] += row["value"]
             elif row["kind"] == "metric" and (
@@ -186,17 +186,17 @@ class BatchWriter:
         """Called with the number of a batch before it is evaluated; set when the query starts."""
         self._partitions = 0
         self._asked: list[Column] = []
-        """What a job of its own counts, made in the first batch."""
+        """The aggregates of the counting job, created in the first batch."""
         self.components = ""
-        """What a job that evaluates a batch is called after."""
+        """The components, for the description of the job that evaluates a batch."""
 
     def attach(self, partitions: int) -> list[Column]:
-        """Take note of how many partitions a batch has; return what has to be observed in a batch."""
+        """Store the number of partitions of a batch; return the columns to observe in a batch."""
         self._partitions = partitions
         return [] if self._counts_in_job else [*self._counting(), self._streams.largest().alias("_largest")]
 
     def begin(self, spark: SparkSession) -> None:
-        """Take note of whose query a run writes for, before it starts."""
+        """Store the session of a run before the query starts."""
         self.spark, self._last = spark, LastExecution(spark)
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
@@ -222,14 +222,14 @@ class BatchWriter:
             self.failure, self.failed_batch = error, batch_id
             if is_sendable(error):
                 raise
-            # Py4J has no way to say anything else, and the JVM would wait for an answer for ever.
+            # Py4J can send no other error, and the JVM would wait for an answer forever.
             raise WorkerError(describe_error(error)) from None
         finally:
             self.calling = None
             ended.set()
 
     def _describe(self, batch_id: int, what: str) -> None:
-        """Say in Spark's UI what the next jobs of this thread do; Spark says so anew for each batch."""
+        """Set the description of the next jobs of this thread in Spark's UI; Spark resets it for each batch."""
         if self.spark is not None:
             self.spark.sparkContext.setJobDescription(f"{self.name}, batch {batch_id}: {what}")
 
@@ -243,7 +243,9 @@ class BatchWriter:
 
     @property
     def _counts_in_job(self) -> bool:
-        """Whether a job of its own counts: acks are a list, which cannot be observed; Trident evaluates more than the query."""
+        """Whether rows are counted by a job of its own: acks are a list, which cannot be observed; Trident evaluates more than the
+        query.
+        """
         return self.acks is not None or self._commits is not None
 
     @property
@@ -254,7 +256,7 @@ class BatchWriter:
         return kind in _IN_ONE_JOB and (kind is NoopSink or self._partitions <= _FEW_FILES)
 
     def _write_at_once(self, output: DataFrame, batch_id: int) -> None:
-        """Have the only sink's job evaluate the batch. What it has written of a batch that turns out to have no rows is removed."""
+        """Let the only sink's job evaluate the batch. The output of a batch that has no rows is removed."""
         ((stream, sink),) = self.sinks.items()
         try:
             with self._limit.of_batch(output.sparkSession):
@@ -262,7 +264,7 @@ class BatchWriter:
         except SinkError as error:
             problem = error.__cause__
             if problem is not None and isinstance(sink, FileSink) and failed_in_task(problem, sink.path):
-                raise problem from None  # what was evaluated has failed, not the writing
+                raise problem from None  # the evaluation has failed, not the write
             raise
         counts = self._counted()
         if not self._streams.counted(counts, stream) and hasattr(sink, "skip"):
@@ -292,13 +294,13 @@ class BatchWriter:
         return counts
 
     def _counted(self) -> Any:
-        """Return what was observed in the batch that was evaluated just now."""
+        """Return the observation of the batch that was just evaluated."""
         counts = self._last.observed()
         self._limit.took(counts["_largest"])
         return counts
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
-        """Write the streams; `counts` are how many rows each has, what is late and what is said of acks."""
+        """Write the streams. counts: the number of rows of each stream, the late tuples, and the acks."""
         for stream, sink in self.sinks.items():
             count = self._streams.counted(counts, stream)
             try:
@@ -325,7 +327,7 @@ class BatchWriter:
             self._warn(counts["_late"])
 
     def _warn(self, late: int) -> None:
-        """Say, at most once a minute, that tuples went to the side and nothing keeps them."""
+        """Log, at most once a minute, that late tuples are dropped because they have no reader and no sink."""
         self._unlogged += late
         if time.monotonic() - self._logged_at < _LOG_EVERY_S:
             return
