@@ -1,8 +1,7 @@
 """Seeded events, the same for every contender: keys, timestamps and values, as columns, as rows, and in batches.
 
 One event every `step_ms`; with disorder the events arrive in the order of timestamp + random 0..disorder_ms. Values are whole
-numbers
-as floats, so that sums are exact in any order.
+numbers as floats, so that sums are exact in any order.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Only the last `MEASURED` events are measured; the windows are filled before, outside the measured time. If work comes in blocks
 (aggregates are merged once per length), a whole block of events is measured. Each point of a curve is a contender, so the points of
-a
-curve run alternately; the ratio is to the first point.
+a curve run alternately; the ratio is to the first point.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The suite `memory`: bytes per buffered event in addition to the tuple itself, traced by tracemalloc.
 
 The events exist before tracing begins, so only the window's own memory is traced. Columns are measured in total, with the values
-and
-with Arrow's memory.
+and with Arrow's memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The suite `persistent`: a window with 50,000 tuples in memory and the rest in pages on disk, against a window in memory.
 
 The window is filled, every other tuple out of order, then advanced by a fifth three times. At every slide the new and expired
-tuples
-are read, each full window is read whole, and a checkpoint is written. Each run is a process of its own, and its maximum resident
-set
-is measured (`ru_maxrss`).
+tuples are read, each full window is read whole, and a checkpoint is written. Each run is a process of its own, and its maximum
+resident set is measured (`ru_maxrss`).
 """
 
 from __future__ import annotations

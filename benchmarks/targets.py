@@ -1,8 +1,7 @@
 """The targets, each with the result of the last runs.
 
 A target selects numbers by label ("shape 1": 1.4) and compares each with a limit. Without a run the number is None, and the target
-is
-"not measured", never "met".
+is "not measured", never "met".
 """
 
 from __future__ import annotations

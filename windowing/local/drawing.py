@@ -1,10 +1,8 @@
 """to_svg(), to_png(): a topology as an image, drawn by matplotlib (extra `draw`; no other program is needed).
 
 The boxes and arrows are those of `Topology.to_mermaid`. Layout: one column for each distance from the spouts, data flows to the
-right.
-Within a column a component is near its inputs, an arrow that passes a column has a position of its own there, and arrows between
-the
-same two boxes are drawn side by side. The same plan gives the same SVG, byte for byte.
+right. Within a column a component is near its inputs, an arrow that passes a column has a position of its own there, and arrows
+between the same two boxes are drawn side by side. The same plan gives the same SVG, byte for byte.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
 
 The run is that of `run_local`, with two changes that do not affect the windows: all tuples are kept, while `aggregate=` alone would
 keep partial results, and no tuple is stored in pages on disk. Each row of a flat list is a micro-batch of its own, so its lateness
-is
-decided by the watermark of all rows before it; rows in lists are micro-batches as given.
+is decided by the watermark of all rows before it; rows in lists are micro-batches as given.
 
 Laws
 - The events are in the order in which they happened, and are plain data; a tuple is identified by its number in order of arrival.

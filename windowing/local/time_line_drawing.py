@@ -7,8 +7,7 @@
 
 Time runs to the right, the order of the events downwards: one row for each micro-batch of tuples and each window, so that nothing
 overlaps. A gap without a tuple or a window end that is longer than ten median gaps is shortened and marked. Text from data is
-escaped:
-unprintable characters are written as in Python.
+escaped: unprintable characters are written as in Python.
 """
 
 from __future__ import annotations

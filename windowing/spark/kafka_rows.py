@@ -11,9 +11,8 @@ Both are imported on first use, because they need confluent-kafka. The guarantee
 
 `order_by=["kafka_partition", "kafka_offset"]` makes a replayed batch equal row by row. `source="kafka_partition"` of a window gives
 each partition its own watermark; with `idle_timeout=` a silent partition does not hold the watermark back. A partition that is
-added
-is read from its beginning. Messages that retention removed before they were read end the query with a SourceError that names their
-offsets (`failOnDataLoss`), or are logged and counted; they are never skipped silently.
+added is read from its beginning. Messages that retention removed before they were read end the query with a SourceError that names
+their offsets (`failOnDataLoss`), or are logged and counted; they are never skipped silently.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
 
 It is used for steps right behind a source that compute a count, sum, minimum or maximum of whole numbers (a sum of doubles too),
 without a key or by keys of text, whole numbers and booleans. All other steps process rows. So does a batch with a null in a key,
-with
-a value that Python cannot hold, or with a sum that could exceed 64 bits: `add` then returns False and changes nothing.
+with a value that Python cannot hold, or with a sum that could exceed 64 bits: `add` then returns False and changes nothing.
 
 Law: after a batch the slot holds exactly the values, in the same order, that `AggregateProcessor.execute` computes for the same
 tuples; the tests use it as the model. So consecutive batches may use either path, and a repeated attempt gives the same rows.

@@ -8,8 +8,7 @@ committed.
 
 An attempt is claimed before it begins, so that a superseded process is refused. Batch 5 is txid 6: `6:1` is its second attempt, and
 after a crash another process claims the next attempt. Each store of states numbers its attempts itself. The number of the last
-state
-is used; the others are claimed first, so that it is at least theirs.
+state is used; the others are claimed first, so that it is at least theirs.
 
 An attempt is one job. A shuffle (==>) delivers no row before everything in front of it has been evaluated. With the rows, each task
 that writes a state receives which tasks have worked, and whether one has failed (trident_stages.py).

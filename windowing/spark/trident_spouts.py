@@ -10,8 +10,7 @@ opaque spout knows the content of a batch only after emitting it. A spout number
 are not the txids.
 
 Laws: within a run a batch is emitted once, however often Spark plans it; rows and stored metadata come from the same emission;
-after
-a restart a batch that was not committed is emitted again, as the next attempt.
+after a restart a batch that was not committed is emitted again, as the next attempt.
 
 All rows of such a spout pass through that one process. For large inputs use a DataFrame or a PartitionedSpout.
 """

@@ -15,13 +15,11 @@ The stream name of an exchange row is the number of its exchange. Beside the kin
     done      -           task        the task has worked
 
 `failed` and `done` also go to every later task that writes a state. A whole attempt is one Spark job, and its shuffles deliver no
-row
-before everything in front of them has been evaluated, so these rows state the result of all earlier tasks.
+row before everything in front of them has been evaluated, so these rows state the result of all earlier tasks.
 
 Laws: a task processes its rows in the order of (exchange, upstream, sequence), so its output does not depend on the order of the
 shuffle: it is a function of (rows, batch, stored windows, states) alone. Every task works once in an attempt, also without tuples.
-A
-task writes its states only after every earlier task has worked, and none has failed.
+A task writes its states only after every earlier task has worked, and none has failed.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ duplicate keys.
 Laws: an unreadable value that is never read has no effect, and is output unchanged. Fields that are read before a tuple enters a
 window (its timestamp, key, source, the fields of `aggregate=`) are checked in columns (`unreadable_in`), and an unreadable value
 makes the row invalid. A row whose unreadable value a bolt reads in a window is invalid too. Cost without unreadable values: only
-the
-check of these columns (dates and timestamps: minimum and maximum; text: one pass over its bytes).
+the check of these columns (dates and timestamps: minimum and maximum; text: one pass over its bytes).
 """
 
 from __future__ import annotations

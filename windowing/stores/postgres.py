@@ -8,8 +8,7 @@ the rows only if the fence was the expected one. It is its own transaction, dura
 switched on if it is off). Table names are checked identifiers, all values are bound.
 
 No call waits longer than the patience: lock, statement and idle timeouts are set in the server. If a server is stopped or the
-network
-is silent, the client stops waiting for the answer at the same limit.
+network is silent, the client stops waiting for the answer at the same limit.
 
 Cost: one round trip for a read, one for a commit, whatever the number of keys. Undoing an attempt scans the partition, in retries
 only.

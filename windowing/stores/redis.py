@@ -9,9 +9,8 @@ roll back a script that fails, so a commit first checks the rights of its user (
 in one slot of a cluster.
 
 The durability of a commit depends on the server's settings. With `appendonly yes` and `appendfsync always` it is on the disk when
-the
-server answers; with `everysec` a crash of the machine silently loses up to about a second of commits, including the fence. Evicted
-rows are detected by their number: a server for states must not evict (`maxmemory-policy noeviction`).
+the server answers; with `everysec` a crash of the machine silently loses up to about a second of commits, including the fence.
+Evicted rows are detected by their number: a server for states must not evict (`maxmemory-policy noeviction`).
 
 Cost: one round trip for a read, one for a commit; undoing an attempt reads only the rows it wrote.
 """

@@ -6,10 +6,8 @@
     counts          a view on them:  origin = 'JFK', flights = 14
 
 All columns but the last are those of the key, in the order of `group_by`; the last is the value. A value that does not fit its
-column
-raises TypeError before anything of the batch is stored, so no reader can see one. The view shows committed values; readers are
-never
-blocked, and a statement reads one snapshot. Each partition of a state commits separately.
+column raises TypeError before anything of the batch is stored, so no reader can see one. The view shows committed values; readers
+are never blocked, and a statement reads one snapshot. Each partition of a state commits separately.
 
     kind                            PostgreSQL           SQLite
     string                          text                 text (without NUL)

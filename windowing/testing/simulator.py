@@ -8,8 +8,8 @@
     python -m windowing.testing.simulator --start 4711 --seeds 1    replays one seed: the same run
 
 Laws: equal seeds give equal runs (`ScenarioResult.digest()`). Faults stop after some virtual time, and every batch must then
-finish.
-The invariants are in `simulation/checks.py`. A failing seed is shrunk to a scenario with fewer kinds of faults, rows and tasks.
+finish. The invariants are in `simulation/checks.py`. A failing seed is shrunk to a scenario with fewer kinds of faults, rows and
+tasks.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@
     Strand    a thread in which a handler runs while the world waits, or is suspended while the world continues
 
 Laws: the driver is used unchanged: tasks are created by TridentTasks, and opened, stepped and ticked as in its loop. Only one of
-the
-strands and the world runs at a time.
+the strands and the world runs at a time.
 
 The driver relies on these facts in one process, so the world never violates them: the master calls a spout's coordinator directly;
 the acker and the master die together; if the begin or the end of a tree is lost, the master dies too.

@@ -7,8 +7,7 @@
 
 Laws: no code here reads a real clock, and every random choice comes from the scenario's seed: equal scenarios give equal traces. A
 message is delivered to one life of a task; its copies go to the same life, or are lost. Messages from one life to one task arrive
-in
-order unless a fault delays them. All other faults of a network are possible.
+in order unless a fault delays them. All other faults of a network are possible.
 """
 
 from __future__ import annotations
