@@ -1,7 +1,7 @@
 """Clocks: the time source of a driver in one process. Machines never read a clock; the driver passes the time in.
 
     SystemClock     the system's clock at the first reading, continued by the monotonic clock
-    VirtualClock    stands still until a test, or a person at the prompt, moves it
+    VirtualClock    changes only when a test, or a user at the prompt, sets it
 
 Laws
 - A driver measures deadlines, delays, timeouts, ticks and ends of windows with one of these clocks, and sleeps by the monotonic
@@ -65,7 +65,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that stands still until it is moved: for tests and for trying a window out.
+    """A clock that changes only when it is set: for tests and for trying a window out.
 
     >>> clock = VirtualClock(1_000)
     >>> clock.advance(Duration(ms=500))
@@ -98,7 +98,7 @@ class VirtualClock:
 
 
 def clock_of(clock: Any) -> Clock:
-    """Return the clock that a driver is given, the system's where it is None. Raises ConfigError for what is no clock."""
+    """Return the clock of a driver, the system's for None. Raises ConfigError for an object that is not a clock."""
     if clock is None:
         return SystemClock()
     if isinstance(clock, type) or not callable(getattr(clock, "now_ms", None)):

@@ -250,7 +250,7 @@ def continued(spark: SparkSession, checkpoint: str) -> tuple[str, int]:
 
 
 def continue_from(spark: SparkSession, old: str, new: str) -> None:
-    """Record in a new checkpoint, whose batch 0 stands for all batches of an old one, the id under which its query reads queues."""
+    """Record in a new checkpoint the id under which its query reads queues; its batch 0 represents all batches of the old one."""
     reader, before = continued(spark, old)
     facts = {"format": 1, "reader": reader, "batches": str(before + (last_batch(spark, old) or 0))}
     (Folder(spark, new) / "windowing").write(_CONTINUES_FILE, json.dumps(facts).encode())
@@ -421,5 +421,5 @@ def _intact(home: Folder, name: str, files: list[str], crc: Any) -> bool:
         found = crc()
         found.update(bytearray(content))
         return bool(wanted["algorithm"] != "CRC32C" or (found.getValue() ^ wanted["value"]) & 0xFFFFFFFF == 0)
-    except Exception:  # a file that cannot even be read, and whatever the JVM says about that
+    except Exception:  # the file cannot be read; the JVM raises many classes
         return False

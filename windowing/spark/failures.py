@@ -66,7 +66,7 @@ _DAMAGE = re.compile(
 )
 _UNREADABLE = re.compile(
     r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
-    r"|STDS_FAILED_TO_READ_OPERATOR_METADATA"  # what Spark 4.1 says of a folder that is gone
+    r"|STDS_FAILED_TO_READ_OPERATOR_METADATA"  # of Spark 4.1, for a missing folder
 )
 _SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
@@ -142,7 +142,7 @@ def marked() -> Iterator[None]:
     try:
         yield
     except WindowingError as error:
-        raise WorkerError(_encoded(error)) from (error if is_sendable(error) else None)  # Spark tells of causes too
+        raise WorkerError(_encoded(error)) from (error if is_sendable(error) else None)  # Spark prints causes too
     except BaseException as error:
         found = _carried(error)
         if found is None:

@@ -310,7 +310,7 @@ def java_causes(problem: BaseException) -> list[str]:
         try:
             found.append(str(raised.toString()))
             raised = raised.getCause()
-        except Exception:  # the JVM is gone: what it said so far is all there is
+        except Exception:  # the JVM is gone: return the messages so far
             break
     return found
 

@@ -97,7 +97,7 @@ def exchange_metric_columns() -> list[Column]:
     """Return the aggregates of a BatchMetrics over the exchange rows of a topology, summed over its bolts."""
 
     def value(name: str) -> str:
-        # A bolt without windows has no late tuples; what it left out as unreadable counts as what windows left out does.
+        # A bolt without windows has no late tuples; its unreadable tuples count as late, as those of windows do.
         names = "'late', 'invalid'" if name == "late" else f"'{name}'"
         return f"CASE WHEN kind = 'metric' AND source IN ({names}) THEN value END"
 

@@ -127,7 +127,7 @@ class SkippedOffsets:
                 start, end = starts.get(str(partition)), ends[number].get(topic, {}).get(str(partition))
                 if start is None or end is None:
                     continue
-                if end < start:  # another topic of this name: Spark goes on at its end
+                if end < start:  # another topic of this name: Spark continues at its end
                     gone, begins, why = (
                         end - first,
                         first,

@@ -192,7 +192,7 @@ def fitted_column(column: Any, declared: pa.DataType) -> Any:
     try:
         column.validate(full=True)
         return column.cast(declared)
-    except pa.ArrowInvalid:  # a whole number that is too large, a text that is none
+    except pa.ArrowInvalid:  # a number that is too large, a text that is not UTF-8
         return None
 
 

@@ -354,7 +354,7 @@ class WindowedQuery:
                 home = Folder(self._spec.spark, self._spec.checkpoint) / "windowing"
                 home.write(METRICS_FILE, json.dumps({**found.plain(), "drawing": self._drawing}).encode())
                 self._noted_batch = found.batch
-        except Exception as problem:  # nobody's rows depend on it
+        except Exception as problem:  # no output depends on this file
             _log.info("the numbers of query %s could not be kept: %s", self._query.id, describe_error(problem))
 
     @cached_property

@@ -306,7 +306,7 @@ def require_readable_zone(spark: SparkSession) -> None:
 
 
 def require_spark(since: str, what: str, instead: str = "") -> None:
-    """Raise SessionError where this PySpark is older than the version from which on `what` works; `instead` is the other way out.
+    """Raise SessionError if this PySpark is older than `since`, the first version with `what`. instead: an alternative to name.
 
     >>> require_spark("4.1", "this library")
     >>> require_spark("99.0", "spout 'numbers'")  # doctest: +ELLIPSIS
@@ -321,12 +321,12 @@ def require_spark(since: str, what: str, instead: str = "") -> None:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version, whatever follows them."""
+    """Return the first two numbers of a version."""
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
 def require_classic(spark: SparkSession) -> None:
-    """Raise SessionError for what is no session, is one of Spark Connect, was stopped, or is of a PySpark before 4.1.
+    """Raise SessionError unless this is an open classic session of PySpark 4.1 or later.
 
     >>> require_classic(None)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -344,7 +344,7 @@ def require_classic(spark: SparkSession) -> None:
 
 
 def _require_open(spark: SparkSession) -> None:
-    """Raise SessionError for what is no session, classic or of Spark Connect, was stopped, or is of a PySpark before 4.1."""
+    """Raise SessionError unless this is an open session of PySpark 4.1 or later, classic or of Spark Connect."""
     if not is_connect(spark):
         require_classic(spark)
         return
@@ -354,16 +354,16 @@ def _require_open(spark: SparkSession) -> None:
 
 
 def _wrong_here(spark: SparkSession) -> list[str]:
-    """Return what is wrong on the driver, by the table; whose Python a server of Spark Connect starts, only a worker can tell."""
+    """Return the problems on the driver, by the table. With Spark Connect the workers' Python can be checked only in a worker."""
     python = None if is_connect(spark) else _wrong_python(spark)
     return [problem for problem in (*map(partial(_wrong, spark), REQUIRED), python) if problem is not None]
 
 
 def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
-    """Return what is wrong with a setting; one that nobody has set is what this Spark takes for it."""
+    """Return the problem of a setting, None without one; a setting that is not set has Spark's default."""
     try:
         given = spark.conf.get(rule.name)
-    except Exception:  # not set, and Spark's configuration knows no default of it; py4j has no types
+    except Exception:  # not set, and without a default in Spark; py4j has no types
         given = None
     if given is not None and rule.holds(given):
         return None
@@ -374,10 +374,10 @@ def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
 
 
 def _require_packages() -> None:
-    """Refuse packages with which PySpark's state protocol cannot be imported: workers would die of it, and not say why."""
+    """Raise SessionError if PySpark's state protocol cannot be imported: workers would die without a reason."""
     try:
         import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
-    except Exception as problem:  # protobuf's VersionError is no ImportError
+    except Exception as problem:  # protobuf's VersionError is not an ImportError
         raise SessionError(
             f"PySpark cannot load the protocol of its state server ({describe_error(problem)}); install what this library needs: "
             'pip install --upgrade "windowing[spark]"'
@@ -385,9 +385,7 @@ def _require_packages() -> None:
 
 
 def _wrong_python(spark: SparkSession) -> str | None:
-    """Refuse workers that would start whatever `python3` is on the PATH: they lack this library and die of an
-    ImportError.
-    """
+    """Return the problem of the workers' Python, None without one: another `python3` of the PATH may lack this library."""
     context = spark.sparkContext
     named = str(spark.conf.get(_PYTHON, None) or getattr(context, "pythonExec", "python3"))
     if named == sys.executable:
@@ -409,7 +407,9 @@ def _wrong_python(spark: SparkSession) -> str | None:
 
 
 def _same_prefix(executable: str) -> bool:
-    """A virtual environment's python is a link to the system's: it is the same one only in the same folder."""
+    """Return whether an executable is in the folder of this Python: the python of every virtual environment links
+    to the system's.
+    """
     return os.path.realpath(os.path.dirname(executable)) == os.path.realpath(os.path.dirname(sys.executable))
 
 
@@ -421,11 +421,11 @@ def _cores(cores: int | str) -> int:
     return int(cores)
 
 
-# -- what was given ---------------------------------------------------------------------------------------------------------------
+# -- given settings ---------------------------------------------------------------------------------------------------------------
 
 
 def given_settings() -> dict[str, str]:
-    """Return the settings that stand: of the context that runs, of the JVM that spark-submit has started, or of those to come."""
+    """Return the settings of the running context, of the JVM that spark-submit has started, or those that a new JVM will get."""
     running: Any = getattr(SparkContext, "_active_spark_context", None)
     if running is not None:
         return dict(running.getConf().getAll())
@@ -435,7 +435,7 @@ def given_settings() -> dict[str, str]:
         system = cast(Any, SparkContext)._jvm.System
         named = system.getenv("MASTER") is not None or _names_master(str(system.getProperty("sun.java.command")))
         if submitted.get(_MASTER) == "local[*]" and not named:
-            del submitted[_MASTER]  # spark-submit takes it where nobody gave one
+            del submitted[_MASTER]  # spark-submit's default
         return submitted
     return _of_file() | _of_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
 
@@ -448,14 +448,13 @@ def _names_master(command: str) -> bool:
     >>> _names_master("org.apache.spark.deploy.SparkSubmit --name x job.py --master local[*]")
     False
     """
-    options = _of_words(
-        command.partition(".py")[0].split()
-    )  # the launcher puts settings first; behind the job are its arguments
+    # The launcher puts settings first; the arguments of the job follow its name.
+    options = _of_words(command.partition(".py")[0].split())
     return _MASTER in options | _of_file(options.get(_FILE))
 
 
 def _of_file(named: str | None = None) -> dict[str, str]:
-    """Return what the file of settings says, spark-defaults.conf where none was named."""
+    """Return the settings of a file, by default those of spark-defaults.conf."""
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     file = Path(named or Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf") / "spark-defaults.conf")
     lines = file.read_text().splitlines() if file.is_file() else []
@@ -489,16 +488,17 @@ def _of_words(words: Sequence[str]) -> dict[str, str]:
 
 _PACKAGES = ("pyspark", "pyarrow", "pandas", "protobuf", "windowing", "sortedcontainers", "xxhash")
 _LOCALLY = ("pyspark", "pyarrow", "protobuf", "windowing")
-"""Packages that have to be of the same version where rows and states cross from one process to the other."""
+"""Packages that must have the same version in all processes that exchange rows and states."""
 
 
 def _share_modules(spark: SparkSession) -> None:
-    """Tell Spark's Python processes on the driver where this one finds its modules.
+    """Give Spark's Python processes on the driver the module path of this process.
 
-    Spark starts one of them there for each query, which knows neither --py-files nor addPyFile, and where all runs on one machine
-    the workers too. A folder that an executor does not have does no harm there.
+    Spark starts one of them there for each query, which does not use --py-files and addPyFile; with a local master the workers run
+    there too. A folder that an executor does not have has no effect there.
 
-    And let all stages share workers: Spark has them for each set of variables apart, and sets one more for all but stateful stages.
+    SPARK_SIMPLIFIED_TRACEBACK is set here, so that all stages share workers: Spark has separate workers for each set of environment
+    variables, and sets this one for all stages but stateful ones.
     """
     context: Any = spark.sparkContext
     root, paths = SparkFiles.getRootDirectory(), sysconfig.get_paths()
@@ -523,7 +523,10 @@ def _share_modules(spark: SparkSession) -> None:
 
 
 def _probe(packages: Sequence[str], bolts: Sequence[tuple[str, bytes]]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return what a Python worker has, and which bolts it cannot load, and why. It is sent by value: the library may be missing."""
+    """Return the packages of a Python worker, and the bolts that it cannot load, with the reason.
+
+    It is sent by value, because the library may be missing there.
+    """
     import sys
     from importlib import import_module
     from importlib.metadata import version
@@ -549,11 +552,11 @@ def _probe(packages: Sequence[str], bolts: Sequence[tuple[str, bytes]]) -> tuple
 
 
 def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
-    """Return what is wrong in a worker of an executor, compared with this process."""
+    """Return the problems in a worker of an executor, compared with this process."""
     if not is_connect(spark):
         _share_modules(spark)
     probe = FunctionType(_probe.__code__, {"__builtins__": builtins}, "probe")
-    probe.__module__ = "__main__"  # so that it travels by value
+    probe.__module__ = "__main__"  # so that it is pickled by value
     serializer: Any = cast(Any, CloudPickleSerializer)()
     sent = [
         (str(getattr(bolt, "name", None) or getattr(bolt, "__name__", bolt)), serializer.dumps(bolt)) for bolt in bolts
@@ -580,7 +583,7 @@ _OTHER_PYTHON = (
 
 
 def other_python(said: str) -> str | None:
-    """Return what Spark says of a Python worker that is of another version, has other packages, or does not start at all.
+    """Return Spark's message about a Python worker that has another version or other packages, or does not start.
 
     >>> other_python("Caused by: java.io.IOException: Cannot run program \\"/opt/python\\": error=2\\n at java.lang")
     'Cannot run program "/opt/python": error=2'

@@ -191,7 +191,7 @@ _ENDING_S = 5.0
 _LOOK_EVERY_S = 0.1
 
 _lock = threading.Lock()
-_taken: dict[str, Taken] = {}  # by the whole path of the checkpoint; whoever has set its event has left
+_taken: dict[str, Taken] = {}  # by the full path of the checkpoint; a set event means that it is released
 
 
 class Taken(threading.Event):
@@ -224,10 +224,10 @@ if hasattr(os, "register_at_fork"):  # Windows has none
 
 
 def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
-    """Take a checkpoint for a query; it is free again when what is returned is set, or when this process is gone.
+    """Take a checkpoint for a query; it is released when the returned event is set, or when this process ends.
 
-    A query that is about to end is given some seconds. Raises CheckpointError where another one goes on. On a local disk the
-    directory is made, unless that is not wanted, and locked against other processes where it is there. Cost: a look-up.
+    A query that is about to end is waited for some seconds. Raises CheckpointError if another query uses the checkpoint. On a local
+    disk the directory is created, unless `make` is False, and locked against other processes if it exists. Cost: a look-up.
     """
     folder = Folder(spark, checkpoint)
     until = time.monotonic() + _ENDING_S
@@ -252,9 +252,9 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
 
 
 def _locked(folder: Folder, make: bool) -> int | None:
-    """Return the descriptor of a local directory that this process has locked, None where there are no locks.
+    """Lock a local directory and return the descriptor of the lock, None if the directory cannot be locked.
 
-    The system takes the lock from a process that is gone, however it went. Raises BlockingIOError while somebody else has it.
+    The operating system releases the lock when a process ends, also by a kill. Raises BlockingIOError while another process has it.
     """
     if not folder.is_local or os.name != "posix":
         return None

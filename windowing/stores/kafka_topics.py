@@ -396,9 +396,8 @@ class SourceTopic(KafkaTopic):
             ):  # control records of transactions may follow the last message
                 after = max(after, message.offset())
                 at_end = True
-            elif (
-                error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
-            ):  # no group is used; the client asks for it anyway
+            # No group is used, but the client requests it anyway.
+            elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise KafkaException(error)
         if after == start:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
