@@ -109,7 +109,7 @@ def real(stream: Stream, step: tuple[Any, ...], topology: TridentTopology, hint:
     elif name == "group":
         made = stream.group_by("k").aggregate("n", AGGREGATORS[how[0]][0], "n long")
     elif name == "partition_group":
-        made = stream.group_by("k").partition_aggregate("n", AGGREGATORS[how[0]][0], "n long")
+        made = stream.group_by("k").partition_aggregate("n", AGGREGATORS[how[0]][0], "n long").to_stream()
     elif name == "chain":
         chain = stream.group_by("k").chained_agg().aggregate(None, b.Count(), "c long")
         chain.aggregate("n", AGGREGATORS[how[0]][0], "s long")

@@ -298,8 +298,26 @@ def test_an_aggregator_may_emit_rows_as_it_goes() -> None:
 def test_partition_aggregate_has_a_row_for_each_partition() -> None:
     rows = [("a", 1), ("b", 2), ("a", 4)]
     assert out(lambda s: s.partition_aggregate("n", b.Sum(), "x long"), rows) == [(2,), (5,)]
-    assert out(lambda s: s.group_by("word").partition_aggregate("n", b.Sum(), "x long"), rows) == [("a", 5), ("b", 2)]
+    grouped = out(lambda s: s.group_by("word").partition_aggregate("n", b.Sum(), "x long").to_stream(), rows)
+    assert grouped == [("a", 5), ("b", 2)]
     assert out(lambda s: s.partition_aggregate("n", b.Sum(), "x long"), []) == [(0,), (0,)]
+
+
+def test_an_aggregate_of_the_partitions_of_groups_keeps_the_groups() -> None:
+    rows = [("a", 1), ("b", 2), ("b", 4), ("a", 3)]
+    found = out(
+        lambda s: (
+            s.group_by("word")
+            .partition_aggregate("n", Together(), "x string")
+            .each("x", lambda x: (len(x),), "size long")
+            .partition_aggregate(None, b.Count(), "rows long")
+            .aggregate("rows", b.Sum(), "rows long")
+        ),
+        rows,
+    )
+    assert found == [("a", 2), ("b", 2)], "a row for each group; one for the whole batch if the groups were lost"
+    with pytest.raises(AttributeError, match=r"'GroupedStream' has no 'sink'; write to_stream\(\)\.sink"):
+        run_of(lambda s: s.group_by("word").partition_aggregate("n", b.Sum(), "x long").sink("x"))
 
 
 def test_chained_aggregators_give_the_cross_product_of_what_they_emit() -> None:

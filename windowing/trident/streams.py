@@ -29,7 +29,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import StormNames
@@ -206,14 +206,6 @@ class AggregableStream(StormNames):
         raise NotImplementedError
 
     @_written
-    def partition_aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
-        """Aggregate each partition of a batch, or each group in a partition, without an exchange; every partition emits.
-
-        output: default is the fields of `inputs`.
-        """
-        return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
-
-    @_written
     def aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
         """Aggregate a whole batch; one partition emits, also for an empty batch. With groups: emit the fields of each group, then
         those of the aggregator. Combiners aggregate before the exchange.
@@ -342,6 +334,14 @@ class Stream(AggregableStream):
         """Begin a chain of aggregators over the same tuples; `.chain_end()` gives the stream of their results."""
         return ChainedAggregatorDeclarer(self, None)
 
+    @_written
+    def partition_aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
+        """Aggregate each partition of a batch, without an exchange; every partition emits.
+
+        output: default is the fields of `inputs`.
+        """
+        return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
+
     def min_by(self, field: str, key: Callable[[Any], Any] | None = None) -> Stream:
         """Keep the tuple with the smallest value of a field in each partition of a batch; `key` maps values for comparison."""
         return self.partition_aggregate(None, MinBy(field, key))
@@ -462,12 +462,29 @@ class GroupedStream(AggregableStream):
 
     __slots__ = ("_group", "_stream")
 
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        name: f"to_stream().{name}" for name in vars(Stream) if not name.startswith("_")
+    }
+
     def __init__(self, stream: Stream, group: tuple[Any, ...]) -> None:
         self._stream, self._group = stream, group
 
     def chained_agg(self) -> ChainedAggregatorDeclarer:
         """Begin a chain of aggregators over the same groups."""
         return ChainedAggregatorDeclarer(self._stream, self._group)
+
+    @_written
+    def partition_aggregate(
+        self, inputs: Names | None, aggregator: Any, output: _Output | None = None
+    ) -> GroupedStream:
+        """Aggregate each group in each partition of a batch, without an exchange; the groups stay the same, as in Storm.
+
+        output: default is the fields of `inputs`; the fields of the group come before them. `to_stream()` gives the stream of the
+        results without groups, as `chained_agg()` does.
+        """
+        return GroupedStream(
+            self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end(), self._group
+        )
 
     @_written
     def persistent_aggregate(self, state: Any, inputs: Names | None, aggregator: Any, output: _Output) -> TridentState:
