@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import timedelta
@@ -186,6 +187,25 @@ def test_a_query_stopped_from_outside_is_not_drained_and_the_next_start_reads_th
     assert not (tmp_path / "checkpoint/windowing/drained.json").exists()
     assert len(list((tmp_path / "checkpoint/commits").glob("[0-9]*"))) < 6
     assert run(threes, source.read(), drain=True).rows()[-1:] == [("d,e,f",)]
+
+
+def test_a_source_that_cannot_say_where_it_ends_is_read_as_a_single_batch_and_a_batch_begun_before_comes_first(
+    spark: SparkSession, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    source = rows.selectExpr("cast(value as string) k", "value ts", "0d v")
+    assert run(threes, source).query.progress[-1].batch_id == 0
+    time.sleep(1.1)  # rows come every second
+    second = run(threes, source)
+    assert (second.query.progress[-1].batch_id, second.rows() != []) == (1, True)
+    for file in (tmp_path / "checkpoint" / "commits").glob("*1*"):  # as after a kill
+        file.unlink()
+    time.sleep(1.1)
+    third = run(threes, source, drain=True)
+    made = [each.batch_id for each in third.query.progress]
+    assert made == [1, 2, 3], "the batch begun before, what is there now, the drain"
+    with pytest.raises(DrainedCheckpointError):
+        run(threes, source)
 
 
 def test_rows_that_come_behind_the_end_of_the_input_are_late_because_the_windows_are_closed(
@@ -459,8 +479,6 @@ def _lines(file: Path) -> list[str]:
 
 
 def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:
-    import time
-
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not come"

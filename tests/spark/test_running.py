@@ -28,6 +28,7 @@ class Query:
     id = "the query"
     recentProgress = ()  # noqa: N815
     lastProgress: Any = None  # noqa: N815
+    executor = "MultiBatchExecutor"
 
     def __init__(self, stop_fails: bool = False) -> None:
         self.stopped, self._stop_fails = 0, stop_fails
@@ -38,7 +39,8 @@ class Query:
 
     @property
     def _jsq(self) -> Any:
-        execution = SimpleNamespace(noNewData=lambda: self.found_no_more)
+        executor = SimpleNamespace(getClass=lambda: SimpleNamespace(getSimpleName=lambda: self.executor))
+        execution = SimpleNamespace(noNewData=lambda: self.found_no_more, triggerExecutor=lambda: executor)
         return SimpleNamespace(streamingQuery=lambda: execution)
 
     def stop(self) -> None:
@@ -245,6 +247,43 @@ def test_a_drain_that_was_stopped_before_its_batch_was_committed_is_not_marked(
     with pytest.raises(QueryStoppedError, match="while it drained; start it again"):
         plan.ended(monkeypatch, drain=True, finish=finish).await_end(10)
     assert "marked" not in plan.told
+
+
+class Single(Ended):
+    """A run that Spark made as one batch; begun_before: in an earlier run."""
+
+    executor = "SingleBatchExecutor"
+
+    def __init__(self, begun_before: bool = False) -> None:
+        super().__init__(found_no_more=False)
+        phases = {"addBatch": 3} if begun_before else {"addBatch": 3, "latestOffset": 1}
+        self.lastProgress = SimpleNamespace(batchId=4, durationMs=phases, timestamp="2026-01-01T00:00:00.000Z")
+
+
+def test_a_single_batch_that_is_committed_is_the_end_of_a_source_that_cannot_say_where_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = Bounded(Single(), Single())
+    assert plan.ended(monkeypatch, drain=True).await_end(10)
+    assert plan.told == ["drain", "marked"]
+    stopped = Bounded(Single(), commits=False)
+    with pytest.raises(QueryStoppedError, match="from outside before it had read all its input"):
+        stopped.ended(monkeypatch, drain=True).await_end(10)
+    assert stopped.told == []
+    before_any = Single()
+    before_any.lastProgress = None
+    with pytest.raises(QueryStoppedError, match="from outside before it had read all its input"):
+        Bounded(before_any).ended(monkeypatch, drain=False).await_end(10)
+
+
+def test_a_single_batch_that_an_earlier_run_has_begun_is_followed_by_one_of_what_is_there_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = Bounded(Single(begun_before=True), Single())
+    assert plan.ended(monkeypatch, drain=False).await_end(10)
+    assert not plan._runs, "both runs were waited for"
+    plan = Bounded(Single(begun_before=True), Ended(found_no_more=True))
+    assert plan.ended(monkeypatch, drain=False).await_end(10), "and nothing may be there now"
 
 
 class Unreached(Ended):

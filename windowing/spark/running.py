@@ -4,8 +4,9 @@ A drain is a second run of the same query with one more batch, made of control r
 refused from then on. If Spark ends a query because a Python worker did not connect in time (10 s, not configurable; a short lack of
 CPU is enough), the query runs again from its checkpoint, up to three times in a row without a batch.
 
-Law: the input has ended when Spark, in an availableNow run, found no more input in any source. A drain is done when its batch is
-committed. A stopped query alone proves neither, because it may have been stopped from outside.
+Law: the input has ended when Spark, in an availableNow run, found no more input in any source; or, if a source does not support
+this trigger, when the single batch that Spark makes of all available input is committed. A drain is done when its batch is
+committed. A stopped query alone proves none of this, because it may have been stopped from outside.
 """
 
 from __future__ import annotations
@@ -268,12 +269,26 @@ class WindowedQuery:
         self._wait()
         if self._stopping or "availableNow" not in self._spec.trigger:
             return False
-        if not _found_no_more(self._query):
+        if self._ran_once() and _repeated(self._query):
+            self._run_again()  # the one batch was begun before, and no source was asked for more
+            self._wait()
+            if self._stopping:
+                return False
+        if not (_found_no_more(self._query) or self._ran_once()):
             raise QueryStoppedError(
                 "the query was stopped from outside before it had read all its input; nothing was drained. "
                 + GO_ON.format(self._spec.checkpoint)
             )
         return self._drain
+
+    def _ran_once(self) -> bool:
+        """Return whether the run was one batch, because a source does not support Trigger.AvailableNow, and it is committed. Such a
+        batch has read everything that was there when it began.
+        """
+        progress = self._query.lastProgress
+        if progress is None or not _is_single_batch(self._query):
+            return False
+        return (Folder(self._spec.spark, self._spec.checkpoint) / "commits").exists(str(progress.batchId))
 
     def _make_drain(self) -> None:
         """Run the batch of the drain, and mark the checkpoint when it is committed. Rows that arrived after the end of the input
@@ -402,6 +417,19 @@ def _found_no_more(query: StreamingQuery) -> bool:
     """
     execution: Any = cast(Any, query)._jsq.streamingQuery()
     return bool(execution.noNewData())
+
+
+def _is_single_batch(query: StreamingQuery) -> bool:
+    """Return whether Spark ran a bounded run as a single batch. It does if a source does not support Trigger.AvailableNow."""
+    execution: Any = cast(Any, query)._jsq.streamingQuery()
+    executor = execution.triggerExecutor()
+    return executor is not None and executor.getClass().getSimpleName() == "SingleBatchExecutor"
+
+
+def _repeated(query: StreamingQuery) -> bool:
+    """Return whether the last batch was begun in an earlier run; no source is asked for its latest offset then."""
+    progress = query.lastProgress
+    return progress is not None and "latestOffset" not in progress.durationMs
 
 
 def _ms_of(timestamp: str) -> int:
