@@ -503,6 +503,11 @@ def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:
             {"column": "array(make_ym_interval(1))"},
             "column 'x' of input stream 'default' is array<interval year to month>",
         ),
+        (
+            {"column": "st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')"},
+            "which does not travel between Spark and Python; cast it to binary, or drop it: .withColumn('x', "
+            "F.expr('st_asbinary(`x`)'))",
+        ),
         ({"timestamp": lambda row: LOCK}, "bolt 'count' closes over what cannot be sent to Spark's workers"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,40 @@ def test_a_function_that_asks_is_told_whose_batch_it_is(spark: SparkSession) -> 
     shared = FunctionSink(lambda rows, batch_id: None)
     for stream in ("a", "b"):
         shared.claim(spark, OutputOwner("q", stream))
+
+
+class Late:
+    def later(self, rows: Any, batch_id: int) -> None: ...
+
+
+async def waiting(rows: Any, batch_id: int) -> None: ...
+
+
+def generating(rows: Any, batch_id: int) -> Any:
+    yield rows
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda: None, r"takes \(\): too many positional arguments"),
+        (lambda rows: None, r"takes \(rows\): too many positional arguments"),
+        (lambda rows, batch_id, table: None, r"missing a required argument: 'table'; give others a default"),
+        (lambda query_id, batch_id: None, r"multiple values for argument 'query_id'"),
+        (Late.later, r"missing a required argument: 'batch_id'"),
+        (waiting, r"is a coroutine \(async def\), whose body such a call does not run"),
+        (generating, r"is a generator \(it has a yield\), whose body such a call does not run"),
+    ],
+)
+def test_a_function_that_cannot_be_called_with_a_batch_is_no_sink(function: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FunctionSink(function)
+
+
+def test_a_function_with_defaults_or_bound_arguments_is_a_sink() -> None:
+    for function in (print, Late().later, lambda *all: None, partial(lambda table, rows, batch_id: None, "t")):
+        FunctionSink(function)
+    FunctionSink(lambda rows, batch_id, stream, limit=3: None)
 
 
 def test_a_function_is_a_sink_and_noop_evaluates_everything(spark: SparkSession) -> None:

@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import BoltError, ConfigError, DefinitionChangedError, DrainedCheckpointError, FailedException
 from windowing.schema.types import Schema
-from windowing.spark import MemorySink, ParquetSink, submit
+from windowing.spark import MemorySink, ParquetSink, submit, submit_trident, windowed
+from windowing.spark.settings import session_with
 from windowing.spark.spouts import arrow_schema_in_spark
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, spout, tumbling
 from windowing.topology.plan import Topology
+from windowing.trident.streams import TridentTopology
 from windowing.windows.measures import count, seconds
 
 WORDS = "word string, at long"
@@ -201,3 +204,59 @@ def test_the_arrow_types_are_those_of_spark(spark: SparkSession) -> None:
     parsed = StructType.fromDDL(schema.ddl)
     assert isinstance(parsed, StructType)
     assert arrow_schema(schema).types == arrow_schema_in_spark(parsed).types
+
+
+def doors(spark: SparkSession, folder: Path) -> dict[str, Callable[[DataFrame], Any]]:
+    """Return a start of a query over a DataFrame of words by each door."""
+    trident = TridentTopology("words")
+    trident.new_stream("words", InputSpout(WORDS)).sink("out")
+    checkpoint = str(folder / "checkpoint")
+    return {
+        "windowed": lambda rows: windowed(counting(), rows).start(MemorySink(), checkpoint),
+        "submit": lambda rows: submit(
+            counts(), spark, sources={"words": rows}, sinks={"count": MemorySink()}, checkpoint=checkpoint
+        ),
+        "submit_trident": lambda rows: submit_trident(
+            trident, spark, sources={"words": rows}, sinks={"out": MemorySink()}, checkpoint=checkpoint
+        ),
+    }
+
+
+REFUSED_PLANS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "aggregation": (
+        lambda rows: rows.groupBy("word").agg(F.max("at").alias("at")),
+        r"does not run on a stream whose rows are appended: .*aggregations without watermark.*withWatermark",
+    ),
+    "sort": (lambda rows: rows.orderBy("at"), r"whose rows are appended: Sorting is not supported.*do it in a bolt"),
+    "window": (
+        lambda rows: rows.withColumn("at", F.expr("sum(at) over (partition by word)")),
+        r"whose rows are appended: .*Window function is not supported",
+    ),
+    "two columns of one name": (lambda rows: rows.select("*", F.col("at").alias("AT")), r"at, AT; rename"),
+    "batch": (lambda rows: rows.sparkSession.createDataFrame([("cow", 1)], WORDS), r"read it with spark\.readStream"),
+    "nothing": (lambda rows: None, r"is a streaming DataFrame.*got None"),  # type: ignore[return-value, dict-item]
+}
+
+
+@pytest.mark.parametrize("plan", REFUSED_PLANS)
+@pytest.mark.parametrize("door", ["windowed", "submit", "submit_trident"])
+def test_a_source_that_spark_cannot_run_is_refused_before_anything_is_written(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path, door: str, plan: str
+) -> None:
+    made, said = REFUSED_PLANS[plan]
+    source = made(feed(WORDS).add(words(("cow", 1))).read())
+    with pytest.raises(ConfigError, match=said):
+        doors(spark, tmp_path)[door](source)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("door", ["windowed", "submit", "submit_trident"])
+def test_a_column_of_times_that_the_session_does_not_allow_is_refused_also_if_nothing_reads_it(
+    spark: SparkSession, tmp_path: Path, door: str
+) -> None:
+    with session_with(spark, {"spark.sql.timeType.enabled": "false"}):
+        (tmp_path / "in").mkdir()
+        read = spark.readStream.format("json").schema(f"{WORDS}, clock array<time>").load(str(tmp_path / "in"))
+        with pytest.raises(ConfigError, match=r"reads column 'clock' of the type TIME.*declare it as a string"):
+            doors(spark, tmp_path)[door](read.drop("clock"))
+    assert not (tmp_path / "checkpoint").exists()

@@ -33,7 +33,10 @@ __all__ = [
 ]
 
 
-_REFUSED = ("TimeType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "VariantType")
+_REFUSED = (
+    *("TimeType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType"),
+    *("VariantType", "GeometryType", "GeographyType"),
+)
 
 
 def names_of(option: str, given: Any, what: str) -> tuple[str, ...]:
@@ -73,9 +76,11 @@ def require_carried(what: str, schema: StructType) -> None:
     for field in schema.fields:
         if not _is_transferable(field.dataType):
             kind = field.dataType.simpleString()
+            shape = kind.startswith(("geometry", "geography"))
+            cast_to = f"F.expr('st_asbinary(`{field.name}`)')" if shape else f"F.col({field.name!r}).cast('string')"
             raise ConfigError(
-                f"column {quote(field.name)} of {what} is {kind}, which does not travel between Spark and Python; cast it to a "
-                f"number or a text, or drop it: .withColumn({field.name!r}, F.col({field.name!r}).cast('string'))"
+                f"column {quote(field.name)} of {what} is {kind}, which does not travel between Spark and Python; cast it to "
+                f"{'binary' if shape else 'a number or a text'}, or drop it: .withColumn({field.name!r}, {cast_to})"
             )
 
 

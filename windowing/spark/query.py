@@ -34,6 +34,7 @@ from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import is_connect, parallelism, require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
+from windowing.spark.spouts import require_evaluable
 from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, WindowTurn
 from windowing.spark.writer import BatchWriter
@@ -168,6 +169,8 @@ class WindowedStream:
         if is_connect(self._spark):
             raise SessionError(_NO_START)
         require_session(self._spark)
+        for name, rows in self._inputs.items():
+            require_evaluable(f"input stream {name!r}", rows)
         left_out = names_of("discard", discard, "streams")
         known, late = self._sinks(sinks, left_out), self.bolt.config.late_stream
         tasks = self._asked_tasks or definition.stored_tasks(self._spark, str(checkpoint)) or self.tasks

@@ -6,18 +6,20 @@ there. An offset in Spark's log also contains the start of its batch, so that th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
-from windowing.errors import CheckpointError, ConfigError, quote
+from windowing.errors import CheckpointError, ConfigError, printable, quote
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, limited
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
@@ -35,6 +37,7 @@ __all__ = [
     "arrow_type_in_spark",
     "batch_of",
     "refuse_other",
+    "require_evaluable",
     "selected",
     "spout_stream",
 ]
@@ -196,6 +199,49 @@ SpoutInput = DataFrame | PartitionedSpout
 """A streaming DataFrame, or a source of rows in Python."""
 
 
+_TIME = re.compile(r"\btime\(\d\)")
+_TIME_TYPE = "spark.sql.timeType.enabled"
+
+
+def require_evaluable(what: str, rows: DataFrame) -> None:
+    """Raise ConfigError for a streaming DataFrame that Spark would refuse, or end with an error, when its query starts.
+
+    It has an operation that cannot append rows (an aggregation without a watermark, a sort), or reads columns of the type TIME,
+    which the session does not allow. Cost: a few calls of the JVM.
+    """
+    plan = cast(Any, rows)._jdf.queryExecution().analyzed()
+    said = _refused_operation(rows.sparkSession, plan)
+    if said is not None:
+        raise ConfigError(
+            f"{what} has an operation that Spark does not run on a stream whose rows are appended: {said}; do it in a bolt (a "
+            "windowed bolt can aggregate and sort), or give an aggregation a watermark (withWatermark)"
+        )
+    if str(rows.sparkSession.conf.get(_TIME_TYPE, "true")).lower() == "true":
+        return
+    leaves = plan.collectLeaves()
+    for number in range(leaves.size()):
+        fields = leaves.apply(number).schema().fields()
+        found = [field.name() for field in fields if _TIME.search(field.dataType().catalogString())]
+        if found:
+            raise ConfigError(
+                f"{what} reads column {quote(found[0])} of the type TIME, which this session does not allow; declare it as a "
+                f'string in the schema that is read, or spark.conf.set("{_TIME_TYPE}", "true")'
+            )
+
+
+def _refused_operation(spark: SparkSession, plan: Any) -> str | None:
+    """Return Spark's text about a plan that cannot append its rows; None for one that can, or if this Spark has no such check."""
+    jvm: Any = spark._jvm
+    try:
+        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        checker.checkForStreaming(plan, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+    except AnalysisException as problem:
+        return printable(str(problem).partition("\n")[0]).rstrip(";. ")
+    except Exception:  # another Spark may call it otherwise, and refuses the plan at the start; py4j has no types
+        return None
+    return None
+
+
 def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession, name: str) -> DataFrame:
     """Return the declared columns of the rows of a source. what: the stream's name in errors; name: its name in Spark's log.
 
@@ -208,6 +254,9 @@ def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession,
         raise ConfigError(
             f"the source of {what} is a streaming DataFrame or a PartitionedSpout, got {quote(rows)}; read it with spark.readStream"
         )
+    if rows is source:
+        require_evaluable(f"the source of {what}", rows)
+    _require_distinct(f"the source of {what}", schema.names, rows)
     wanted = StructType.fromDDL(schema.ddl)
     assert isinstance(wanted, StructType)
     types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
@@ -220,3 +269,18 @@ def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession,
                 "bring it there with select, withColumn or cast"
             )
     return rows.select(*[f"`{name}`" for name in schema.names])
+
+
+def _require_distinct(what: str, names: Sequence[str], rows: DataFrame) -> None:
+    """Raise ConfigError for a declared field that two columns could be."""
+    exact = str(rows.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    for name in names:
+        found = [
+            column
+            for column in rows.columns
+            if (column if exact else column.lower()) == (name if exact else name.lower())
+        ]
+        if len(found) > 1:
+            raise ConfigError(
+                f"{what} has {len(found)} columns for the field {name!r}: {', '.join(found)}; rename or drop the others"
+            )

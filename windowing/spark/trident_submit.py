@@ -149,8 +149,9 @@ def _inputs(
     """Return the rows of each spout, from its given source or its own."""
     inputs = {}
     for spout in plan.spouts:
-        source = given.get(spout.number)
-        if source is None:
+        if spout.number in given:
+            source = given[spout.number]
+        else:
             assert records is not None
             source = spout_rows(spark, plan, spout, records)
         inputs[spout.number] = selected(spout.called, spout.schema, source, spark, str(spout.source.name))
