@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import pickle
+from types import SimpleNamespace
 
 import pyarrow as pa
+from pyspark.accumulators import Accumulator, _accumulatorRegistry
 
 from tests.execution.chains import Chain
 from windowing import InputSpout, TopologyBuilder, bolt, millis, seconds, tumbling
@@ -16,7 +18,7 @@ from windowing.local.metrics import ClusterMetrics
 from windowing.spark.arguments import Shipped
 from windowing.spark.exchange import TASK_AND_CLOCK, rows_of
 from windowing.spark.operator import Stored
-from windowing.spark.task_metrics import TaskTotals
+from windowing.spark.task_metrics import MetricsChannel, TaskTotals
 from windowing.spark.trident_stages import TridentSpoutStage, TridentTaskTurn
 from windowing.trident import FixedBatchSpout, Sum, TridentTopology
 
@@ -241,3 +243,20 @@ def test_late_tuples_of_a_group_of_trident_are_counted_by_their_reason():
     assert found.late == {"invalid": 1, "late": 2, "future": 1}
     assert (found.executed, found.windows_fired, found.pending) == (7, 2, 1)
     assert found.acked == 6, "two expired, and four were late"
+
+
+def test_pyspark_keeps_no_totals_of_an_ended_query_and_numbers_that_come_later_end_nothing():
+    context = SimpleNamespace(accumulator=lambda value, param: Accumulator(10**9, value, param))
+    channel = MetricsChannel(SimpleNamespace(sparkContext=context), "t")
+    said = {(0, 1): (0, (TaskMetrics("c", 0, executed=2),))}
+    try:
+        _accumulatorRegistry[10**9] += said
+        channel.totals.release()
+        assert not isinstance(_accumulatorRegistry[10**9], Accumulator)
+        _accumulatorRegistry[10**9] += said  # what PySpark does with the numbers of a task
+        channel.totals.release()
+    finally:
+        del _accumulatorRegistry[10**9]
+    assert channel.totals.now(0).components()["c"].executed == 2
+    channel.totals.release()
+    assert 10**9 not in _accumulatorRegistry

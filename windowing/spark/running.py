@@ -143,6 +143,8 @@ class WindowedQuery:
         try:
             return cls._started(spec, drain, done)
         except BaseException:
+            if spec.totals is not None:
+                spec.totals.release()
             done.set()
             raise
 
@@ -262,6 +264,8 @@ class WindowedQuery:
             self._end()
             self._failure = library_error(failure, self._spec.failed_query)
         finally:
+            if self._spec.totals is not None:
+                self._spec.totals.release()
             self._done.set()
 
     def _has_read_all(self) -> bool:

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.accumulators import Accumulator, AccumulatorParam, _accumulatorRegistry
 from pyspark.sql import SparkSession
 
 from windowing.execution.metrics import RunMetrics, TaskMetrics
@@ -63,6 +64,7 @@ class MetricsChannel:
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.totals: TaskTotals | None = TaskTotals(name)
         self._accumulator: Accumulator[Any] = spark.sparkContext.accumulator(self.totals, _Totalled())
+        self.totals.release = partial(_release, self._accumulator.aid)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _in_worker, (self._accumulator,)
@@ -76,6 +78,23 @@ def _in_worker(accumulator: Accumulator[Any]) -> MetricsChannel:
     channel = MetricsChannel.__new__(MetricsChannel)
     channel.totals, channel._accumulator = None, accumulator
     return channel
+
+
+class _Released:
+    """Stands for the accumulator of an ended query in PySpark's registry, which is never cleared; a task that is still running may
+    send numbers to it, and before Spark 4.3 an unknown number of an accumulator breaks the accumulators of all queries.
+    """
+
+    def __iadd__(self, update: Any) -> _Released:
+        return self
+
+
+_RELEASED: Any = _Released()
+
+
+def _release(number: int) -> None:
+    if number in _accumulatorRegistry:
+        _accumulatorRegistry[number] = _RELEASED
 
 
 class _Totalled(AccumulatorParam[Any]):
@@ -110,6 +129,8 @@ class TaskTotals:
         self._last: dict[int, _Said] = {}
         self._batch, self._clock_ms = -1, 0
         self._logged = 0
+        self.release: Callable[[], None] = lambda: None
+        """Called when the query has ended: PySpark drops its reference to these totals, and later numbers are ignored."""
 
     def take(self, update: Mapping[tuple[int, int], Any]) -> None:
         """Record the numbers of workers; those of a batch that is already in the totals are ignored."""
