@@ -283,3 +283,28 @@ def test_a_deep_import_is_named(code, deep):
 def test_a_deep_name_in_prose_is_named_and_a_setting_is_none():
     text = "`windowing.local.drawing.to_svg`, `windowing.local.to_svg`, `windowing.max.attempts`, `windowing.errors.StateError`"
     assert list(deep_mentions(text)) == ["windowing.local.drawing.to_svg"]
+
+
+EXTRAS = [
+    ("pyarrow", "from windowing.spark import session", "windowing.spark", "spark"),
+    ("pyspark", "from windowing.spark import session", "windowing.spark", "spark"),
+    ("pyarrow", "from windowing.queues import SqliteQueue", "windowing.queues", "spark"),
+    ("psycopg", "from windowing.stores import PostgresStore", "windowing.stores.PostgresStore", "postgres"),
+    ("psycopg", "from windowing.spark import PostgresSink", "windowing.spark.PostgresSink", "postgres"),
+    ("redis", "from windowing.queues import RedisStream", "windowing.queues.RedisStream", "redis"),
+    ("pika", "from windowing.queues import RabbitQueue", "windowing.queues.RabbitQueue", "rabbitmq"),
+    ("confluent_kafka", "from windowing.spark import KafkaSink", "windowing.spark.KafkaSink", "kafka"),
+]
+
+
+@pytest.mark.parametrize(("package", "code", "what", "extra"), EXTRAS)
+def test_a_package_that_is_not_installed_is_named_with_the_extra_that_installs_it(package, code, what, extra):
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules[{package!r}] = None\n{code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = done.stderr.strip().splitlines()[-1]
+    assert told.startswith(f"ModuleNotFoundError: {what} needs the package {package}"), told
+    assert told.endswith(f"; pip install 'windowing[{extra}]'")

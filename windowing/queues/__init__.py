@@ -13,7 +13,12 @@ PartitionedSpout and Root are imported with the package; the others on first use
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from windowing.queues.spout import PartitionedSpout, Root
+from windowing.schema.checks import with_extra
+
+try:
+    from windowing.queues.spout import PartitionedSpout, Root
+except ModuleNotFoundError as problem:
+    raise with_extra(problem, __name__) from problem
 
 if TYPE_CHECKING:
     from windowing.queues.kafka_spouts import KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional
@@ -48,4 +53,7 @@ _BY_NAME = {
 def __getattr__(name: str) -> Any:
     if name not in _BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_BY_NAME[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_BY_NAME[name]}"), name)
+    except ModuleNotFoundError as problem:
+        raise with_extra(problem, f"{__name__}.{name}") from problem

@@ -29,6 +29,7 @@ __all__ = [
     "getters",
     "missing",
     "stream_or_value",
+    "with_extra",
 ]
 
 
@@ -60,6 +61,33 @@ def checked_name(name: Any, what: str) -> str:
             f"got {quote(name)}; a name such as late_flights will do"
         )
     return name
+
+
+# -- packages that are not there -------------------------------------------------------------------------------------------------
+
+
+_EXTRAS = {
+    **dict.fromkeys(("pyspark", "pandas", "pyarrow", "numpy", "google"), "spark"),
+    "psycopg": "postgres",
+    "redis": "redis",
+    "pika": "rabbitmq",
+    "confluent_kafka": "kafka",
+}
+"""The extra of this library that installs a package."""
+
+
+def with_extra(problem: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
+    """Return the error for `what`, which needs a package that is not installed: it names the extra that installs it.
+
+    >>> str(with_extra(ModuleNotFoundError("No module named 'pika'", name="pika"), "windowing.queues.RabbitQueue"))
+    "windowing.queues.RabbitQueue needs the package pika; pip install 'windowing[rabbitmq]'"
+    """
+    extra = _EXTRAS.get((problem.name or "").partition(".")[0])
+    if extra is None:
+        return problem
+    return ModuleNotFoundError(
+        f"{what} needs the package {problem.name}; pip install 'windowing[{extra}]'", name=problem.name
+    )
 
 
 # -- names of Storm's API --------------------------------------------------------------------------------------------------------

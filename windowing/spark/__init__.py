@@ -17,13 +17,18 @@ MetricsListener, BatchMetrics  the metrics of each batch
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from windowing.queues.spout import PartitionedSpout, Root
-from windowing.spark.metrics import BatchMetrics, MetricsListener
-from windowing.spark.query import WindowedStream, windowed
-from windowing.spark.running import WindowedQuery
-from windowing.spark.session import check, configure, require_session, session
-from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, Sink
-from windowing.spark.submit import submit
+from windowing.schema.checks import with_extra
+
+try:
+    from windowing.queues.spout import PartitionedSpout, Root
+    from windowing.spark.metrics import BatchMetrics, MetricsListener
+    from windowing.spark.query import WindowedStream, windowed
+    from windowing.spark.running import WindowedQuery
+    from windowing.spark.session import check, configure, require_session, session
+    from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, Sink
+    from windowing.spark.submit import submit
+except ModuleNotFoundError as problem:
+    raise with_extra(problem, __name__) from problem
 
 if TYPE_CHECKING:
     from windowing.queues.sqlite_queue import SqliteQueue
@@ -76,4 +81,7 @@ _BY_NAME = {
 def __getattr__(name: str) -> Any:
     if name not in _BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_BY_NAME[name]), name)
+    try:
+        return getattr(import_module(_BY_NAME[name]), name)
+    except ModuleNotFoundError as problem:
+        raise with_extra(problem, f"{__name__}.{name}") from problem

@@ -15,6 +15,8 @@ Each name is loaded on first use, so a server's client is needed only if its sto
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from windowing.schema.checks import with_extra
+
 if TYPE_CHECKING:
     from windowing.stores.factory import (
         MapStateFactory,
@@ -58,4 +60,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'factory')}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'factory')}"), name)
+    except ModuleNotFoundError as problem:
+        raise with_extra(problem, f"{__name__}.{name}") from problem
