@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import tracemalloc
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,7 +33,6 @@ from windowing.acking.acker import (
     anchored,
     mermaid,
     state_of,
-    xor_of,
 )
 from windowing.errors import AckError, ConfigError, SnapshotError
 
@@ -72,8 +73,8 @@ def forests(draw: st.DrawFn, may_fail: bool = True) -> list[Tree]:
     for root in range(1, draw(st.integers(1, 3)) + 1):
         deliveries = [Anchors({root: next(bits)}) for _ in range(draw(st.integers(0, 3)))]
         left -= len(deliveries)
-        xor = xor_of(tuple_.edges[root] for tuple_ in deliveries)
-        trees.append(Tree(root, [("init", root, xor, 10 + root)]))
+        begun = reduce(operator.xor, (tuple_.edges[root] for tuple_ in deliveries), 0)
+        trees.append(Tree(root, [("init", root, begun, 10 + root)]))
         live += deliveries
     while live:
         tuple_ = live.pop(draw(st.integers(0, len(live) - 1)))
@@ -192,7 +193,7 @@ def test_random_64_bit_ids_do_as_well(data: st.DataObject):
     random = Random(data.draw(st.integers(0, 2**32)))
     acker = Acker(T)
     edges = [random.getrandbits(64) for _ in range(data.draw(st.integers(1, 30)))]
-    messages = [("ack", ROOT, edge, None) for edge in edges] + [("init", ROOT, xor_of(edges), TASK)]
+    messages = [("ack", ROOT, edge, None) for edge in edges] + [("init", ROOT, reduce(operator.xor, edges), TASK)]
     random.shuffle(messages)
     effects = [send(acker, message, 0) for message in messages]
     assert effects == [[]] * len(edges) + [[Acked(ROOT, TASK)]]

@@ -39,8 +39,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from functools import reduce
-from operator import xor
 from typing import Any, NamedTuple
 
 from windowing.acking.timeouts import Timeouts, timeouts_of
@@ -67,7 +65,6 @@ __all__ = [
     "mermaid",
     "pack",
     "unpack",
-    "xor_of",
 ]
 
 
@@ -261,15 +258,6 @@ def mermaid() -> str:
 
 
 # -- Anchors ---------------------------------------------------------------------------------------------------------------------
-
-
-def xor_of(ids: Iterable[int]) -> int:
-    """Return the XOR of edge ids, 0 for none.
-
-    >>> xor_of([0b011, 0b110])
-    5
-    """
-    return reduce(xor, ids, 0)
 
 
 class Anchors:

@@ -9,17 +9,17 @@
 
 Laws
 - A tree that was emitted ends in exactly one of Done, Retry, GivenUp; an answer for a tree that has ended, or is unknown, is
-  `stale`: it is counted and has no effect. So acker and spout may both have a timeout.
+  `stale`: it is counted and has no effect.
 - Every emission has its own root; a message is identified by its id, which may be in flight several times (one message on two
   streams). Each of its trees ends on its own; the attempts are those of the message.
 - The n-th failure in a row of a message leads to Retry(attempt=n+1) after the back-off (RetryPolicy, without randomness), or to
   GivenUp if n is the limit. The count is reset by Done and GivenUp, and `forget_ms` after the last failure or Retry.
-- The spout is called for more tuples only while `has_room`: trees in flight and waiting messages are fewer than `max_pending`.
+- The spout is called for more tuples only while there is `room`: trees in flight and waiting messages are fewer than `max_pending`.
   (Storm does not count waiting ones, so the pending map of a failing source grows without bound.) A Retry is emitted even without
   room.
-- A dead letter names the component of the tree's last message, if the acker knows it. With a timeout of the spout itself
-  (`timeout_ms`, as in Storm, with rotation=2) it is unknown. Without one only the acker's timeout applies, which suffices where an
-  init cannot be lost on its way to the acker, as in one process; otherwise such a tree would never end.
+- A dead letter names the component of the tree's last message, if the acker knows it. Only the acker's timeout applies, which
+  suffices where an init cannot be lost on its way to the acker, as in one process; otherwise such a tree would never end. (Storm's
+  spout has a timeout of its own.)
 - When an entry returns, its change to the machine is complete; its effects are data.
 """
 
@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from windowing.acking.acker import Reason
-from windowing.acking.timeouts import ExactTimeouts, Timeouts, timeouts_of
-from windowing.errors import UNREADABLE, AckError, ConfigError, SnapshotError, damaged, quote
+from windowing.acking.timeouts import ExactTimeouts
+from windowing.errors import AckError, ConfigError, quote
 
 __all__ = [
     "Done",
@@ -107,17 +107,14 @@ class RetryPolicy:
 # -- SpoutPending ----------------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 1
-_FOREVER_MS = 1 << 62
 _UNLIMITED = 1 << 62
 
 
 class Done(NamedTuple):
-    """Notify the spout that the message was acked, `latency_ms` after its emission."""
+    """Notify the spout that the message was acked."""
 
     message_id: Hashable
     payload: Any
-    latency_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +146,6 @@ class _Tree(NamedTuple):
     message_id: Hashable
     payload: Any
     attempt: int
-    emitted_ms: int
-    deadline_ms: int
 
 
 _new: Any = tuple.__new__
@@ -172,38 +167,26 @@ class SpoutPending:
 
     >>> pending = SpoutPending(max_pending=1, retry=RetryPolicy(max_attempts=2, first_ms=100))
     >>> pending.emitted(root=1, message_id="m", now_ms=0)
-    >>> pending.has_room, list(pending.failed(1, now_ms=5, reason=Reason.FAILED, seen="count")), pending.next_deadline_ms()
-    (False, [], 105)
-    >>> list(pending.tick(105)), pending.has_room
-    ([Retry(message_id='m', payload=None, attempt=2)], True)
+    >>> pending.room, list(pending.failed(1, now_ms=5, reason=Reason.FAILED, seen="count")), pending.next_deadline_ms()
+    (0, [], 105)
+    >>> list(pending.tick(105)), pending.room
+    ([Retry(message_id='m', payload=None, attempt=2)], 1)
     >>> pending.emitted(root=2, message_id="m", now_ms=106)
     >>> list(pending.failed(2, now_ms=130, reason=Reason.TIMEOUT, seen="count"))[0].seen
     'count'
     """
 
-    def __init__(
-        self,
-        max_pending: int | None = None,
-        retry: RetryPolicy | None = None,
-        timeout_ms: int | None = None,
-        rotation: int | None = None,
-    ) -> None:
+    def __init__(self, max_pending: int | None = None, retry: RetryPolicy | None = None) -> None:
         if max_pending is not None and max_pending < 1:
             raise ConfigError(
                 f"max_pending is at least 1, or None for no limit, got {quote(max_pending)}; with less no tuple is emitted"
             )
-        if rotation is not None and timeout_ms is None:
-            raise ConfigError(f"rotation={quote(rotation)} needs timeout_ms=: it is the time between two rotations")
         self.stale = 0
         self._max_pending = max_pending
         self._retry = retry or RetryPolicy()
-        self._timeout_ms = timeout_ms
-        self._rotation = rotation
         self._now_ms = 0
         self._order = 0
-        self._flying: Timeouts[int, _Tree] = timeouts_of(
-            _FOREVER_MS if timeout_ms is None else timeout_ms, rotation, lambda tree: tree.deadline_ms
-        )
+        self._flying: dict[int, _Tree] = {}
         self._waiting: list[tuple[int, int, _Tree]] = []
         self._counts: ExactTimeouts[Hashable, _Count] = ExactTimeouts(
             self._retry.forget_ms, lambda count: count.deadline_ms
@@ -212,91 +195,61 @@ class SpoutPending:
     # -- entries -------------------------------------------------------------------------------------------------------
 
     @property
-    def has_room(self) -> bool:
-        """Whether the spout may be called for its next tuple."""
-        return self._max_pending is None or len(self) < self._max_pending
-
-    @property
     def room(self) -> int:
         """How many more messages may be emitted, 0 or less for none."""
         return _UNLIMITED if self._max_pending is None else self._max_pending - len(self)
 
     def emitted(self, root: int, message_id: Hashable, now_ms: int, payload: Any = None) -> None:
         """Record an emission, before its first message reaches the acker. Raises AckError for a root in flight."""
-        self._clock(now_ms)
-        if self._flying.get(root) is not None:
-            raise _in_flight(root)
-        count = self._counts.get(message_id)
-        attempt = 1 if count is None else count.failures + 1
-        deadline_ms = self._flying.deadline(self._now_ms)
-        self._flying.put(root, _Tree(message_id, payload, attempt, self._now_ms, deadline_ms), self._now_ms)
+        self.emitted_all([(root, message_id, payload)], now_ms)
 
     def emitted_all(self, emissions: Iterable[tuple[int, Hashable, Any]], now_ms: int) -> None:
-        """Process `emitted` for each (root, message id, payload) of a batch. Cost: a third of single calls."""
-        flying = self._flying
-        add, get = flying.add, flying.get
-        if add is None:
-            for root, message_id, payload in emissions:
-                self.emitted(root, message_id, now_ms, payload)
-            return
+        """Process `emitted` for each (root, message id, payload) of a batch."""
         self._clock(now_ms)
+        flying = self._flying
         count_of = self._counts.get if len(self._counts) else None
-        emitted_ms, deadline_ms, attempt = self._now_ms, flying.deadline(self._now_ms), 1
+        attempt = 1
         for root, message_id, payload in emissions:
-            if get(root) is not None:
-                raise _in_flight(root)
+            if root in flying:
+                raise AckError(f"root {quote(root)} is in flight already; every emission needs a root id of its own")
             if count_of is not None:
                 count = count_of(message_id)
                 attempt = 1 if count is None else count.failures + 1
-            add(root, _new(_Tree, (message_id, payload, attempt, emitted_ms, deadline_ms)))
+            flying[root] = _new(_Tree, (message_id, payload, attempt))
+
+    def acked(self, root: int, now_ms: int) -> Iterator[PendingEffect]:
+        """Process the acker's Acked."""
+        return iter(self.acked_all((root,), now_ms))
 
     def acked_all(self, roots: Iterable[int], now_ms: int) -> list[Done]:
         """Process `acked` for each root of a batch; return the effects, in order."""
         self._clock(now_ms)
-        get, remove, now_ms, done = self._flying.get, self._flying.remove, self._now_ms, []
+        remove, done = self._flying.pop, []
         counts = self._counts if len(self._counts) else None
         for root in roots:
-            tree = get(root)
+            tree = remove(root, None)
             if tree is None:
                 self.stale += 1
                 continue
-            remove(root)
-            message_id, payload, _, emitted_ms, _ = tree
+            message_id, payload, _ = tree
             if counts is not None and counts.get(message_id) is not None:
                 counts.remove(message_id)
-            done.append(_new(Done, (message_id, payload, now_ms - emitted_ms)))
+            done.append(_new(Done, (message_id, payload)))
         return done
-
-    def acked(self, root: int, now_ms: int) -> Iterator[PendingEffect]:
-        """Process the acker's Acked."""
-        self._clock(now_ms)
-        tree = self._remove(root)
-        if tree is None:
-            return iter(())
-        if len(self._counts) and self._counts.get(tree.message_id) is not None:
-            self._counts.remove(tree.message_id)
-        return iter((Done(tree.message_id, tree.payload, self._now_ms - tree.emitted_ms),))
 
     def failed(self, root: int, now_ms: int, reason: Reason, seen: str | None = None) -> Iterator[PendingEffect]:
         """Process the acker's Failed."""
         self._clock(now_ms)
-        tree = self._remove(root)
-        return iter(()) if tree is None else self._end(tree, reason, seen)
-
-    def reset_timeout(self, root: int, now_ms: int) -> None:
-        """Restart the timeout of a tree in flight, if the spout has one."""
-        self._clock(now_ms)
-        tree = self._flying.get(root)
-        if tree is not None:
-            deadline_ms = self._flying.deadline(self._now_ms)
-            self._flying.put(root, tree._replace(deadline_ms=deadline_ms), self._now_ms)
+        tree = self._flying.pop(root, None)
+        if tree is None:
+            self.stale += 1
+            return iter(())
+        return self._end(tree, reason, seen)
 
     def tick(self, now_ms: int) -> Iterator[PendingEffect]:
-        """Fail overdue trees, return a Retry for each message whose back-off is over, remove old counts."""
+        """Return a Retry for each message whose back-off is over, remove old counts."""
         self._clock(now_ms)
         effects: list[PendingEffect] = []
-        for _, tree in self._flying.expire(self._now_ms):
-            effects.extend(self._end(tree, Reason.TIMEOUT, None))
         while self._waiting and self._waiting[0][0] <= self._now_ms:
             _, _, tree = heapq.heappop(self._waiting)
             self._count(tree)
@@ -307,8 +260,6 @@ class SpoutPending:
     def next_deadline_ms(self) -> int | None:
         """Return the time of the next deadline, None if there is none. Cost: O(1)."""
         deadlines = [self._counts.next_deadline_ms(), self._waiting[0][0] if self._waiting else None]
-        if self._timeout_ms is not None:
-            deadlines.append(self._flying.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def payload(self, root: int) -> Any:
@@ -330,14 +281,6 @@ class SpoutPending:
     def _clock(self, now_ms: int) -> None:
         self._now_ms = max(self._now_ms, now_ms)
 
-    def _remove(self, root: int) -> _Tree | None:
-        tree = self._flying.get(root)
-        if tree is None:
-            self.stale += 1
-        else:
-            self._flying.remove(root)
-        return tree
-
     def _end(self, tree: _Tree, reason: Reason, seen: str | None) -> Iterator[PendingEffect]:
         """Schedule the retry of a failed tree, or give its message up."""
         if self._retry.is_last(tree.attempt):
@@ -357,69 +300,10 @@ class SpoutPending:
         deadline_ms = self._counts.deadline(self._now_ms)
         self._counts.put(tree.message_id, _Count(failures, deadline_ms), self._now_ms)
 
-    # -- snapshots -----------------------------------------------------------------------------------------------------
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return all state, plain if message ids and payloads are. Cost: O(n)."""
-        return {
-            "version": _VERSION,
-            "machine": "pending",
-            "rotation": self._rotation,
-            "timed": self._timeout_ms is not None,
-            "now_ms": self._now_ms,
-            "next_rotation_ms": self._flying.next_rotation_ms,
-            "stale": self.stale,
-            "flying": [[[root, *tree] for root, tree in bucket] for bucket in self._flying.buckets()],
-            "waiting": [[due_ms, *tree] for due_ms, _, tree in sorted(self._waiting, key=lambda item: item[:2])],
-            "counts": [[message_id, *count] for message_id, count in self._counts.buckets()[0]],
-        }
-
-    def restore(self, data: dict[str, Any]) -> None:
-        """Restore the state from a snapshot; limits and timeouts may have changed, rotation not (SnapshotError)."""
-        names = ("version", "machine", "rotation", "timed")
-        wanted = [_VERSION, "pending", self._rotation, self._timeout_ms is not None]
-        if not isinstance(data, dict) or [data.get(name) for name in names] != wanted:
-            raise SnapshotError(
-                f"the snapshot is {quote(data)}, this machine wants {', '.join(names)} = {quote(wanted)}; "
-                "restore it into a spout with the same timeout_ms= and rotation="
-            )
-        restored = SpoutPending(self._max_pending, self._retry, self._timeout_ms, self._rotation)
-        try:
-            restored._load(data)
-        except UNREADABLE as problem:
-            raise damaged(problem) from problem
-        self.__dict__.update(restored.__dict__)
-
-    def _load(self, data: dict[str, Any]) -> None:
-        now_ms = self._now_ms = data["now_ms"]
-        self.stale = data["stale"]
-        latest_ms = self._flying.deadline(now_ms)
-        flying = [[(row[0], _tree_of(row[1:], latest_ms)) for row in bucket] for bucket in data["flying"]]
-        self._flying.load(flying, data["next_rotation_ms"], now_ms)
-        self._waiting = [(row[0], order, _tree_of(row[1:], latest_ms)) for order, row in enumerate(data["waiting"])]
-        self._order = len(self._waiting)
-        forgotten_ms = self._counts.deadline(now_ms)
-        counts = [(row[0], _Count(row[1], min(row[2], forgotten_ms))) for row in data["counts"]]
-        self._counts.load([counts], None, now_ms)
-        self.check()
-
     def check(self) -> None:
         """Assert the invariants. Cost: O(n)."""
-        self._flying.check()
         self._counts.check()
-        trees = [tree for bucket in self._flying.buckets() for _, tree in bucket]
-        for tree in trees:
-            # Attempts count from 1; no tree was emitted in the future.
-            assert tree.attempt >= 1
-            assert tree.emitted_ms <= self._now_ms
+        # Attempts count from 1.
+        assert all(tree.attempt >= 1 for tree in self._flying.values())
         # The waiting messages are a heap: the first is due first.
         assert all(self._waiting[0][:2] <= item[:2] for item in self._waiting)
-
-
-def _in_flight(root: int) -> AckError:
-    return AckError(f"root {quote(root)} is in flight already; every emission needs a root id of its own")
-
-
-def _tree_of(row: list[Any], latest_ms: int) -> _Tree:
-    message_id, payload, attempt, emitted_ms, deadline_ms = row
-    return _Tree(message_id, payload, attempt, emitted_ms, min(deadline_ms, latest_ms))
