@@ -23,7 +23,6 @@ from windowing.trident.coordinator import (
     MasterBatchCoordinator,
     OnFailure,
     Readiness,
-    ReadyWhen,
     SaveRecord,
     Status,
     Stop,
@@ -369,22 +368,21 @@ def test_a_clock_that_goes_back_stalls_nothing():
 
 
 @pytest.mark.parametrize(
-    ("answers", "any_of", "all_of"),
+    ("answers", "wanted"),
     [
-        ([READY, READY], READY, READY),
-        ([READY, WAIT], READY, WAIT),
-        ([WAIT, WAIT], WAIT, WAIT),
-        ([READY, ENDED], READY, READY),
-        ([WAIT, ENDED], WAIT, WAIT),
-        ([ENDED, ENDED], ENDED, ENDED),
+        ([READY, READY], READY),
+        ([WAIT, READY], READY),
+        ([WAIT, WAIT], WAIT),
+        ([ENDED, READY], READY),
+        ([WAIT, ENDED], WAIT),
+        ([ENDED, ENDED], ENDED),
     ],
 )
-def test_one_spout_that_is_ready_is_enough_or_all_have_to_be(answers, any_of, all_of):
-    assert (readiness_of(answers, ReadyWhen.ANY), readiness_of(answers, ReadyWhen.ALL)) == (any_of, all_of)
-    for when, wanted in ((ReadyWhen.ANY, any_of), (ReadyWhen.ALL, all_of)):
-        run = Driven(ready=answers, ready_when=when)
-        assert run.sent == (["$batch 1:0"] if wanted is READY else [])
-        assert run.machine.over == (wanted is ENDED)
+def test_one_spout_that_is_ready_is_enough(answers, wanted):
+    assert readiness_of(answers) == wanted
+    run = Driven(ready=answers)
+    assert run.sent == (["$batch 1:0"] if wanted is READY else [])
+    assert run.machine.over == (wanted is ENDED)
 
 
 def test_spouts_that_are_not_ready_are_asked_again_after_a_while():

@@ -206,14 +206,6 @@ def test_one_lost_and_one_repeated_are_not_taken_for_two():
     assert task.report("1:0", "a", 2) == ["fail ra", "end"]
 
 
-def test_where_channels_keep_no_order_a_tuple_may_come_after_the_report():
-    task = Driven(CoordSpec(["a"]), in_order=False)
-    task.tuple("1:0", "a", 2)
-    assert task.report("1:0", "a", 3) == []
-    assert task.tuple("1:0", "a", 0) == ["a0"]
-    assert task.tuple("1:0", "a", 1) == ["a1", "finish", "ack ra", "end"]
-
-
 def test_a_report_that_comes_twice_is_taken_once_and_not_settled_again():
     task = Driven(CoordSpec(["a", "b"]))
     assert task.report("1:0", "a", 0) == []
@@ -233,11 +225,11 @@ def test_what_comes_after_the_end_changes_nothing():
 
 
 def test_runs_of_tuples_that_overlap_are_taken_once_each():
-    task = Driven(CoordSpec(["a"]), in_order=False)
+    task = Driven(CoordSpec(["a"]))
     assert task.run("1:0", "a", 0, "ab") == ["a", "b"]
     assert task.run("1:0", "a", 4, "ef") == ["e", "f"]
-    assert task.report("1:0", "a", 6) == []
-    assert task.run("1:0", "a", 1, "bcde") == ["c", "d", "finish", "ack ra", "end"]
+    assert task.run("1:0", "a", 1, "bcde") == ["c", "d"]
+    assert task.report("1:0", "a", 6) == ["finish", "ack ra", "end"]
     assert task.run("1:0", "a", 0, "ab") == []
 
 

@@ -37,14 +37,12 @@ class OneTask(RuleBasedStateMachine):
         reports=st.sets(st.sampled_from("ab")),
         commit_reports=st.sets(st.sampled_from("pq")),
         commits=st.booleans(),
-        in_order=st.booleans(),
     )
-    def begin(self, reports: set[str], commit_reports: set[str], commits: bool, in_order: bool) -> None:
+    def begin(self, reports: set[str], commit_reports: set[str], commits: bool) -> None:
         if not reports and not commit_reports:
             reports = {"a"}
         self.spec = CoordSpec(reports, commits=commits, commit_reports=commit_reports, targets=["x"])
-        self.machine = TridentBoltExecutor({"g": self.spec}, TIMEOUT_MS, in_order=in_order)
-        self.in_order = in_order
+        self.machine = TridentBoltExecutor({"g": self.spec}, TIMEOUT_MS)
         self.models: dict[int, tuple[int, Model]] = {}
         self.over = 0
         self.begun: set[Any] = set()
@@ -152,7 +150,7 @@ class OneTask(RuleBasedStateMachine):
                 assert rest not in self.open, "what has not arrived is not committed"
                 return
             model.commit = True
-        lost = kind == "report" and self.in_order and model.numbers.get(sender, set()) != set(range(SIZE))
+        lost = kind == "report" and model.numbers.get(sender, set()) != set(range(SIZE))
         failed = lost or ("execute" in seen and fails)
         complete = arrived and (model.commit or not spec.commits) and model.has_all_of(spec.commit_reports)
         assert ("finish" in seen) == (complete and not failed)

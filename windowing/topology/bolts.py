@@ -256,8 +256,8 @@ def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple
             check_call(bound(target, method), arguments, f"{title}.{method}", f"write def {method}({written})")
 
 
-def fields_set(of_class: type[Any], method: str = "execute") -> list[str]:
-    """Return the fields of `self` that a method sets, or that methods it calls set, from its source; an empty list without source.
+def fields_set(of_class: type[Any]) -> list[str]:
+    """Return the fields of `self` that `execute` sets, or that methods it calls set, from its source; an empty list without source.
 
     `self.counts.update(...)` sets a field too, if `__init__` or `prepare` assigns a collection to it.
 
@@ -269,7 +269,7 @@ def fields_set(of_class: type[Any], method: str = "execute") -> list[str]:
     """
     found: dict[str, None] = {}
     collections = _collections_of(of_class)
-    ahead, visited = [method], {"__init__", "open", "prepare", "init_state", "cleanup"}
+    ahead, visited = ["execute"], {"__init__", "open", "prepare", "init_state", "cleanup"}
     while ahead:
         name = ahead.pop()
         if name in visited:

@@ -231,8 +231,7 @@ BoltEffect = Begin | Execute | Finish | Forget | Report | Ack | Fail
 class TridentBoltExecutor:
     """One task. `specs`: for each batch group what the task waits for and to which tasks it reports.
 
-    in_order: whether the tuples of a task always arrive before its report. Then a tuple that is missing at the report is lost, and
-    the batch fails at once. With False it may still arrive, and only the timeout ends the wait.
+    The tuples of a task arrive before its report, so a tuple that is missing at the report is lost, and the batch fails at once.
 
     Cost: O(1) for a run of tuples in order, O(targets) per batch.
 
@@ -244,13 +243,12 @@ class TridentBoltExecutor:
     ['Finish', 'Report', 'Ack', 'Forget']
     """
 
-    def __init__(self, specs: Mapping[str, CoordSpec], timeout_ms: int = 30_000, in_order: bool = True) -> None:
+    def __init__(self, specs: Mapping[str, CoordSpec], timeout_ms: int = 30_000) -> None:
         if type(timeout_ms) is not int or timeout_ms <= 0:
             raise ConfigError(f"timeout_ms is a positive whole number of milliseconds, got {quote(timeout_ms)}")
         self.specs = dict(specs)
         self.stale = 0
         self._timeout_ms = timeout_ms
-        self._in_order = in_order
         self._tracked: dict[tuple[str, int], TrackedBatch] = {}
         self._done = dict.fromkeys(self.specs, 0)
         self._now_ms = 0
@@ -332,7 +330,7 @@ class TridentBoltExecutor:
         if tracked.stage is BatchStage.FAILED:
             yield Fail(message, tracked.cause)
             return
-        if self._in_order and not came.complete:
+        if not came.complete:
             tracked.cause = f"{came.received} of {sent} tuples of batch {batch} came from {quote(sender)}"
         is_held = tracked.hold_report(sender, message)
         yield from self._go_on(tracked)

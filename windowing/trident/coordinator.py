@@ -58,7 +58,6 @@ __all__ = [
     "MasterBatchCoordinator",
     "OnFailure",
     "Readiness",
-    "ReadyWhen",
     "SaveRecord",
     "Status",
     "Stop",
@@ -248,24 +247,15 @@ class Readiness(Enum):
     """There will never be another batch."""
 
 
-class ReadyWhen(Enum):
-    """Whether a batch needs one ready spout, as in Storm, or all spouts ready."""
+def readiness_of(answers: Iterable[Readiness]) -> Readiness:
+    """Return the combined readiness of several spouts: as in Storm, a batch needs one that is ready. Spouts that have ended are
+    left out.
 
-    ANY = "any"
-    ALL = "all"
-
-
-def readiness_of(answers: Iterable[Readiness], when: ReadyWhen) -> Readiness:
-    """Return the combined readiness of several spouts. Spouts that have ended are left out.
-
-    >>> readiness_of([Readiness.READY, Readiness.WAIT], ReadyWhen.ALL).name
-    'WAIT'
+    >>> readiness_of([Readiness.READY, Readiness.WAIT]).name
+    'READY'
     """
-    going = [answer for answer in answers if answer is not Readiness.ENDED]
-    if not going:
-        return Readiness.ENDED
-    enough = any if when is ReadyWhen.ANY else all
-    return Readiness.READY if enough(answer is Readiness.READY for answer in going) else Readiness.WAIT
+    found = set(answers)
+    return next((each for each in (Readiness.READY, Readiness.WAIT) if each in found), Readiness.ENDED)
 
 
 class OnFailure(Enum):
@@ -289,7 +279,6 @@ class CoordinatorConfig:
     poll_ms: int = 50
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     on_failure: OnFailure = OnFailure.STOP
-    ready_when: ReadyWhen = ReadyWhen.ANY
 
     def __post_init__(self) -> None:
         for name, least, way in (
@@ -478,7 +467,7 @@ class MasterBatchCoordinator:
             self.stale += 1
             return
         self._asked = None
-        readiness = readiness_of(answers, self.config.ready_when)
+        readiness = readiness_of(answers)
         self._ended = readiness is Readiness.ENDED
         if readiness is Readiness.READY:
             yield from self._begin(Tries(0))
