@@ -395,8 +395,8 @@ def a_retry_adds_again(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def an_empty_part_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    commit = maps._Batch.commit
-    patch.setattr(maps._Batch, "commit", lambda self: commit(self) if self.rows.written else None)
+    commit = CachedBatchReadsMap.commit
+    patch.setattr(CachedBatchReadsMap, "commit", lambda self: commit(self) if self.written else None)
 
 
 @planted

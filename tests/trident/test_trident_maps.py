@@ -422,7 +422,7 @@ def test_a_batch_is_one_read_and_one_write_whatever_its_size(kind: StateType, ke
 
 def test_a_batch_reads_a_key_once() -> None:
     backing = Faulty(MemoryStore().open(PLACE))
-    rows = CachedBatchReadsMap(backing)
+    rows = CachedBatchReadsMap(fence(1), backing)
     for _ in range(2):
         rows.read([b"a", b"b", b"a"])
         rows.read([b"b"])
@@ -431,7 +431,7 @@ def test_a_batch_reads_a_key_once() -> None:
 
 def test_a_batch_that_reads_two_moments_is_to_be_tried_again() -> None:
     backing = MemoryStore().open(PLACE)
-    rows = CachedBatchReadsMap(backing)
+    rows = CachedBatchReadsMap(fence(1), backing)
     rows.read([b"a"])
     backing.multi_put({}, Claim(None, fence(1)))
     with pytest.raises(StateConflictError, match="was written to by somebody else while a batch read it"):

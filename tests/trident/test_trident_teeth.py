@@ -15,7 +15,7 @@ from windowing.stores.memory import MemoryMap
 from windowing.trident import fence, maps
 from windowing.trident.fence import RULES, Claim, Fence, StateRow, Verdict
 from windowing.trident.kinds import StateType
-from windowing.trident.maps import CachedBatchReadsMap, CachedMap, _Batch
+from windowing.trident.maps import CachedBatchReadsMap, CachedMap
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -55,8 +55,8 @@ def only_keys_that_come_again_are_undone(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_empty_part_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    commit = _Batch.commit
-    patch.setattr(_Batch, "commit", lambda self: commit(self) if self.rows.written else None)
+    commit = CachedBatchReadsMap.commit
+    patch.setattr(CachedBatchReadsMap, "commit", lambda self: commit(self) if self.written else None)
 
 
 def the_value_before_is_that_of_the_last_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def the_value_before_is_that_of_the_last_attempt(patch: pytest.MonkeyPatch) -> N
 
 
 def the_last_update_of_a_key_wins(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Batch, "value", lambda self, key, rule: fence.base(self.rows.stored(key), self.txid, rule))
+    patch.setattr(CachedBatchReadsMap, "value", lambda self, key, rule: fence.base(self.stored(key), self.txid, rule))
 
 
 def attempts_are_not_told_apart(patch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from windowing.errors import (
     ConfigError,
@@ -63,80 +63,108 @@ __all__ = [
     "CachedMap",
     "NonTransactionalMap",
     "OpaqueMap",
-    "RetVal",
     "SnapshotFactory",
     "SnapshottableMap",
     "TransactionalMap",
 ]
 
 
-class RetVal(NamedTuple):
-    """A row as read by the batch; `cached`: whether the batch itself wrote it."""
-
-    row: StateRow | None
-    cached: bool
-
-
 class CachedBatchReadsMap:
-    """The rows of one batch over a backing map; `undo` also reads the rows that an earlier attempt at its txid left.
+    """One attempt at one partition: its rows over a backing map. Its rule follows from its first reading; an attempt that is
+    refused stays refused.
 
-    Cost: at most one round trip per `read`, none for keys that were read or written before.
+    mine: the fence that the attempt writes. owner: the owner of the topology's states. Cost: at most one round trip per `read`,
+    none for keys that were read before.
     """
 
-    def __init__(self, backing: BackingMap, undo: TransactionAttempt | None = None) -> None:
-        self.reading: Reading | None = None
+    def __init__(self, mine: Fence, backing: BackingMap, owner: Owner | None = None) -> None:
+        self.mine, self.txid = mine, mine.attempt.txid
+        self.written: dict[bytes, StateRow | None] = {}
+        self.again: set[bytes] = set()
         self._backing = backing
-        self._undo = undo
+        self._since = None if owner is None else owner.since
+        self._counts = owner is not None and owner.counts
+        self._reading: Reading | None = None
         self._read: dict[bytes, StateRow | None] = {}
-        self._written: dict[bytes, StateRow | None] = {}
 
-    @property
-    def written(self) -> Mapping[bytes, StateRow | None]:
-        """The rows that the batch has written."""
-        return self._written
-
-    def read(self, keys: Iterable[bytes]) -> Reading | None:
-        """Read the keys that were not read yet; return the reading, or None if there were none. The first call always reads."""
+    def read(self, keys: Iterable[bytes]) -> Rule:
+        """Read the keys that were not read yet; return the rule of the attempt. The first call always reads, and, for an opaque
+        map, also reads the rows that an earlier attempt at its txid left.
+        """
+        first = self._reading
         missing = [key for key in dict.fromkeys(keys) if key not in self._read]
-        if self.reading is not None and not missing:
-            return None
-        reading = self._backing.multi_get(missing, self._undo if self.reading is None else None)
-        if self.reading is None:
-            self.reading = reading
-        elif reading.fence != self.reading.fence:
-            raise self._moved()
-        self._read.update(zip(missing, reading.rows, strict=True))
-        return reading
-
-    def get(self, key: bytes) -> RetVal:
-        """Return the row of a key that was read."""
-        cached = key in self._written
-        return RetVal(self._written[key] if cached else self._read[key], cached)
+        if first is None or missing:
+            undo = self.mine.attempt if first is None and self.mine.kind is StateType.OPAQUE else None
+            reading = self._backing.multi_get(missing, undo)
+            if first is None:
+                first = self._reading = reading
+            elif reading.fence != first.fence:
+                raise self._moved()
+            self._read.update(zip(missing, reading.rows, strict=True))
+            check_reading(reading, self.mine.place)
+        try:
+            return judged(first.fence, self.mine, self._since)
+        except CorruptStateError:
+            self._require_current(first)
+            raise
 
     def stored(self, key: bytes) -> StateRow | None:
-        """Return the row of a key as it is in the store, without the batch's own writes."""
+        """Return the row of a key that was read as it is in the store, without the batch's own writes."""
         return self._read[key]
 
-    def put(self, key: bytes, row: StateRow | None) -> None:
-        """Write a row; only this batch reads it until `flush`."""
-        self._written[key] = row
+    def value(self, key: bytes, rule: Rule) -> bytes | None:
+        """Return the value of a key within the batch; for a batch that is already stored, its value at that time."""
+        cached = key in self.written
+        row = self.written[key] if cached else self._read[key]
+        if not rule.apply and row is not None and row.txid == self.txid and key not in self.again:
+            return row.previous
+        if cached:
+            return None if row is None else row.value
+        return base(row, self.txid, rule)
 
-    def require_current(self) -> None:
+    def put(self, key: bytes, value: bytes | None, rule: Rule) -> None:
+        """Set the new value of a key that was read; only this batch reads it until `commit`."""
+        self.written[key] = written(self._read[key], self.txid, value, rule)
+
+    def commit(self) -> None:
+        """Write all rows and the fence, unless they are already written. Raises the errors of `State.commit`."""
+        rule = self.read(())
+        reading = self._reading
+        assert reading is not None
+        if not rule.claim:
+            return
+        back = undone(reading.left) if rule.undo else {}
+        mine = self.mine._replace(rows=self._counted(reading, {**back, **self.written}))
+        found = self.flush(back, Claim(reading.fence, mine))
+        if found is not None and judged(found, self.mine, self._since).claim:
+            raise StateConflictError(
+                f"the state {self.mine.place} went from {_attempt(reading.fence)} to {found.attempt} while {self.mine.attempt} "
+                "was being committed; nothing was written, the batch is to be tried again"
+            )
+
+    def flush(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
+        """Write `rows` and then the batch's rows to the store in one call; return the store's result."""
+        return self._backing.multi_put({**rows, **self.written}, claim)
+
+    def _counted(self, reading: Reading, changes: Mapping[bytes, StateRow | None]) -> int | None:
+        """Return the number of rows after the changes, None if the number before is unknown."""
+        before = reading.fence.rows if reading.fence is not None else 0 if self._counts else None
+        if before is None:
+            return None
+        was = sum(key in reading.left or self._read[key] is not None for key in changes)
+        return before - was + sum(row is not None for row in changes.values())
+
+    def _require_current(self, reading: Reading) -> None:
         """Raise StateConflictError if a cached reading is outdated, because another instance of the task has written since."""
-        assert self.reading is not None
         if isinstance(self._backing, CachedMap):
             self._backing.forget()
-            if self._backing.multi_get([]).fence != self.reading.fence:
+            if self._backing.multi_get([]).fence != reading.fence:
                 raise self._moved()
 
     def _moved(self) -> StateConflictError:
         return StateConflictError(
             f"the state {self._backing.place} was written to by somebody else while a batch read it; the batch is to be tried again"
         )
-
-    def flush(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
-        """Write `rows` and then the batch's rows to the store in one call; return the store's result."""
-        return self._backing.multi_put({**rows, **self._written}, claim)
 
 
 class CachedMap:
@@ -265,15 +293,12 @@ class _Map:
         results = []
         for key, updater in zip(keys, updaters, strict=True):
             result = updater.update(self._decoded(values[key], key))
-            values[key] = self._value(result)
+            values[key] = None if result is None else self.codec.encode(result)
             results.append(result)
         return results
 
     def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
         return [self.codec.encode(tuple(key) if isinstance(key, list) else key) for key in keys]
-
-    def _value(self, value: Any) -> bytes | None:
-        return None if value is None else self.codec.encode(value)
 
     def _decoded(self, blob: bytes | None, key: bytes) -> Any:
         return (
@@ -325,67 +350,6 @@ class NonTransactionalMap(_Map):
         return {key: None if row is None else row.value for key, row in zip(unique, reading.rows, strict=True)}
 
 
-class _Batch:
-    """One attempt at one partition. Its rule follows from its first reading; an attempt that is refused stays refused."""
-
-    def __init__(self, mine: Fence, backing: BackingMap, owner: Owner | None) -> None:
-        self.mine = mine
-        self._since = None if owner is None else owner.since
-        self._counts = owner is not None and owner.counts
-        self.txid = mine.attempt.txid
-        self.rows = CachedBatchReadsMap(backing, mine.attempt if mine.kind is StateType.OPAQUE else None)
-        self.again: set[bytes] = set()
-
-    def read(self, keys: Sequence[bytes]) -> Rule:
-        """Read the keys that were not read yet; return the rule of the attempt."""
-        reading = self.rows.read(keys)
-        if reading is not None:
-            check_reading(reading, self.mine.place)
-        assert self.rows.reading is not None
-        try:
-            return judged(self.rows.reading.fence, self.mine, self._since)
-        except CorruptStateError:
-            self.rows.require_current()
-            raise
-
-    def value(self, key: bytes, rule: Rule) -> bytes | None:
-        """Return the value of a key within the batch; for a batch that is already stored, its value at that time."""
-        row, cached = self.rows.get(key)
-        if not rule.apply and row is not None and row.txid == self.txid and key not in self.again:
-            return row.previous
-        if cached:
-            return None if row is None else row.value
-        return base(row, self.txid, rule)
-
-    def put(self, key: bytes, value: bytes | None, rule: Rule) -> None:
-        """Set the new value of a key that was read."""
-        self.rows.put(key, written(self.rows.stored(key), self.txid, value, rule))
-
-    def commit(self) -> None:
-        """Write all rows and the fence, unless they are already written. Raises the errors of `State.commit`."""
-        rule = self.read(())
-        reading = self.rows.reading
-        assert reading is not None
-        if not rule.claim:
-            return
-        back = undone(reading.left) if rule.undo else {}
-        mine = self.mine._replace(rows=self._counted(reading, {**back, **self.rows.written}))
-        found = self.rows.flush(back, Claim(reading.fence, mine))
-        if found is not None and judged(found, self.mine, self._since).claim:
-            raise StateConflictError(
-                f"the state {self.mine.place} went from {_attempt(reading.fence)} to {found.attempt} while {self.mine.attempt} "
-                "was being committed; nothing was written, the batch is to be tried again"
-            )
-
-    def _counted(self, reading: Reading, changes: Mapping[bytes, StateRow | None]) -> int | None:
-        """Return the number of rows after the changes, None if the number before is unknown."""
-        before = reading.fence.rows if reading.fence is not None else 0 if self._counts else None
-        if before is None:
-            return None
-        was = sum(key in reading.left or self.rows.stored(key) is not None for key in changes)
-        return before - was + sum(row is not None for row in changes.values())
-
-
 class _FencedMap(_Map):
     """A map whose commits are fenced; its two subclasses differ in how they handle a replayed batch."""
 
@@ -394,7 +358,7 @@ class _FencedMap(_Map):
     def __init__(self, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None) -> None:
         super().__init__(backing, codec)
         self._owner = owner
-        self._batch: _Batch | None = None
+        self._batch: CachedBatchReadsMap | None = None
 
     def own(self, owner: Owner) -> None:
         """Set the owner of the following commits."""
@@ -408,7 +372,7 @@ class _FencedMap(_Map):
             )
         name = "" if self._owner is None else self._owner.id
         mine = Fence(TransactionAttempt(*attempt), self.kind, self.codec.name, self.backing.place, name)
-        self._batch = _Batch(mine, self.backing, self._owner)
+        self._batch = CachedBatchReadsMap(mine, self.backing, self._owner)
 
     def commit(self, attempt: TransactionAttempt) -> None:
         batch = self._begun()
@@ -441,11 +405,11 @@ class _FencedMap(_Map):
             batch.put(key, value, rule)
         return results
 
-    def _committed(self, batch: _Batch, keys: list[bytes], rule: Rule) -> list[Any]:
+    def _committed(self, batch: CachedBatchReadsMap, keys: list[bytes], rule: Rule) -> list[Any]:
         """Return the values of a batch whose rows are already in the store."""
         for key in keys:
             if self.kind is StateType.TRANSACTIONAL:
-                check_repeated(batch.rows.stored(key), batch.txid, key, self.backing.place)
+                check_repeated(batch.stored(key), batch.txid, key, self.backing.place)
         batch.again.update(keys)
         return [self._decoded(batch.value(key, rule), key) for key in keys]
 
@@ -467,7 +431,7 @@ class _FencedMap(_Map):
             )
         return row.previous
 
-    def _begun(self) -> _Batch:
+    def _begun(self) -> CachedBatchReadsMap:
         if self._batch is None:
             raise StateError(
                 f"the state {self.backing.place} was updated or committed outside of a commit; call begin_commit first"
