@@ -12,8 +12,6 @@ value that Python cannot hold, it is called again without the rows that have one
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -23,13 +21,13 @@ import pyarrow as pa
 from windowing.acking.pending import RetryPolicy
 from windowing.columnar.bolts import ColumnarCaller, arrow_schema
 from windowing.columnar.rows import Numbers, owned
-from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error
+from windowing.errors import BoltError, FailedException
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.schema.types import Schema
 from windowing.spark.edges import Roots
 from windowing.spark.output import arrow_column, fitted_column
-from windowing.spark.tasks import given_up, keep_error
+from windowing.spark.tasks import RetriedBatch
 from windowing.spark.unreadable import (
     Held,
     any_of,
@@ -49,9 +47,6 @@ __all__ = [
     "StreamBatch",
     "columns_as_declared",
 ]
-
-
-_log = logging.getLogger("windowing.spark")
 
 
 class StreamBatch(NamedTuple):
@@ -85,14 +80,8 @@ class Send(Protocol):
     def __call__(self, stream: str, batch: pa.RecordBatch, roots: Roots) -> None: ...
 
 
-class ColumnarBoltBatch:
-    """A task of a bolt that takes batches.
-
-    send: receives the output. dead_letter: receives the dead letters of rows that failed for good, each with its roots; with None
-    such a row raises BoltError. order: sorts the batches on their way (`StageWriter.in_phases`).
-
-    Cost: a call of the user's code for each attempt, and one wait of `retry` per round, the longest of the batches to retry.
-    """
+class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
+    """A task of a bolt that takes batches. `send` takes what it emits."""
 
     def __init__(
         self,
@@ -103,17 +92,10 @@ class ColumnarBoltBatch:
         dead_letter: Callable[[DeadLetter, Roots], None] | None,
         order: Callable[[Iterable[Any]], Iterable[Any]] = iter,
     ) -> None:
-        self._component, self._context, self._retry = component, context, retry
-        self._send, self._dead_letter, self._order = send, dead_letter, order
-        self._again: list[StreamBatch] = []
-        self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
-        self.errors: list[str] = []
+        super().__init__(component, context, retry, dead_letter, order)
+        self._send = send
         self._caller = ColumnarCaller(component)
         self._caller.open(context)
-
-    def counts(self) -> dict[str, int]:
-        """Return the counts of BoltBatch: failed rows, rows left out as invalid, and reported errors."""
-        return {"failed": self.failed, "invalid": self.invalid, "reported": self._reported}
 
     def take(self, batches: Iterable[StreamBatch]) -> None:
         """Pass each batch to the bolt, once. Raises BoltError."""
@@ -122,25 +104,15 @@ class ColumnarBoltBatch:
             self._attempt(batch)
 
     def close(self, txid: int = 0) -> None:
-        """End the task's part of the micro-batch: retry failed batches, then call `cleanup`. Raises BoltError."""
-        while self._again:
-            again, self._again = self._again, []
-            delays = [self._retry.delay_ms(batch.failures) for batch in again]
-            if any(delays):
-                time.sleep(max(delays) / 1000)
-            for batch in self._order(again):
-                self._attempt(batch)
+        """End the task's part of the micro-batch: try again what failed, then call `cleanup`. Raises BoltError."""
+        self._try_again()
         self._caller.close()
 
     def _attempt(self, batch: StreamBatch) -> None:
         try:
             emitted = self._caller.execute_batch(batch.table, batch.origin.stream, self._fit)
         except FailedException as problem:
-            if isinstance(problem, ReportedFailedException):
-                _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
-                self._reported += 1
-                keep_error(self.errors, problem)
-            self._fail(batch, describe_error(problem))
+            self._fail(batch, self._described(problem))
             return
         except BoltError as problem:
             wrong = any_of(map(unreadable_in, batch.table.columns)) if asked_unreadable(problem) else None
@@ -179,24 +151,11 @@ class ColumnarBoltBatch:
         else:
             self._again.append(failed)
 
-    def _leave_out(self, batch: StreamBatch, reason: str) -> None:
-        """Leave out rows with a value that Python cannot hold: a retry would fail again."""
-        if self._dead_letter is not None:
-            self.failed += batch.table.num_rows
-            self._give_up(batch, 1, reason)
-            return
-        if not self.invalid:
-            _log.warning("%s; such tuples go nowhere: a sink of the bolt's dead_letters keeps them", reason)
-        self.invalid += batch.table.num_rows
+    def _failures_of(self, batch: StreamBatch) -> int:
+        return batch.failures
 
-    def _give_up(self, batch: StreamBatch, attempts: int, reason: str) -> None:
-        who, task = self._component.id, self._context.task_index
-        for tuple in batch.tuples():
-            if self._dead_letter is None:
-                raise given_up(who, tuple, attempts, reason)
-            self.given_up += 1
-            failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
-            self._dead_letter(failed, batch.roots)
+    def _tuples_of(self, batch: StreamBatch) -> tuple[int, Iterable[Tuple], Roots]:
+        return batch.table.num_rows, batch.tuples(), batch.roots
 
 
 def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -> dict[str, pa.Array]:

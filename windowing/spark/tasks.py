@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error, quote
@@ -37,7 +38,7 @@ from windowing.topology.user_code import BoltCaller, EmittedRow
 
 __all__ = [
     "BoltBatch",
-    "given_up",
+    "RetriedBatch",
     "keep_error",
 ]
 
@@ -52,6 +53,7 @@ class Targets(Protocol):
         """Take the choice back, the last one first."""
 
 
+T = TypeVar("T")
 Order = Callable[[Iterable[Any]], Iterable[Any]]
 
 _log = logging.getLogger("windowing.spark")
@@ -59,14 +61,96 @@ _FAILED = "the bolt failed it"
 _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 
-class BoltBatch:
+class RetriedBatch(ABC, Generic[T]):
+    """A task of a bolt without windows in one batch: the retries, counts and dead letters of what it is passed.
+
+    dead_letter: takes the dead letters of tuples whose last attempt failed, each with the roots of its tuple; None: such a tuple is
+    an error. order: a function through which the input passes before each call (`StageWriter.in_phases`). Cost: a call of user code
+    for each attempt, and one wait of `retry`, the longest that is due, for each round.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        context: TaskContext,
+        retry: RetryPolicy,
+        dead_letter: Callable[[DeadLetter, Roots], None] | None,
+        order: Order,
+    ) -> None:
+        self._component, self._context, self._retry = component, context, retry
+        self._dead_letter, self._order = dead_letter, order
+        self._again: list[T] = []
+        self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
+        self.errors: list[str] = []
+
+    @abstractmethod
+    def _attempt(self, given: T) -> None:
+        """Call the bolt once."""
+
+    @abstractmethod
+    def _failures_of(self, given: T) -> int:
+        """Return how often it has failed."""
+
+    @abstractmethod
+    def _tuples_of(self, given: T) -> tuple[int, Iterable[Tuple], Roots]:
+        """Return the number of its tuples, these, and their roots."""
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of failed tuples, of tuples left out because the bolt read a value that Python cannot hold and no
+        stream takes them ("invalid"), and of errors that the bolt reported.
+        """
+        return {"failed": self.failed, "invalid": self.invalid, "reported": self._reported}
+
+    def _try_again(self) -> None:
+        """Retry what failed, in rounds. Raises BoltError."""
+        while self._again:
+            again, self._again = self._again, []
+            # What did not fail itself is retried without a delay.
+            delays = [self._retry.delay_ms(count) for count in map(self._failures_of, again) if count]
+            if any(delays):
+                time.sleep(max(delays) / 1000)
+            for given in self._order(again):
+                self._attempt(given)
+
+    def _described(self, problem: FailedException) -> str:
+        """Return the reason of a failure; log and count errors that the bolt wants reported."""
+        if isinstance(problem, ReportedFailedException):
+            _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
+            self._reported += 1
+            keep_error(self.errors, problem)
+        return describe_error(problem)
+
+    def _leave_out(self, given: T, reason: str) -> None:
+        """Leave out tuples of which the bolt read a value that Python cannot hold; another attempt would fail in the same way."""
+        count, _, _ = self._tuples_of(given)
+        if self._dead_letter is not None:
+            self.failed += count
+            self._give_up(given, 1, reason)
+            return
+        if not self.invalid:
+            _log.warning("%s; such tuples go nowhere: a sink of the bolt's dead_letters keeps them", reason)
+        self.invalid += count
+
+    def _give_up(self, given: T, attempts: int, reason: str) -> None:
+        who, task = self._component.id, self._context.task_index
+        _, tuples, roots = self._tuples_of(given)
+        for tuple in tuples:
+            if self._dead_letter is None:
+                raise BoltError(
+                    f"bolt {who!r} failed {quote(tuple)} in each of {attempts} attempts: {reason}; the batch is not committed. To "
+                    f"go on without such tuples give them a sink: sinks={{'{who}.dead_letters': ...}}, or a bolt that reads that "
+                    "stream"
+                )
+            self.given_up += 1
+            failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
+            self._dead_letter(failed, roots)
+
+
+class BoltBatch(RetriedBatch[Tuple]):
     """A task of a BASIC_BOLT or a BOLT.
 
     emit: takes its rows, each with its roots and the tasks that `choose` chose (None: not chosen yet). emit_all: takes many rows of
-    the default stream with the tuple of each. dead_letter: takes the dead letters of tuples whose last attempt failed, each with
-    the roots of its tuple; None: such a tuple is an error. values: the task's state, if the bolt is stateful. order: a function
-    through which tuples pass before each call (`StageWriter.in_phases`). Cost: a call of user code for each attempt, and one wait
-    of `retry`, the longest that is due, for each round.
+    the default stream with the tuple of each. values: the task's state, if the bolt is stateful.
     """
 
     def __init__(
@@ -81,17 +165,14 @@ class BoltBatch:
         values: TaskValues | None = None,
         order: Order = iter,
     ) -> None:
-        self._component, self._context, self._retry = component, context, retry
-        self._emit, self._emit_all, self._dead_letter = emit, emit_all, dead_letter
-        self._values, self._order = values, order
+        super().__init__(component, context, retry, dead_letter, order)
+        self._emit, self._emit_all, self._values = emit, emit_all, values
         self._caller = BoltCaller(component)
         self._by_itself = component.kind is ComponentKind.BOLT
         self._is_basic = not self._by_itself and values is None
         self._collector = _BoltCollector(self._caller, component.id, choose)
-        self._again: list[Tuple] = []
-        self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
-        self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
         self.errors = self._collector.errors
+        self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
         self._caller.open(context, self._collector)
         if values is not None:
             self._caller.hook("init_state", values)
@@ -99,11 +180,8 @@ class BoltBatch:
         self._flush("prepare")
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of failed tuples, of tuples left out because the bolt read a value that Python cannot hold and no
-        stream takes them ("invalid"), and of errors that the bolt reported.
-        """
-        reported = self._reported + self._collector.reported
-        return {"failed": self.failed, "invalid": self.invalid, "reported": reported}
+        found = super().counts()
+        return found | {"reported": found["reported"] + self._collector.reported}
 
     def take(self, tuples: Iterable[Tuple]) -> None:
         """Pass each tuple to the bolt once. Raises BoltError."""
@@ -160,24 +238,6 @@ class BoltBatch:
         self._flush("cleanup")
         for tuple in self._collector.unsettled():
             self._give_up(tuple, self._failures_of(tuple) + 1, _UNSETTLED)
-
-    def _try_again(self) -> None:
-        while self._again:
-            again, self._again = self._again, []
-            # A tuple that did not fail itself is retried without a delay.
-            delays = [self._retry.delay_ms(count) for count in map(self._failures_of, again) if count]
-            if any(delays):
-                time.sleep(max(delays) / 1000)
-            for tuple in self._order(again):
-                self._attempt(tuple)
-
-    def _described(self, problem: FailedException) -> str:
-        """Return the reason of a tuple's failure; log and count errors that the bolt wants reported."""
-        if isinstance(problem, ReportedFailedException):
-            _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
-            self._reported += 1
-            keep_error(self.errors, problem)
-        return describe_error(problem)
 
     def _attempt(self, tuple: Tuple) -> None:
         """Call the bolt once; the results of the call count only if it succeeds."""
@@ -239,6 +299,9 @@ class BoltBatch:
     def _failures_of(self, tuple: Tuple) -> int:
         return self._failures.get(id(tuple), (tuple, 0))[1]
 
+    def _tuples_of(self, tuple: Tuple) -> tuple[int, Iterable[Tuple], Roots]:
+        return 1, (tuple,), _roots_of(tuple)
+
     def _flush(self, method: str) -> None:
         """Emit the rows of a method that is called once per batch. Raises BoltError for a tuple that it failed there."""
         call = self._collector.end()
@@ -250,37 +313,11 @@ class BoltBatch:
         for sent in call.rows:
             self._emit(*sent)
 
-    def _leave_out(self, tuple: Tuple, reason: str) -> None:
-        """Leave out a tuple of which the bolt read a value that Python cannot hold; another attempt would fail in the same way."""
-        if self._dead_letter is not None:
-            self.failed += 1
-            self._give_up(tuple, 1, reason)
-            return
-        if not self.invalid:
-            _log.warning("%s; such tuples go nowhere: a sink of the bolt's dead_letters keeps them", reason)
-        self.invalid += 1
-
-    def _give_up(self, tuple: Tuple, attempts: int, reason: str) -> None:
-        if self._dead_letter is None:
-            raise given_up(self._component.id, tuple, attempts, reason)
-        self.given_up += 1
-        who, task = self._component.id, self._context.task_index
-        failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
-        self._dead_letter(failed, _roots_of(tuple))
-
 
 def keep_error(errors: list[str], error: BaseException) -> None:
     """Record the text of a reported error for the driver, up to a limit per batch."""
     if len(errors) < LAST_KEPT:
         errors.append(describe_error(error))
-
-
-def given_up(bolt: str, tuple: Tuple, attempts: int, reason: str) -> BoltError:
-    """Return the error of a tuple that failed for good and whose dead letter has no sink."""
-    return BoltError(
-        f"bolt {bolt!r} failed {quote(tuple)} in each of {attempts} attempts: {reason}; the batch is not committed. To go on "
-        f"without such tuples give them a sink: sinks={{'{bolt}.dead_letters': ...}}, or a bolt that reads that stream"
-    )
 
 
 def _roots_of(tuple: Tuple) -> Roots:
@@ -300,10 +337,6 @@ class _Call(NamedTuple):
     acked: list[Tuple]
     failed: list[Tuple]
 
-    @classmethod
-    def empty(cls) -> _Call:
-        return cls([], [], [])
-
 
 class _BoltCollector(StormNames):
     """The collector of a Bolt that acks by itself. Of anchors only the roots are kept, because the batch as a whole is the tree."""
@@ -313,7 +346,7 @@ class _BoltCollector(StormNames):
         self.reported = 0
         self.errors: list[str] = []
         self._open: dict[int, Tuple] = {}
-        self._call = _Call.empty()
+        self._call = _Call([], [], [])
 
     def emit(
         self, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
@@ -360,7 +393,7 @@ class _BoltCollector(StormNames):
             self._open[id(tuple)] = tuple
 
     def end(self) -> _Call:
-        call, self._call = self._call, _Call.empty()
+        call, self._call = self._call, _Call([], [], [])
         return call
 
     def forget(self, tuple: Tuple) -> None:
