@@ -29,8 +29,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -49,6 +49,8 @@ __all__ = [
     "Acks",
 ]
 
+
+T = TypeVar("T")
 
 _MAGIC = b"WNDA"
 _TOLD = "told"
@@ -74,7 +76,7 @@ class AckLog:
         snapshots, records = self._numbers("snapshot"), self._numbers("batch")
         usable = [batch for batch in snapshots if batch <= committed]
         begin = usable[-1] if usable else -1
-        ledger = self._snapshot(begin) if usable else BatchLedger()
+        ledger = self._read(_name(begin, "snapshot"), BatchLedger.restored)[0] if usable else BatchLedger()
         for batch in range(begin + 1, committed + 1):
             if batch not in records:
                 raise CorruptStateError(
@@ -114,19 +116,16 @@ class AckLog:
                     self._folder.delete(_name(batch, kind))
 
     def _record(self, batch: int) -> BatchRecord:
-        path = self._folder.of(_name(batch, "batch"))
-        try:
-            record = BatchRecord.of(loads(unframe(_MAGIC, self._folder.read(_name(batch, "batch")), path), path))
-        except SnapshotError as problem:
-            raise CorruptStateError(f"{path}: {problem.args[0]}; {_WAY_OUT}") from problem
+        record, path = self._read(_name(batch, "batch"), BatchRecord.of)
         if record.batch != batch:
             raise CorruptStateError(f"{path} is of batch {record.batch}; {_WAY_OUT}")
         return record
 
-    def _snapshot(self, batch: int) -> BatchLedger:
-        path = self._folder.of(_name(batch, "snapshot"))
+    def _read(self, name: str, of: Callable[[Any], T]) -> tuple[T, str]:
+        """Return what `of` makes of the data of a file, and its path."""
+        path = self._folder.of(name)
         try:
-            return BatchLedger.restored(loads(unframe(_MAGIC, self._folder.read(_name(batch, "snapshot")), path), path))
+            return of(loads(unframe(_MAGIC, self._folder.read(name), path), path)), path
         except SnapshotError as problem:
             raise CorruptStateError(f"{path}: {problem.args[0]}; {_WAY_OUT}") from problem
 

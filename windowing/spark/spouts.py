@@ -7,7 +7,8 @@ there. An offset in Spark's log also contains the start of its batch, so that th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any, cast
 from uuid import uuid4
@@ -37,6 +38,7 @@ __all__ = [
     "arrow_type_in_spark",
     "batch_of",
     "refuse_other",
+    "registered",
     "require_evaluable",
     "selected",
     "spout_stream",
@@ -66,10 +68,8 @@ def spout_stream(spout: PartitionedSpout, spark: SparkSession, name: str | None 
     """Return the rows of a spout as a streaming DataFrame; called by `PartitionedSpout.stream`."""
     require_spark("4.2", f"{type(spout).__name__}, a source in Python,", "read the rows as a streaming DataFrame")
     schema, called = Schema.parse(spout.fields), name or type(spout).__name__
-    source = _source(spout, schema, called)
     require_classic(spark)
-    spark.dataSource.register(source)
-    return spark.readStream.format(source.name()).load()
+    return registered(spark, schema, partial(SpoutReader, spout, schema, called, Seal()))
 
 
 PartitionedSpout.streams = staticmethod(spout_stream)
@@ -95,9 +95,11 @@ def batch_of(offset: Any, name: str) -> tuple[Offsets, Offsets] | None:
     return offset["from"], offset["to"]
 
 
-def _source(spout: PartitionedSpout, fields: Schema, called: str) -> type[DataSource]:
-    """Return a data source class for one spout: Spark creates the instances itself, with text options only."""
-    format_name, seal = f"windowing_{uuid4().hex}", Seal()
+def registered(spark: SparkSession, fields: Schema, reader: Callable[[], DataSourceStreamReader]) -> DataFrame:
+    """Return what `reader()` reads as a streaming DataFrame: Spark creates the instances of a data source itself, with text options
+    only.
+    """
+    format_name = f"windowing_{uuid4().hex}"
 
     class SpoutSource(DataSource):
         @classmethod
@@ -108,9 +110,10 @@ def _source(spout: PartitionedSpout, fields: Schema, called: str) -> type[DataSo
             return fields.ddl
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-            return SpoutReader(spout, fields, called, seal)
+            return reader()
 
-    return SpoutSource
+    spark.dataSource.register(SpoutSource)
+    return spark.readStream.format(format_name).load()
 
 
 class _Range(InputPartition):

@@ -23,17 +23,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from windowing.acking.pending import RetryPolicy
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, FailedException, ReportedFailedException, cause_of, describe_error
 from windowing.spark.failures import Seal, marked
 from windowing.spark.session import require_spark
+from windowing.spark.spouts import registered
 from windowing.spark.state import decode_table
 from windowing.spark.trident_stages import packed_rows
 from windowing.topology.components import TaskContext
@@ -66,21 +66,7 @@ def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records:
     on Spark 4.1.
     """
     require_spark("4.2", f"{node.called}, a spout in Python,", "read the rows as a streaming DataFrame")
-    format_name, seal = f"windowing_trident_{uuid4().hex}", Seal()
-
-    class TridentSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return format_name
-
-        def schema(self) -> str:
-            return node.schema.ddl
-
-        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-            return TridentSpoutReader(plan, node, records, seal)
-
-    spark.dataSource.register(TridentSource)
-    return spark.readStream.format(format_name).load()
+    return registered(spark, node.schema, partial(TridentSpoutReader, plan, node, records, Seal()))
 
 
 class _SpoutRows(InputPartition):
