@@ -348,19 +348,13 @@ class Packer(ArrowStage):
             rows = columns.rename_columns(list(self.columns))
             found = stamps.of(rows.column, rows.num_rows, now, partial(_records, rows))
             rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), found)
-            yield record_batch(
-                [
-                    sent.row(task, "rows", self.stream, part.num_rows, encode_table(part))
-                    for task, part in _parts(rows, tasks, self.tasks)
-                ]
-            )
+            packets = []
+            for task, at in parted(tasks, self.tasks):
+                part = rows if at is None else rows.take(pa.array(at))
+                packets.append(sent.row(task, "rows", self.stream, part.num_rows, encode_table(part)))
+            yield record_batch(packets)
         if sent is not None and stamps.largest:
             yield record_batch(sent.largest(range(self.tasks), self.stream, stamps.largest))
-
-
-def _parts(rows: pa.RecordBatch, tasks: Numbers, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    for task, at in parted(tasks, count):
-        yield task, rows if at is None else rows.take(pa.array(at))
 
 
 def _records(rows: pa.RecordBatch) -> Iterable[Any]:
@@ -395,17 +389,13 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
 
 
 class Spread(NamedTuple):
-    """Chooses the tasks of all rows of a table at once; every row goes to `width` tasks.
+    """`choose` returns the tasks of all rows of a table at once: `width` columns with a task for each row; it advances the state.
 
-    Law: the result and the new `state` equal those of `Grouping.targets` row by row.
+    Law: the result and the new state equal those of `Grouping.targets` row by row.
     """
 
     width: int
     choose: Callable[[Mapping[str, pa.Array], int, list[int]], list[Numbers]]
-
-    def __call__(self, columns: Mapping[str, pa.Array], count: int, state: list[int]) -> list[Numbers]:
-        """Return `width` columns with a task for each row, and advance `state`."""
-        return self.choose(columns, count, state)
 
 
 def spread_of(grouping: Grouping, tasks: int, schema: Schema) -> Spread | None:

@@ -339,7 +339,7 @@ class StageWriter:
         assert way.origin is not None
         for route in fused:
             assert route.spread is not None
-            for chosen in route.spread(given, len(rows), route.state):
+            for chosen in route.spread.choose(given, len(rows), route.state):
                 for target, at in parted(chosen, len(route.ids)):
                     arrived: Iterable[Any] = zip(rows, repeat(way.origin), phases, roots)
                     if at is not None:
@@ -353,7 +353,7 @@ class StageWriter:
         table = pa.table(dict(fields))
         for route in way.columnar:
             assert route.spread is not None
-            for chosen in route.spread(fields, count, route.state):
+            for chosen in route.spread.choose(fields, count, route.state):
                 for target, at in parted(chosen, len(route.ids)):
                     mine = table if at is None else table.take(pa.array(at))
                     self._queues[route.reader][target].append(StreamBatch(mine, way.origin, self.phase, roots))
@@ -564,7 +564,7 @@ class StageWriter:
             assert route.spread is not None
             stamps = self._stamps(route.reader, component, task, stream, rows.fields, values)
             count = len(rows.positions)
-            for chosen in route.spread(rows.fields, count, route.state) if tasks is None else [tasks]:
+            for chosen in route.spread.choose(rows.fields, count, route.state) if tasks is None else [tasks]:
                 for index, at in parted(chosen, len(route.ids)):
                     target = route.first + index
                     of_task = stamps if at is None else stamps.take(pa.array(at))

@@ -43,7 +43,7 @@ from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.stage_writer import StageWriter
 from windowing.spark.task_metrics import MetricsChannel, bolt_metrics
 from windowing.spark.tuple_rows import TupleRows
-from windowing.spark.window_turn import SIDE_STREAM, TaskStage, done_by
+from windowing.spark.window_turn import SIDE_STREAM, TaskStage
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
@@ -213,7 +213,7 @@ class StageTaskTurn:
             elif stream in self._component.outputs:
                 writer.emit(name, task, EmittedRow(stream, row), roots)
         result = TaskResult.of(writer.metrics(name, turn.metrics), turn.metadata, turn.puts, turn.drops, values)
-        result.done = [done_by(name, task, turn)]
+        result.done = [turn.done]
         return result
 
     def _fitted(self, table: Any) -> pa.RecordBatch | None:

@@ -189,7 +189,7 @@ def _copy(found: TaskMetrics) -> TaskMetrics:
 
 
 def window_metrics(
-    component: str, task: int, numbers: Mapping[str, int | None], late: Mapping[str, int], execute_ms: float
+    component: str, task: int, numbers: Mapping[str, int | None], late: Mapping[str, int]
 ) -> TaskMetrics:
     """Return the metrics of a windowed task's turn from its counts (`METRICS` of output.py)."""
     counted = {name: value or 0 for name, value in numbers.items()}
@@ -205,7 +205,6 @@ def window_metrics(
         expired=counted.get("expired", 0),
         skipped=counted.get("skipped", 0),
         duplicates=counted.get("duplicates", 0),
-        execute_ms=execute_ms,
         pending=counted.get("pending", 0),
         watermark_ms=watermark,
         watermark_lag_ms=None if watermark is None or now is None else now - watermark,

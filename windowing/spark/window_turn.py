@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -97,9 +97,8 @@ class TurnResult(NamedTuple):
 
     A table that a bolt returned and that `fitted` accepted is one entry of `rows`.
 
-    late: the payload of each row on the late stream, in order. reasons: the number of late tuples by reason. fired, late_rows: the
-    last fired windows and late rows, as text. failed: the number of tuples that failed with their window. dead_letters: the number
-    of windows that became dead letters.
+    late: the payload of each row on the late stream, in order. done: the metrics of the task for monitoring, without its time and
+    emitted rows.
     """
 
     metadata: bytes
@@ -108,11 +107,7 @@ class TurnResult(NamedTuple):
     drops: list[bytes]
     metrics: dict[str, int | None]
     late: list[Any]
-    reasons: dict[str, int]
-    fired: tuple[FiredWindow, ...]
-    late_rows: tuple[tuple[str, str], ...]
-    failed: int
-    dead_letters: int
+    done: TaskMetrics
 
 
 @dataclass(frozen=True)
@@ -249,7 +244,7 @@ class _Turn:
         self.arrived = 0 if table is None else table.num_rows
         chunks = ChunkStore(self.stored.chunks, self.load, self.what)
         self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
-        before, self.side_before = self.executor.counts(), dict(self.executor.side)
+        before, self.side_before = self.executor.counts(), Counter(self.executor.side)
         now = clock_of(rows)
         self.executor.set_clock(now)
         self.windows.open(self.stage.context(self.task), self.state)
@@ -452,18 +447,17 @@ class _Turn:
         seen = self.stored.seen if self.known is None or table is None else self.known.plain()
         stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen)
         body = frame(META_MAGIC, stored.body())
-        fired = tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired)
-        late = tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late)
-        failed = len(self.failed), self.dead_letters
-        return TurnResult(
-            body, self.rows, chunks.puts, chunks.drops, metrics, self.late, self._reasons(), fired, late, *failed
-        )
+        return TurnResult(body, self.rows, chunks.puts, chunks.drops, metrics, self.late, self._done(metrics))
 
-    def _reasons(self) -> dict[str, int]:
-        side, before = self.executor.side, self.side_before
-        found = {reason: count - before.get(reason, 0) for reason, count in side.items()}
-        invalid = LateReason.INVALID.value
-        return found | ({invalid: found.get(invalid, 0) + self.unreadable} if self.unreadable else {})
+    def _done(self, metrics: dict[str, int | None]) -> TaskMetrics:
+        late, invalid = self.executor.side - self.side_before, LateReason.INVALID.value
+        late[invalid] += self.unreadable
+        done = window_metrics(self.stage.bolt.name, self.task, metrics, late)
+        done.windows = tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired)
+        done.late_rows = tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late)
+        done.failed, done.dead_letters = len(self.failed), self.dead_letters
+        done.acked = max(0, done.acked - done.failed)
+        return done
 
     def _dumped(self, snapshot: dict[str, Any], reference: Callable[[Any], int | None] | None = None) -> bytes:
         """Return the executor as bytes. Raises BoltError if a policy's state or an accumulator is not plain data."""
@@ -538,21 +532,12 @@ class WindowTurn:
         )
         output = self._encoder.table(turn.rows, turn.metrics)
         result = TaskResult.of(output, turn.metadata, turn.puts, turn.drops, values)
-        took_ms = 1000 * (time.perf_counter() - began)
-        done = done_by(bolt.name, self._task, turn, took_ms)
+        turn.done.execute_ms = 1000 * (time.perf_counter() - began)
+        emitted = turn.done.emitted
         for stream, row in turn.rows:
-            done.emitted[stream] = done.emitted.get(stream, 0) + (row.num_rows if isinstance(row, pa.Table) else 1)
-        result.done = [done]
+            emitted[stream] = emitted.get(stream, 0) + (row.num_rows if isinstance(row, pa.Table) else 1)
+        result.done = [turn.done]
         return result
-
-
-def done_by(component: str, task: int, turn: TurnResult, took_ms: float = 0.0) -> TaskMetrics:
-    """Return the metrics of a windowed task's turn that took `took_ms`, without the emitted rows."""
-    found = window_metrics(component, task, turn.metrics, turn.reasons, took_ms)
-    found.windows, found.late_rows = turn.fired, turn.late_rows
-    found.failed, found.dead_letters = turn.failed, turn.dead_letters
-    found.acked = max(0, found.acked - found.failed)
-    return found
 
 
 def _as_text(emissions: Sequence[Emission]) -> str:
