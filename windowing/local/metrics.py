@@ -293,7 +293,7 @@ class _GroupWatch(_TaskWatch):
 
         def deliver(batch: Any, sending: Any, emitted: Any) -> None:
             for exchange, rows in emitted.exchanges.items():
-                self._emitted(task._plan.exchanges[exchange].target, rows)
+                self._emitted(task.plan.exchanges[exchange].target, rows)
             for sink, rows in emitted.sinks.items():
                 self._emitted(sink, rows)
             inner(batch, sending, emitted)

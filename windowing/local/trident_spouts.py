@@ -38,9 +38,8 @@ from windowing.local.trident_tasks import (
     Begun,
     CommitMessage,
     DeadBatch,
-    Reported,
-    Sending,
     SpoutEmission,
+    StagedTask,
     Success,
     TridentRouter,
 )
@@ -67,7 +66,6 @@ from windowing.trident.spouts import (
     as_batches,
 )
 from windowing.trident.states import TridentCollector
-from windowing.trident.subtopology import ExchangeWriter
 from windowing.trident.transactional_state import TransactionalState
 
 __all__ = [
@@ -306,25 +304,14 @@ class CoordinatorTask(Task):
             inbox.append(SpoutEmission(batch, skip, anchored([anchors], self.router.edge)))
 
 
-class _Source(Task):
-    """The common base of emitters and requests: a batch group of the plan, and the readers of its rows."""
+class _Source(StagedTask):
+    """The common base of emitters and requests: the source of a batch group of the plan."""
 
     def __init__(self, router: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode, task: int) -> None:
-        group = plan.stage_of(node.number)
-        self.me = (group.id, task)
-        super().__init__(router, TaskContext(group.id, task, group.parallelism, plan.config), id, router.inbox(self.me))
-        self.trident, self.plan, self.node = router, plan, node
-        self.group = plan.batch_groups[node.number]
-        self.targets = targets_of(plan, group.id, self.group)
-        self._writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(group.id)]
-
-    def sending(self, batch: effects.BatchId, context: ProcessorContext, number: Any) -> Sending:
-        """Return the Sending that emits the rows of one attempt."""
-        return Sending(self.trident, self.plan, self.me, self._writers, batch, context, number)
-
-    def post_report(self, batch: effects.BatchId, target: Any, sent: int, anchors: Any) -> None:
-        """Report to a target task the number of pieces that were sent to it."""
-        self.trident.inboxes[target].append(Reported(batch, self.me, sent, anchors))
+        stage = plan.stage_of(node.number)
+        super().__init__(router, id, plan, stage, task)
+        self.node, self.group = node, plan.batch_groups[node.number]
+        self.targets = targets_of(plan, stage.id, self.group)
 
 
 class EmitterTask(_Source):

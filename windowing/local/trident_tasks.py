@@ -50,6 +50,7 @@ __all__ = [
     "Reported",
     "Sending",
     "SpoutEmission",
+    "StagedTask",
     "Success",
     "TridentResult",
     "TridentRouter",
@@ -290,7 +291,25 @@ class Sending:
 # -- GroupTask -------------------------------------------------------------------------------------------------------------------
 
 
-class GroupTask(Task):
+class StagedTask(Task):
+    """A task of a stage of the plan: it sends over the exchanges of its stage, and reports to the tasks behind them."""
+
+    def __init__(self, router: TridentRouter, id: int, plan: TridentPlan, stage: Stage, task: int) -> None:
+        self.me = (stage.id, task)
+        super().__init__(router, TaskContext(stage.id, task, stage.parallelism, plan.config), id, router.inbox(self.me))
+        self.trident, self.plan = router, plan
+        self._writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(stage.id)]
+
+    def sending(self, batch: effects.BatchId, context: ProcessorContext, number: Callable[[TaskId], int]) -> Sending:
+        """Return the Sending that emits the rows of one attempt."""
+        return Sending(self.trident, self.plan, self.me, self._writers, batch, context, number)
+
+    def post_report(self, batch: effects.BatchId, target: Any, sent: int, anchors: Any) -> None:
+        """Report to a target task the number of pieces that were sent to it."""
+        self.trident.inboxes[target].append(Reported(batch, self.me, sent, anchors))
+
+
+class GroupTask(StagedTask):
     """A task of a group.
 
     states: its state partitions by id. windows: the store of its windows, None if they end with the run. requests: the batch groups
@@ -310,13 +329,10 @@ class GroupTask(Task):
         requests: frozenset[str],
         timeout_ms: int,
     ) -> None:
-        self.me = (group.id, task)
-        super().__init__(router, TaskContext(group.id, task, group.parallelism, plan.config), id, router.inbox(self.me))
-        self.trident = router
+        super().__init__(router, id, plan, group, task)
         self.executor = TridentBoltExecutor(coord_specs(plan, group), timeout_ms)
         self.subtopology = Subtopology(plan, group.id, task, states)
-        self._plan, self._windows, self._requests = plan, windows, requests
-        self._writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(group.id)]
+        self._windows, self._requests = windows, requests
         self._live: dict[effects.BatchId, tuple[GroupBatch, Sending]] = {}
         self._came: dict[effects.BatchId, list[Piece]] = {}
 
@@ -365,8 +381,7 @@ class GroupTask(Task):
             self._finish(effect.batch)
         elif isinstance(effect, effects.Report):
             anchors = anchored([effect.message], self.router.edge)
-            batch = effects.BatchId(group, effect.attempt)
-            self.trident.inboxes[effect.target].append(Reported(batch, self.me, effect.sent, anchors))  # type: ignore[index]
+            self.post_report(effects.BatchId(group, effect.attempt), effect.target, effect.sent, anchors)
         elif isinstance(effect, effects.Ack):
             self.router.ack(effect.message, self.context.component)
         elif isinstance(effect, effects.Fail):
@@ -377,15 +392,7 @@ class GroupTask(Task):
     def _begin(self, batch: effects.BatchId) -> None:
         is_request = batch.group in self._requests
         context = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.trident.batch(batch.attempt)
-        sending = Sending(
-            self.trident,
-            self._plan,
-            self.me,
-            self._writers,
-            batch,
-            context,
-            lambda target: self.executor.emitted(batch, target),
-        )
+        sending = self.sending(batch, context, lambda target: self.executor.emitted(batch, target))
         self._live[batch] = self.subtopology.start_batch(batch.group, context), sending
         self._came[batch] = []
 
