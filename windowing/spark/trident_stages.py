@@ -189,7 +189,7 @@ class PacketWriter:
             for start in range(0, len(rows), PACKET_ROWS):
                 part = rows[start : start + PACKET_ROWS]
                 yield self._sent.row(target, kind, stream, len(part), packed_rows(stream, schema, part))
-        self.drop()
+        self._rows.clear()
 
     def finish(self) -> Iterator[ExchangeRow]:
         """Yield the last rows, and the largest timestamps for every task with windows."""

@@ -198,68 +198,54 @@ class Filter(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Peek(Operation):
-    """A function that is called with each tuple for its side effects; the stream is unchanged."""
+class RowOperation(Operation):
+    """A function of the whole tuple; without `output` the fields stay the same."""
 
     function: Any
+    output: Any = None
+
+    method: ClassVar[str] = "execute"
+    """The method of an object that is given instead of a function."""
+    returns: ClassVar[bool] = False
+    """Whether it gets no collector."""
+    verb: ClassVar[str]
 
     @property
     def title(self) -> str:
-        return f"peek with {short_title(self.function)}"
+        return f"{self.verb} with {short_title(self.function)}"
 
     def resolve(self, check: Check) -> Schema | None:
-        code = check.attempt(code_of, self.function, "accept", returns=True)
-        return None if code is None else check.inputs[0]
+        code = check.attempt(code_of, self.function, self.method, returns=self.returns)
+        schema = check.inputs[0] if self.output is None else check.output(self.output)
+        return None if code is None else schema
 
-    def bound(self, inputs: tuple[Schema, ...]) -> Peek:
-        return replace(self, function=code_of(self.function, "accept", returns=True))
+    def bound(self, inputs: tuple[Schema, ...]) -> RowOperation:
+        return replace(self, function=code_of(self.function, self.method, returns=self.returns))
+
+
+class Peek(RowOperation):
+    """A function that is called with each tuple for its side effects; the stream is unchanged."""
+
+    verb, method, returns = "peek", "accept", True
 
     def processor(self, node: NodeContext) -> made.TridentProcessor:
         return made.PeekProcessor(node.called, self.function, recorder(node.schema, node.schema.names))
 
 
-@dataclass(frozen=True, slots=True)
-class Map(Operation):
-    """A function of the whole tuple whose row replaces it; without `output` the fields stay the same."""
+class Map(RowOperation):
+    """A function whose row replaces the tuple."""
 
-    function: Any
-    output: Any = None
-
-    @property
-    def title(self) -> str:
-        return f"map with {short_title(self.function)}"
-
-    def resolve(self, check: Check) -> Schema | None:
-        code = check.attempt(code_of, self.function, "execute", returns=True)
-        schema = check.inputs[0] if self.output is None else check.output(self.output)
-        return None if code is None else schema
-
-    def bound(self, inputs: tuple[Schema, ...]) -> Map:
-        return replace(self, function=code_of(self.function, "execute", returns=True))
+    verb, returns = "map", True
 
     def processor(self, node: NodeContext) -> made.TridentProcessor:
         record = recorder(node.inputs[0], node.inputs[0].names)
         return made.MapProcessor(node.called, self.function, record, node.schema)
 
 
-@dataclass(frozen=True, slots=True)
-class FlatMap(Operation):
-    """A function of the whole tuple whose rows, none or many, replace it."""
+class FlatMap(RowOperation):
+    """A function whose rows, none or many, replace the tuple."""
 
-    function: Any
-    output: Any = None
-
-    @property
-    def title(self) -> str:
-        return f"flat_map with {short_title(self.function)}"
-
-    def resolve(self, check: Check) -> Schema | None:
-        code = check.attempt(code_of, self.function, "execute")
-        schema = check.inputs[0] if self.output is None else check.output(self.output)
-        return None if code is None else schema
-
-    def bound(self, inputs: tuple[Schema, ...]) -> FlatMap:
-        return replace(self, function=code_of(self.function, "execute"))
+    verb = "flat_map"
 
     def processor(self, node: NodeContext) -> made.TridentProcessor:
         record = recorder(node.inputs[0], node.inputs[0].names)

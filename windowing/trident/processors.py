@@ -158,18 +158,9 @@ class Code:
     method: str | None
     style: CallStyle
 
-    @property
-    def title(self) -> str:
-        """Its name in messages and drawings."""
-        return title_of(self.target)
-
-    def open(self, who: str, context: Any) -> TaskCode:
-        """Return the instance of one task, with `prepare(context)` already called."""
-        return TaskCode(self, who, context)
-
 
 class TaskCode(UserCode):
-    """One task's instance; `call` is the function to call."""
+    """One task's instance, with `prepare(context)` already called; `call` is the function to call."""
 
     def __init__(self, code: Code, who: str, context: Any) -> None:
         super().__init__(who, code.target, code.method)
@@ -304,7 +295,7 @@ class UserProcessor(TridentProcessor):
         self._call: Callable[..., Any]
 
     def prepare(self, context: Any) -> None:
-        self._task = self._code.open(self._owner, context)
+        self._task = TaskCode(self._code, self._owner, context)
         self._call = self._task.call
 
     def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:

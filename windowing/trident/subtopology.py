@@ -215,8 +215,8 @@ class GroupBatch:
             if self._task.plan.phases[number] is not phase:
                 continue
             processor, slot = self._task.processors[number], self._slots[number]
-            self._emit(number, processor.finish_batch(slot), late=False)
-            self._emit(number, processor.take_late(slot), late=True)
+            self._run(self._onward(number, processor.finish_batch(slot), late=False)[::-1])
+            self._run(self._onward(number, processor.take_late(slot), late=True)[::-1])
 
     def _run(self, ahead: list[tuple[int, int, list[Row]]]) -> None:
         """Take rows through the group depth first, in the order in which single rows would go."""
@@ -224,9 +224,6 @@ class GroupBatch:
             number, index, rows = ahead.pop()
             made = self._task.processors[number].execute(self._slots[number], rows, index)
             ahead += reversed(self._onward(number, made, late=False))
-
-    def _emit(self, number: int, rows: list[Row], *, late: bool) -> None:
-        self._run(self._onward(number, rows, late=late)[::-1])
 
     def _onward(self, number: int, rows: list[Row], *, late: bool) -> list[tuple[int, int, list[Row]]]:
         """Route the rows of a node to exchanges and sinks, and return the nodes of the group that process them next."""
