@@ -30,6 +30,7 @@ __all__ = [
     "dumps",
     "encode_value",
     "frame",
+    "inflated",
     "loads",
     "unframe",
 ]
@@ -85,7 +86,7 @@ def dumps(data: Any, reference: Reference | None = None) -> bytes:
 def loads(blob: bytes, what: str, resolve: Callable[[int], Any] | None = None) -> Any:
     """Return the data of `dumps`; `resolve` turns the numbers of references back into values."""
     try:
-        return _value(json.loads(_inflated(blob, what)), resolve)
+        return _value(json.loads(inflated(blob, what)), resolve)
     except _UNREADABLE as problem:
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
 
@@ -107,7 +108,7 @@ def encode_value(value: Any, reference: Reference | None = None) -> bytes:
 def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = None) -> Any:
     """Return the value of `encode_value`; `what` names it in the CorruptStateError, `resolve` undoes its `reference`."""
     try:
-        return _value(json.loads(_inflated(blob, what) if blob[:1] == _COMPRESSED else blob), resolve)
+        return _value(json.loads(inflated(blob, what) if blob[:1] == _COMPRESSED else blob), resolve)
     except _UNREADABLE as problem:
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
 
@@ -118,7 +119,8 @@ _LONG_BITS = 2_000  # below 640 digits, the least that sys.set_int_max_str_digit
 _UNREADABLE = (zlib.error, ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
 
 
-def _inflated(blob: bytes, what: str) -> bytes:
+def inflated(blob: bytes, what: str) -> bytes:
+    """Return decompressed bytes. Raises CorruptStateError if they are cut off, or too many."""
     inflater = zlib.decompressobj()
     text = inflater.decompress(blob, _MAX_INFLATED)
     if inflater.unconsumed_tail or not inflater.eof:

@@ -34,7 +34,7 @@ from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from windowing.codec import META_MAGIC, dumps, frame, loads, unframe
+from windowing.codec import META_MAGIC, dumps, frame, inflated, loads, unframe
 from windowing.errors import CheckpointError, CorruptStateError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import Record, record_type
@@ -57,7 +57,6 @@ __all__ = [
 PAGE_MAGIC = b"WNDP"
 _HEAD = struct.Struct(">QI")
 _SCALARS = {int, str, float, bool, type(None)}
-_MAX_INFLATED = 2**31
 
 _NO_TASKS: Mapping[str, range] = {}
 
@@ -80,19 +79,11 @@ def decode_page(page_id: int, blob: bytes, what: str, task_ids: Mapping[str, ran
         if stored_id != page_id:
             raise CorruptStateError(f"{what} holds page {stored_id} instead; restore from a copy, nothing was reset")
         split = _HEAD.size + size
-        columns = json.loads(_inflated(body[_HEAD.size : split], what))
+        columns = json.loads(inflated(body[_HEAD.size : split], what))
         payloads = _payloads(columns, body[split:], what, task_ids)
         return PageRows(list(accumulate(columns["times"])), payloads, list(accumulate(columns["numbers"])))
     except (zlib.error, struct.error, ValueError, KeyError, TypeError, IndexError) as problem:
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
-
-
-def _inflated(data: bytes, what: str) -> bytes:
-    inflater = zlib.decompressobj()
-    text = inflater.decompress(data, _MAX_INFLATED)
-    if inflater.unconsumed_tail or not inflater.eof:
-        raise CorruptStateError(f"{what} does not inflate to at most {_MAX_INFLATED} bytes; nothing was reset")
-    return text
 
 
 def _differences(numbers: Sequence[int]) -> list[int]:
