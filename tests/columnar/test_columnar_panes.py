@@ -208,7 +208,7 @@ def test_an_executor_judges_columns_as_it_judges_lists(stamps, late):
     seen = []
     for columns in (False, True):
         executor = WindowedBoltExecutor(config)
-        executor.manager = ColumnarPaneManager(config)
+        executor.use(ColumnarPaneManager(config))
         executor.set_clock(100)
         effects: list[Any] = []
         for batch in (stamps, late):

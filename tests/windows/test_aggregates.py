@@ -49,7 +49,7 @@ class Recorded(LosslessReplay):
 
     def __init__(self, case: dict[str, Any], config: WindowConfig, manager: Any) -> None:
         super().__init__(case, config, lambda w: [w.key, w.start_timestamp, len(w), w.aggregate])
-        self.executor.manager = manager
+        self.executor.use(manager)
 
     def _events(self, index: int, effect: Any) -> Any:
         if not isinstance(effect, Expired):

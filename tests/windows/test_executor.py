@@ -300,7 +300,7 @@ class StormRun(LosslessReplay):
     def build(self) -> WindowedBoltExecutor:
         executor = super().build()
         assert isinstance(executor.manager, StormMachine)
-        executor.manager = self.machine(self.config)
+        executor.use(self.machine(self.config))
         return executor
 
 

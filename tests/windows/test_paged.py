@@ -44,7 +44,7 @@ class PagedReplay(LosslessReplay):
     def build(self) -> WindowedBoltExecutor:
         executor = super().build()
         page_tuples, max_events = self.sizes
-        executor.manager = PagedWindowManager(self.config, self.store, max_events=max_events, page_tuples=page_tuples)
+        executor.use(PagedWindowManager(self.config, self.store, max_events=max_events, page_tuples=page_tuples))
         return executor
 
     @property

@@ -441,7 +441,7 @@ class PersistentReplay(LosslessReplay):
     def build(self) -> PersistentWindowedBoltExecutor:
         executor = PersistentWindowedBoltExecutor(self.config, self.store, self.streams)
         page_tuples, max_events = self.sizes
-        executor.manager = PagedWindowManager(self.config, self.store, max_events=max_events, page_tuples=page_tuples)
+        executor.use(PagedWindowManager(self.config, self.store, max_events=max_events, page_tuples=page_tuples))
         if self.first:
             executor.restore(None)
         self.first = False

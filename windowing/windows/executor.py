@@ -260,17 +260,18 @@ class WindowedBoltExecutor:
         self.side: Counter[str] = Counter()
         self.closed = False
         self._now: int | None = None
-        self._use(machine_for(config, sequenced, keep_tuples, pages, component, columns))
+        self.use(machine_for(config, sequenced, keep_tuples, pages, component, columns))
 
-    def _use(self, machine: Machine) -> None:
-        self._machine = machine
+    def use(self, machine: Machine) -> None:
+        """Set the machine; before the first tuple."""
+        self.manager = machine
         self._guard = machine.guard
         self._inbox = machine.inbox
         self._update_bounds()
 
     def _update_bounds(self) -> None:
         """Compute the range of timestamps that `add` accepts without further checks."""
-        self._late_below = self._machine.late_below()
+        self._late_below = self.manager.late_below()
         if self.closed or not self._event_time:
             self._from_ms, self._upto_ms = 1, 0
             return
@@ -278,15 +279,6 @@ class WindowedBoltExecutor:
         self._upto_ms = _MAX_TIMESTAMP - 1
         if self._now is not None and self.config.max_future_ms is not None:
             self._upto_ms = min(self._upto_ms, self._now + self.config.max_future_ms)
-
-    @property
-    def manager(self) -> Machine:
-        """The machine; it may be replaced before the first tuple."""
-        return self._machine
-
-    @manager.setter
-    def manager(self, machine: Machine) -> None:
-        self._use(machine)
 
     @property
     def generator(self) -> WaterMarkEventGenerator:
@@ -304,7 +296,7 @@ class WindowedBoltExecutor:
     @property
     def watermark(self) -> int | None:
         """W: a tuple with a smaller timestamp is late. None while it is -infinity (on processing time: before the first tick)."""
-        return self._generator.watermark if self._event_time else self._machine.watermark
+        return self._generator.watermark if self._event_time else self.manager.watermark
 
     @property
     def now_ms(self) -> int | None:
@@ -337,7 +329,7 @@ class WindowedBoltExecutor:
             if timestamp > largest:
                 self._largest[stream] = timestamp
             if self._inbox is None:
-                return self._machine.add(payload, timestamp, key)
+                return self.manager.add(payload, timestamp, key)
             self._inbox.append((payload, timestamp))
             return NO_EFFECTS
         return self._add_checked(payload, timestamp, stream, key, source)
@@ -345,13 +337,13 @@ class WindowedBoltExecutor:
     def _add_checked(self, payload: Any, timestamp: Any, stream: str, key: Any, source: Any) -> Iterator[Effect]:
         """Add a tuple that may be late or has a source, or any tuple on processing time."""
         if not self.closed and not self._event_time:
-            return self._machine.add(payload, self._clock(), key)
+            return self.manager.add(payload, self._clock(), key)
         reason = LateReason.CLOSED if self.closed else self._judge(timestamp)
-        self._machine.enter()
+        self.manager.enter()
         if reason is None or reason is LateReason.LATE:
             self._generator.track(stream, timestamp, source, self._now)
         if reason is None:
-            return self._machine.add(payload, timestamp, key)
+            return self.manager.add(payload, timestamp, key)
         return self._to_side([payload], [timestamp], reason)
 
     def add_batch(
@@ -374,14 +366,14 @@ class WindowedBoltExecutor:
         """
         streams = None if isinstance(stream, str) else stream
         one_for_each(payloads, timestamps=timestamps, keys=keys, sources=sources, streams=streams)
-        self._machine.enter()
+        self.manager.enter()
         if not payloads:
             return NO_EFFECTS
         if self.closed:
             nothing: Sequence[Any] = [None] * len(payloads)
             return zip((0,), self._to_side(payloads, timestamps or nothing, LateReason.CLOSED), strict=True)
         if not self._event_time:
-            return self._machine.add_batch(payloads, [self._clock()] * len(payloads), keys)
+            return self.manager.add_batch(payloads, [self._clock()] * len(payloads), keys)
         if timestamps is None:
             raise ConfigError(
                 f"bolt {self.component!r} runs on event time, but got no timestamps; give one for each tuple"
@@ -392,7 +384,7 @@ class WindowedBoltExecutor:
             self._generator.refuse_undeclared([stream] if isinstance(stream, str) else set(stream))
             self._track_batch(on_time or timestamps, stream, sources, judged)
         if not judged:
-            return self._machine.add_batch(payloads, on_time or timestamps, keys)
+            return self.manager.add_batch(payloads, on_time or timestamps, keys)
         return self._add_judged(payloads, timestamps, keys, judged)
 
     def track(self, stream: str, timestamp: int, source: Any = None) -> None:
@@ -408,22 +400,22 @@ class WindowedBoltExecutor:
 
     def turn(self) -> Iterator[Effect]:
         """Advance the watermark (on processing time: tick): raise W if possible and fire the windows that are due."""
-        self._machine.enter()
+        self.manager.enter()
         if self.closed:
             return NO_EFFECTS
         if not self._event_time:
-            return self._machine.tick(self._clock())
+            return self.manager.tick(self._clock())
         watermark = self.generator.turn(self._now)
         if watermark is None:
             return NO_EFFECTS
-        effects = self._machine.advance(watermark)
+        effects = self.manager.advance(watermark)
         self._update_bounds()
         return effects
 
     def drain(self) -> Iterator[Effect]:
         """End the input: fire the remaining windows, expire all tuples, send later ones to the side stream. Idempotent."""
-        self._machine.enter()
-        effects = self._machine.drain()
+        self.manager.enter()
+        effects = self.manager.drain()
         self.closed = True
         self._update_bounds()
         return effects
@@ -498,7 +490,7 @@ class WindowedBoltExecutor:
         out = {position for position, _ in judged}
         kept = [position for position in range(len(payloads)) if position not in out]
         chosen = None if keys is None else values_at(keys, kept)
-        effects = self._machine.add_batch(values_at(payloads, kept), values_at(timestamps, kept), chosen)
+        effects = self.manager.add_batch(values_at(payloads, kept), values_at(timestamps, kept), chosen)
         late = [(run[0][0], each) for run in _runs(judged) for each in self._late_run(payloads, timestamps, run)]
         # On event time only Storm's machine has effects when a tuple is added.
         return merge(late, ((kept[at], effect) for at, effect in effects), key=itemgetter(0))
@@ -548,7 +540,7 @@ class WindowedBoltExecutor:
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the executor's state from a snapshot. Raises SnapshotError for another format."""
         refuse_foreign(data, "WindowedBoltExecutor")
-        self._machine.restore(data["manager"])
+        self.manager.restore(data["manager"])
         self.generator.restore(data["generator"])
         self.side = Counter(data["side"])
         self.closed, self._now = data["closed"], data["now"]
