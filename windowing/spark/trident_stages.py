@@ -269,7 +269,7 @@ def _processed_with_windows(
     after = _counts(subtopology)
     numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
     sent += [to_driver("metric", component, number, source=name) for name, number in numbers.items()]
-    windows = window_metrics(task.stage.id, task.task, numbers, _late(subtopology) - late_before, 0.0)
+    windows = window_metrics(task.stage.id, task.task, numbers, _late(subtopology) - late_before)
     return TaskResult(sent, _snapshot(subtopology), done=[windows])
 
 
