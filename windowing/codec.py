@@ -32,6 +32,7 @@ __all__ = [
     "frame",
     "inflated",
     "loads",
+    "one_nan",
     "unframe",
 ]
 
@@ -47,6 +48,12 @@ _json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # jso
 
 NAN = float("nan")
 """The only NaN object in decoded data, so that NaN is a single key of a dict, as it is a single key in Spark."""
+
+
+def one_nan(value: Any) -> Any:
+    """Return the one NaN for every NaN, any other value unchanged."""
+    return NAN if isinstance(value, float) and value != value else value
+
 
 Reference = Callable[[Any], Any]
 """Returns plain data to write in place of a value, or None to write the value itself."""

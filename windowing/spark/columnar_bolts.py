@@ -13,7 +13,7 @@ value that Python cannot hold, it is called again without the rows that have one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,6 @@ from windowing.topology.plan import Component
 
 __all__ = [
     "ColumnarBoltBatch",
-    "Send",
     "StreamBatch",
     "columns_as_declared",
 ]
@@ -74,21 +73,17 @@ class StreamBatch(NamedTuple):
         return (kind(values, self.origin) for values in rows)
 
 
-class Send(Protocol):
-    """Sends the rows that a task has emitted on a stream, anchored to roots."""
-
-    def __call__(self, stream: str, batch: pa.RecordBatch, roots: Roots) -> None: ...
-
-
 class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
-    """A task of a bolt that takes batches. `send` takes what it emits."""
+    """A task of a bolt that takes batches. send: takes what it emits: a stream, a batch of it, and the roots to which it is
+    anchored.
+    """
 
     def __init__(
         self,
         component: Component,
         context: TaskContext,
         retry: RetryPolicy,
-        send: Send,
+        send: Callable[[str, pa.RecordBatch, Roots], None],
         dead_letter: Callable[[DeadLetter, Roots], None] | None,
         order: Callable[[Iterable[Any]], Iterable[Any]] = iter,
     ) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.codec import NAN
+from windowing.codec import one_nan
 from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import MakeRows, codable, values_of
 from windowing.schema.rows import record_type
@@ -43,7 +43,6 @@ __all__ = [
     "NamedRows",
     "RowFormat",
     "in_order",
-    "one_nan",
 ]
 
 
@@ -235,8 +234,3 @@ class NamedRows:
 def _keys_of(column: pa.ChunkedArray) -> list[Any]:
     values = values_of(column)
     return list(map(one_nan, values)) if pa.types.is_floating(column.type) else values
-
-
-def one_nan(value: Any) -> Any:
-    """Make every NaN the same object, so that NaN keys are one key, as they are in Spark."""
-    return NAN if value != value else value

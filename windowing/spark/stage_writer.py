@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, repeat, starmap
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +53,7 @@ from windowing.spark.exchange import (
 from windowing.spark.output import arrow_column
 from windowing.spark.state import TIMESTAMP, TaskValues
 from windowing.spark.task_metrics import bolt_metrics
-from windowing.spark.tasks import BoltBatch
+from windowing.spark.tasks import BoltBatch, RetriedBatch
 from windowing.spark.unreadable import Held, Unreadable, any_unreadable, held_rows, plain, python_values
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
@@ -63,25 +63,12 @@ from windowing.topology.user_code import EmittedRow
 
 __all__ = [
     "Chosen",
-    "RunningBolt",
     "StageWriter",
 ]
 
 
 _log = logging.getLogger("windowing.spark")
 _PHASE_OF = attrgetter("_phase")
-
-
-class RunningBolt(Protocol):
-    """A task of a bolt without windows in one batch: BoltBatch, of tuples, or ColumnarBoltBatch, of StreamBatches."""
-
-    taken: int
-    given_up: int
-    errors: list[str]
-
-    def take(self, waiting: Iterable[Any], /) -> None: ...
-    def close(self, txid: int = 0) -> None: ...
-    def counts(self) -> dict[str, int]: ...
 
 
 class _TaskRoute(NamedTuple):
@@ -184,7 +171,7 @@ class StageWriter:
         self._stages = execution.plan.stages
         self._fused = [name for name in execution.topology.order if name not in self._stages]
         self._ways: dict[tuple[str, int, str], _Way] = {}
-        self._tasks: dict[tuple[str, int], RunningBolt] = {}
+        self._tasks: dict[tuple[str, int], RetriedBatch[Any]] = {}
         self._queues: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self._by_row: dict[tuple[int, str, str, int], _Rows] = {}
         self._packed: list[tuple[tuple[int, str, str, int], pa.Table]] = []
@@ -503,12 +490,12 @@ class StageWriter:
             columns = self._columns(origin.component, origin.stream, [plain(row._values) for row in rows])
             yield StreamBatch(pa.table(columns), origin, rows[0]._phase, rows[0]._roots)
 
-    def _task(self, name: str, task: int) -> RunningBolt:
+    def _task(self, name: str, task: int) -> RetriedBatch[Any]:
         if (name, task) not in self._tasks:
             self._tasks[name, task] = self.bolt_batch(name, task)
         return self._tasks[name, task]
 
-    def bolt_batch(self, name: str, task: int, values: TaskValues | None = None) -> RunningBolt:
+    def bolt_batch(self, name: str, task: int, values: TaskValues | None = None) -> RetriedBatch[Any]:
         """Return a task of a bolt without windows that emits through this writer. values: its state, if it is stateful."""
         execution = self._execution
         component, context = execution.component(name), execution.context(name, task)

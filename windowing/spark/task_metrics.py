@@ -21,7 +21,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pyspark.accumulators import Accumulator, AccumulatorParam, _accumulatorRegistry
 from pyspark.sql import SparkSession
@@ -29,8 +29,9 @@ from pyspark.sql import SparkSession
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.execution.plan import ExecutionPlan, StageTask
 from windowing.spark.exchange import ExchangeRow
+from windowing.spark.tasks import RetriedBatch
 
-__all__ = ["MetricsChannel", "RunningTask", "TaskTotals", "bolt_metrics", "group_metrics", "window_metrics"]
+__all__ = ["MetricsChannel", "TaskTotals", "bolt_metrics", "group_metrics", "window_metrics"]
 
 
 _log = logging.getLogger("windowing.spark")
@@ -43,16 +44,6 @@ class _Said(NamedTuple):
 
     now_ms: int
     found: tuple[TaskMetrics, ...]
-
-
-class RunningTask(Protocol):
-    """A task of a bolt without windows in one batch: its tuples, its dead letters, the errors that it reported."""
-
-    taken: int
-    given_up: int
-    errors: list[str]
-
-    def counts(self) -> dict[str, int]: ...
 
 
 _Update = dict[tuple[int, int], _Said]
@@ -211,7 +202,7 @@ def window_metrics(
     )
 
 
-def bolt_metrics(component: str, task: int, running: RunningTask, execute_ms: float) -> TaskMetrics:
+def bolt_metrics(component: str, task: int, running: RetriedBatch[Any], execute_ms: float) -> TaskMetrics:
     """Return the metrics of a task of a bolt without windows for a batch. Failed tuples are retried within the batch, so at its end
     all tuples are done or dead letters.
     """

@@ -84,6 +84,14 @@ class RetriedBatch(ABC, Generic[T]):
         self.errors: list[str] = []
 
     @abstractmethod
+    def take(self, given: Iterable[T], /) -> None:
+        """Pass each to the bolt once. Raises BoltError."""
+
+    @abstractmethod
+    def close(self, txid: int = 0) -> None:
+        """End the task's part of the batch: retry what failed, then call `cleanup`. Raises BoltError."""
+
+    @abstractmethod
     def _attempt(self, given: T) -> None:
         """Call the bolt once."""
 

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowing.codec import one_nan
 from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import MakeRows, codable
 from windowing.schema.tuples import Origin, Tuple, tuple_type
@@ -31,7 +32,6 @@ from windowing.spark.columnar_bolts import StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
 from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow, field_column
-from windowing.spark.rows import one_nan
 from windowing.spark.state import TIMESTAMP, decode_table
 from windowing.spark.unreadable import Held, any_of, any_unreadable, held_rows, plain, python_values, unreadable_in
 from windowing.topology.plan import Subscription, stream_name

@@ -28,11 +28,11 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from windowing.codec import decode_value, encode_value
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, quote
@@ -64,14 +64,6 @@ STATE_COLUMNS = "id, name, committed, prepared, rows, digest, prepared_rows, pre
 _PAGE_ROWS = 1000
 
 
-class _File(Protocol):
-    """What a FileStore needs of its file."""
-
-    def rows(self, query: str, *bound: Any) -> list[Any]: ...
-    def transaction(self) -> AbstractContextManager[sqlite3.Connection]: ...
-    def damaged(self, what: str) -> CorruptStateError: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """A row of `states` without its id, name and checksum."""
@@ -101,7 +93,7 @@ class Head:
 class FileStore:
     """One state in the file (StateStore). Its view of itself changes after a transaction has committed."""
 
-    def __init__(self, file: _File, name: str, number: int | None, head: Head) -> None:
+    def __init__(self, file: StateFile, name: str, number: int | None, head: Head) -> None:
         self.name = name
         self._file = file
         self._number = number

@@ -32,7 +32,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from enum import Enum
 from typing import Any, NamedTuple
 
-from windowing.codec import NAN
+from windowing.codec import one_nan
 from windowing.errors import (
     BoltError,
     ConfigError,
@@ -457,7 +457,7 @@ def timestamps_of(
 
 def key_of(row: Any, names: tuple[str, ...]) -> Any:
     """Return the key of a row: a value, or a tuple of values for a key of several fields. All NaN are one key."""
-    values = tuple(_one_nan(field_of(row, name)) for name in names)
+    values = tuple(one_nan(field_of(row, name)) for name in names)
     return values[0] if len(values) == 1 else values
 
 
@@ -485,10 +485,6 @@ def source_of(row: Any, name: str) -> str | None:
             f"source= names field {name!r}, which is {quote(value)} in a row: no text, {describe_error(problem)}; "
             "give one of plain values"
         ) from problem
-
-
-def _one_nan(value: Any) -> Any:
-    return NAN if isinstance(value, float) and value != value else value
 
 
 # -- WindowTimer -------------------------------------------------------------------------------------------------------------------

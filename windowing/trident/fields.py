@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from windowing.codec import one_nan
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.schema.checks import did_you_mean
 from windowing.schema.rows import record_type
@@ -58,8 +59,6 @@ Row = tuple[Any, ...]
 
 Names = Fields | str | Iterable[str]
 """Fields as arguments: one name, several names, or Storm's Fields."""
-
-_NAN = float("nan")
 
 
 def names_of(fields: Any) -> tuple[str, ...]:
@@ -145,7 +144,7 @@ def stored_key(values: Iterable[Any]) -> Row:
 def _of_key(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_of_key, value))
-    return _NAN if isinstance(value, float) and value != value else value
+    return one_nan(value)
 
 
 # -- partitions ------------------------------------------------------------------------------------------------------------------

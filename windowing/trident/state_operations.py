@@ -180,43 +180,52 @@ class StateSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class CombinerUpdater:
-    """Combines the values of a batch with the stored ones. `keys`: the number of fields of the key, which come first."""
+class AggregateUpdater:
+    """Updates the stored values of an aggregator. `keys`: the number of fields of the key, which come first; 0 without a key."""
 
     aggregator: Any
     keys: int
 
     def check_state(self, state: Any) -> None:
         """Raise ConfigError for a state of the other shape; called before the first batch."""
-        _check_shape(state, self.keys)
+        if not hasattr(state, "multi_update" if self.keys else "update"):
+            given = type(state).__name__
+            raise ConfigError(
+                f"a {given} has one value, but the aggregate is kept by key; give a map state, or leave out group_by"
+                if self.keys
+                else f"a {given} is no state of one value; give a map state or a Snapshottable"
+            )
 
-    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
-        """Update the state once for each tuple, and emit its key with the new value."""
-        updaters = [CombinerValueUpdater(self.aggregator, row[-1]) for row in tuples]
+    def update(self, state: Any, keys: Sequence[Any], updaters: Sequence[Any], collector: Any) -> None:
+        """Apply an updater to the value of each key, and emit the key with its new value."""
         if not self.keys:
             for updater in updaters:
                 collector.emit((state.update(updater),))
             return
-        keys = [stored_key(row[: self.keys]) for row in tuples]
         for key, value in zip(keys, state.multi_update(keys, updaters) if keys else (), strict=True):
             collector.emit((*key, value))
 
 
+class CombinerUpdater(AggregateUpdater):
+    """Combines the values of a batch with the stored ones."""
+
+    __slots__ = ()
+
+    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+        """Update the state once for each tuple, and emit its key with the new value."""
+        updaters = [CombinerValueUpdater(self.aggregator, row[-1]) for row in tuples]
+        self.update(state, [stored_key(row[: self.keys]) for row in tuples], updaters, collector)
+
+
 @dataclass(frozen=True, slots=True)
-class ReducerUpdater:
+class ReducerUpdater(AggregateUpdater):
     """Reduces the tuples of each key of a batch, in order, into the stored value.
 
     fields: the fields of its tuples, the key first; inputs: the fields that the aggregator gets.
     """
 
-    aggregator: Any
     fields: Schema
-    keys: int
     inputs: tuple[str, ...]
-
-    def check_state(self, state: Any) -> None:
-        """Raise ConfigError for a state of the other shape; called before the first batch."""
-        _check_shape(state, self.keys)
 
     def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
         """Update the state once for each key, and emit the key with its new value."""
@@ -225,12 +234,7 @@ class ReducerUpdater:
         for row in tuples:
             of_key.setdefault(stored_key(row[: self.keys]), []).append(record(row))
         updaters = [ReducerValueUpdater(self.aggregator, rows) for rows in of_key.values()]
-        if not self.keys:
-            for updater in updaters:
-                collector.emit((state.update(updater),))
-            return
-        for key, value in zip(of_key, state.multi_update(list(of_key), updaters) if of_key else (), strict=True):
-            collector.emit((*key, value))
+        self.update(state, list(of_key), updaters, collector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +278,7 @@ class Persist(Operation):
         updater = self.updater
         if self.reduces:
             updater = ReducerUpdater(
-                updater, fields, len(self.group), fields.names if self.inputs is None else self.inputs
+                updater, len(self.group), fields, fields.names if self.inputs is None else self.inputs
             )
         return PersistProcessor(node.called, self.state, recorder(node.inputs[0], fields.names), node.schema, updater)
 
@@ -311,13 +315,3 @@ class Query(Operation):
         inputs = schema.names if self.inputs is None else self.inputs
         output = Schema(node.schema.names[len(schema) :], node.schema.types[len(schema) :])
         return QueryProcessor(node.called, self.state, recorder(schema, inputs), output, self.function)
-
-
-def _check_shape(state: Any, keys: int) -> None:
-    if not hasattr(state, "multi_update" if keys else "update"):
-        given = type(state).__name__
-        raise ConfigError(
-            f"a {given} has one value, but the aggregate is kept by key; give a map state, or leave out group_by"
-            if keys
-            else f"a {given} is no state of one value; give a map state or a Snapshottable"
-        )

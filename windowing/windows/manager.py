@@ -318,10 +318,8 @@ class KeyedMachine(WindowMachine, Generic[T]):
             for firing in firings[0]:
                 yield Activation(self._window(state, firing))
             return
-        ordered = merge(
-            *(_with_state(state, each) for state, each in zip(states, firings, strict=True)), key=_firing_order
-        )
-        for state, firing in ordered:
+        of_states = (zip(repeat(state), each) for state, each in zip(states, firings, strict=True))
+        for state, firing in merge(*of_states, key=_firing_order):
             yield Activation(self._window(state, firing))
 
     def _expire(self, state: T, horizon: int, spread: bool = False) -> Iterator[Expired]:
@@ -467,11 +465,6 @@ class KeyedMachine(WindowMachine, Generic[T]):
         waiting = set(self._wakeups)
         assert waiting == {(t.deadline, t.ordinal) for t in self._states.values() if t.deadline is not None}
         assert set(self._by_ordinal) == {state.ordinal for state in self._states.values()}
-
-
-def _with_state(state: T, firings: Iterator[Firing]) -> Iterator[tuple[T, Firing]]:
-    for firing in firings:
-        yield state, firing
 
 
 def _firing_order(item: tuple[T, Firing]) -> tuple[int, int]:

@@ -78,17 +78,13 @@ class WaterMarkEventGenerator:
         self._marks: dict[tuple[str, SourceKey], _StreamMark] = {}
         self._unseen = set(self._streams)
         self._first_now_ms: int | None = None
-        self._watermark: int | None = 0 if semantics is Semantics.STORM else None
+        self.watermark: int | None = 0 if semantics is Semantics.STORM else None
+        """W after the last advance, None for -infinity."""
         if semantics is Semantics.STORM and (sourced or idle_timeout_ms is not None):
             raise ConfigError(
                 'semantics="storm" knows neither sources nor idle streams; leave out source= and idle_timeout=, '
                 'or use semantics="lossless"'
             )
-
-    @property
-    def watermark(self) -> int | None:
-        """W after the last advance, None for -infinity."""
-        return self._watermark
 
     def track(self, stream: str, timestamp_ms: int, source: SourceKey = None, now_ms: int | None = None) -> bool:
         """Record the timestamp of a tuple, or the newest of a batch; return whether it is on time by the current W.
@@ -105,7 +101,7 @@ class WaterMarkEventGenerator:
             self._clock(now_ms)
             if mark.last_seen_ms is None or now_ms > mark.last_seen_ms:
                 mark.last_seen_ms = now_ms
-        watermark = self._watermark
+        watermark = self.watermark
         return watermark is None or timestamp_ms >= watermark
 
     def merge(self, other: WaterMarkEventGenerator) -> None:
@@ -131,14 +127,14 @@ class WaterMarkEventGenerator:
         """Advance: return the new watermark if it rises, else None."""
         if now_ms is not None:
             self._clock(now_ms)
-        if self._semantics is Semantics.STORM:
-            reached = 0 if self._unseen else self._smallest(None)
+        if self._unseen and not self._idle(None, now_ms):  # a declared stream without a tuple holds back W
+            reached = 0 if self._semantics is Semantics.STORM else None
         else:
-            reached = None if self._held_back(now_ms) else self._smallest(now_ms)
-        if reached is None or (self._watermark is not None and reached - self._lag_ms <= self._watermark):
+            reached = self._smallest(now_ms)
+        if reached is None or (self.watermark is not None and reached - self._lag_ms <= self.watermark):
             return None
-        self._watermark = reached - self._lag_ms
-        return self._watermark
+        self.watermark = reached - self._lag_ms
+        return self.watermark
 
     def _first(self, key: tuple[str, SourceKey], timestamp_ms: int) -> _StreamMark:
         self.refuse_undeclared([key[0]])
@@ -157,10 +153,6 @@ class WaterMarkEventGenerator:
         since_ms = self._first_now_ms if last_seen_ms is None else last_seen_ms
         return since_ms is not None and now_ms - since_ms >= self._idle_timeout_ms
 
-    def _held_back(self, now_ms: int | None) -> bool:
-        """Return whether a declared stream without a tuple holds back W."""
-        return bool(self._unseen) and not self._idle(None, now_ms)
-
     def _smallest(self, now_ms: int | None) -> int | None:
         """Return the smallest of the largest timestamps of all that are not idle, None if all are idle."""
         return min(
@@ -174,7 +166,7 @@ class WaterMarkEventGenerator:
             "version": _VERSION,
             "semantics": self._semantics.value,
             "sourced": self._sourced,
-            "watermark": self._watermark,
+            "watermark": self.watermark,
             "first_now_ms": self._first_now_ms,
             "marks": [[*key, mark.largest_ms, mark.last_seen_ms] for key, mark in self._marks.items()],
         }
@@ -197,7 +189,7 @@ class WaterMarkEventGenerator:
             raise SnapshotError(
                 f"the snapshot knows streams that are not declared any more: {quote(foreign)}; declare them"
             )
-        self._marks, self._watermark, self._first_now_ms = marks, watermark, first_now_ms
+        self._marks, self.watermark, self._first_now_ms = marks, watermark, first_now_ms
         self._unseen = set(self._streams) - {stream for stream, _ in marks}
 
     def check(self) -> None:
@@ -208,6 +200,6 @@ class WaterMarkEventGenerator:
         # Without sources there is one mark a stream.
         assert self._sourced or all(source is None for _, source in self._marks)
         # Storm's watermark begins at 0 and never falls.
-        assert self._semantics is Semantics.LOSSLESS or (self._watermark is not None and self._watermark >= 0)
+        assert self._semantics is Semantics.LOSSLESS or (self.watermark is not None and self.watermark >= 0)
         # No mark has a time if there was no clock.
         assert self._first_now_ms is not None or all(mark.last_seen_ms is None for mark in self._marks.values())
