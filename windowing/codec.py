@@ -32,7 +32,6 @@ __all__ = [
     "frame",
     "inflated",
     "loads",
-    "one_nan",
     "unframe",
 ]
 
@@ -48,11 +47,6 @@ _json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # jso
 
 NAN = float("nan")
 """The only NaN object in decoded data, so that NaN is a single key of a dict, as it is a single key in Spark."""
-
-
-def one_nan(value: Any) -> Any:
-    """Return the one NaN for every NaN, any other value unchanged."""
-    return NAN if isinstance(value, float) and value != value else value
 
 
 Reference = Callable[[Any], Any]

@@ -74,9 +74,7 @@ class StreamBatch(NamedTuple):
 
 
 class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
-    """A task of a bolt that takes batches. send: takes what it emits: a stream, a batch of it, and the roots to which it is
-    anchored.
-    """
+    """A task of a bolt that takes batches. send: receives the output: a stream, a batch of it, and its roots."""
 
     def __init__(
         self,
@@ -99,7 +97,7 @@ class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
             self._attempt(batch)
 
     def close(self, txid: int = 0) -> None:
-        """End the task's part of the micro-batch: try again what failed, then call `cleanup`. Raises BoltError."""
+        """End the task's part of the micro-batch: retry failed batches, then call `cleanup`. Raises BoltError."""
         self._try_again()
         self._caller.close()
 

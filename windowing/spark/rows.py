@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.codec import one_nan
 from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import MakeRows, codable, values_of
 from windowing.schema.rows import record_type
@@ -38,6 +37,7 @@ from windowing.spark.unreadable import (
     python_values,
     unreadable_in,
 )
+from windowing.windows.key_state import one_nan
 
 __all__ = [
     "NamedRows",

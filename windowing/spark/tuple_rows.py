@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.codec import one_nan
 from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import MakeRows, codable
 from windowing.schema.tuples import Origin, Tuple, tuple_type
@@ -36,6 +35,7 @@ from windowing.spark.state import TIMESTAMP, decode_table
 from windowing.spark.unreadable import Held, any_of, any_unreadable, held_rows, plain, python_values, unreadable_in
 from windowing.topology.plan import Subscription, stream_name
 from windowing.windows.aggregate import aggregated_fields
+from windowing.windows.key_state import one_nan
 
 __all__ = [
     "INPUT",

@@ -32,7 +32,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from enum import Enum
 from typing import Any, NamedTuple
 
-from windowing.codec import one_nan
 from windowing.errors import (
     BoltError,
     ConfigError,
@@ -53,6 +52,7 @@ from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
 from windowing.windows.events import Activation, Effect, Expired, Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.key_state import one_nan
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
 __all__ = [

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from windowing.codec import one_nan
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.schema.checks import did_you_mean
 from windowing.schema.rows import record_type
@@ -35,6 +34,7 @@ from windowing.schema.tuples import Fields
 from windowing.schema.types import Schema
 from windowing.topology.groupings import Chooser, Grouping
 from windowing.windows.aggregate import title_of
+from windowing.windows.key_state import one_nan
 
 __all__ = [
     "BatchGlobalGrouping",

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from windowing.codec import NAN
 from windowing.windows.assigners import Firing, QueueProgress
 from windowing.windows.events import TupleWindow
 from windowing.windows.queue import TupleBuffer
@@ -25,6 +26,7 @@ __all__ = [
     "RangeView",
     "Tally",
     "key_of",
+    "one_nan",
     "positions_by_key",
 ]
 
@@ -42,6 +44,11 @@ def key_of(saved: Any) -> Any:
     (('JFK', 3), 'JFK')
     """
     return tuple(map(key_of, saved)) if isinstance(saved, list) else saved
+
+
+def one_nan(value: Any) -> Any:
+    """Return the same object for every NaN, so that NaN is one key, as it is in Spark; any other value unchanged."""
+    return NAN if isinstance(value, float) and value != value else value
 
 
 def positions_by_key(keys: Iterable[Any]) -> dict[Any, list[int]]:
