@@ -1,4 +1,4 @@
-"""Processes that are killed: a child of this one, one that kills itself at an SQL statement, one that lives once."""
+"""Processes that are killed: a child of this one, one that kills itself at a step or an SQL statement, one that lives once."""
 
 from __future__ import annotations
 
@@ -26,6 +26,18 @@ def in_a_child(job: Callable[[], None], after: Callable[[int], None] = lambda pi
             os._exit(code)
     after(pid)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def killed_at_step(number: int | None) -> Callable[[], None]:
+    """Return what makes a process kill itself when it is called, for the n-th time from 0; None: never."""
+    left = [number]
+
+    def step() -> None:
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] = None if left[0] is None else left[0] - 1
+
+    return step
 
 
 def killed_at_statement(number: int) -> Callable[[sqlite3.Connection], None]:

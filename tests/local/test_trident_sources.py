@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -14,30 +12,17 @@ from typing import Any
 import pytest
 
 from tests.dying import in_a_child
-from windowing import InputSpout
+from tests.trident_on_queues import ROWS, assert_counted_once, counted_run, counting, dying
 from windowing.errors import CheckpointError, ConfigError, FailedException
 from windowing.local import TridentCluster, VirtualClock, run_trident
-from windowing.queues import Root, SqliteQueue
-from windowing.stores import MemoryStore, SqliteStore, map_state
-from windowing.trident import Count, TridentTopology
-from windowing.trident.kinds import StateType
-
-ROWS = [(f"k{n % 2}", n) for n in range(10)]
+from windowing.queues import SqliteQueue
+from windowing.stores import MemoryStore
 
 
 def filled(folder: Path, rows: list[tuple[str, int]] = ROWS, **options: Any) -> SqliteQueue:
     queue = SqliteQueue(folder / "queue.db", "k string, n long", **{"partitions": 2, "max_rows": 4, **options})
     queue.put(rows)
     return queue
-
-
-def counting(store: Any, look: Callable[[Any], Any] = lambda row: True, tasks: int = 2) -> TridentTopology:
-    topology = TridentTopology("counting").configure(max_spout_pending=3)
-    words = topology.new_stream("words", InputSpout("n long, k string")).parallelism_hint(tasks).filter(look)
-    words.sink("rows")
-    state = map_state(store, "counts", StateType.TRANSACTIONAL)
-    words.group_by("k").persistent_aggregate(state, None, Count(), "count long")
-    return topology
 
 
 def test_a_run_reads_what_there_is_acks_it_and_another_one_reads_the_rest(tmp_path: Path) -> None:
@@ -67,35 +52,9 @@ def test_a_batch_that_fails_is_the_same_again_and_is_not_acked_before_its_commit
     assert found.failures > 0
 
 
-def killed_run(folder: Path, steps: int | None) -> None:
-    """Count a queue, and die at that step: around an ack, within a batch, around the write of a sink."""
-    left = [steps]
-
-    def step() -> None:
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left[0] = None if left[0] is None else left[0] - 1
-
-    class Dying(SqliteQueue):
-        def ack(self, root: Root) -> None:
-            step()
-            super().ack(root)
-            step()
-
-    def look(row: Any) -> bool:
-        step()
-        return True
-
-    def write(txid: int, rows: list[Any]) -> None:
-        (folder / f"{txid}.json").write_text(json.dumps(rows))
-        step()
-
-    queue = Dying(folder / "queue.db", "k string, n long", partitions=2, max_rows=4)
-    given = {"state_path": folder / "records.db", "sinks": {"rows": write}, "sources": {"words": queue}}
-    with TridentCluster(counting(SqliteStore(folder / "states.db"), look), clock=VirtualClock(), **given) as running:
-        running.run()
-        counts = {key[0]: n for key, n in running.values("state1").items()}
-        (folder / "counts.json").write_text(json.dumps(counts))
+def opened(folder: Path, step: Callable[[], None]) -> SqliteQueue:
+    queue: SqliteQueue = dying(SqliteQueue, step)(folder / "queue.db", "k string, n long", partitions=2, max_rows=4)
+    return queue
 
 
 @pytest.mark.crash
@@ -105,15 +64,13 @@ def test_a_process_that_is_killed_at_any_step_counts_each_row_once_and_leaves_no
         folder = tmp_path / str(deaths)
         folder.mkdir()
         queue = filled(folder)
-        code = in_a_child(partial(killed_run, folder, deaths))
+        code = in_a_child(partial(counted_run, partial(opened, folder), folder, deaths))
         if code == 0:
             break
         assert code == -signal.SIGKILL
         queue.put([("more", deaths)])  # so that there is a batch more
-        assert in_a_child(partial(killed_run, folder, None)) == 0
-        assert json.loads((folder / "counts.json").read_text()) == {"k0": 5, "k1": 5, "more": 1}
-        rows = [tuple(row) for file in folder.glob("[0-9]*.json") for row in json.loads(file.read_text())]
-        assert Counter(rows) == {(n, k): 1 for k, n in [*ROWS, ("more", deaths)]}
+        assert in_a_child(partial(counted_run, partial(opened, folder), folder, None)) == 0
+        assert_counted_once(folder, ("more", deaths))
         assert len(queue) == 0
         deaths += 1
     assert deaths > 15

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from tests.dying import in_a_child
+from tests.dying import in_a_child, killed_at_step
 from tests.services.kafka import admin, new_topic, options, send, servers, settings
 from windowing import seconds
 from windowing.errors import BoltError, ConfigError, FailedException, SourceError
@@ -174,13 +173,7 @@ def test_a_batch_that_fails_comes_again_the_same_or_with_what_there_is(kind: str
 
 def killed_run(kind: str, topic: str, folder: Path, steps: int | None) -> None:
     """Count a topic, and die at that step: around what is read, within a batch, around the write of a sink."""
-    left = [steps]
-
-    def step() -> None:
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left[0] = None if left[0] is None else left[0] - 1
-
+    step = killed_at_step(steps)
     emit = made._Emitter._emit
 
     def dying(*arguments: Any) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,12 @@ import pytest
 import redis
 
 from tests.dying import in_a_child
-from tests.local.test_trident_sources import ROWS, counting
 from tests.services.conftest import address, empty
+from tests.trident_on_queues import ROWS, assert_counted_once, counted_run, counting, dying
 from windowing.errors import SourceError
-from windowing.local import TridentCluster, VirtualClock, run_trident
-from windowing.queues import PartitionedSpout, RabbitQueue, RedisStream, Root, Spooled
-from windowing.stores import MemoryStore, SqliteStore
+from windowing.local import VirtualClock, run_trident
+from windowing.queues import PartitionedSpout, RabbitQueue, RedisStream, Spooled
+from windowing.stores import MemoryStore
 
 NAME = "trident"
 FIELDS = "k string, n long"
@@ -58,31 +56,13 @@ def put(kind: str, rows: list[tuple[str, int]]) -> None:
             channel.basic_publish("", NAME, json.dumps({"k": k, "n": n}).encode(), properties)
 
 
-def step_of(steps: int | None) -> Any:
-    left = [steps]
-
-    def step() -> None:
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left[0] = None if left[0] is None else left[0] - 1
-
-    return step
-
-
 def opened(kind: str, folder: Path, step: Any = lambda: None) -> Any:
     """Return the queue, whose acks are steps."""
-    base: Any = RedisStream if kind == "redis" else Spooled
-
-    class Dying(base):  # type: ignore[misc]
-        def ack(self, root: Root) -> None:
-            step()
-            super().ack(root)
-            step()
-
+    made = dying(RedisStream if kind == "redis" else Spooled, step)
     if kind == "redis":
-        return Dying(address("redis"), NAME, FIELDS, partitions=2, max_rows=4)
+        return made(address("redis"), NAME, FIELDS, partitions=2, max_rows=4)
     source = RabbitQueue(address("rabbitmq"), NAME, FIELDS, stream=kind == "stream")
-    return Dying(source, log=folder / "spool.db", partitions=2, max_rows=4)
+    return made(source, log=folder / "spool.db", partitions=2, max_rows=4)
 
 
 def all_there(kind: str, queue: PartitionedSpout, count: int) -> None:
@@ -92,25 +72,10 @@ def all_there(kind: str, queue: PartitionedSpout, count: int) -> None:
         assert time.monotonic() < deadline
 
 
-def killed_run(kind: str, folder: Path, count: int, steps: int | None) -> None:
-    """Count a queue, and die at that step: around an ack, within a batch, around the write of a sink."""
-    step = step_of(steps)
-
-    def look(row: Any) -> bool:
-        step()
-        return True
-
-    def write(txid: int, rows: list[Any]) -> None:
-        (folder / f"{txid}.json").write_text(json.dumps(rows))
-        step()
-
+def filled(kind: str, folder: Path, count: int, step: Callable[[], None]) -> Any:
     queue = opened(kind, folder, step)
     all_there(kind, queue, count)
-    given = {"state_path": folder / "records.db", "sinks": {"rows": write}, "sources": {"words": queue}}
-    with TridentCluster(counting(SqliteStore(folder / "states.db"), look), clock=VirtualClock(), **given) as running:
-        running.run()
-        counts = {key[0]: n for key, n in running.values("state1").items()}
-        (folder / "counts.json").write_text(json.dumps(counts))
+    return queue
 
 
 @pytest.mark.crash
@@ -121,15 +86,13 @@ def test_a_process_that_is_killed_at_any_step_counts_each_message_once_and_acks_
         folder = tmp_path / str(deaths)
         folder.mkdir()
         put(kind, ROWS)
-        code = in_a_child(partial(killed_run, kind, folder, len(ROWS), deaths * stride))
+        code = in_a_child(partial(counted_run, partial(filled, kind, folder, len(ROWS)), folder, deaths * stride))
         if code == 0:
             break
         assert code == -signal.SIGKILL
         put(kind, [("more", deaths)])
-        assert in_a_child(partial(killed_run, kind, folder, len(ROWS) + 1, None)) == 0
-        assert json.loads((folder / "counts.json").read_text()) == {"k0": 5, "k1": 5, "more": 1}
-        rows = [tuple(row) for file in folder.glob("[0-9]*.json") for row in json.loads(file.read_text())]
-        assert Counter(rows) == {(n, k): 1 for k, n in [*ROWS, ("more", deaths)]}
+        assert in_a_child(partial(counted_run, partial(filled, kind, folder, len(ROWS) + 1), folder, None)) == 0
+        assert_counted_once(folder, ("more", deaths))
         assert len(opened(kind, folder)) == 0
         deaths += 1
     assert deaths * stride > 15
