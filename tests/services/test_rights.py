@@ -308,6 +308,47 @@ def test_a_state_in_postgres_whose_role_lacks_a_right_is_refused_and_made_when_i
     assert written(2) == {("a",): 2 if "tables" in given else 1}
 
 
+@pytest.mark.parametrize(
+    ("refuse", "allow", "said"),
+    [
+        ("REVOKE CONNECT ON DATABASE postgres FROM PUBLIC", "GRANT CONNECT ON DATABASE postgres TO PUBLIC", "CONNECT"),
+        ("ALTER ROLE limited NOLOGIN", "ALTER ROLE limited LOGIN", "is not permitted to log in"),
+    ],
+    ids=["connect", "login"],
+)
+def test_a_role_that_may_not_connect_to_postgres_is_told_so_at_once(
+    database: psycopg.Connection[Any], refuse: str, allow: str, said: str
+) -> None:
+    url = as_user("postgres", "limited")
+
+    def claimed() -> None:
+        with PostgresTable(url, ("t",), [Column("k", "text")], (), 20) as table:
+            table.claim("q", "default", None)
+
+    database.execute(refuse.encode())
+    try:
+        for do in (claimed, lambda: counted(store_on("postgres", url), 1)):
+            found = refusal(ConfigError, do)
+            assert "refuses the user: " in found
+            assert said in found
+            assert "give a user who may log in from here (LOGIN, pg_hba.conf) and connect" in found
+    finally:
+        database.execute(allow.encode())
+    nowhere = f"{url.rpartition('/')[0]}/nowhere"
+    said = refusal(ConfigError, lambda: counted(store_on("postgres", nowhere), 1))
+    assert "the state counts/0 at " in said
+    assert "is in a database that is not there" in said
+
+
+def test_a_connection_that_postgres_ends_when_it_is_idle_is_made_anew(database: psycopg.Connection[Any]) -> None:
+    database.execute("GRANT ALL ON SCHEMA public TO limited")
+    database.execute("ALTER ROLE limited SET idle_session_timeout = '200ms'")
+    with closing(map_state(store_on("postgres", as_user("postgres", "limited")), "counts").make_state(0, 1)) as state:
+        for txid in (1, 2, 3):
+            assert commit(state, txid, 0, {"a": Add(1)}) == [txid]
+            time.sleep(0.5)
+
+
 TABLE = "CREATE TABLE t (k text PRIMARY KEY, n bigint)"
 SINKS = (
     "CREATE TABLE windowing_sinks (target text PRIMARY KEY, query text NOT NULL, stream text NOT NULL, batch bigint)"

@@ -17,6 +17,7 @@ only.
 from __future__ import annotations
 
 import math
+import re
 import selectors
 import time
 import zlib
@@ -40,7 +41,7 @@ __all__ = [
     "PostgresStore",
     "checked_database",
     "connected",
-    "refused_user",
+    "refused_login",
     "stored_states",
 ]
 
@@ -57,6 +58,9 @@ _SET = """
     OR name IN ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout')
     AND (setting = '0' OR setting::bigint > %(patience_ms)s::bigint)
 """
+_NO_PASSWORD = ("authentication failed", "no password supplied")
+_NO_LOGIN = ("is not permitted to log in", "permission denied for database", "no pg_hba.conf entry")
+_NO_DATABASE = re.compile(r"FATAL: +database .* does not exist")
 _CREATE = """
     CREATE TABLE IF NOT EXISTS {fences} (
         partition integer PRIMARY KEY, txid bigint NOT NULL, attempt bigint NOT NULL, record bytea NOT NULL
@@ -211,11 +215,22 @@ def connected(url: str, patience_s: float, left_s: float) -> Bounded:
     return db
 
 
-def refused_user(text: str, where: str) -> ConfigError | None:
-    """Return the error for a refused login, None for other errors."""
-    if "authentication failed" not in text and "no password supplied" not in text:
+def refused_login(problem: Exception, text: str, what: str, where: str) -> ConfigError | None:
+    """Return the error for a connection that the server refuses however often it is tried, None for other errors."""
+    if not isinstance(problem, psycopg.OperationalError):
         return None
-    return ConfigError(f"PostgreSQL at {where} refuses the user: {text}; give the user and password of the database")
+    if any(each in text for each in _NO_PASSWORD):
+        return ConfigError(
+            f"PostgreSQL at {where} refuses the user: {text}; give the user and password of the database"
+        )
+    if any(each in text for each in _NO_LOGIN):
+        return ConfigError(
+            f"PostgreSQL at {where} refuses the user: {text}; give a user who may log in from here (LOGIN, pg_hba.conf) and "
+            "connect to the database (GRANT CONNECT)"
+        )
+    if _NO_DATABASE.search(text) is not None:
+        return ConfigError(f"{what} is in a database that is not there: {text}; CREATE DATABASE, or name another one")
+    return None
 
 
 class PostgresMap(Remote):
@@ -318,7 +333,7 @@ class PostgresMap(Remote):
 
     def _refused(self, problem: Exception) -> WindowingError | None:
         text, where = self._text(problem), masked(self._url)
-        if (refused := refused_user(text, where)) is not None:
+        if (refused := refused_login(problem, text, f"the state {self.place} at {where}", where)) is not None:
             return refused
         if isinstance(problem, psycopg.errors.IdleInTransactionSessionTimeout):
             return StoreUnavailableError(

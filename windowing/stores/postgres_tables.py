@@ -32,7 +32,7 @@ from psycopg import sql
 
 from windowing.errors import ConfigError, SinkError, WindowingError, quote
 from windowing.schema.checks import checked_name
-from windowing.stores.postgres import Bounded, checked_database, connected, refused_user
+from windowing.stores.postgres import Bounded, checked_database, connected, refused_login
 from windowing.stores.remote import Patient, masked
 
 __all__ = [
@@ -398,12 +398,8 @@ class PostgresTable(Patient):
 
     def _refused(self, problem: Exception) -> WindowingError | None:
         text = self._text(problem)
-        if (refused := refused_user(text, masked(self._url))) is not None:
+        if (refused := refused_login(problem, text, str(self), masked(self._url))) is not None:
             return refused
-        if isinstance(problem, psycopg.OperationalError) and "database" in text and "does not exist" in text:
-            return ConfigError(
-                f"{self} is in a database that is not there: {text}; CREATE DATABASE, or name another one"
-            )
         if isinstance(problem, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
             rights = "SELECT, INSERT, UPDATE, and TEMPORARY on the database" if self._key else "INSERT"
             return ConfigError(
