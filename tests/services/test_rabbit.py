@@ -271,6 +271,27 @@ def test_a_connection_that_was_lost_is_made_anew(channel: Any, kind: str, tmp_pa
 # -- bad input -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_queue_that_was_idle_for_longer_than_its_heartbeats_is_read_on_and_what_was_not_confirmed_is_put_once(
+    channel: Any, tmp_path: Path
+) -> None:
+    declare(channel)
+    put(channel, ROWS[:1])
+    source = RabbitQueue(f"{address('rabbitmq')}?heartbeat=1", "words", WORDS)
+    queue = Spooled(source, log=tmp_path / "spool.db")
+    _made.append(source)
+    assert queue.latest() == {"0": 1}
+    put(channel, ROWS[1:2])
+    taken = source.take(10, None)
+    assert len(taken) == 1
+    queue._put(taken)
+    channel.connection.sleep(3)  # after two heartbeats that do not come the server ends a connection
+    source.confirm()
+    assert waiting(channel) == 1
+    assert queue.latest() == {"0": 2}
+    assert waiting(channel) == 0
+    assert queue.rows() == ROWS[:2]
+
+
 def test_a_message_that_is_no_row_stays_in_the_queue_or_is_put_among_the_dead(channel: Any, tmp_path: Path) -> None:
     declare(channel)
     put(channel, ROWS[:2])

@@ -119,6 +119,28 @@ def test_more_entries_than_a_page_are_taken_and_read_in_order(db: redis.Redis) -
     assert rows_of(stream, 2_400, 4_900) == rows[2_400:] + rows[:2_400]
 
 
+def test_entries_that_come_while_others_are_taken_do_not_hold_up_the_batch(db: redis.Redis) -> None:
+    class Followed(RedisStream):
+        calls = 0
+
+        def _script(self, text: str, *arguments: str | int) -> Any:
+            self.calls += 1
+            assert self.calls < 20, "a batch waits for those who send"
+            found = super()._script(text, *arguments)
+            send(1_000)
+            return found
+
+    def send(count: int) -> None:
+        with db.pipeline() as all_at_once:
+            for n in range(count):
+                all_at_once.xadd("words", {"word": "w", "at": n})
+            all_at_once.execute()
+
+    send(500)
+    queue = Followed(address("redis"), "words", WORDS)
+    assert queue.latest() == {"0": 2_000}, "two pages: all that there was after the first, and no more"
+
+
 def test_a_batch_that_failed_comes_again_and_after_its_last_attempt_is_dead(db: redis.Redis) -> None:
     @bolt(output="word string")
     def picky(tuple: Any) -> Any:

@@ -141,7 +141,7 @@ if read then
         taken = taken + 1
     end
 end
-return {taken, redis.call('HGET', KEYS[3], 'last') or '0', gone, last_id}
+return {taken, redis.call('HGET', KEYS[3], 'last') or '0', redis.call('XLEN', KEYS[1]), gone, last_id}
 """
 _READ = """
 local found = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[3], ARGV[4], 'WITHSCORES', 'LIMIT', 0, 1000)
@@ -312,14 +312,19 @@ class RedisStream(PartitionedSpout):
         return self._each(int(float(first[1])) - 1 if first else int(last))
 
     def latest(self) -> Offsets:
-        """Take the new entries, and return the offset assigned last, for each partition."""
+        """Take the new entries, at most as many as the stream has now, and return the offset assigned last, for each partition."""
+        total, length = 0, None
         while True:
             taken, *rest = self._script(_LOST + _TAKE, self._claim_ms, self.identity or "", self._on_gap)
             if taken == -1:
                 raise self._another()
-            self._note_lost(*(rest if taken < 0 else rest[1:]))
-            if taken == 0:
-                return self._each(int(rest[0]))
+            if taken < 0:
+                self._note_lost(*rest)
+            last, has, *lost = rest
+            self._note_lost(*lost)
+            total, length = total + taken, has if length is None else length
+            if taken == 0 or total >= length:
+                return self._each(int(last))
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows with offsets in (start, end] whose offset modulo `partitions` is the partition's number."""
