@@ -15,6 +15,7 @@ import pytest
 
 from tests.dying import in_a_child
 from tests.services.conftest import address
+from tests.services.proxy import Proxy
 from windowing import seconds, tumbling
 from windowing.errors import ConfigError, SourceError
 from windowing.local import VirtualClock, run_topology
@@ -292,6 +293,21 @@ def test_a_queue_that_was_idle_for_longer_than_its_heartbeats_is_read_on_and_wha
     assert queue.rows() == ROWS[:2]
 
 
+def test_a_server_that_restarts_is_waited_for_as_the_address_says(channel: Any, tmp_path: Path) -> None:
+    declare(channel)
+    put(channel, ROWS)
+    with Proxy(address("rabbitmq")) as proxy:
+        source = RabbitQueue(f"{proxy.url}?connection_attempts=5&retry_delay=0.1", "words", WORDS)
+        queue = Spooled(source, log=tmp_path / "spool.db")
+        proxy.refuse = 3
+        assert queue.latest() == {"0": len(ROWS)}
+        source.close()
+        queue = Spooled(RabbitQueue(proxy.url, "words", WORDS), log=tmp_path / "spool.db")
+        proxy.refuse = 3
+        with pytest.raises(SourceError, match=r"the server cannot be reached: .*; start it, or give another URL"):
+            queue.latest()
+
+
 def test_a_message_that_is_no_row_stays_in_the_queue_or_is_put_among_the_dead(channel: Any, tmp_path: Path) -> None:
     declare(channel)
     put(channel, ROWS[:2])
@@ -391,6 +407,10 @@ def test_a_spool_belongs_to_one_source(channel: Any, tmp_path: Path) -> None:
             ConfigError, match=r"was made for queue 'words' .*, now queue 'others' .*; give each source a log="
         ):
             Spooled(RabbitQueue(address("rabbitmq"), "others", WORDS), log=tmp_path / "spool.db")
+        other_user = f"{address('rabbitmq').replace('windowing:', 'no-write:')}?heartbeat=30"
+        Spooled(
+            RabbitQueue(other_user, "words", WORDS), log=tmp_path / "spool.db"
+        )  # what is in it would be lost with another
     finally:
         channel.queue_delete("others")
 

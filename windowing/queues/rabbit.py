@@ -17,6 +17,7 @@ The body of a message is a JSON object. Cost: three round trips for each page of
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -43,6 +44,7 @@ _STREAM_LAST_S = 1.0
 _STREAM_FIRST_S = 5.0
 """Seconds to wait for the first message of a stream whose message count says there are more; a busy server can take this long."""
 _NOT_IMPLEMENTED, _PRECONDITION_FAILED, _ACCESS_REFUSED = 540, 406, 403
+_ADDRESS = re.compile(r"(amqps?://)(?:[^/\s]*@)?([^?\s]*)(?:\?\S*)?\Z")
 _OFFSET = "x-stream-offset"
 _REFUSED = (amqp.ProbableAuthenticationError, amqp.AuthenticationError, amqp.ProbableAccessDeniedError)
 _LOST = (amqp.AMQPConnectionError, amqp.ChannelWrongStateError, amqp.StreamLostError, amqp.ConnectionWrongStateError)
@@ -51,6 +53,10 @@ _REASONS = {
     404: "it is not there: {}; declare it, or give the name of one that is (queue and virtual host, the path of the URL)",
     405: "it is somebody else's, and exclusive: {}; give the name of a queue that several may read",
 }
+
+
+def _place(name: str) -> str:
+    return _ADDRESS.sub(r"\1\2", name)
 
 
 class RabbitQueue(MessageSource):
@@ -97,6 +103,10 @@ class RabbitQueue(MessageSource):
 
     def __repr__(self) -> str:
         return f"RabbitQueue({self.name})"
+
+    def is_named(self, name: str) -> bool:
+        """Return whether the name is that of the same queue on the same server; user and options of the address may differ."""
+        return _place(name) == _place(self.name)
 
     def take(self, limit: int, after: str | None) -> Sequence[Message]:
         """Return the waiting messages, at most `limit`. Raises SourceError."""

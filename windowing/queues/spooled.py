@@ -58,6 +58,10 @@ class MessageSource(ABC):
     fields: str = ""
     name: str = ""
 
+    def is_named(self, name: str) -> bool:
+        """Return whether a spool that was made for a source of this name is one of this source."""
+        return name == self.name
+
     @abstractmethod
     def take(self, limit: int, after: str | None) -> Sequence[Message]:
         """Return the messages that wait now, at most `limit`, in order. Unconfirmed messages may be returned again.
@@ -112,7 +116,7 @@ class Spooled(SqliteQueue):
         )
         self._source, self._on_invalid = source, on_invalid
         with self._transaction() as (db, facts):
-            if facts.setdefault("source", source.name) != source.name:
+            if not source.is_named(facts.setdefault("source", source.name)):
                 raise ConfigError(
                     f"the spool {self.path} was made for {facts['source']}, now {source.name}; give each source a log= of its own"
                 )
