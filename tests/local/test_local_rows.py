@@ -153,3 +153,24 @@ def test_nan_is_one_key_after_a_restart_too(fields):
     second.check()
     assert [len(effect.window) for effect in second.turn() if isinstance(effect, Activation)] == [2]
     assert len(second.snapshot()["manager"]["tracks"]) == 1
+
+
+@pytest.mark.parametrize("value", ["2024-01-01 00:00:00", 1_700_000_000.5, None])
+def test_a_run_whose_rows_have_no_usable_timestamp_warns_with_the_first_value(value):
+    @tumbling(seconds(5), timestamp="at", output="n long")
+    def sizes(window):
+        return len(window)
+
+    with pytest.warns(
+        InvalidTimestampWarning, match=r"bolt 'sizes': no row has a usable timestamp in 'at', the first one is"
+    ):
+        result = run_local(sizes, [[{"at": value}], [{"at": value}]])
+    assert result["default"] == []
+
+
+def test_a_run_with_one_usable_timestamp_does_not_warn():
+    @tumbling(seconds(5), timestamp="at", output="n long")
+    def sizes(window):
+        return len(window)
+
+    assert run_local(sizes, [[{"at": "2024-01-01"}, {"at": 1_000}]])["default"] == [(1,)]

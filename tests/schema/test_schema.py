@@ -100,6 +100,8 @@ def test_a_wrong_field_is_named() -> None:
     refused("a array<int)", "closes nothing")
     refused("a array<int> b array<int>", "unknown type 'array<int> b array<int>'")
     refused("a array<strng>", "field 'a' has an unknown type 'strng'", "did you mean 'string'?")
+    refused("a int64", "unknown type 'int64'", "did you mean 'long'?")
+    refused("a float64", "unknown type 'float64'", "did you mean 'double'?")
     refused("a map<string>", "a map has a key and a value", "map<string, long>")
     refused("a array<int, int>", "an array has one type")
     refused("a map<map<int, int>, int>", "no map as the key of a map")

@@ -353,7 +353,7 @@ def test_a_tuple_without_the_field_is_refused_and_changes_nothing():
     manager = manager_of(millis(10), millis(10), agg.sum("delay"), timestamp="ts")
     manager.add({"delay": 1}, 3)
     saved = manager.snapshot()
-    with pytest.raises(ConfigError, match="'delay', which a tuple does not have"):
+    with pytest.raises(ConfigError, match="'delay', which a tuple does not have: 'delay'; name one of its fields"):
         manager.add_batch([{"delay": 2}, {"delya": 3}], [4, 5])
     assert manager.snapshot() == saved
     manager.check()

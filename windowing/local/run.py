@@ -298,8 +298,8 @@ def run_local(
     """Run a bolt over micro-batches of rows, one turn after each, and return all results.
 
     batches: lists of rows (dicts, namedtuples, objects), or mappings of input streams to such lists. drain: fire the last
-    windows at the end. streams, clock: see LocalRun. Raises BoltError as the bolt's `on_error` says. Cost: that of the
-    windows, in memory.
+    windows at the end. streams, clock: see LocalRun. Raises BoltError as the bolt's `on_error` says. Warns if no row has a usable
+    timestamp. Cost: that of the windows, in memory.
 
     >>> from windowing import seconds, tumbling
     >>> @tumbling(seconds(10), timestamp="at", output="words long")
@@ -316,7 +316,27 @@ def run_local(
             run.turn()
         if drain:
             run.drain()
+    unusable = _without_time(run.bolt, run.result)
+    if unusable is not None:
+        warn_of(unusable)
     return run.result
+
+
+def _without_time(bolt: WindowedBolt, result: LocalResult) -> str | None:
+    """Return the sentence about a timestamp field without a usable value in any row of the run, None if there was one."""
+    named = bolt.config.timestamp
+    invalid = [late.row for late in result.late if late.reason is LateReason.INVALID]
+    if (
+        not isinstance(named, str)
+        or not invalid
+        or len(invalid) < result.counts["in"]
+        or not hasattr(invalid[0], named)
+    ):
+        return None
+    return (
+        f"bolt {bolt.name!r}: no row has a usable timestamp in {named!r}, the first one is {quote(getattr(invalid[0], named))}; "
+        "wanted whole milliseconds since 1970, or a datetime"
+    )
 
 
 def _named(streams: Sequence[str]) -> tuple[str, ...]:

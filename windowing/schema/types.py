@@ -48,6 +48,23 @@ _SIMPLE = {
     "timestamp": "timestamp",
     "binary": "binary",
 }
+_ELSEWHERE = {
+    "int8": "byte",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long",
+    "float32": "float",
+    "float64": "double",
+    "number": "double",
+    "str": "string",
+    "varchar": "string",
+    "bool": "boolean",
+    "bytes": "binary",
+    "datetime": "timestamp",
+    "list": "array",
+    "dict": "map",
+}
+"""Types of Python, pandas, Arrow and SQL, and what they are here; a name of them alone would suggest another type."""
 _EXAMPLES = {"array": "array<string>", "map": "map<string, long>", "struct": "struct<x: long, y: double>"}
 _DECIMAL = re.compile(r"decimal(?:\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.IGNORECASE)
 _NESTED = re.compile(r"(array|map|struct)\s*<(.*)>", re.IGNORECASE | re.DOTALL)
@@ -89,9 +106,10 @@ class FieldType:
             return _nested(nested[1].lower(), nested[2], written, field)
         if written.lower() in _EXAMPLES:
             raise ConfigError(f"field {field!r} is {written} of what? Write for example {_EXAMPLES[written.lower()]}")
+        meant = _ELSEWHERE.get(written.lower())
         raise ConfigError(
             f"field {field!r} has an unknown type {quote(written)}; "
-            f"{did_you_mean(written, [*_SIMPLE, 'decimal', *_EXAMPLES])}"
+            f"{did_you_mean(meant or written, [*_SIMPLE, 'decimal', *_EXAMPLES])}"
         )
 
     def __str__(self) -> str:

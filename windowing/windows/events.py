@@ -64,8 +64,9 @@ def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggrega
         readers = {kind: _reader(kind, field) for kind in kinds}
         return [readers[type(payload)](payload) for payload in payloads]
     except (KeyError, AttributeError) as missing:
+        said = quote(missing.args[0] if missing.args else missing)
         raise ConfigError(
-            f"{reader} reads the field {field!r}, which a tuple does not have: {quote(missing.args)}; name one of its fields"
+            f"{reader} reads the field {field!r}, which a tuple does not have: {said}; name one of its fields"
         ) from missing
 
 
