@@ -64,7 +64,7 @@ def main(path: Path) -> None:
         print(f"first run: {cluster.result.batches} batches committed, then it ends")
     with TridentCluster(topology(path), clock=VirtualClock(), state_path=path) as cluster:
         result = cluster.run()
-        print(f"second run: {result.batches} batches, {result.failures} attempts failed")
+        print(f"second run: {result.batches} batches, failed attempts: {result.failures}")
         print(f"count_of('the cow rain') = {sorted(cluster.ask('count_of', 'the cow rain'), key=str)}")
         counts = {word: n for (word,), n in cluster.values("state1").items()}
     assert counts == Counter(word for (sentence,) in SENTENCES for word in sentence.split()), "each word counted once"

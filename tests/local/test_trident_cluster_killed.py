@@ -34,7 +34,7 @@ def test_the_example_that_is_ended_in_the_middle_counts_each_word_once() -> None
     told = subprocess.run(command, cwd=ROOT, timeout=90, check=True, capture_output=True, text=True).stdout
     assert told.splitlines()[:2] == [
         "first run: 2 batches committed, then it ends",
-        "second run: 4 batches, 1 attempts failed",
+        "second run: 4 batches, failed attempts: 1",
     ]
 
 
