@@ -28,6 +28,7 @@ __all__ = [
     "NAN",
     "decode_value",
     "dumps",
+    "encode_text",
     "encode_value",
     "frame",
     "inflated",
@@ -102,8 +103,13 @@ def encode_value(value: Any, reference: Reference | None = None) -> bytes:
     >>> encode_value(("JFK", 3)), decode_value(encode_value(("JFK", 3)), "a key")
     (b'{"$":["tuple",["JFK",3]]}', ('JFK', 3))
     """
-    text = _written(_plain(value, reference)).encode()
+    text = encode_text(value, reference).encode()
     return zlib.compress(text, 1) if len(text) >= _COMPRESS_FROM else text
+
+
+def encode_text(value: Any, reference: Reference | None = None) -> str:
+    """Return one value as typed JSON, never compressed: `decode_value` of texts joined by commas in brackets is a list of them."""
+    return _written(_plain(value, reference))
 
 
 def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = None) -> Any:

@@ -31,6 +31,7 @@ from windowing.schema.hashing import hashable, key_hash
 from windowing.schema.types import Schema
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
+from windowing.spark.idle_keys import states_of
 from windowing.spark.rows import NamedRows
 from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, StoredTask, decode_table, encode_table
 from windowing.spark.tuple_rows import INPUT
@@ -258,7 +259,10 @@ def _tasks_of(bolt: StoredBolt, states: Iterable[TaskState]) -> list[_Task]:
         what = _what(bolt, task)
         stored = StoredTask.of(unframe(META_MAGIC, state.metadata, what), what)
         tuples = ChunkStore(stored.chunks, state.chunks.get, what).read(None)
-        found.append(_Task(task, stored, loads(stored.executor or b"", what, _no_row(what)), tuples))
+        executor = loads(stored.executor or b"", what, _no_row(what))
+        if stored.keys is not None:
+            executor["manager"]["tracks"] = states_of(stored.keys, what)
+        found.append(_Task(task, stored, executor, tuples))
     return found
 
 

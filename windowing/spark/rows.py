@@ -128,6 +128,9 @@ class RowFormat(Protocol):
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
         """Return the key= of each row."""
 
+    def key_columns(self, table: pa.Table, names: tuple[str, ...]) -> Keys | None:
+        """Return the key= of each row of a chunk as columns; None if there are none, or if Arrow compares them unlike Python."""
+
     def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the message id of each arrived row, and its channel, the scope in which ids are unique."""
 
@@ -207,11 +210,16 @@ class NamedRows:
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
         """Return the values of the key's columns; they stay columns if the rows do and if Arrow compares keys as Python does."""
-        found = [table.column(name) for name in names]
-        if isinstance(payloads, ColumnRows) and all(codable(each.type) for each in found):
-            return Keys(found)
-        columns = [_keys_of(each) for each in found]
+        found = self.key_columns(table, names) if isinstance(payloads, ColumnRows) else None
+        if found is not None:
+            return found
+        columns = [_keys_of(table.column(name)) for name in names]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def key_columns(self, table: pa.Table, names: tuple[str, ...]) -> Keys | None:
+        """Return the key's columns."""
+        found = [table.column(name) for name in names]
+        return Keys(found) if all(codable(each.type) for each in found) else None
 
     def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the message ids, each unique on its input stream."""

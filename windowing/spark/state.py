@@ -1,6 +1,7 @@
 """The state of a task in Spark's state store: the metadata of its windows, their tuples in chunks, the values of a stateful bolt.
 
-    metadata   size of the head | head: format, chunks, next_id, next_number, seen | snapshot of the executor           StoredTask
+    metadata   size of the head | head: format, chunks, next_id, next_number, seen, ... | snapshot of the executor      StoredTask
+               (| the keys with `key=`: Arrow IPC, idle_keys.py, if the head has "executor", the size of the snapshot)
     chunks     id, nonce -> frame( Arrow IPC, lz4: columns, timestamps, numbers ), by (timestamp, arrival)               ChunkStore
     values     key -> frame( value ), both plain data in typed JSON                                                      TaskValues
 
@@ -154,12 +155,24 @@ class ChunkStore:
                 arrays.append(table.column(index))
         return pa.table(arrays, schema=schema)
 
-    def write(self, fresh: pa.Table | None, held: np.ndarray[Any, Any], next_id: int, nonce: bytes) -> list[Chunk]:
-        """Store the rows of `fresh` that outlive the batch, given the sequence numbers still `held`; return the new chunks."""
+    def write(
+        self,
+        fresh: pa.Table | None,
+        held: np.ndarray[Any, Any],
+        next_id: int,
+        nonce: bytes,
+        idle: np.ndarray[Any, Any] | None = None,
+    ) -> list[Chunk]:
+        """Store the rows of `fresh` that outlive the batch, given the sequence numbers still `held`; return the new chunks.
+
+        idle: which rows of `read` were not loaded, and are kept whatever `held` says; None for none.
+        """
         kept: list[tuple[Chunk, pa.Table]] = []
+        first = 0
         for chunk in self._chunks:
             table = self._stored[chunk.id]
-            runs = _runs(np.isin(_sequences(table), held))
+            runs = _runs(_still_needed(chunk, table, held, None if idle is None else idle[first:]))
+            first += _live(chunk)
             if runs:
                 kept.append((Chunk(chunk.id, chunk.nonce, chunk.rows, runs), table))
             else:
@@ -233,6 +246,21 @@ def _rows(table: pa.Table, runs: list[list[int]]) -> pa.Table:
     return pc.take(table, pa.array(np.concatenate([np.arange(start, end) for start, end in runs])))
 
 
+def _still_needed(
+    chunk: Chunk, table: pa.Table, held: np.ndarray[Any, Any], idle: np.ndarray[Any, Any] | None
+) -> np.ndarray[Any, Any]:
+    """Return which rows of a chunk are needed; `idle` begins with those of its live rows that are, whatever `held` says."""
+    if idle is None:
+        return np.isin(_sequences(table), held)
+    live = np.concatenate([np.empty(0, np.int64), *(np.arange(start, end) for start, end in chunk.live)])
+    needed = idle[: len(live)].copy()
+    loaded = live[~needed]
+    needed[~needed] = np.isin(_sequences(table)[loaded], held)
+    found = np.zeros(table.num_rows, dtype=bool)
+    found[live[needed]] = True
+    return found
+
+
 def _runs(mask: np.ndarray[Any, Any]) -> list[list[int]]:
     """Return the [from, to) runs of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.view(np.int8), [0]))))
@@ -243,13 +271,16 @@ def _runs(mask: np.ndarray[Any, Any]) -> list[list[int]]:
 
 
 STATE_FORMAT = 1
+_WITH_KEYS = 2
+"""The format of metadata with `keys`, which older versions refuse to read."""
 
 
 @dataclass(slots=True)
 class StoredTask:
     """The metadata of a task: the executor without its tuples, and the list of chunks that hold them.
 
-    seen: the message ids of a bolt with message_id=, as `Deduplicator.plain` has them.
+    seen: the message ids of a bolt with message_id=, as `Deduplicator.plain` has them. keys: the states of the keys, which the
+    snapshot then leaves out (idle_keys.py). deadlines: the options from which the deadlines of the keys were derived.
     """
 
     executor: bytes | None
@@ -257,6 +288,8 @@ class StoredTask:
     next_id: int
     next_number: int
     seen: list[Any] = field(default_factory=list)
+    keys: bytes | None = None
+    deadlines: str = ""
 
     @classmethod
     def empty(cls) -> StoredTask:
@@ -266,24 +299,31 @@ class StoredTask:
     def of(cls, body: bytes, what: str) -> StoredTask:
         size = int.from_bytes(body[:8], "big")
         head = loads(body[8 : 8 + size], what)
-        if head["format"] != STATE_FORMAT:
+        if head["format"] not in (STATE_FORMAT, _WITH_KEYS):
             raise CorruptStateError(
-                f"{what} has format {head['format']}, this library reads {STATE_FORMAT}; nothing was reset"
+                f"{what} has format {head['format']}, this library reads {STATE_FORMAT} and {_WITH_KEYS}; nothing was reset"
             )
         chunks = [Chunk.of(each) for each in head["chunks"]]
-        return cls(body[8 + size :], chunks, head["next_id"], head["next_number"], head.get("seen", []))
+        found = cls(body[8 + size :], chunks, head["next_id"], head["next_number"], head.get("seen", []))
+        if head["format"] == _WITH_KEYS:
+            end = 8 + size + head["executor"]
+            found.executor, found.keys, found.deadlines = body[8 + size : end], body[end:], head["deadlines"]
+        return found
 
     def body(self) -> bytes:
+        executor = self.executor or b""
+        with_keys = {"executor": len(executor), "deadlines": self.deadlines}
         head = dumps(
             {
-                "format": STATE_FORMAT,
+                "format": STATE_FORMAT if self.keys is None else _WITH_KEYS,
                 "chunks": [chunk.plain() for chunk in self.chunks],
                 "next_id": self.next_id,
                 "next_number": self.next_number,
                 **({"seen": self.seen} if self.seen else {}),
+                **({} if self.keys is None else with_keys),
             }
         )
-        return len(head).to_bytes(8, "big") + head + (self.executor or b"")
+        return len(head).to_bytes(8, "big") + head + executor + (self.keys or b"")
 
 
 # -- The key-value state of one task of a stateful bolt --------------------------------------------------------------------------

@@ -208,6 +208,13 @@ class TupleRows:
             return [one_nan(payload[names[0]]) for payload in payloads]
         return [tuple(one_nan(payload[name]) for name in names) for payload in payloads]
 
+    def key_columns(self, table: pa.Table, names: tuple[str, ...]) -> Keys | None:
+        """Return the key's fields as columns, None where an input lacks one, or has it in another type."""
+        if not self._alike.keys() >= {*names}:
+            return None
+        columns = [self._merged(table, self._alike[name]) for name in names]
+        return Keys(columns) if all(codable(column.type) for column in columns) else None
+
     @cached_property
     def _asked(self) -> frozenset[str | None]:
         """The fields that windows read from columns, and None if a function receives the tuple."""

@@ -41,6 +41,7 @@ from windowing.errors import (
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
 from windowing.spark.arguments import Shipped
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
+from windowing.spark.idle_keys import StoredIdleKeys, deadline_options, states_of, stored_keys
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import Encoder
 from windowing.spark.rows import NamedRows, RowFormat
@@ -204,6 +205,9 @@ class _Turn:
         # Only the built-in windows number their tuples; the snapshots of other machines refer to their rows.
         self.numbered = self.manager.numbered
         self.takes_columns = self.manager.takes_columns
+        # Windows of rows by key are stored by key, so that a turn loads only the keys that it needs.
+        self.by_key = self.numbered is not None and not self.takes_columns and self.config.key is not None
+        self.idle: StoredIdleKeys | None = None
         self.windows = WindowTask(stage.bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
         run, form = self.windows.runner.run, self.config.columnar
         as_it_is = self.manager.shows_columns or form is None
@@ -296,17 +300,39 @@ class _Turn:
     def _restore(self, held: pa.Table | None) -> None:
         if self.stored.executor is None:
             return
+        self.idle = self._idle_keys(held)
+        if self.idle is not None and self.numbered is not None:
+            self.executor.restore(self._snapshot([]))
+            self.numbered.take_idle(self.idle)
+            return
         if held is not None:
             numbers = held.column(SEQUENCE).to_pylist()
             payloads = self._payloads(held)
             self.row_of = {} if self.takes_columns else dict(zip(numbers, payloads, strict=True))
             if self.numbered is None:
                 self.number_of = {id(payload): number for number, payload in self.row_of.items()}
-        self.executor.restore(loads(self.stored.executor, self.what, self._row))
+        by_key = self.stored.keys
+        self.executor.restore(self._snapshot(None if by_key is None else states_of(by_key, self.what)))
         self.next_number = self.stored.next_number
         if self.numbered is not None and held is not None:
-            keys = self._keys(held, payloads)
-            self.numbered.load(keys, numbers, held.column(TIMESTAMP).to_pylist(), payloads)
+            self.numbered.load(self._keys(held, payloads), numbers, held.column(TIMESTAMP).to_pylist(), payloads)
+
+    def _snapshot(self, states: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """Return the stored snapshot with these states of keys, None for its own."""
+        found: dict[str, Any] = loads(self.stored.executor or b"", self.what, self._row)
+        if states is not None:
+            found["manager"]["tracks"] = states
+        return found
+
+    def _idle_keys(self, held: pa.Table | None) -> StoredIdleKeys | None:
+        """Return the stored keys, of which the machine loads those that it needs; None if it has to load all."""
+        stored, key = self.stored, self.config.key
+        if stored.keys is None or key is None or not self.by_key or stored.deadlines != deadline_options(self.config):
+            return None
+        columns = None if held is None else self.format.key_columns(held, key)
+        if held is not None and columns is None:
+            return None
+        return StoredIdleKeys(stored.keys, held, columns, self.format.payloads, self.what)
 
     def _payloads(self, table: pa.Table) -> Sequence[Any]:
         return self.format.in_columns(table) if self.takes_columns else self.format.payloads(table)
@@ -433,19 +459,26 @@ class _Turn:
         metrics: dict[str, int | None],
         nonce: bytes,
     ) -> TurnResult:
+        by_key: bytes | None = None
         if self.numbered is not None:
             held = np.asarray(self.numbered.held_sequences(), dtype=np.int64)
             numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
-            state = self._dumped(self.executor.snapshot(events=False))
+            snapshot = self.executor.snapshot(events=False)
+            if self.by_key:
+                snapshot["manager"]["tracks"] = []
+                by_key = stored_keys(None if self.idle is None else self.idle.left(), self.numbered.loaded())
+            state = self._dumped(snapshot)
         else:
             named: set[int] = set()
             state = self._dumped(self.executor.snapshot(), lambda value: self._named(value, named))
             held = np.array(sorted(named), dtype=np.int64)
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
         fresh = self._fresh(table, accepted, numbers) if self.manager.keeps_tuples else None
-        written = chunks.write(fresh, held, self.stored.next_id, nonce)
+        idle_rows = None if self.idle is None else self.idle.idle_rows
+        written = chunks.write(fresh, held, self.stored.next_id, nonce, idle_rows)
         seen = self.stored.seen if self.known is None or table is None else self.known.plain()
-        stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen)
+        deadlines = "" if by_key is None else deadline_options(self.config)
+        stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen, by_key, deadlines)
         body = frame(META_MAGIC, stored.body())
         return TurnResult(body, self.rows, chunks.puts, chunks.drops, metrics, self.late, self._done(metrics))
 

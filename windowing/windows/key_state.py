@@ -20,6 +20,7 @@ from windowing.windows.events import TupleWindow
 from windowing.windows.queue import TupleBuffer
 
 __all__ = [
+    "SETTLED",
     "KeyProgress",
     "KeyState",
     "PayloadFold",
@@ -32,6 +33,21 @@ __all__ = [
 
 
 _DETACH_OVER = 1024
+
+SETTLED = (
+    "ordinal",
+    "born",
+    "base",
+    "mark",
+    "horizon",
+    "covered",
+    "last_low",
+    "last_high",
+    "fired_at",
+    "strangers",
+    "newest",
+)
+"""The names of `KeyState.numbers`, in order."""
 
 PayloadFold = Callable[[Sequence[Any]], Any]
 """Computes `window.aggregate` from the tuples of a window."""
@@ -302,6 +318,23 @@ class KeyState:
         if events:
             data |= self.buffer.dump(low)
         return data
+
+    def numbers(self) -> tuple[int | None, ...]:
+        """Return the snapshot without key and tuples as whole numbers; the last one is None for a key that never had a tuple."""
+        assert self.last is None, "a queue with arrival numbers never copies its last window"
+        return (
+            self.ordinal,
+            self.born,
+            self.held_from,
+            self.numbered_upto,
+            self.horizon,
+            self.shown_upto,
+            self.last_low,
+            self.last_high,
+            self.fired_at,
+            self.late_insertions,
+            self.newest,
+        )
 
     @classmethod
     def restored(cls, data: dict[str, Any], buffer: TupleBuffer) -> KeyState:

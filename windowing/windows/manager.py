@@ -9,7 +9,7 @@ A micro-batch is: all its tuples in arrival order, then one watermark advance.
     TaskMachine      the entries of a machine: advance, tick and drain, under a guard (guard.py)
     WindowMachine    adds a built-in length and slide (assigners.py)
     KeyedMachine     an advance visits only keys with new tuples, and those whose deadline W has reached
-    WindowManager    keeps the tuples of each key in a queue (key_state.py)
+    WindowManager    keeps the tuples of each key in a queue (key_state.py); keys may be idle in a driver's store (IdleKeys)
 
 Laws
 - The machine decides, the driver acts: every entry returns an iterator of effects, in the order in which to perform them.
@@ -30,7 +30,7 @@ from functools import partial
 from heapq import merge
 from itertools import chain, repeat
 from operator import itemgetter
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedList
 
@@ -43,8 +43,10 @@ from windowing.windows.key_state import KeyProgress, KeyState, PayloadFold, Tall
 from windowing.windows.queue import ListBuffer, TupleBuffer
 
 __all__ = [
+    "IdleKeys",
     "KeyedMachine",
     "StatefulWindowManager",
+    "StoredKeys",
     "TaskMachine",
     "WindowMachine",
     "WindowManager",
@@ -476,10 +478,36 @@ def _position(item: tuple[int, Effect]) -> int:
     return item[0]
 
 
+def _ordinal(state: KeyState) -> int:
+    return state.ordinal
+
+
 # -- WindowManager ---------------------------------------------------------------------------------------------------------------
 
 
 _OF_COLUMNS = "ColumnarWindowManager"
+
+
+class StoredKeys(NamedTuple):
+    """Keys of a driver's store: their states as in a snapshot without tuples, then the columns of their tuples, as `load` takes
+    them.
+    """
+
+    states: list[dict[str, Any]]
+    keys: Sequence[Any]
+    sequences: Sequence[int]
+    timestamps: Sequence[int]
+    payloads: Sequence[Any]
+
+
+class IdleKeys(Protocol):
+    """The keys in a driver's store that the machine has not loaded. A key is returned once, and is no longer idle then."""
+
+    def of(self, keys: Iterable[Any]) -> StoredKeys | None:
+        """Return those of `keys` that are idle, None if there is none."""
+
+    def due(self, until: int | None) -> StoredKeys | None:
+        """Return the idle keys whose deadline is at most `until` (None: all idle keys), None if there is none."""
 
 
 class WindowManager(KeyedMachine[KeyState]):
@@ -510,6 +538,7 @@ class WindowManager(KeyedMachine[KeyState]):
     def __init__(self, config: WindowConfig, *, sequenced: bool = False, fold: PayloadFold | None = None) -> None:
         super().__init__(config)
         self._sequenced = sequenced or self._by_window
+        self._idle: IdleKeys | None = None
         self._fold = fold
         if self._stepping is None and not self._keyed and type(self)._buffer is WindowManager._buffer:
             self.inbox = []
@@ -518,6 +547,7 @@ class WindowManager(KeyedMachine[KeyState]):
         return KeyState(key, ordinal, self._buffer(), self._sequence)
 
     def restore(self, data: dict[str, Any]) -> None:
+        self._idle = None
         # Older versions stored windows over columns under another machine name; the data are the same.
         super().restore({**data, "machine": "WindowManager"} if data.get("machine") == _OF_COLUMNS else data)
 
@@ -534,7 +564,59 @@ class WindowManager(KeyedMachine[KeyState]):
     def _tuples(self, state: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
         return partial(state.buffer.slice, low, high)
 
+    # -- idle keys -----------------------------------------------------------------------------------------------------
+
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
+        if self._idle is not None and keys is not None:
+            self._open()
+            self._load_idle(self._idle.of(dict.fromkeys(keys)))
+        return super().add_batch(payloads, timestamps, keys)
+
+    def _add_key(self, key: Any) -> KeyState:
+        if self._idle is not None:
+            self._load_idle(self._idle.of((key,)))
+        return self._states.get(key) or super()._add_key(key)
+
+    def _due_states(self, until: int) -> list[KeyState]:
+        if self._idle is not None:
+            self._load_idle(self._idle.due(until))
+        return super()._due_states(until)
+
+    def _end(self) -> Iterator[Effect]:
+        if self._idle is not None:
+            self._load_idle(self._idle.due(None))
+            self._states = {state.key: state for state in sorted(self._states.values(), key=_ordinal)}
+        return super()._end()
+
+    def _load_idle(self, found: StoredKeys | None) -> None:
+        """Load keys that are needed now. Deadlines are derived anew: the next advance visits these keys."""
+        if found is None:
+            return
+        for each in found.states:
+            state = self._restored(each)
+            self._states[state.key] = self._by_ordinal[state.ordinal] = self._touched[state.key] = state
+        self.load(found.keys, found.sequences, found.timestamps, found.payloads)
+
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
+
+    def take_idle(self, idle: IdleKeys) -> None:
+        """Use the idle keys of a driver, after `restore` of a snapshot without their states.
+
+        A key is loaded when it gets a tuple, when its deadline has come, and in a drain. All entries have the results that they
+        would have with these keys loaded; `snapshot`, `held` and `check` leave idle keys out.
+        """
+        self._idle = idle
+
+    def loaded(self) -> list[KeyState]:
+        """Return the states of all keys that are not idle, each with its deadline: what a driver stores of them.
+
+        Call it between advances only.
+        """
+        self.enter()
+        self.next_deadline_ms()
+        return list(self._states.values())
 
     @property
     def next_sequence(self) -> int:

@@ -1,0 +1,195 @@
+"""A turn loads only the keys that get a tuple or are due; its rows and its state are those of a turn that loads all keys."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.execution.test_turn import OUTPUT, Task, batches_of, bolt_with, rows_of, window_row
+from windowing import count, millis
+from windowing.codec import META_MAGIC, frame, unframe
+from windowing.columnar import Keys
+from windowing.errors import CorruptStateError
+from windowing.spark.idle_keys import StoredIdleKeys, states_of, stored_keys
+from windowing.spark.state import SEQUENCE, TIMESTAMP, StoredTask
+from windowing.topology.decorators import bolt_of, windowed_bolt
+from windowing.windows.events import Expired
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.key_state import KeyState
+
+_EVENT_TIME: dict[str, Any] = {"timestamp": "ts", "key": "key"}
+DEFINITIONS: list[dict[str, Any]] = [
+    {"length": millis(7), "slide": millis(7), **_EVENT_TIME},
+    {"length": millis(20), "slide": millis(5), "lag": millis(5), "lateness": "window", **_EVENT_TIME},
+    {"length": millis(30), "slide": millis(10), "offset": millis(3), **_EVENT_TIME},
+    {"length": count(3), "slide": count(2), **_EVENT_TIME},
+    {"length": count(3), "slide": count(2), "key_ttl": millis(15), **_EVENT_TIME},
+    {"length": millis(15), "slide": count(2), **_EVENT_TIME},
+    {"length": count(2), "slide": millis(10), "repeat": True, "key_ttl": millis(40), **_EVENT_TIME},
+    {"length": count(2), "slide": millis(10), **_EVENT_TIME},
+    {"length": millis(20), "slide": millis(5), "key": "key"},
+    {"length": count(3), "slide": count(2), "key": "key", "key_ttl": millis(15)},
+]
+DRAWN = st.lists(st.lists(st.tuples(st.integers(-8, 25), st.sampled_from("abcdef")), max_size=4), max_size=9)
+Row = namedtuple("Row", ["id", "ts", "key", "v"])
+
+
+def bolt_over_the_clock(**options: Any) -> Any:
+    return bolt_of(windowed_bolt(name="probe", output=OUTPUT, **options)(lambda window: window_row(window)))
+
+
+class Live:
+    """The rows of a task whose machine never stops."""
+
+    def __init__(self, bolt: Any) -> None:
+        self.bolt, self.executor = bolt, WindowedBoltExecutor(bolt.config, component="probe")
+
+    def run(self, batch: list[dict[str, Any]], drain: bool, now_ms: int) -> list[Any]:
+        self.executor.set_clock(now_ms)
+        stamps = [row["ts"] for row in batch] if self.bolt.config.event_time else None
+        added = self.executor.add_batch([Row(**row) for row in batch], stamps, keys=[row["key"] for row in batch])
+        found = [row for _, effect in added for row in self._rows(effect)]
+        advance = self.executor.drain() if drain else self.executor.turn()
+        return found + [row for effect in advance for row in self._rows(effect)]
+
+    def _rows(self, effect: Any) -> Iterator[Any]:
+        if hasattr(effect, "payloads"):
+            yield from (("late", row._asdict() | {"reason": effect.reason.value}) for row in effect.payloads)
+        elif hasattr(effect, "window"):
+            yield "default", dict(zip(self.bolt.outputs["default"].names, window_row(effect.window), strict=True))
+
+
+@pytest.mark.parametrize("options", DEFINITIONS)
+@example(drawn=[[(0, "a"), (1, "b")], [(25, "b")], [], [(1, "a")], [(25, "c")]])
+@example(drawn=[[(0, "a"), (0, "b"), (0, "a")], [(25, "c")], [(25, "c")], [(25, "a"), (25, "a")], [(25, "c")]])
+@given(drawn=DRAWN)
+def test_turns_that_leave_keys_idle_equal_a_machine_that_never_stopped(options: Any, drawn: Any) -> None:
+    bolt = bolt_with(**options) if "timestamp" in options else bolt_over_the_clock(**options)
+    task, live = Task(bolt), Live(bolt)
+    for number, batch in enumerate([*batches_of(drawn), None]):
+        now_ms = 10 * number
+        result = task.run(batch or [], drain=batch is None, now_ms=now_ms)
+        assert result.rows == live.run(batch or [], batch is None, now_ms)
+        assert result.metrics["pending"] == live.executor.counts()["pending"]
+    assert not task.chunks, "a drained task keeps no tuples"
+
+
+@contextmanager
+def loads_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Yield the list of the keys that are loaded."""
+    loaded: list[Any] = []
+    restored = KeyState.restored
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyState, "restored", lambda data, buffer: loaded.append(data["key"]) or restored(data, buffer))
+        yield loaded
+
+
+def task_with_keys(keys: int, **options: Any) -> Task:
+    """Return a task that has a tuple of each key at 1 ms, and of the first ones another at 12 ms."""
+    task = Task(bolt_with(**{"length": millis(10), "slide": millis(10), **_EVENT_TIME, "lag": millis(9), **options}))
+    task.run(rows_of([*((1, f"k{key}") for key in range(keys)), *((12, f"k{key}") for key in range(3))], 0))
+    return task
+
+
+def test_a_key_without_a_tuple_and_without_a_window_that_is_due_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_with_keys(1000)
+    with loads_counted(monkeypatch) as loaded:
+        assert task.run(rows_of([(13, "k7"), (14, "new"), (3, "k9")], 2000)).rows == []
+        assert loaded == ["k7", "k9"]
+        loaded.clear()
+        assert task.run([]).rows == []
+        assert loaded == []
+        fired = task.run(rows_of([(19, "k5")], 3000)).rows
+    assert len(fired) == 1000
+    assert [row["key"] for _, row in fired] == [f"k{key}" for key in range(1000)], "by first arrival, not as loaded"
+    assert {row["key"]: len(row["ids"]) for _, row in fired if len(row["ids"]) > 1} == {"k9": 2}
+    with loads_counted(monkeypatch) as loaded:
+        drained = task.run([], drain=True).rows
+    assert [row["key"] for _, row in drained] == ["k0", "k1", "k2", "k5", "k7", "new"]
+    assert sorted(loaded) == sorted({row["key"] for _, row in drained})
+
+
+def test_the_state_of_an_older_version_is_read_on() -> None:
+    """The file was written by the version before keys were stored by key; each of its tasks then made the rows listed in it."""
+    found = json.loads((Path(__file__).parents[1] / "data" / "state_without_keys.json").read_text())
+    for number, old in enumerate(found):
+        task = Task(bolt_with(**DEFINITIONS[number]))
+        task.metadata = base64.b64decode(old["metadata"])
+        task.chunks = {base64.b64decode(key): base64.b64decode(data) for key, data in old["chunks"].items()}
+        rows = [task.run(batch, drain=not batch, now_ms=old["now_ms"]).rows for batch in old["batches"]]
+        assert json.loads(json.dumps(rows)) == old["rows"], DEFINITIONS[number]
+        assert any(rows)
+
+
+def test_deadlines_of_other_options_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: dict[str, Any] = {"length": count(9), "slide": count(9), "lag": millis(9), **_EVENT_TIME}
+    task = task_with_keys(5, **counted)
+    changed = Task(bolt_with(**counted, key_ttl=millis(100)))
+    changed.metadata, changed.chunks = task.metadata, task.chunks
+    with loads_counted(monkeypatch) as loaded:
+        changed.run(rows_of([(13, "k1")], 100))
+    assert loaded == ["k0", "k1", "k2", "k3", "k4"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (b"no Arrow", "state of bolt 'probe', task 0 has keys that are no Arrow stream: .*; nothing was reset"),
+        (None, "state of bolt 'probe', task 0 has keys with the columns x, wanted key, ordinal, .*; nothing was reset"),
+    ],
+)
+def test_keys_that_cannot_be_read_are_an_error(keys: bytes | None, message: str) -> None:
+    task = task_with_keys(3)
+    assert task.metadata is not None
+    stored = StoredTask.of(unframe(META_MAGIC, task.metadata, "the state"), "the state")
+    assert [state["key"] for state in states_of(stored.keys or b"", "the state")] == ["k0", "k1", "k2"]
+    if keys is None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema([("x", pa.int64())])):
+            pass
+        keys = bytes(sink.getvalue())
+    task.metadata = frame(META_MAGIC, replace(stored, keys=keys).body())
+    with pytest.raises(CorruptStateError, match=message):
+        task.run([])
+
+
+def test_a_key_is_stored_as_the_value_that_it_is() -> None:
+    keys = ["a", "1", 1, None, ("a", 2), ("a", "2"), 'quote " and \\, comma', "\N{SNAKE}", b"\x00\xff", "x" * 10_000]
+    executor = WindowedBoltExecutor(bolt_with(**DEFINITIONS[0]).config, sequenced=True)
+    list(executor.add_batch([str(key) for key in keys], [1] * len(keys), keys=keys))
+    machine = executor.manager.numbered
+    assert machine is not None
+    found = states_of(stored_keys(None, machine.loaded()), "the state")
+    assert [state["key"] for state in found] == keys
+    assert found == [{name: state[name] for name in found[0]} for state in machine.snapshot(events=False)["tracks"]]
+
+
+def test_a_drain_expires_keys_by_first_arrival_whichever_were_loaded_before() -> None:
+    config = bolt_with(**DEFINITIONS[0]).config
+    first = WindowedBoltExecutor(config, sequenced=True)
+    list(first.add_batch([*"abc"], [1, 1, 1], keys=[*"abc"]))
+    machine, again = first.manager.numbered, WindowedBoltExecutor(config, sequenced=True)
+    assert machine is not None
+    assert again.manager.numbered is not None
+    snapshot = first.snapshot(events=False)
+    snapshot["manager"]["tracks"] = []
+    again.restore(snapshot)
+    rows = pa.table({"key": [*"abc"], TIMESTAMP: [1, 1, 1], SEQUENCE: [0, 1, 2]})
+    columns = Keys([rows.column("key")])
+    stored = stored_keys(None, machine.loaded())
+    again.manager.numbered.take_idle(
+        StoredIdleKeys(stored, rows, columns, lambda table: table["key"].to_pylist(), "it")
+    )
+    list(again.add_batch(["c", "d", "b"], [2, 2, 2], keys=["c", "d", "b"]))
+    assert [effect.key for effect in again.drain() if isinstance(effect, Expired)] == [*"abcd"]
