@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +19,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.execution.test_turn import OUTPUT, Task, batches_of, bolt_with, rows_of, window_row
+from tests.execution.test_turn import OUTPUT, Task, batches_of, bolt_with, control, packet, rows_of, window_row
 from windowing import count, millis
 from windowing.codec import META_MAGIC, frame, unframe
 from windowing.columnar import Keys
 from windowing.errors import CorruptStateError
 from windowing.spark.idle_keys import StoredIdleKeys, states_of, stored_keys
 from windowing.spark.state import SEQUENCE, TIMESTAMP, StoredTask
+from windowing.spark.window_turn import TaskStage
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.windows.events import Expired
 from windowing.windows.executor import WindowedBoltExecutor
@@ -193,3 +197,42 @@ def test_a_drain_expires_keys_by_first_arrival_whichever_were_loaded_before() ->
     )
     list(again.add_batch(["c", "d", "b"], [2, 2, 2], keys=["c", "d", "b"]))
     assert [effect.key for effect in again.drain() if isinstance(effect, Expired)] == [*"abcd"]
+
+
+_DAY = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), [1, 2, None, -3]),
+        (pa.float64(), [1.5, math.nan, None, -0.0]),
+        (pa.bool_(), [True, False, None, True]),
+        (pa.binary(), [b"a", b"\xff", None, b""]),
+        (pa.date32(), [date(2026, 1, 1), date(2026, 1, 2), None, date(1, 1, 1)]),
+        (pa.timestamp("us", "UTC"), [_DAY, _DAY + timedelta(seconds=1), None, _DAY + timedelta(days=1)]),
+        (pa.decimal128(6, 2), [Decimal("1.10"), Decimal("-0.01"), None, Decimal("9.99")]),
+    ],
+)
+@pytest.mark.parametrize("names", [("key",), ("key", "v")])
+def test_a_key_of_any_type_finds_its_window_again(kind: pa.DataType, values: list[Any], names: tuple[str, ...]) -> None:
+    options: dict[str, Any] = {"length": millis(10), "slide": millis(10), "timestamp": "ts", "key": names}
+    marked = windowed_bolt(name="probe", output="ids array<long>", **options)
+    stage = TaskStage(bolt_of(marked(lambda window: ([row.id for row in window],))), ("id", "ts", "key", "v"))
+    task = Task(stage.bolt)
+    shown = []
+    for number, chosen in enumerate([[0, 1, 2, 3], [2], [1, 0], [], [3, 1]]):
+        rows = pa.table(
+            {
+                "id": pa.array([10 * number + at for at in chosen], pa.int64()),
+                "ts": pa.array([1] * len(chosen), pa.int64()),
+                "key": pa.array([values[at] for at in chosen], kind),
+                "v": pa.array([0.5] * len(chosen), pa.float64()),
+            }
+        )
+        sent = [packet(rows.append_column(TIMESTAMP, rows["ts"]))] if chosen else []
+        found = stage.turn(0, task.metadata, task.chunks.get, [*sent, control("drain" if number == 4 else "tick")])
+        task.metadata, task.chunks = found.metadata, {**task.chunks, **found.puts}
+        shown += [ids for _, (ids,) in found.rows]
+    merged = [[0, 3, 20, 43], [1, 21, 41], [2, 12]]  # True is twice among the booleans
+    assert shown == (merged if kind == pa.bool_() else [[0, 20], [1, 21, 41], [2, 12], [3, 43]])
