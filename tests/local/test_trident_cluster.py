@@ -770,12 +770,24 @@ def test_of_two_clusters_on_one_store_only_one_goes_on(tmp_path: Path, where: st
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 
+def generating(txid: int, rows: Any) -> Any:
+    yield rows
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"batches": {"wods": []}}, "there is no stream 'wods'; .*words"),
         ({"sinks": {"oud": print}}, "there is no sink 'oud'; .*out"),
         ({"sinks": {"out": 1}}, r"the sink out is given 1; give a function of \(txid, rows\)"),
+        (
+            {"sinks": {"out": lambda rows: None}},
+            r"which takes \(rows\): too many .*; write a function of \(txid, rows\)",
+        ),
+        (
+            {"sinks": {"out": generating}},
+            r"which is a generator \(it has a yield\), whose body such a call does not run",
+        ),
         ({"records": MemoryRecordStore(), "state_path": "x.db"}, "both records= and state_path='x.db'; leave one out"),
     ],
 )

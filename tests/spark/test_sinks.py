@@ -205,7 +205,10 @@ def generating(rows: Any, batch_id: int) -> Any:
     [
         (lambda: None, r"takes \(\): too many positional arguments"),
         (lambda rows: None, r"takes \(rows\): too many positional arguments"),
-        (lambda rows, batch_id, table: None, r"missing a required argument: 'table'; give others a default"),
+        (
+            lambda rows, batch_id, table: None,
+            r"missing a required argument: 'table'; write a function of \(rows, batch_id\)",
+        ),
         (lambda query_id, batch_id: None, r"multiple values for argument 'query_id'"),
         (Late.later, r"missing a required argument: 'batch_id'"),
         (waiting, r"is a coroutine \(async def\), whose body such a call does not run"),

@@ -54,7 +54,7 @@ from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, RequestTask, SingleTuples, batch_spout_of
 from windowing.local.trident_tasks import Begun, CommitMessage, GroupTask, Success, TridentResult, TridentRouter
-from windowing.schema.checks import did_you_mean
+from windowing.schema.checks import did_you_mean, uncallable
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.topology.components import TaskContext
 from windowing.trident import batch_effects as effects
@@ -754,4 +754,7 @@ def _checked_sinks(plan: TridentPlan, sinks: Mapping[str, SinkWriter] | None) ->
             raise ConfigError(f"there is no sink {quote(name)}; {did_you_mean(str(name), plan.sinks)}")
         if not callable(write):
             raise ConfigError(f"the sink {name} is given {quote(write)}; give a function of (txid, rows)")
+        problem = uncallable(write, ("txid", "rows"))
+        if problem is not None:
+            raise ConfigError(f"the sink {name} is given {quote(write)}, which {problem}")
     return dict(sinks or {})

@@ -7,14 +7,15 @@ with arguments in Storm's order:
     tuple.getStringByField("word")   a tuple of split:default[0] has no field 'getStringByField'; write tuple["word"]
     collector.emit("moon", 3)        emit takes one row, got 2 values without a name: ...; give one tuple: emit(('moon', 3))
 
-Law: this code runs only after an error, so it neither slows down nor changes calls that succeed.
+Law: this code runs at a declaration or after an error, so it neither slows down nor changes calls that succeed.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +30,7 @@ __all__ = [
     "getters",
     "missing",
     "stream_or_value",
+    "uncallable",
     "with_extra",
 ]
 
@@ -137,6 +139,32 @@ def _nearest(owner: Any, name: str) -> str:
         if same in known:
             return f"; write {same}{'()' if callable(getattr(owner, same)) else ''}"
     return f"; {did_you_mean(snake, known)}" if known else ""
+
+
+def uncallable(function: Callable[..., Any], values: Collection[str], named: Iterable[str] = ()) -> str | None:
+    """Return why a function cannot be called with so many positional values and these named ones, or why such a call does not run
+    its body, with the way out; None if it can, or if Python does not know its arguments (a builtin).
+
+    >>> uncallable(lambda rows, batch_id: None, ("rows", "batch_id"))
+    >>> uncallable(lambda rows: None, ("rows", "batch_id"))
+    'takes (rows): too many positional arguments; write a function of (rows, batch_id), or bind others with functools.partial'
+    """
+    for is_one, kind in (
+        (inspect.iscoroutinefunction, "a coroutine (async def)"),
+        (inspect.isgeneratorfunction, "a generator (it has a yield)"),
+        (inspect.isasyncgenfunction, "a generator (async def with a yield)"),
+    ):
+        if is_one(function):
+            return f"is {kind}, whose body such a call does not run; give a plain function"
+    try:
+        found = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    try:
+        found.bind(*values, **dict.fromkeys(named))
+    except TypeError as problem:
+        return f"takes {found}: {problem}; write a function of ({', '.join(values)}), or bind others with functools.partial"
+    return None
 
 
 class StormNames:

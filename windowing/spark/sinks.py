@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, quote
-from windowing.schema.checks import did_you_mean
+from windowing.schema.checks import did_you_mean, uncallable
 from windowing.schema.types import Schema
 from windowing.spark.definition import last_batch, owner_field, query_id
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
@@ -245,7 +245,9 @@ class FunctionSink:
             raise ConfigError(f"FunctionSink takes a function of (rows, batch_id), got {quote(function)}")
         self._function = function
         self._asked = [name for name in ("query_id", "stream") if name in _arguments(function)]
-        _require_callable(function, self._asked)
+        problem = uncallable(function, ("rows", "batch_id"), self._asked)
+        if problem is not None:
+            raise ConfigError(f"FunctionSink calls a function with (rows, batch_id), and {quote(function)} {problem}")
         self._owner: OutputOwner | None = None
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
@@ -276,27 +278,6 @@ def _arguments(function: Callable[..., Any]) -> Collection[str]:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
         return ()
-
-
-def _require_callable(function: Callable[..., Any], asked: Iterable[str]) -> None:
-    """Raise ConfigError for a function that cannot be called with a batch, or whose body such a call does not run."""
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        kind = "a generator (it has a yield)" if inspect.isgeneratorfunction(function) else "a coroutine (async def)"
-        raise ConfigError(
-            f"FunctionSink calls a function of (rows, batch_id), and {quote(function)} is {kind}, whose body such a call does not "
-            "run; give a plain function"
-        )
-    try:
-        found = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin
-        return
-    try:
-        found.bind(None, 0, **dict.fromkeys(asked))
-    except TypeError as problem:
-        raise ConfigError(
-            f"FunctionSink calls its function with (rows, batch_id), and {quote(function)} takes {found}: {problem}; give others "
-            "a default, or bind them with functools.partial"
-        ) from problem
 
 
 class MemorySink:
