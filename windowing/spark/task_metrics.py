@@ -73,7 +73,7 @@ def _in_worker(accumulator: Accumulator[Any]) -> MetricsChannel:
 
 class _Released:
     """Stands for the accumulator of an ended query in PySpark's registry, which is never cleared; a task that is still running may
-    send numbers to it, and before Spark 4.3 an unknown number of an accumulator breaks the accumulators of all queries.
+    send numbers to it, and on Spark 4.1 an unknown number of an accumulator breaks the accumulators of all queries.
     """
 
     def __iadd__(self, update: Any) -> _Released:
