@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType
 
 from windowing.errors import (
     CheckpointError,
@@ -417,6 +419,16 @@ def test_a_timestamp_column_that_can_hold_no_timestamp_is_refused_at_once(feed: 
 @pytest.mark.parametrize("kind", ["byte", "long", "float", "decimal(20,2)", "date", "timestamp", "timestamp_ntz"])
 def test_a_timestamp_column_of_numbers_or_times_is_taken(feed: Callable[..., Any], kind: str) -> None:
     assert windowed(summed, feed().read().selectExpr("k", f"cast(null as {kind}) ts", "v")).tasks == 2
+
+
+def test_a_column_of_a_users_type_is_refused_where_it_would_be_written_to_the_late_stream(
+    feed: Callable[..., Any],
+) -> None:
+    for kind in (VectorUDT(), ArrayType(VectorUDT())):
+        source = feed(name=f"in{type(kind).__name__}").read().withColumn("vector", F.lit(None).cast(kind))
+        with pytest.raises(ConfigError, match=r"column 'vector' .*late stream of bolt 'kept_threes'.*vector_to_array"):
+            windowed(kept_threes, source)
+        assert windowed(threes, source).tasks == 1, "a bolt reads them as dicts"
 
 
 def test_what_is_no_streaming_dataframe_is_refused(spark: SparkSession) -> None:

@@ -97,6 +97,7 @@ def windowed(
     _require_columns(declared, columns, chosen, order)
     _require_plain(declared, next(iter(inputs.values())).schema, order)
     _require_times(declared, next(iter(inputs.values())).schema)
+    _require_late_types(declared, next(iter(inputs.values())).schema)
     announce_bolt(Runtime.WINDOWED, _log.warning, declared)
     return WindowedStream(declared, inputs, _tasks(tasks, chosen, grouping), chosen, order, control)
 
@@ -385,6 +386,17 @@ def _require_times(bolt: WindowedBolt, rows: StructType) -> None:
             f"holds no timestamps; cast it to timestamp or to long (milliseconds), for example .withColumn({name!r}, "
             f"F.to_timestamp({name!r})), or give a function of the row"
         )
+
+
+def _require_late_types(bolt: WindowedBolt, rows: StructType) -> None:
+    """Refuse columns of user-defined types if the bolt has a late stream: Spark cannot write their values back."""
+    for field in rows.fields if bolt.config.late_stream is not None else ():
+        if '"type":"udt"' in field.dataType.json():
+            raise ConfigError(
+                f"column {field.name!r} of the input has a user-defined type, {type(field.dataType).__name__}, whose values cannot"
+                f" be written to the late stream of bolt {bolt.name!r}; convert it before windowed(), for example with "
+                "pyspark.ml.functions.vector_to_array, drop it, or leave out late_stream="
+            )
 
 
 def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:
