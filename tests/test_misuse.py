@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pandas as pd
@@ -271,3 +272,21 @@ def test_settings_that_are_no_mapping_are_a_mistake_of_the_topology(settings: An
         topology.build()
     with pytest.raises(ConfigError, match=wanted):
         TopologyConfig.of(settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "written"),
+    [
+        ("WindowedQuery", "awaitTermination", "await_end()"),
+        ("WindowedQuery", "lastProgress", "progress[-1]"),
+        ("WindowedQuery", "isActive", "is_active"),
+        ("WindowedStream", "writeStream", 'start({"default": ParquetSink("out")}, checkpoint="checkpoint")'),
+        ("WindowedStream", "select", 'streams["default"].select, a DataFrame'),
+    ],
+)
+def test_a_name_of_spark_on_a_query_or_a_stream_is_answered_with_the_name_here(kind, name, written):
+    from windowing import spark
+
+    made = object.__new__(getattr(spark, kind))
+    with pytest.raises(AttributeError, match=re.escape(f"'{kind}' has no '{name}'; write {written}")):
+        getattr(made, name)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DateType, NumericType, StringType, StructType, TimestampNTZType, TimestampType
@@ -24,7 +24,7 @@ from windowing.errors import ConfigError, SessionError, quote
 from windowing.execution.compatibility import Definition
 from windowing.execution.compiler import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
-from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.spark import definition, exchange
 from windowing.spark.arguments import Shipped, names_of, require_carried, require_start
 from windowing.spark.assembly import Assembly, labels_of
@@ -102,8 +102,28 @@ def windowed(
     return WindowedStream(declared, inputs, _tasks(tasks, chosen, grouping), chosen, order, control)
 
 
-class WindowedStream:
+_OF_A_FRAME = (
+    "select",
+    "filter",
+    "where",
+    "withColumn",
+    "groupBy",
+    "join",
+    "drop",
+    "selectExpr",
+    "printSchema",
+    "schema",
+    "show",
+)
+
+
+class WindowedStream(StormNames):
     """A bolt applied to its input; made by `windowed`. `streams` are DataFrames; `start` runs everything as one query."""
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("writeStream", "write"), 'start({"default": ParquetSink("out")}, checkpoint="checkpoint")'),
+        **{name: f'streams["default"].{name}, a DataFrame' for name in _OF_A_FRAME},
+    }
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -34,6 +34,7 @@ from windowing.errors import (
 from windowing.execution.compatibility import Definition
 from windowing.execution.metrics import RunMetrics
 from windowing.execution.plan import ExecutionPlan
+from windowing.schema.checks import StormNames
 from windowing.spark import control, definition
 from windowing.spark.failures import GO_ON, FailedQuery, is_unreached, library_error
 from windowing.spark.hadoop import Folder
@@ -124,8 +125,16 @@ def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[st
     return {"processingTime": f"{trigger.ms} milliseconds"}
 
 
-class WindowedQuery:
+class WindowedQuery(StormNames):
     """A running query; made by `WindowedStream.start`, `submit` and `submit_trident`. A driver thread watches and drains it."""
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "awaitTermination": "await_end()",
+        "processAllAvailable": 'start(..., trigger="available_now"), then await_end()',
+        "lastProgress": "progress[-1]",
+        "recentProgress": "progress",
+        "status": "metrics()",
+    }
 
     def __init__(self, spec: QuerySpec, drain: bool, finish: bool, done: threading.Event) -> None:
         self._spec, self._drain, self._finish, self._done = spec, drain, finish, done
