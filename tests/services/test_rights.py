@@ -16,6 +16,7 @@ import pika
 import psycopg
 import pytest
 import redis
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -37,7 +38,7 @@ from windowing.local import VirtualClock, run_trident
 from windowing.queues import KafkaTridentSpoutOpaque, RabbitQueue, Spooled
 from windowing.spark import KafkaSink, kafka, submit
 from windowing.stores import MemoryStore, map_state, state_table
-from windowing.stores.kafka_topics import KafkaTopic
+from windowing.stores.kafka_topics import KafkaTopic, SourceTopic
 from windowing.stores.postgres_tables import Column, PostgresTable
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -144,6 +145,15 @@ def test_a_spout_whose_user_may_only_read_its_topic_reads_it_and_one_who_may_not
         assert "Topic authorization failed; allow it Read on the topic" in said
     allow(topic, "read")
     assert counted() == {("a",): 2, ("b",): 1}
+
+
+def test_what_brokers_say_of_a_group_ends_a_sink_which_uses_one_and_no_source() -> None:
+    late, denied = KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    sink, source = (kind(servers(), "t", limited(), 1) for kind in (KafkaTopic, SourceTopic))
+    for topic in (sink, source):
+        topic._errors.append(denied)
+    assert isinstance(sink._refused(late), ConfigError)
+    assert source._refused(late) is None
 
 
 @bolt(output="k string, n long")

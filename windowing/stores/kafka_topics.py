@@ -101,6 +101,7 @@ class KafkaTopic:
     rows that Kafka refuses, and for brokers that do not answer within the patience.
     """
 
+    _denied = _DENIED
     _rights = (
         "allow it Read and Write on the topic, Read on groups and Write on transactional ids that begin with 'windowing.' "
         "(kafka-acls --add)"
@@ -259,7 +260,7 @@ class KafkaTopic:
                 while (told := consumer.poll(0)) is not None:  # calls `error_cb`; errors of the group come as messages
                     self._errors.append(told.error())
                 codes = {each.code() for each in self._errors}
-                if left_s <= call_s or codes >= _ALL_REFUSE or codes & _DENIED:
+                if left_s <= call_s or codes >= _ALL_REFUSE or codes & self._denied:
                     raise
             call_s *= 2
 
@@ -300,7 +301,7 @@ class KafkaTopic:
             return ConfigError(
                 f"{self} is not there: {text}; make it (kafka-topics --create --topic {self.topic}), or name another one"
             )
-        if codes & _DENIED:
+        if codes & self._denied:
             return ConfigError(f"{self} is not open to the user: {text}; {self._rights}")
         if codes & _FENCED:
             return SinkError(
@@ -323,6 +324,7 @@ class SourceTopic(KafkaTopic):
     (`read_committed`).
     """
 
+    _denied = _DENIED - {KafkaError.GROUP_AUTHORIZATION_FAILED}  # no group is used; the client asks for it anyway
     _rights = "allow it Read on the topic (kafka-acls --add)"
 
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
