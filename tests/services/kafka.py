@@ -53,7 +53,7 @@ def opened(topic: str, patience_s: float = 20.0) -> KafkaTopic:
     return KafkaTopic(servers(), topic, options(), patience_s)
 
 
-def send(topic: str, partition: int, *values: bytes, at_ms: int = 0) -> None:
+def send(topic: str, partition: int, *values: bytes | None, at_ms: int = 0) -> None:
     producer = Producer(settings())
     for value in values:
         producer.produce(topic, value=value, partition=partition, timestamp=at_ms)

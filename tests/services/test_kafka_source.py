@@ -25,6 +25,7 @@ from windowing.spark import KafkaSink, MemorySink, WindowedQuery, kafka, windowe
 from windowing.spark.failures import FailedQuery, library_error
 from windowing.spark.kafka_rows import _of_spark
 from windowing.spark.offsets import brokers_of
+from windowing.spark.sinks import OutputOwner
 
 FIELDS = "k string, ms bigint"
 NO_SPARK = cast(SparkSession, None)
@@ -62,7 +63,8 @@ def test_partitions_that_are_idle_or_new_and_messages_that_are_no_json_lose_noth
     spark: SparkSession, tmp_path: Path
 ) -> None:
     topic = new_topic(partitions=3)  # the third stays empty
-    send(topic, 0, *(message("a", 1000 * n) for n in range(40)), b"no json", b'{"k": "b", "ms": "soon"}')
+    unreadable = [b"no json", b'{"k": "b", "ms": "soon"}', b"", b"null", b"[" * 2_000]
+    send(topic, 0, *(message("a", 1000 * n) for n in range(40)), *unreadable, None)
     send(topic, 1, message("b", 5000))
     sinks = {"default": MemorySink(), "late": MemorySink()}
     run(source(spark, topic), sinks, tmp_path / "checkpoint")
@@ -77,16 +79,12 @@ def test_partitions_that_are_idle_or_new_and_messages_that_are_no_json_lose_noth
     late = [
         (row["malformed"], row["reason"], row["kafka_partition"], row["kafka_offset"]) for row in sinks["late"].rows
     ]
-    unread = sorted(row for row in late if row[0] is not None)
-    assert (
-        unread == [("no json", "invalid", 0, 40), ('{"k": "b", "ms": "soon"}', "invalid", 0, 41)]
-        or unread
-        == [
-            ("no json", "invalid", 0, 40),
-            ('{"k": "b", "ms": "soon"}', "invalid", 0, 41),
-        ][::-1]
+    unread = [row for row in late if row[2:] >= (0, 40) and row[2:] < (1, 0)]
+    texts = [text.decode() for text in unreadable]
+    assert sorted(unread, key=str) == sorted(
+        ((text, "invalid", 0, 40 + n) for n, text in enumerate([*texts, None])), key=str
     )
-    assert sum(shown.values()) + len(late) == 40 + 2 + 2 + 20
+    assert sum(shown.values()) + len(late) == 40 + 6 + 2 + 20
 
 
 def test_offsets_that_the_retention_has_eaten_are_an_error_that_says_which(spark: SparkSession, tmp_path: Path) -> None:
@@ -175,6 +173,19 @@ def test_from_kafka_to_kafka_each_row_is_there_once(spark: SparkSession, tmp_pat
     found = [(key, json.loads(value)) for key, value in read(end)]
     assert sorted((value["k"], value["ends"], value["n"]) for _, value in found) == sorted(wanted)
     assert all(key == value["k"].encode() for key, value in found)
+
+
+def test_a_key_of_bytes_is_the_key_as_it_is_and_one_of_another_type_is_its_text(spark: SparkSession) -> None:
+    for fields, keys, wanted in (
+        ("k binary, n int", [b"\xff\x00", b"JFK", None], [b"\xff\x00", b"JFK", None]),
+        ("k int, n int", [7, None], [b"7", None]),
+    ):
+        topic = new_topic(partitions=1)
+        sink = KafkaSink(servers(), topic, key="k", options=options())
+        rows = spark.createDataFrame([(key, n) for n, key in enumerate(keys)], fields)
+        sink.claim(spark, OutputOwner("q", "default", None, rows.schema))
+        sink.write(rows.coalesce(1), 0)
+        assert [key for key, _ in read(topic)] == wanted
 
 
 # -- bad input, before Spark is asked ------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BinaryType
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.types import Schema
@@ -112,7 +113,12 @@ def kafka(
         F.col("offset").alias("kafka_offset"),
         F.col("timestamp").alias("kafka_time"),
     )
-    return messages.select(read.alias("read"), *metadata).select("read.*", *_METADATA)
+    rows = messages.select(read.alias("read"), text.alias("text"), *metadata)
+    unread = F.when(F.col("read").isNull(), F.col("text")).otherwise(
+        F.col(f"read.{_MALFORMED}")
+    )  # "", "null": no corrupt record
+    fields = [F.col(f"read.`{name}`") for name in schema.names]
+    return rows.select(*fields, unread.alias(_MALFORMED), *_METADATA)
 
 
 def _bounds_of(topic: SourceTopic) -> dict[int, tuple[int, int]]:
@@ -137,6 +143,10 @@ def _of_spark(options: Mapping[str, Any]) -> dict[str, str]:
     if authority is not None:
         given |= {"ssl.truststore.location": authority, "ssl.truststore.type": "PEM"}
     return {f"kafka.{name}": value for name, value in given.items()}
+
+
+def _key(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def _in_jaas(text: str) -> str:
@@ -195,9 +205,11 @@ class KafkaSink:
         owner = self._owner
         if owner is None:
             raise ConfigError(f"{self!r} writes for a query that was started with it; give it in sinks=")
-        key = F.lit(None).cast("string") if self.key is None else F.col(f"`{self.key}`").cast("string")
+        key = F.lit(None) if self.key is None else F.col(f"`{self.key}`")
+        if self.key is None or not isinstance(rows.schema[self.key].dataType, BinaryType):  # bytes may be no text
+            key = key.cast("string")
         value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in rows.columns)), {"ignoreNullFields": "false"})
         sent = rows.select(key.alias("key"), value.alias("value"))
         self._topic.write(
-            owner.query, owner.stream, batch_id, lambda: ((row[0], row[1]) for row in sent.toLocalIterator())
+            owner.query, owner.stream, batch_id, lambda: ((_key(row[0]), row[1]) for row in sent.toLocalIterator())
         )
