@@ -276,6 +276,15 @@ def test_a_single_batch_that_is_committed_is_the_end_of_a_source_that_cannot_say
         Bounded(before_any).ended(monkeypatch, drain=False).await_end(10)
 
 
+def test_a_committed_batch_of_several_is_not_the_end_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Single()
+    first.executor = "MultiBatchExecutor"
+    plan = Bounded(first)
+    with pytest.raises(QueryStoppedError, match="from outside before it had read all its input"):
+        plan.ended(monkeypatch, drain=True).await_end(10)
+    assert plan.told == []
+
+
 def test_a_single_batch_that_an_earlier_run_has_begun_is_followed_by_one_of_what_is_there_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
