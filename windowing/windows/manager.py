@@ -28,8 +28,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
-from itertools import chain, repeat
-from operator import itemgetter
+from itertools import chain, islice, repeat
+from operator import gt, itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedList
@@ -656,16 +656,39 @@ class WindowManager(KeyedMachine[KeyState]):
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
     ) -> None:
         """Fill a machine restored from a snapshot without events with its tuples: exactly those of `held_sequences`."""
-        held: dict[Any, list[tuple[int, int, Any]]] = {}
-        for key, *entry in zip(
-            repeat(None) if keys is None else keys, timestamps, sequences, payloads, strict=keys is not None
-        ):
-            held.setdefault(key, []).append((entry[0], entry[1], entry[2]))
-        for key, entries in held.items():
-            entries.sort(key=itemgetter(0, 1))
-            ordered_at, numbers, tuples = zip(*entries, strict=True)
+        one_for_each(payloads, sequences=sequences, timestamps=timestamps, keys=keys)
+        if not len(payloads):
+            return
+        places = list(zip(timestamps, sequences, strict=True))
+        if any(map(gt, places, islice(places, 1, None))):
+            pick = itemgetter(*sorted(range(len(places)), key=places.__getitem__))
+            timestamps, sequences, payloads = pick(timestamps), pick(sequences), pick(payloads)
+            keys = None if keys is None else pick(keys)
+        if keys is None:
+            held: dict[Any, _Columns] = {None: (timestamps, payloads, sequences)}
+        else:
+            held = _by_key(keys, timestamps, payloads, sequences)
+        for key, columns in held.items():
             buffer = _listed(self._states[key].buffer)
-            buffer.load(ordered_at, tuples, numbers, buffer.base)
+            buffer.load(*columns, buffer.base)
+
+
+_Columns = tuple[Sequence[int], Sequence[Any], Sequence[int]]
+
+
+def _by_key(
+    keys: Sequence[Any], timestamps: Sequence[int], payloads: Sequence[Any], sequences: Sequence[int]
+) -> dict[Any, _Columns]:
+    """Return the columns of each key's tuples."""
+    held: dict[Any, tuple[list[int], list[Any], list[int]]] = {}
+    for key, timestamp, payload, sequence in zip(keys, timestamps, payloads, sequences, strict=True):
+        columns = held.get(key)
+        if columns is None:
+            columns = held[key] = ([], [], [])
+        columns[0].append(timestamp)
+        columns[1].append(payload)
+        columns[2].append(sequence)
+    return {**held}
 
 
 def _listed(buffer: TupleBuffer) -> ListBuffer:
