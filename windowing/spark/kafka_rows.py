@@ -158,10 +158,10 @@ class KafkaSink:
     """A Kafka topic that takes the rows of a stream as JSON, each batch exactly once for readers with
     `isolation.level=read_committed`.
 
-    Needs the extra `kafka`. servers: `host:port,host:port`. topic: an existing topic. key: the column whose value, as text (of
-    a binary column its bytes), is the key of the message. options: settings of librdkafka, such as `security.protocol`, `sasl.username`; secrets among them are never
-    shown in error messages. patience_s: seconds to wait for an answer of the brokers before SinkError. Several queries may write to
-    one topic.
+    Needs the extra `kafka`. servers: `host:port,host:port`. topic: an existing topic. key: the column whose value, as text (of a
+    binary column its bytes), is the key of the message. options: settings of librdkafka, such as `security.protocol`,
+    `sasl.username`; secrets among them are never shown in error messages. patience_s: seconds to wait for an answer of the brokers
+    before SinkError. Several queries may write to one topic.
 
     >>> KafkaSink("127.0.0.1:9092", "windows", key="origin", options={"sasl.password": "secret"})
     KafkaSink('127.0.0.1:9092', 'windows', key='origin')
