@@ -75,7 +75,7 @@ class ToldQueue(SqliteQueue):
 
 def note(queue: Any, root: Root) -> None:
     """Write a call of the queue for a root to a file; `commits` is Spark's log."""
-    committed = max(int(name) for name in os.listdir(queue.commits) if name.isdigit())
+    committed = max((int(name) for name in os.listdir(queue.commits) if name.isdigit()), default=-1)
     with open(queue.told, "a") as out:
         out.write(json.dumps({"root": root.batch, "committed": committed}) + "\n")
         out.flush()

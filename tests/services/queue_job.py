@@ -15,7 +15,6 @@ from tests.crash.topology_job import FIELDS, TopologyJob, input_rows, note, run
 from tests.services.conftest import address
 from windowing.queues import RabbitQueue, RedisStream, Spooled
 
-NAME = "killed"
 _NAMES = [field.split()[0] for field in FIELDS.split(", ")]
 _PER_BATCH = 40
 
@@ -27,6 +26,14 @@ class ServerJob(TopologyJob):
     kind: str
     module: ClassVar[str] = "tests.services.queue_job"
 
+    @property
+    def name(self) -> str:
+        return f"killed-{self.kind}"
+
+    @property
+    def told(self) -> Path:
+        return Path(self.folder, f"{self.kind}.jsonl")
+
     def queue(self) -> Any:
         return ToldStream(self) if self.kind == "redis" else ToldSpool(self)
 
@@ -37,16 +44,16 @@ class ServerJob(TopologyJob):
             with redis.Redis.from_url(address("redis")) as db:
                 db.flushdb()
                 for row in rows:
-                    db.xadd(NAME, row)
+                    db.xadd(self.name, row)
             return
         connection = pika.BlockingConnection(pika.URLParameters(address("rabbitmq")))
         channel = connection.channel()
-        channel.queue_delete(NAME)
-        channel.queue_declare(NAME, durable=True, arguments={"x-queue-type": self.kind})
+        channel.queue_delete(self.name)
+        channel.queue_declare(self.name, durable=True, arguments={"x-queue-type": self.kind})
         channel.confirm_delivery()
         for row in rows:
             properties = pika.BasicProperties(message_id=str(row["id"]), delivery_mode=2)
-            channel.basic_publish("", NAME, json.dumps(row).encode(), properties)
+            channel.basic_publish("", self.name, json.dumps(row).encode(), properties)
         connection.close()
 
 
@@ -54,7 +61,7 @@ class ToldStream(RedisStream):
     """A stream that writes down what it is told, before it does it."""
 
     def __init__(self, job: ServerJob) -> None:
-        super().__init__(address("redis"), NAME, FIELDS, consumer="killed", max_rows=_PER_BATCH)
+        super().__init__(address("redis"), job.name, FIELDS, consumer="killed", max_rows=_PER_BATCH)
         self.commits, self.told = str(job.checkpoint / "commits"), str(job.told)
 
     def ack(self, root: Any) -> None:
@@ -64,12 +71,12 @@ class ToldStream(RedisStream):
     def rows(self) -> list[tuple[int]]:
         """Return the ids that are not acked: those of entries that were not taken, and of pending ones."""
         with redis.Redis.from_url(address("redis"), decode_responses=True) as db:
-            entries: Any = db.xrange(NAME)
-            groups: Any = db.xinfo_groups(NAME)
+            entries: Any = db.xrange(self.name)
+            groups: Any = db.xinfo_groups(self.name)
             if not groups:
                 return [(int(fields["id"]),) for _, fields in entries]
             taken = _place(groups[0]["last-delivered-id"])
-            held: Any = db.xpending_range(NAME, groups[0]["name"], "-", "+", 10_000)
+            held: Any = db.xpending_range(self.name, groups[0]["name"], "-", "+", 10_000)
             pending = {each["message_id"] for each in held}
             left = [fields for entry, fields in entries if entry in pending or _place(entry) > taken]
         return [(int(fields["id"]),) for fields in left]
@@ -83,8 +90,8 @@ class ToldSpool(Spooled):
     """A spool that does; what is not in it yet is in the queue."""
 
     def __init__(self, job: ServerJob) -> None:
-        source = RabbitQueue(address("rabbitmq"), NAME, FIELDS, stream=job.kind == "stream")
-        super().__init__(source, log=Path(job.folder, "spool.db"), max_rows=_PER_BATCH)
+        source = RabbitQueue(address("rabbitmq"), job.name, FIELDS, stream=job.kind == "stream")
+        super().__init__(source, log=Path(job.folder, f"{job.kind}.db"), max_rows=_PER_BATCH)
         self.commits, self.told = str(job.checkpoint / "commits"), str(job.told)
 
     def ack(self, root: Any) -> None:
