@@ -17,7 +17,7 @@ from windowing.spark import MemorySink, ParquetSink, submit_trident, windowed
 from windowing.spark.writer import BatchWriter
 from windowing.stores.sqlite import SqliteStore
 
-WINDOWED, TRIDENT = (289, 37), (275, 44)
+WINDOWED, TRIDENT = (316, 39), (266, 44)
 """Functions and files, at most."""
 
 FED = [[dict(zip(("k", "ts", "v"), row, strict=True)) for row in rows] for rows in ROWS]
