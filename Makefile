@@ -113,8 +113,10 @@ object-stores-stop:  ## Stop what `make object-stores` started, and remove its d
 	@bash tools/object_stores.sh stop
 
 .PHONY: test-object-stores
-test-object-stores: setup  ## Run the tests that need `make object-stores`: checkpoints and outputs on HDFS and on S3; PART=2/3: a part.
+test-object-stores: setup  ## Run the tests that need `make object-stores services cluster`: checkpoints and outputs on HDFS and on S3; PART=2/3: a part.
 	@bash tools/object_stores.sh check
+	@bash tools/services.sh check
+	@bash tools/cluster.sh check
 	$(call say,object stores: part $(PART) of the tests on HDFS and on S3)
 	@$(PYTEST) --part $(PART) -m object_stores --durations 10 tests/object_stores
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -44,14 +45,16 @@ def there(request: pytest.FixtureRequest, spark: SparkSession) -> str:
     return f"{folders()[request.param]}/{uuid4().hex}"
 
 
-def prepared(kind: str, folder: Path, there: str | None = None) -> Any:
-    """Return a job that has its input: all in a folder of the disk, or with checkpoint and output on a store."""
+def prepared(kind: str, folder: Path, there: str | None = None, postgres: str = "") -> Any:
+    """Return a job that has its input: all in a folder of the disk, or with checkpoint and output on a store, its states perhaps
+    in PostgreSQL.
+    """
     if kind == "windows":
         source = str(harness.write_input(folder / "in"))
         found: Any = job.Job("sliding", source, str(folder / "job"), order_by=("id",))
         return found if there is None else Windows(**asdict(found), there=there)
     if kind == "trident":
-        found = trident_spark_job.TridentJob(str(harness.write_input(folder / "in")), str(folder / "job"))
+        found = trident_spark_job.TridentJob(str(harness.write_input(folder / "in")), str(folder / "job"), postgres)
         return found if there is None else Trident(**asdict(found), there=there)
     found = topology_job.TopologyJob(str(folder / "job"))
     found = found if there is None else Acks(found.folder, there)
@@ -67,6 +70,12 @@ def result(spark: SparkSession, kind: str, of: Any) -> tuple[Any, ...]:
     if kind == "trident":
         return sorted_outputs(of), trident_spark_job.states(of)
     return harness.outputs(of), len(of.queue()) if kind == "acks" else 0
+
+
+def closed_port() -> int:
+    """Return a port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,7 @@ def settings() -> dict[str, str]:
     jars = ":".join(str(jar) for jar in sorted((HOME / "jars" / "s3a").glob("*.jar")))
     return {
         "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
         "spark.log.level": "ERROR",
         **{f"spark.hadoop.fs.s3a.{name}": str(value) for name, value in s3a.items()},
     }
@@ -102,7 +103,7 @@ class Acks(_There, topology_job.TopologyJob):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Trident(_There, trident_spark_job.TridentJob):  # type: ignore[misc]
-    """Trident with states in SQLite."""
+    """Trident with states in SQLite, or in PostgreSQL."""
 
     there: str = ""
     kind: ClassVar[str] = "trident"

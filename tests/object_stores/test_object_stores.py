@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.crash import harness, job, topology_job
 from tests.crash.test_topology_killed import assert_nothing_acked_early
-from tests.object_stores.conftest import START, prepared, result
+from tests.object_stores.conftest import START, closed_port, prepared, result
 from windowing.errors import CheckpointError, SinkError
 from windowing.spark import FileSink, failpoints
 from windowing.spark.hadoop import Folder
@@ -71,11 +70,6 @@ def test_a_file_of_ours_is_whole_or_the_one_before(spark: SparkSession, there: s
     assert folder.read("query.json") == b"before"
     folder.write("query.json", b"after")
     assert folder.read("query.json") == b"after"
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 REFUSED = {

@@ -109,9 +109,11 @@ def stored_bolt(declared: Any = None, order_by: tuple[str, ...] = (), **changed:
     return plain(PACKED | of_bolt(found.definition(), order_by=order_by, **options))
 
 
-def windowed(length: int = 4, lag: int = 0, tasks: int = 1, late: bool = False, by: str | None = "n") -> Any:
+def windowed(
+    length: int = 4, lag: int = 0, tasks: int = 1, late: bool = False, by: str | None = "n", spout: str = "in"
+) -> Any:
     topology = TridentTopology("windowed")
-    stream = topology.new_stream("in", FixedBatchSpout("k string, n long", 3, [("a", 1)])).group_by("k")
+    stream = topology.new_stream(spout, FixedBatchSpout("k string, n long", 3, [("a", 1)])).group_by("k")
     windows = stream.tumbling_window(
         count(length), "n", Sum(), "total long", timestamp=by, **({} if by is None else {"lag": seconds(lag)})
     )
@@ -293,6 +295,11 @@ def test_a_definition_of_another_kind_is_refused_by_its_writer(kind: str) -> Non
             "trident",
             {"partitions": 3},
             "the number of partitions of the Trident topology was 2, now 3 (`windowing rescale`",
+        ),
+        (
+            "trident",
+            {"spout": "other"},
+            'the streams of the Trident topology was [["in", "k string, n bigint"]], now [["other", ',
         ),
         ("trident", {"lag": 3, "late": True}, ""),
         ("windows", {"length": 5}, "b_0, step 3, window 4 tuples / 4 tuples with Sum was {'tasks': 1"),
