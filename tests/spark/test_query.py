@@ -525,6 +525,7 @@ def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:
 )
 def test_options_of_wrong_types_are_refused_by_name(spark: SparkSession, tmp_path: Path, wrong: Any, said: str) -> None:
     timestamp, column = wrong.pop("timestamp", "value"), wrong.pop("column", "1")
+    spark.conf.set("spark.sql.geospatial.enabled", "true")  # Spark 4.1 has it off, the later ones have it on
     rows = spark.readStream.format("rate").load().withColumn("x", F.expr(column))
     declared = windowed_bolt(seconds(1), seconds(1), timestamp=timestamp, output="n long", name="count")(
         lambda window: 1
