@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +224,27 @@ def test_a_function_with_defaults_or_bound_arguments_is_a_sink() -> None:
     for function in (print, Late().later, lambda *all: None, partial(lambda table, rows, batch_id: None, "t")):
         FunctionSink(function)
     FunctionSink(lambda rows, batch_id, stream, limit=3: None)
+
+
+def test_a_decorated_function_is_called_with_the_arguments_of_its_decorator(spark: SparkSession) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def record(table: str, rows: Any, batch_id: int, stream: str) -> None:
+        calls.append((table, batch_id, stream))
+
+    @wraps(record)
+    def bound(rows: Any, batch_id: int) -> None:
+        record("t", rows, batch_id, "bound")
+
+    @wraps(record)
+    def passes_on(*given: Any, **named: Any) -> None:
+        record("t", *given, **named)
+
+    for function in (bound, passes_on):
+        sink = FunctionSink(function)
+        sink.claim(spark, OutputOwner("q", "late"))
+        sink.write(frame(spark, 1), 4)
+    assert calls == [("t", 4, "bound"), ("t", 4, "late")]
 
 
 def test_a_function_is_a_sink_and_noop_evaluates_everything(spark: SparkSession) -> None:

@@ -157,7 +157,7 @@ def uncallable(function: Callable[..., Any], values: Collection[str], named: Ite
         if is_one(function):
             return f"is {kind}, whose body such a call does not run; give a plain function"
     try:
-        found = inspect.signature(function)
+        found = inspect.signature(function, follow_wrapped=False)  # a decorator may bind arguments of what it wraps
     except (TypeError, ValueError):
         return None
     try:

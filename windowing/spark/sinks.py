@@ -273,9 +273,13 @@ class FunctionSink:
 
 
 def _arguments(function: Callable[..., Any]) -> Collection[str]:
-    """Return the names of a function's arguments; none if Python cannot tell (a builtin)."""
+    """Return the names of a function's arguments; none if Python cannot tell (a builtin). A decorator that passes on all arguments
+    has those of the function that it wraps.
+    """
     try:
-        return inspect.signature(function).parameters
+        own = inspect.signature(function, follow_wrapped=False).parameters
+        passes_on = any(each.kind is each.VAR_KEYWORD for each in own.values())
+        return inspect.signature(function).parameters if passes_on else own
     except (TypeError, ValueError):
         return ()
 
