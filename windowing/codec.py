@@ -32,6 +32,7 @@ __all__ = [
     "encode_value",
     "frame",
     "inflated",
+    "key_shown",
     "loads",
     "unframe",
 ]
@@ -118,6 +119,14 @@ def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = 
         return _value(json.loads(inflated(blob, what) if blob[:1] == _COMPRESSED else blob), resolve)
     except _UNREADABLE as problem:
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
+
+
+def key_shown(key: Any) -> str:
+    """Return a stored key as text for messages; bytes that are no encoded value are shown as they are."""
+    try:
+        return quote(decode_value(key, "a key"))
+    except (CorruptStateError, TypeError):
+        return quote(key)
 
 
 _FLAT = frozenset((int, str, bool, float, type(None)))

@@ -34,7 +34,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from windowing.codec import decode_value, encode_value
+from windowing.codec import decode_value, encode_value, key_shown
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, quote
 from windowing.stores.pages import SqlitePages
 from windowing.stores.sqlite_files import (
@@ -222,11 +222,7 @@ class FileStore:
         return value
 
     def _damaged(self, key: Any) -> CorruptStateError:
-        try:
-            name = quote(decode_value(key, "a key"))
-        except (CorruptStateError, TypeError):
-            name = quote(key)
-        return self._file.damaged(f"the value of {name} in the state {self.name} does not have its checksum")
+        return self._file.damaged(f"the value of {key_shown(key)} in the state {self.name} does not have its checksum")
 
 
 def checksum_of(name: str, key: Any, value: Any) -> int:

@@ -54,7 +54,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from windowing.codec import decode_value, encode_value, frame, unframe
+from windowing.codec import decode_value, encode_value, frame, key_shown, unframe
 from windowing.errors import (
     BatchChangedError,
     ConfigError,
@@ -150,7 +150,7 @@ class StateRow(NamedTuple):
         plain = type(txid) is int and type(key) is bytes and all(type(p) in (bytes, type(None)) for p in row[1:])
         if not plain or row.checksum(place, key) != crc:
             raise CorruptStateError(
-                f"the row of {_key_shown(key)} in the state {place} does not have its checksum; restore the state from a "
+                f"the row of {key_shown(key)} in the state {place} does not have its checksum; restore the state from a "
                 "copy; nothing was reset"
             )
         return row
@@ -287,13 +287,6 @@ def counted(backing: BackingMap) -> tuple[Fence | None, int]:
         fence, rows = backing.multi_get([]).fence, backing.count()
         if backing.multi_get([]).fence == fence:
             return fence, rows
-
-
-def _key_shown(key: Any) -> str:
-    try:
-        return quote(decode_value(key, "a key"))
-    except (CorruptStateError, TypeError):
-        return quote(key)
 
 
 # -- the fence -------------------------------------------------------------------------------------------------------------------
