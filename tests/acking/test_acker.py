@@ -1,6 +1,6 @@
-"""The acker: each tree is acked or failed once, never early, in whatever order messages come; and nothing is left behind.
+"""The acker: each tuple tree is acked or failed exactly once, never early, in any order of its messages; no entry is left behind.
 
-Edge ids in the properties are distinct powers of two, so no XOR is zero by chance and every law is exact.
+Edge ids in the property tests are distinct powers of two, so no XOR is zero by accident and every property is exact.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def send(acker: Acker, message: tuple[Any, ...], now: int) -> list[Acked | Faile
 
 @st.composite
 def forests(draw: st.DrawFn, may_fail: bool = True) -> list[Tree]:
-    """Run spout and bolts: up to 3 roots, up to 60 edges, tuples anchored to one or two others, acked or failed."""
+    """Simulate spout and bolts: up to 3 roots, up to 60 edges, tuples anchored to one or two others, acked or failed."""
     bits = iter([1 << bit for bit in range(64)])
     left = 60
     trees, live = [], []
@@ -93,12 +93,12 @@ def forests(draw: st.DrawFn, may_fail: bool = True) -> list[Tree]:
     return trees
 
 
-# -- the laws, in any order of arrival ---------------------------------------------------------------------------------
+# -- properties in any order of arrival --------------------------------------------------------------------------------
 
 
 @ROTATIONS
 @given(data=st.data())
-def test_a_tree_is_acked_with_its_last_message_or_failed_with_its_first_fail_and_never_both(
+def test_a_tree_is_acked_by_its_last_message_or_failed_by_its_first_fail_but_never_both(
     rotation: int | None, data: st.DataObject
 ):
     trees = data.draw(forests())
@@ -106,7 +106,7 @@ def test_a_tree_is_acked_with_its_last_message_or_failed_with_its_first_fail_and
     got: dict[int, set[int]] = {tree.root: set() for tree in trees}
     ended: dict[int, Acked | Failed] = {}
     everything = [(tree, index) for tree in trees for index in range(len(tree.messages))]
-    seen: dict[int, str | None] = {}  # the last component that a message of the tree has named
+    seen: dict[int, str | None] = {}  # the component that the tree's messages named last
     for tree, index in data.draw(st.permutations(everything)):
         message = tree.messages[index]
         if message[0] != "init" and message[-1] is not None:
@@ -128,7 +128,7 @@ def test_a_tree_is_acked_with_its_last_message_or_failed_with_its_first_fail_and
 
 
 def drained(acker: Acker) -> list[Acked | Failed]:
-    """Tick at every deadline until nothing is held; return the effects."""
+    """Tick at every deadline until the acker holds no entry; return the effects."""
     effects: list[Acked | Failed] = []
     for _ in range(1_000):
         deadline = acker.next_deadline_ms()
@@ -141,7 +141,9 @@ def drained(acker: Acker) -> list[Acked | Failed]:
 
 
 @given(forest=forests(may_fail=False), data=st.data())
-def test_a_tree_that_lost_a_message_times_out_exactly_t_after_its_init(forest: list[Tree], data: st.DataObject):
+def test_a_tree_with_a_lost_message_times_out_exactly_one_timeout_after_its_init(
+    forest: list[Tree], data: st.DataObject
+):
     acker = Acker(T)
     tree = forest[0]
     lost = data.draw(st.sampled_from(range(len(tree.messages))))
@@ -166,7 +168,7 @@ def test_a_tree_that_lost_a_message_times_out_exactly_t_after_its_init(forest: l
 
 @pytest.mark.parametrize("rotation", [2, 3])
 @given(begins=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=15))
-def test_with_rotation_a_tree_fails_between_n_minus_1_and_n_timeouts_after_its_init_or_last_reset(
+def test_with_rotation_a_tree_times_out_between_n_minus_1_and_n_timeouts_after_its_init_or_last_reset(
     rotation: int, begins: list[tuple[int, int]]
 ):
     timeout = 20
@@ -189,7 +191,7 @@ def test_with_rotation_a_tree_fails_between_n_minus_1_and_n_timeouts_after_its_i
 
 
 @given(data=st.data())
-def test_random_64_bit_ids_do_as_well(data: st.DataObject):
+def test_random_64_bit_edge_ids_ack_the_tree_with_the_last_message(data: st.DataObject):
     random = Random(data.draw(st.integers(0, 2**32)))
     acker = Acker(T)
     edges = [random.getrandbits(64) for _ in range(data.draw(st.integers(1, 30)))]
@@ -202,7 +204,7 @@ def test_random_64_bit_ids_do_as_well(data: st.DataObject):
 
 @ROTATIONS
 @given(data=st.data())
-def test_a_restart_from_a_snapshot_at_any_point_changes_nothing(rotation: int | None, data: st.DataObject):
+def test_restoring_a_snapshot_at_any_point_changes_no_effect(rotation: int | None, data: st.DataObject):
     forest = data.draw(forests())
     messages = data.draw(st.permutations([message for tree in forest for message in tree.messages]))
     stopped, never = Acker(T, rotation), Acker(T, rotation)
@@ -219,9 +221,9 @@ def test_a_restart_from_a_snapshot_at_any_point_changes_nothing(rotation: int | 
 
 
 class AckerMachine(RuleBasedStateMachine):
-    """Beside the acker stands a dict: root -> which messages came, when its timeout began, what was said of it.
+    """The acker is compared with a dict: root -> messages received, start of its timeout, effects emitted.
 
-    The clock goes on to a time of its own choice, or to the next deadline; every deadline on the way is ticked, as a driver does.
+    The clock advances by a drawn step, or to the next deadline; every deadline on the way is ticked, a
     """
 
     @initialize(forest=forests())
@@ -279,7 +281,7 @@ class AckerMachine(RuleBasedStateMachine):
 
     @rule(root=st.integers(1, 3))
     def fail_once_more(self, root: int) -> None:
-        """A fail is the one message that may come twice; for an open root it is the first."""
+        """Fail is the only message that may come twice; for an open root it is the first."""
         entry = self.model.get(root)
         if entry is not None and (entry["failed"] or entry["ended"]):
             self.expect(list(self.acker.fail(root, self.now)), [])
@@ -287,7 +289,7 @@ class AckerMachine(RuleBasedStateMachine):
                 entry["since"] = self.now
 
     @rule(step=st.integers(0, T))
-    def go_on(self, step: int) -> None:
+    def advance(self, step: int) -> None:
         until = self.now + step
         while (deadline := self.acker.next_deadline_ms()) is not None and deadline <= until:
             self.tick(deadline)
@@ -295,7 +297,7 @@ class AckerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.acker.next_deadline_ms() is not None)
     @rule(early=st.integers(0, 1))
-    def go_to_the_deadline(self, early: int) -> None:
+    def advance_to_the_deadline(self, early: int) -> None:
         self.tick(max(self.acker.next_deadline_ms() - early, self.now))
 
     def tick(self, now: int) -> None:
@@ -319,7 +321,7 @@ class AckerMachine(RuleBasedStateMachine):
         self.acker.restore(saved)
 
     @invariant()
-    def same(self) -> None:
+    def the_acker_equals_the_model(self) -> None:
         if not hasattr(self, "model"):
             return
         self.acker.check()
@@ -328,14 +330,14 @@ class AckerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "model"):
-            self.go_on(2 * T)
+            self.advance(2 * T)
             assert len(self.acker) == 0
 
 
 TestAckerMachine = AckerMachine.TestCase
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
+# -- the transition table ----------------------------------------------------------------------------------------------
 
 PREPARE = {
     RootState.UNKNOWN: [],
@@ -352,7 +354,7 @@ ALL_PAIRS = [
 
 
 def prepared(state: RootState) -> tuple[Acker, int]:
-    """Return an acker that holds ROOT in a state since 0, and the value that the state has."""
+    """Return an acker that holds ROOT in this state since time 0, and its XOR value."""
     acker = Acker(T)
     for message in PREPARE[state]:
         send(acker, message, 0)
@@ -360,7 +362,7 @@ def prepared(state: RootState) -> tuple[Acker, int]:
     return acker, value
 
 
-def happen(acker: Acker, cause: RootEvent, value: int, now: int) -> list[Acked | Failed]:
+def apply_event(acker: Acker, cause: RootEvent, value: int, now: int) -> list[Acked | Failed]:
     xor = value if cause in (RootEvent.INIT_ZERO, RootEvent.ACK_ZERO) else value ^ 4
     if cause in (RootEvent.INIT, RootEvent.INIT_ZERO):
         return list(acker.init(ROOT, xor, TASK, now))
@@ -372,16 +374,16 @@ def happen(acker: Acker, cause: RootEvent, value: int, now: int) -> list[Acked |
 
 
 @pytest.mark.parametrize(("state", "cause"), ALL_PAIRS, ids=lambda each: each.name)
-def test_the_acker_does_what_the_table_says(state: RootState, cause: RootEvent):
+def test_each_state_and_event_follow_the_transition_table(state: RootState, cause: RootEvent):
     acker, value = prepared(state)
     row = TRANSITIONS.get((state, cause))
     if row is None:
         before = acker.snapshot() | {"now_ms": 10}
         with pytest.raises(AckError, match="already"):
-            happen(acker, cause, value, 10)
+            apply_event(acker, cause, value, 10)
         assert acker.snapshot() == before
         return
-    effects = happen(acker, cause, value, 10)
+    effects = apply_event(acker, cause, value, 10)
     if row.effect is Acked:
         assert effects == [Acked(ROOT, TASK)]
     else:
@@ -398,7 +400,7 @@ def held_state(acker: Acker) -> RootState:
     return RootState.UNKNOWN if cell is None else state_of(cell)
 
 
-def test_only_a_second_init_is_an_error():
+def test_the_only_pairs_without_a_transition_are_a_second_init():
     assert set(ALL_PAIRS) - TRANSITIONS.keys() == {
         (state, cause)
         for state in (RootState.OPEN, RootState.CLOSED)
@@ -406,7 +408,7 @@ def test_only_a_second_init_is_an_error():
     }
 
 
-def test_every_end_in_the_table_is_of_one_kind():
+def test_every_transition_that_ends_a_tree_is_one_of_three():
     ends = {row for row in TRANSITIONS.values() if row.effect is not None}
     assert ends == {
         RootTransition(RootState.UNKNOWN, Acked),
@@ -415,11 +417,11 @@ def test_every_end_in_the_table_is_of_one_kind():
     }
 
 
-def test_the_drawing_in_the_docs_is_the_table():
+def test_the_state_diagram_in_the_docs_equals_the_transition_table():
     assert f"```mermaid\n{mermaid()}\n```" in DOCS.read_text(encoding="utf-8")
 
 
-# -- one by one --------------------------------------------------------------------------------------------------------
+# -- single cases ------------------------------------------------------------------------------------------------------
 
 
 def test_the_tree_of_the_jstorm_article_is_acked_with_the_last_of_six_messages():
@@ -430,7 +432,7 @@ def test_the_tree_of_the_jstorm_article_is_acked_with_the_last_of_six_messages()
     assert len(acker) == 0
 
 
-def test_a_fail_before_the_init_wins_over_a_zero_value():
+def test_a_fail_before_the_init_wins_over_a_zero_xor():
     acker = Acker(T)
     assert list(acker.fail(ROOT, 0, seen="count")) == []
     assert list(acker.ack(ROOT, 5, 0)) == []
@@ -438,7 +440,7 @@ def test_a_fail_before_the_init_wins_over_a_zero_value():
 
 
 def rotated(rotation: int | None, *messages: str, xor: int = 5) -> list[Any]:
-    """Return what an acker says to these messages of one root; each tick is T after the one before it."""
+    """Return the effects of an acker for these messages of one root; each tick is one timeout after the one before."""
     acker, now, effects = Acker(T, rotation), 0, []
     for message in messages:
         if message == "tick":
@@ -457,7 +459,7 @@ def rotated(rotation: int | None, *messages: str, xor: int = 5) -> list[Any]:
 FAILED, TIMED_OUT = [Failed(ROOT, TASK, Reason.FAILED, None)], [Failed(ROOT, TASK, Reason.TIMEOUT, None)]
 
 
-def test_a_fail_before_the_init_is_remembered_for_a_whole_timeout_since_the_fail():
+def test_a_fail_before_the_init_is_kept_for_a_whole_timeout_after_the_fail():
     acker = Acker(T)
     assert list(acker.ack(ROOT, 1, 0)) == []
     assert list(acker.tick(T - 1)) == list(acker.fail(ROOT, T - 1)) == []
@@ -465,19 +467,19 @@ def test_a_fail_before_the_init_is_remembered_for_a_whole_timeout_since_the_fail
     assert list(acker.init(ROOT, 5, TASK, 2 * T - 2)) == FAILED
 
 
-def test_with_rotation_a_fail_before_the_init_is_remembered_as_long_as_storm_does():
+def test_with_rotation_a_fail_before_the_init_is_kept_as_long_as_in_storm():
     assert rotated(3, "ack", "tick", "tick", "fail", "tick", "init")[-1] == FAILED
     assert rotated(3, "fail", "tick", "tick", "fail", "tick", "tick", "init")[-1] == FAILED
     assert rotated(3, "fail", "tick", "tick", "reset", "tick", "tick", "init")[-1] == FAILED
     assert rotated(3, "fail", "tick", "tick", "tick", "init")[-1] == []
 
 
-def test_with_rotation_an_init_leaves_the_entry_of_an_early_ack_its_age_as_in_storm():
+def test_with_rotation_an_init_does_not_renew_the_entry_of_an_early_ack_as_in_storm():
     assert rotated(3, "ack", "tick", "init", "tick", "tick")[-2:] == [[], TIMED_OUT]
     assert rotated(3, "init", "ack", "tick", "tick", "tick")[-2:] == [[], TIMED_OUT]
 
 
-def test_with_an_exact_timeout_it_begins_with_the_init_whatever_came_before_it():
+def test_an_exact_timeout_starts_at_the_init_even_after_an_early_ack():
     acker = Acker(T)
     list(acker.ack(ROOT, 1, 0))
     list(acker.init(ROOT, 5, TASK, T - 1))
@@ -486,7 +488,7 @@ def test_with_an_exact_timeout_it_begins_with_the_init_whatever_came_before_it()
 
 
 @ROTATIONS
-def test_a_reset_is_told_to_nobody_and_one_of_an_unknown_root_leaves_no_entry(rotation: int | None):
+def test_a_timeout_reset_emits_nothing_and_creates_no_entry_for_an_unknown_root(rotation: int | None):
     acker = Acker(T, rotation)
     assert list(acker.reset_timeout(ROOT, 0)) == []
     assert len(acker) == 0
@@ -495,15 +497,13 @@ def test_a_reset_is_told_to_nobody_and_one_of_an_unknown_root_leaves_no_entry(ro
 
 
 @pytest.mark.parametrize(("rotation", "ticks"), [(2, 2), (3, 3)])
-def test_with_rotation_the_acker_itself_tells_of_a_timeout_after_as_many_ticks_as_it_has_buckets(
-    rotation: int, ticks: int
-):
-    """Storm's spout, whose own rotation has two buckets, is the first to know: `rotation=2` is what a user of Storm sees."""
+def test_with_rotation_the_acker_times_out_a_tree_after_as_many_ticks_as_it_has_buckets(rotation: int, ticks: int):
+    """Storm's spout has its own rotation of two buckets and times out first: `rotation=2` is what a user of Storm sees."""
     assert rotated(rotation, "init", *["tick"] * ticks)[1:] == [[]] * (ticks - 1) + [TIMED_OUT]
 
 
 @pytest.mark.parametrize("how", ["fail", "fail before init", "timeout"])
-def test_late_messages_of_a_failed_tree_are_counted_and_leave_nothing_behind(how: str):
+def test_late_messages_of_a_failed_tree_are_counted_and_their_entry_expires(how: str):
     acker = Acker(T)
     effects = list(acker.fail(ROOT, 0)) if how == "fail before init" else []
     effects += acker.init(ROOT, 5, TASK, 0)
@@ -521,7 +521,7 @@ def test_late_messages_of_a_failed_tree_are_counted_and_leave_nothing_behind(how
     assert len(acker) == 0
 
 
-def test_a_stray_message_for_an_acked_root_has_no_effect_and_is_gone_after_one_timeout():
+def test_a_stray_message_for_an_acked_root_has_no_effect_and_expires_after_one_timeout():
     acker = Acker(T)
     list(acker.init(ROOT, 5, TASK, 0))
     assert list(acker.ack(ROOT, 5, 0)) == [Acked(ROOT, TASK)]
@@ -531,7 +531,7 @@ def test_a_stray_message_for_an_acked_root_has_no_effect_and_is_gone_after_one_t
     assert acker.tally.orphaned == 1
 
 
-def test_a_timeout_names_the_component_where_the_tree_was_last_seen():
+def test_a_timeout_names_the_component_that_last_acked_a_tuple_of_the_tree():
     acker = Acker(T)
     list(acker.init(ROOT, 0b110, TASK, 0))
     list(acker.ack(ROOT, 0b1010, 5, seen="split"))
@@ -539,7 +539,7 @@ def test_a_timeout_names_the_component_where_the_tree_was_last_seen():
     assert list(acker.tick(T)) == [Failed(ROOT, TASK, Reason.TIMEOUT, "split")]
 
 
-def test_time_that_goes_back_counts_as_the_largest_seen():
+def test_a_clock_that_goes_back_counts_as_the_largest_time_seen():
     acker = Acker(T)
     list(acker.tick(1_000))
     list(acker.init(ROOT, 5, TASK, 10))
@@ -548,7 +548,7 @@ def test_time_that_goes_back_counts_as_the_largest_seen():
     acker.check()
 
 
-def test_a_driver_may_enter_again_before_it_has_taken_the_effects():
+def test_an_init_between_two_effects_of_one_tick_is_safe():
     acker = Acker(T)
     for root in (1, 2):
         list(acker.init(root, 5, TASK, 0))
@@ -560,7 +560,7 @@ def test_a_driver_may_enter_again_before_it_has_taken_the_effects():
 
 
 @pytest.mark.parametrize(("xor", "task"), [(-1, 0), (2**64, 0), (1, -1), (1, 2**24)])
-def test_numbers_out_of_range_are_refused_and_change_nothing(xor: int, task: int):
+def test_an_xor_or_task_id_out_of_range_is_refused_and_changes_nothing(xor: int, task: int):
     acker = Acker(T)
     with pytest.raises(AckError, match="getrandbits"):
         acker.init(ROOT, xor, task, 0)
@@ -570,7 +570,7 @@ def test_numbers_out_of_range_are_refused_and_change_nothing(xor: int, task: int
             acker.ack(ROOT, xor, 0)
 
 
-def test_more_components_than_there_are_numbers_are_refused(monkeypatch: pytest.MonkeyPatch):
+def test_more_component_names_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("windowing.acking.acker.MAX_COMPONENTS", 2)
     acker = Acker(T)
     for name in ("a", "b", "a"):
@@ -580,12 +580,12 @@ def test_more_components_than_there_are_numbers_are_refused(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("options", [{"timeout_ms": 0}, {"rotation": 1}])
-def test_a_timeout_or_rotation_that_cannot_work_is_refused(options: dict[str, int]):
+def test_an_invalid_timeout_or_rotation_is_refused(options: dict[str, int]):
     with pytest.raises(ConfigError):
         Acker(**options)
 
 
-def test_a_shorter_timeout_after_a_restart_holds_for_old_roots_too():
+def test_a_shorter_timeout_after_a_restart_applies_to_restored_roots_too():
     acker = Acker(1_000)
     list(acker.init(1, 5, TASK, 0))
     list(acker.init(2, 5, TASK, 900))
@@ -609,7 +609,7 @@ def test_a_shorter_timeout_after_a_restart_holds_for_old_roots_too():
         {"tally": {}},
     ],
 )
-def test_a_snapshot_that_is_not_ours_is_refused_and_changes_nothing(damage: dict[str, Any]):
+def test_an_invalid_snapshot_is_refused_and_changes_nothing(damage: dict[str, Any]):
     acker = Acker(T)
     list(acker.init(ROOT, 5, TASK, 0))
     before = acker.snapshot()
@@ -635,7 +635,7 @@ def test_a_root_in_flight_takes_at_most_250_bytes(roots: int):
 # -- anchors -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tuple_is_settled_once():
+def test_acking_or_failing_a_tuple_twice_is_an_error():
     tuple_ = Anchors({ROOT: 1})
     assert tuple_.ack() == [(ROOT, 1)]
     assert tuple_.settled
@@ -643,7 +643,7 @@ def test_a_tuple_is_settled_once():
         tuple_.fail()
 
 
-def test_what_is_anchored_is_emitted_before_the_ack():
+def test_emitting_a_tuple_anchored_to_an_acked_tuple_is_an_error():
     tuple_ = Anchors({ROOT: 1})
     tuple_.ack()
     with pytest.raises(AckError, match="emit first"):
@@ -674,19 +674,19 @@ PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, ma
     ),
     st.sampled_from([None, 3]),
 )
-def test_a_batch_of_messages_does_what_they_do_one_by_one(steps, rotation):
+def test_a_batch_of_messages_equals_the_same_messages_one_by_one(steps, rotation):
     fast, slow = Acker(300, rotation), Acker(300, rotation)
     begun, now_ms = 0, 0
     for step, pairs, seen in steps:
         now_ms += 60
-        if step == "init":  # no root is begun twice
+        if step == "init":  # each root gets only one init
             inits = [(begun + number, xor) for number, (_, xor) in enumerate(pairs)]
             begun += len(inits)
             expected = [effect for root, xor in inits for effect in slow.init(root, xor, 7 + root % 2, now_ms)]
             found = [effect for init in inits for effect in fast.init_all([init], 7 + init[0] % 2, now_ms)]
             assert found == expected
         elif step == "ack":
-            acks = [(max(begun - 4 + root, 0), xor) for root, xor in pairs]  # some come before their init
+            acks = [(max(begun - 4 + root, 0), xor) for root, xor in pairs]  # some acks come before their init
             acked = [effect for root, xor in acks for effect in slow.ack(root, xor, now_ms, seen)]
             by_task = fast.ack_all(acks, now_ms, seen)
             assert {task: [each.root for each in acked if each.task == task] for task in by_task} == by_task
@@ -706,7 +706,7 @@ def test_a_batch_of_messages_does_what_they_do_one_by_one(steps, rotation):
 
 
 @pytest.mark.parametrize("xor", [-1, 2**64])
-def test_what_is_no_xor_is_refused_in_a_batch_too(xor):
+def test_an_invalid_xor_or_a_second_init_is_refused_in_a_batch_too(xor):
     with pytest.raises(AckError, match="XOR of edge ids"):
         Acker().init_all([(1, 1), (2, xor)], 0, 0)
     with pytest.raises(AckError, match="XOR of edge ids"):
@@ -715,9 +715,13 @@ def test_what_is_no_xor_is_refused_in_a_batch_too(xor):
         Acker().init_all([(1, 1), (1, 2)], 0, 0)
 
 
-def test_what_is_anchored_to_one_tuple_has_an_edge_in_each_of_its_trees():
+def test_a_child_of_one_tuple_has_an_edge_in_each_tree_of_that_tuple():
     one, two = Anchors({1: 5, 2: 6}), Anchors({1: 5, 2: 6})
-    child, same = one.child(8), anchored([two], lambda: 8)
-    assert (child.edges, one.ack(), child.ack()) == (same.edges, two.ack(), same.ack())
+    child, the_acker_equals_the_model = one.child(8), anchored([two], lambda: 8)
+    assert (child.edges, one.ack(), child.ack()) == (
+        the_acker_equals_the_model.edges,
+        two.ack(),
+        the_acker_equals_the_model.ack(),
+    )
     with pytest.raises(AckError, match="emit first"):
         one.child(9)

@@ -1,4 +1,4 @@
-"""BatchLedger beside a model that keeps every edge, and what is refused."""
+"""BatchLedger compared with a model that keeps every edge, and the records that it refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windowing.spark.edges import Partials, edge_ids, merged, packed_roots, part
 
 
 class Model:
-    """Which edges of each root are out: an edge is put when it is made and taken when it is acked."""
+    """The open edges of each root: an edge is added when it is made and removed when it is acked."""
 
     def __init__(self) -> None:
         self.edges: dict[int, set[int]] = {}
@@ -33,9 +33,7 @@ class Model:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12))
-def test_news_comes_in_the_first_batch_after_which_no_edge_is_left_or_in_that_of_a_fail(
-    seed: int, batches: int
-) -> None:
+def test_a_root_is_done_in_the_first_batch_that_leaves_it_no_edge_or_that_fails_it(seed: int, batches: int) -> None:
     chance = random.Random(seed)
     model, ledger, log = Model(), BatchLedger(), []
     for batch in range(batches):
@@ -50,7 +48,7 @@ def test_news_comes_in_the_first_batch_after_which_no_edge_is_left_or_in_that_of
             if failed is not None:
                 model.failed.add(root)
             model.edges[root] = (edges | made) - done
-            for several in (made, done):  # two senders say it
+            for several in (made, done):  # two upstream tasks report it
                 xor = 0
                 for edge in several:
                     xor ^= edge
@@ -72,7 +70,7 @@ def test_news_comes_in_the_first_batch_after_which_no_edge_is_left_or_in_that_of
     assert folded.snapshot() == ledger.snapshot(), "a ledger is what its log folds to"
 
 
-def test_news_stays_until_it_was_told() -> None:
+def test_an_outcome_stays_until_the_spout_was_notified() -> None:
     ledger = BatchLedger()
     ledger.apply(BatchRecord(0, {1: "a"}, ()))
     ledger.apply(BatchRecord(1, {2: "b"}, ()))
@@ -98,7 +96,7 @@ def test_news_stays_until_it_was_told() -> None:
         (BatchRecord(1, {}, (RootPartial(5, 0b111, -3),)), "they are zero together"),
     ],
 )
-def test_what_cannot_be_right_is_refused_and_changes_nothing(record: BatchRecord, sentence: str) -> None:
+def test_an_impossible_record_is_refused_and_changes_nothing(record: BatchRecord, sentence: str) -> None:
     ledger = BatchLedger()
     ledger.apply(BatchRecord(0, {5: None}, (RootPartial(5, 0b11, 2),)))
     before = ledger.snapshot()
@@ -117,7 +115,7 @@ def test_damaged_snapshots_and_records_are_refused(damage: Any) -> None:
         BatchRecord.of(damage)
 
 
-def test_edge_ids_are_made_of_batch_sender_place_and_position_and_do_not_collide() -> None:
+def test_edge_ids_from_batch_sender_place_and_position_do_not_collide() -> None:
     ids = [edge_ids(b, s, p, range(50)) for b in range(6) for s in (0, 1, 1 << 20) for p in range(6)]
     known = np.concatenate(ids)
     assert known.dtype == np.uint64
@@ -130,7 +128,9 @@ roots = st.lists(st.lists(st.integers(0, 2**50), max_size=3).map(lambda found: t
 
 
 @given(roots)
-def test_roots_travel_as_they_are_and_equal_ones_are_one_object(given_roots: list[tuple[int, ...]]) -> None:
+def test_packed_roots_are_read_back_unchanged_and_equal_roots_share_one_object(
+    given_roots: list[tuple[int, ...]],
+) -> None:
     known: dict[bytes, tuple[int, ...]] = {}
     found = unpacked_roots(packed_roots(given_roots), known) + unpacked_roots(packed_roots(given_roots), known)
     assert found == given_roots * 2
@@ -138,7 +138,7 @@ def test_roots_travel_as_they_are_and_equal_ones_are_one_object(given_roots: lis
     assert merged(given_roots) == tuple(sorted({root for each in given_roots for root in each}))
 
 
-def test_partials_are_one_per_root_whatever_the_order_of_the_senders() -> None:
+def test_partials_are_merged_per_root_whatever_the_order_of_the_senders() -> None:
     one, other = Partials(), Partials()
     one.made(np.array([1, 2, 4], np.uint64), [(7,), (7, 8), ()])
     one.fail((8,), "b")
@@ -150,7 +150,7 @@ def test_partials_are_one_per_root_whatever_the_order_of_the_senders() -> None:
     assert Partials().table() is None
 
 
-def test_a_root_with_dead_letters_is_acked_when_they_are_done_and_says_so_unless_it_failed() -> None:
+def test_a_root_with_dead_letters_is_acked_after_them_and_names_the_component_that_gave_up_unless_it_failed() -> None:
     ledger = BatchLedger()
     ledger.apply(
         BatchRecord(0, {1: "a", 2: "b"}, (RootPartial(1, 5, 1, None, "picky"), RootPartial(2, 6, 1, None, "picky")))
@@ -162,7 +162,7 @@ def test_a_root_with_dead_letters_is_acked_when_they_are_done_and_says_so_unless
     ledger.check()
 
 
-def test_what_was_written_before_there_were_dead_letters_is_read() -> None:
+def test_records_and_snapshots_from_before_dead_letters_are_read() -> None:
     record = BatchRecord(0, {1: "a"}, (RootPartial(1, 5, 1),)).plain()
     record["partials"] = [each[:4] for each in record["partials"]]
     ledger = BatchLedger()

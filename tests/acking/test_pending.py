@@ -1,4 +1,4 @@
-"""The spout's side: who may emit, what is asked for again and when, and what is given up; then spout, acker and bolts together."""
+"""The spout's pending messages: who may emit, what is retried and when, what is given up; then spout, acker and bolts together."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from windowing.errors import AckError, ConfigError
 POLICY = RetryPolicy(max_attempts=3, first_ms=100, cap_ms=150)
 
 
-def test_an_acked_message_is_done_with_its_payload():
+def test_an_acked_message_is_done_and_returns_its_payload():
     pending = SpoutPending()
     pending.emitted(1, "m", 10, payload=("the", 3))
     assert list(pending.acked(1, 35)) == [Done("m", ("the", 3))]
     assert (len(pending), pending.next_deadline_ms()) == (0, None)
 
 
-def test_a_failed_message_is_asked_for_after_a_growing_time_then_given_up():
+def test_a_failed_message_is_retried_with_growing_delays_then_given_up():
     pending = SpoutPending(retry=POLICY)
     pending.emitted(1, "m", 0, payload="row")
     assert list(pending.failed(1, 5, Reason.FAILED, "split")) == []
@@ -40,7 +40,7 @@ def test_a_failed_message_is_asked_for_after_a_growing_time_then_given_up():
     assert (len(pending), pending.next_deadline_ms()) == (0, None)
 
 
-def test_an_ack_ends_the_row_of_failures():
+def test_an_ack_resets_the_count_of_failures():
     pending = SpoutPending(retry=POLICY)
     for root in (1, 2):
         pending.emitted(root, "m", 0)
@@ -53,7 +53,7 @@ def test_an_ack_ends_the_row_of_failures():
     assert [effect.attempt for effect in pending.tick(9_000)] == [2]
 
 
-def test_without_a_limit_a_message_is_asked_for_for_ever_as_in_storm():
+def test_without_max_attempts_a_message_is_retried_forever_as_in_storm():
     policy = RetryPolicy(max_attempts=None, first_ms=0)
     assert not policy.is_last(10**9)
     assert policy.delay_ms(10**9) == 0
@@ -61,7 +61,7 @@ def test_without_a_limit_a_message_is_asked_for_for_ever_as_in_storm():
     assert RetryPolicy(first_ms=7, factor=1).delay_ms(10**9) == 7
 
 
-def test_news_of_a_tree_that_has_ended_is_stale():
+def test_acks_and_fails_of_a_finished_tree_are_ignored_and_counted_as_stale():
     pending = SpoutPending()
     pending.emitted(1, "m", 0)
     list(pending.acked(1, 0))
@@ -70,7 +70,7 @@ def test_news_of_a_tree_that_has_ended_is_stale():
     assert pending.stale == 2
 
 
-def test_there_is_room_until_max_pending_trees_fly_or_wait():
+def test_trees_in_flight_and_waiting_retries_count_towards_max_pending():
     pending = SpoutPending(max_pending=2, retry=POLICY)
     pending.emitted(1, "a", 0)
     assert pending.room == 1
@@ -82,7 +82,7 @@ def test_there_is_room_until_max_pending_trees_fly_or_wait():
     assert pending.room == 1
 
 
-def test_two_trees_of_one_message_end_each_on_its_own_and_count_as_one_attempt():
+def test_two_trees_of_one_message_are_retried_separately_and_count_as_one_attempt():
     pending = SpoutPending(retry=POLICY)
     for root in (1, 2):
         pending.emitted(root, "m", 0, payload=root)
@@ -91,7 +91,7 @@ def test_two_trees_of_one_message_end_each_on_its_own_and_count_as_one_attempt()
     assert list(pending.tick(100)) == [Retry("m", 1, 2), Retry("m", 2, 2)]
 
 
-def test_a_message_that_is_asked_for_and_never_comes_is_forgotten():
+def test_a_retry_that_the_spout_never_emits_is_forgotten():
     pending = SpoutPending(retry=RetryPolicy(first_ms=10, cap_ms=10, forget_ms=500))
     pending.emitted(1, "m", 0)
     list(pending.failed(1, 0, Reason.FAILED))
@@ -101,7 +101,7 @@ def test_a_message_that_is_asked_for_and_never_comes_is_forgotten():
     assert pending.next_deadline_ms() is None
 
 
-def test_a_root_in_flight_cannot_be_emitted_again():
+def test_emitting_a_root_id_in_flight_again_is_refused():
     pending = SpoutPending()
     pending.emitted(1, "a", 0)
     with pytest.raises(AckError, match="root id of its own"):
@@ -119,15 +119,15 @@ def test_a_root_in_flight_cannot_be_emitted_again():
         lambda: RetryPolicy(forget_ms=1),
     ],
 )
-def test_limits_that_cannot_work_are_refused(make: Any):
+def test_invalid_limits_are_refused(make: Any):
     with pytest.raises(ConfigError):
         make()
 
 
 class World:
-    """A spout, an acker and bolts, driven by a seed: channels reorder and lose, bolts fail, the acker restarts.
+    """A spout, an acker and bolts, driven by a seed: channels reorder and lose messages, bolts fail, the acker restarts.
 
-    A message of a number divisible by 5 is poison: a bolt fails it every time.
+    A message whose number is divisible by 5 is poison: a bolt fails it every time.
     """
 
     def __init__(self, seed: int, options: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class World:
         self.to_acker: list[tuple[Any, ...]] = []
         self.to_bolts: list[Anchors] = []
         self.poison: set[int] = set()
-        self.live: dict[int, set[Anchors]] = {}  # root -> tuples that nobody has settled
+        self.live: dict[int, set[Anchors]] = {}  # root -> tuples that are neither acked nor failed
         self.ended: Counter[int] = Counter()
         self.outcomes: list[Done | GivenUp] = []
 
@@ -170,7 +170,7 @@ class World:
     def bolt(self) -> None:
         tuple_ = self.to_bolts.pop(self.random.randrange(len(self.to_bolts)))
         if self.random.random() < 0.05:
-            return  # lost on the way: only the timeout tells
+            return  # lost on the way: only the timeout finds it
         fails = self.poison & tuple_.edges.keys() or self.random.random() < 0.05
         others = [t for t in self.to_bolts if t.edges.keys() <= self.live.keys()]
         for _ in range(0 if fails else self.random.choice([0, 0, 1, 2])):
@@ -190,20 +190,20 @@ class World:
     def hand_over(self) -> None:
         kind, root, *rest = self.to_acker.pop(self.random.randrange(len(self.to_acker)))
         if self.random.random() < 0.03 and kind != "init":
-            return  # a spout never hears of a tree whose init was lost
+            return  # a spout gets no effect for a tree whose init was lost
         if kind == "init":
-            self.heard(self.acker.init(root, *rest, self.now))
+            self.receive(self.acker.init(root, *rest, self.now))
         elif kind == "ack":
-            self.heard(self.acker.ack(root, rest[0], self.now, rest[1]))
+            self.receive(self.acker.ack(root, rest[0], self.now, rest[1]))
         else:
-            self.heard(self.acker.fail(root, self.now, *rest))
+            self.receive(self.acker.fail(root, self.now, *rest))
 
-    def heard(self, effects: Any) -> None:
+    def receive(self, effects: Any) -> None:
         for effect in effects:
             if isinstance(effect, Acked | Failed):
                 self.ended[effect.root] += 1
                 assert not isinstance(effect, Acked) or not self.live[effect.root], "acked before all edges were"
-                self.heard(
+                self.receive(
                     self.pending.acked(effect.root, self.now)
                     if isinstance(effect, Acked)
                     else self.pending.failed(effect.root, self.now, effect.reason, effect.seen)
@@ -222,7 +222,7 @@ class World:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def step(self) -> bool:
-        """Do one thing of those that can be done; return whether there was any."""
+        """Do one possible step; return whether there was any."""
         can: list[Any] = []
         if self.source and self.pending.room > 0:
             can.append(lambda: self.emit(self.source.pop()))
@@ -232,8 +232,8 @@ class World:
         if not can or self.random.random() < 0.1:
             wake = self.wake()
             self.now = max(self.now, wake) if not can and wake is not None else self.now + self.random.randint(0, 9)
-            self.heard(self.pending.tick(self.now))
-            self.heard(self.acker.tick(self.now))
+            self.receive(self.pending.tick(self.now))
+            self.receive(self.acker.tick(self.now))
             if self.random.random() < 0.1:
                 self.restart()
         else:
@@ -249,7 +249,7 @@ class World:
     timeout_ms=st.sampled_from([50, 500]),
     max_pending=st.sampled_from([None, 1, 5]),
 )
-def test_every_message_is_done_or_a_dead_letter_once_and_nothing_is_left(
+def test_every_message_is_done_or_a_dead_letter_exactly_once_and_none_stays_pending(
     seed: int, rotation: int | None, timeout_ms: int, max_pending: int | None
 ):
     world = World(seed, {"rotation": rotation, "timeout_ms": timeout_ms, "max_pending": max_pending})
@@ -278,7 +278,7 @@ def test_every_message_is_done_or_a_dead_letter_once_and_nothing_is_left(
         max_size=25,
     )
 )
-def test_a_batch_is_emitted_and_acked_as_its_messages_would_be_one_by_one(steps):
+def test_a_batch_of_emits_and_acks_equals_the_same_messages_one_by_one(steps):
     fast, slow = (SpoutPending(3, POLICY) for _ in range(2))
     root, now_ms = 0, 0
     for step, ids in steps:
@@ -304,7 +304,7 @@ def test_a_batch_is_emitted_and_acked_as_its_messages_would_be_one_by_one(steps)
         fast.check()
 
 
-def test_a_root_in_flight_is_refused_in_a_batch_too():
+def test_a_root_id_in_flight_is_refused_in_a_batch_too():
     pending = SpoutPending()
     pending.emitted(1, "m", 0)
     with pytest.raises(AckError, match="root 1 is in flight already"):

@@ -1,4 +1,4 @@
-"""RotatingMap and the two maps with a timeout: what is kept, what is returned, and when."""
+"""RotatingMap and the two maps with a timeout: which entries are kept, which expire, and when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windowing.errors import ConfigError
 KEYS = st.integers(0, 5)
 
 
-def test_a_key_expires_with_the_rotation_that_ends_its_last_bucket():
+def test_a_key_expires_when_the_rotation_drops_its_last_bucket():
     rotating: RotatingMap[str, int] = RotatingMap(3)
     rotating.put("a", 1)
     assert [rotating.rotate() for _ in range(3)] == [{}, {}, {"a": 1}]
@@ -31,7 +31,7 @@ def test_put_moves_a_key_to_the_head_and_replace_does_not():
     assert rotating.get("put") == 2
 
 
-def test_a_key_that_is_not_there_is_none_and_cannot_be_replaced():
+def test_a_missing_key_is_none_and_replacing_it_is_an_error():
     rotating: RotatingMap[str, int] = RotatingMap()
     assert rotating.get("a") is None
     assert rotating.remove("a") is None
@@ -47,13 +47,13 @@ def test_fewer_than_two_buckets_are_refused(buckets: int):
 
 
 @pytest.mark.parametrize("timeout", [0, -5, 1.5, True, None])
-def test_a_timeout_is_a_positive_whole_number(timeout: object):
+def test_a_timeout_that_is_no_positive_whole_number_is_refused(timeout: object):
     with pytest.raises(ConfigError, match="timeout_ms"):
         timeouts_of(timeout, None, lambda value: 0)  # type: ignore[arg-type]
 
 
 class RotatingMachine(RuleBasedStateMachine):
-    """Beside the map stands a dict of (value, how many rotations ago it was put)."""
+    """The map is compared with a dict of (value, rotations since it was put)."""
 
     @initialize(buckets=st.integers(2, 4))
     def begin(self, buckets: int) -> None:
@@ -88,7 +88,7 @@ class RotatingMachine(RuleBasedStateMachine):
         self.map.load(buckets)
 
     @invariant()
-    def same(self) -> None:
+    def the_map_equals_the_model(self) -> None:
         if hasattr(self, "map"):
             self.map.check()
             assert {key: self.map.get(key) for key in self.map} == {key: item[0] for key, item in self.model.items()}
@@ -99,7 +99,7 @@ TestRotatingMachine = RotatingMachine.TestCase
 
 
 @given(puts=st.lists(st.tuples(st.integers(0, 60), KEYS), max_size=30), timeout=st.integers(1, 20))
-def test_exact_values_expire_at_the_first_tick_that_is_t_after_their_last_put(
+def test_exact_values_expire_at_the_first_tick_one_timeout_after_their_last_put(
     puts: list[tuple[int, int]], timeout: int
 ):
     held: ExactTimeouts[int, int] = ExactTimeouts(timeout, lambda deadline: deadline)
@@ -122,7 +122,7 @@ def test_exact_values_expire_at_the_first_tick_that_is_t_after_their_last_put(
     timeout=st.integers(1, 10),
     buckets=st.integers(2, 3),
 )
-def test_rotated_values_expire_in_storms_interval(puts: list[tuple[int, int]], timeout: int, buckets: int):
+def test_rotated_values_expire_within_storms_interval(puts: list[tuple[int, int]], timeout: int, buckets: int):
     held: RotatingTimeouts[int, int] = RotatingTimeouts(timeout, buckets)
     last: dict[int, int] = {}
     for now in range(100):
@@ -139,7 +139,7 @@ def test_rotated_values_expire_in_storms_interval(puts: list[tuple[int, int]], t
     assert len(held) == 0
 
 
-def test_a_driver_that_was_stopped_for_long_rotates_once_and_forgets_nothing_early():
+def test_a_map_whose_clock_jumps_far_ahead_rotates_once_and_expires_nothing_early():
     held: RotatingTimeouts[str, int] = RotatingTimeouts(10, 2)
     held.put("a", 1, 0)
     held.put("b", 1, 99)

@@ -1,4 +1,4 @@
-"""Record: one way to read a row, in one process and on Spark."""
+"""Record: the form in which user code reads a row, in one process and on Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _rows = st.dictionaries(
 
 
 @given(_rows)
-def test_every_field_is_found_by_name_and_every_value_by_position(row: dict[str, int]) -> None:
+def test_every_field_is_found_by_name_and_by_position(row: dict[str, int]) -> None:
     record = record_of(row)
     assert {name: record[name] for name in row} == row == record._asdict()
     assert [record[at] for at in range(len(row))] == list(row.values()) == list(record)
@@ -38,7 +38,7 @@ def test_every_field_is_found_by_name_and_every_value_by_position(row: dict[str,
     assert all(getattr(record, name) == value for name, value in row.items() if name in record._fields)
 
 
-def test_an_attribute_may_be_called_like_a_method_of_a_tuple() -> None:
+def test_a_field_may_have_the_name_of_a_tuple_method() -> None:
     assert record_of({"count": 3, "index": 4}).count == 3
 
 
@@ -49,7 +49,7 @@ def test_a_slice_is_a_plain_tuple_and_a_copy_is_equal() -> None:
     assert isinstance(copy.deepcopy(record), Record)
 
 
-def test_a_field_that_is_not_there_is_a_key_error_with_the_nearest() -> None:
+def test_a_missing_field_is_a_key_error_that_names_the_nearest_field() -> None:
     record = record_of({"at": 1, "word": "a"})
     with pytest.raises(KeyError, match="no field 'att'; did you mean 'at'"):
         record["att"]
@@ -57,27 +57,27 @@ def test_a_field_that_is_not_there_is_a_key_error_with_the_nearest() -> None:
         _ = record.att
 
 
-def test_the_same_fields_are_the_same_class() -> None:
+def test_records_with_the_same_fields_share_one_class() -> None:
     assert type(record_of({"a": 1})) is type(record_of({"a": 2})) is record_type(("a",))
 
 
 @pytest.mark.parametrize("row", [3, "ab", (1, 2), {1: 2}, None, [1]])
-def test_what_is_no_mapping_of_names_stays_as_it_is(row: Any) -> None:
+def test_a_row_that_is_no_mapping_of_names_is_returned_unchanged(row: Any) -> None:
     assert record_of(row) is row
 
 
-def test_an_aggregate_reads_a_field_whatever_it_is_called() -> None:
+def test_an_aggregate_reads_a_field_of_any_name() -> None:
     rows = [record_of({"flight no": 3, "class": 1, "count": 5}), record_of({"flight no": 4, "class": 1, "count": 5})]
     sums = Aggregation({name: agg.sum(field) for name, field in (("a", "flight no"), ("b", "class"), ("c", "count"))})
     assert sums.fold(rows) == {"a": 7, "b": 2, "c": 10}
 
 
-def test_an_aggregate_reads_a_field_of_a_tuple_that_is_called_like_a_method() -> None:
+def test_an_aggregate_reads_a_field_with_the_name_of_a_tuple_method() -> None:
     tuples = [Tuple((3,), Origin("spout", 0, Fields("select"))), Tuple((4,), Origin("spout", 0, Fields("select")))]
     assert Aggregation(agg.sum("select")).fold(tuples) == 7
 
 
-# -- converters that are made once ---------------------------------------------------------------------------------------
+# -- converters that are made once per schema ----------------------------------------------------------------------------
 
 
 _VALUES = st.one_of(st.none(), st.integers(-3, 3), st.integers(2**31, 2**64), st.text(max_size=2), st.floats(-2, 2))
@@ -97,7 +97,7 @@ def _outcome(call: Any, *arguments: Any) -> Any:
 
 
 @given(_ROWS, st.sampled_from(["a int", "a string", "a long, b double", "a float, b string"]))
-def test_a_converter_made_once_gives_the_rows_and_the_sentences_of_row_of(row: Any, ddl: str) -> None:
+def test_a_prepared_converter_returns_the_rows_and_raises_the_errors_of_row_of(row: Any, ddl: str) -> None:
     schema = Schema.parse(ddl)
     assert _outcome(row_converter(schema, "s"), row) == _outcome(row_of, row, schema, "s")
     several = [row, row]

@@ -1,4 +1,4 @@
-"""Schema: what a stream carries, written as in Spark's DDL."""
+"""Schema: the fields and types of a stream, written as in Spark's DDL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refused(output: Any, *words: str) -> None:
     assert str(caught.value).count("[CONFIG]") == 1
 
 
-def test_fields_keep_their_order_and_types_get_one_spelling() -> None:
+def test_fields_keep_their_order_and_type_names_are_normalised() -> None:
     schema = Schema.parse("origin string, flights LONG,\n mean  double, share decimal ( 5 , 2 ), n integer, d decimal")
     assert schema.names == ("origin", "flights", "mean", "share", "n", "d")
     assert schema.types == ("string", "bigint", "double", "decimal(5,2)", "int", "decimal(10,0)")
@@ -40,7 +40,7 @@ def test_fields_keep_their_order_and_types_get_one_spelling() -> None:
     assert Schema.parse("n long") == Schema.parse("n bigint")
 
 
-def test_every_simple_type_of_spark_is_known() -> None:
+def test_every_simple_type_of_spark_is_accepted() -> None:
     for kind in [
         "string",
         "boolean",
@@ -57,7 +57,7 @@ def test_every_simple_type_of_spark_is_known() -> None:
         assert Schema.parse(f"f {kind}").types == (kind,)
 
 
-def test_nested_types_get_one_spelling_too() -> None:
+def test_nested_type_names_are_normalised_too() -> None:
     schema = Schema.parse("a array<struct<x: INT, y decimal(5, 2)>>, b map<string, array<Long>>, c MAP<string,int>")
     assert schema.types == (
         "array<struct<x:int,y:decimal(5,2)>>",
@@ -67,19 +67,19 @@ def test_nested_types_get_one_spelling_too() -> None:
     assert Schema.parse("a array<long>") == Schema.parse("a array< bigint >")
 
 
-def test_a_colon_may_stand_behind_a_name_as_in_spark() -> None:
+def test_a_colon_after_a_field_name_is_accepted_as_in_spark() -> None:
     assert Schema.parse("a: long, b : string,c:int") == Schema.parse("a long, b string, c int")
 
 
 @given(st.lists(st.tuples(_names, _types), min_size=1, max_size=5, unique_by=lambda field: field[0].lower()))
-def test_what_a_schema_prints_it_reads_back(fields: list[tuple[str, str]]) -> None:
+def test_a_schema_printed_as_ddl_is_read_back_equal(fields: list[tuple[str, str]]) -> None:
     schema = Schema.parse(", ".join(f"{name} {kind}" for name, kind in fields))
     assert schema.names == tuple(name for name, _ in fields)
     assert Schema.parse(schema.ddl) == schema
 
 
 @given(st.text(alphabet="ab ,<>()15:", max_size=12))
-def test_any_text_is_a_schema_or_a_sentence(text: str) -> None:
+def test_any_text_is_a_valid_schema_or_a_config_error(text: str) -> None:
     try:
         schema = Schema.parse(text)
     except ConfigError:
@@ -87,7 +87,7 @@ def test_any_text_is_a_schema_or_a_sentence(text: str) -> None:
     assert Schema.parse(schema.ddl) == schema
 
 
-def test_a_wrong_field_is_named() -> None:
+def test_an_error_names_the_wrong_field() -> None:
     refused("", "a text of fields", "output='origin string")
     refused("a string, b", "field 'b' has no type")
     refused("a string,, b int", "a field is missing")
@@ -114,21 +114,21 @@ def test_a_wrong_field_is_named() -> None:
     refused("a-b string", "must be a name")
 
 
-def test_a_name_stands_once_whatever_its_case() -> None:
+def test_field_names_that_differ_only_in_case_are_refused() -> None:
     refused("n int, N long", "field 'N' stands twice")
 
 
-def test_a_text_is_the_default_stream() -> None:
+def test_a_single_schema_declares_the_default_stream() -> None:
     assert declare_streams("n int") == {"default": Schema(("n",), ("int",))}
     assert declare_streams(Schema.parse("n int")) == declare_streams("n int")
 
 
-def test_a_mapping_names_streams_and_the_default_comes_first() -> None:
+def test_a_mapping_declares_named_streams_with_the_default_first() -> None:
     streams = declare_streams({"slow": "n int", "default": "m int", "fast": Schema.parse("k int")})
     assert list(streams) == ["default", "slow", "fast"]
 
 
-def test_a_wrong_stream_is_named() -> None:
+def test_an_error_names_the_wrong_stream() -> None:
     refused({}, "mapping of streams")
     refused(["n int"], "mapping of streams")
     refused({"a/b": "n int"}, "a stream in output must be a name")

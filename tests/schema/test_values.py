@@ -1,4 +1,4 @@
-"""What a declared type takes: exactly, or not at all."""
+"""Conversion of values to a declared type: exact, or refused."""
 
 from __future__ import annotations
 
@@ -94,34 +94,34 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "held"), ACCEPTED)
-def test_what_a_type_holds_exactly_is_given_as_the_type_holds_it(kind: str, value: Any, held: Any) -> None:
+def test_a_value_that_a_type_holds_exactly_is_converted_to_that_type(kind: str, value: Any, held: Any) -> None:
     got = converter_of(kind)(value)
     assert got == held
     assert type(got) is type(held)
 
 
 @pytest.mark.parametrize(("kind", "value"), REFUSED)
-def test_everything_else_is_refused_with_the_value_and_what_is_wanted(kind: str, value: Any) -> None:
+def test_any_other_value_is_refused_with_the_value_and_the_wanted_type(kind: str, value: Any) -> None:
     with pytest.raises(Misfit, match=r"^got .*, wanted "):
         converter_of(kind)(value)
 
 
-def test_the_wrong_part_of_a_nested_value_is_named() -> None:
+def test_an_error_names_the_wrong_part_of_a_nested_value() -> None:
     with pytest.raises(Misfit, match=r"^got 1\.5, wanted a whole number"):
         converter_of("map<string,array<bigint>>")({"a": [1, 1.5]})
 
 
-def test_nan_is_a_float_and_stays_one() -> None:
+def test_nan_stays_a_float_nan() -> None:
     for kind in ("double", "float"):
         assert converter_of(kind)(NAN) != converter_of(kind)(NAN)
 
 
 @pytest.mark.parametrize("kind", sorted({kind for kind, *_ in ACCEPTED}))
-def test_none_fits_everywhere(kind: str) -> None:
+def test_none_is_accepted_by_every_type(kind: str) -> None:
     assert converter_of(kind)(None) is None
 
 
-# What Arrow makes of the types, which is what Spark is handed.
+# The Arrow types of the declared types, as handed to Spark.
 ARROW = {
     "tinyint": pa.int8(),
     "bigint": pa.int64(),
@@ -159,19 +159,19 @@ _anything = st.one_of(
         st.fixed_dictionaries({"x": _anything, "y": _anything}),
     ),
 )
-def test_what_is_given_goes_through_arrow_unchanged(kind: str, value: Any) -> None:
+def test_a_converted_value_survives_arrow_unchanged(kind: str, value: Any) -> None:
     try:
         held = converter_of(kind)(value)
     except Misfit:
         return
-    without_fold = repr(held).replace(", fold=1", "")  # UTC has no hour that comes twice
+    without_fold = repr(held).replace(", fold=1", "")  # UTC has no repeated hour
     assert repr(pa.array([held], ARROW[kind]).to_pylist()[0]) == without_fold
-    # Nothing is lost: what is held is what was given, but for the digits that a float of 32 bits has not.
+    # Nothing is lost: the converted value equals the given one, except for digits that a 32-bit float cannot hold.
     if kind != "float" and not isinstance(value, list | tuple | dict):
         assert held == value or (held != held and value != value)
 
 
-def test_a_type_is_printed_in_one_spelling_and_read_back() -> None:
+def test_a_type_is_printed_in_normalised_form_and_read_back() -> None:
     written = "array<STRUCT<x: long, y decimal( 5 ,2)>>"
     assert str(FieldType.parse(written)) == "array<struct<x:bigint,y:decimal(5,2)>>"
     assert FieldType.parse(str(FieldType.parse(written))) == FieldType.parse(written)
@@ -186,5 +186,5 @@ def test_a_type_is_printed_in_one_spelling_and_read_back() -> None:
         (np.bool_(1), None),
     ],
 )
-def test_a_timestamp_may_be_numpys_or_pandas(value: Any, ms: int | None) -> None:
+def test_a_timestamp_may_come_from_numpy_or_pandas(value: Any, ms: int | None) -> None:
     assert timestamp_of(value) == ms
