@@ -1,11 +1,11 @@
-"""A process with a whole topology: it is killed at named points, or anywhere, and started again until it is through.
+"""A process with a whole topology: it is killed at named points, or anywhere, and restarted until it has finished.
 
     three sources, queues   --> count    a state for each key
-    from which vanishes     --> recent   a stateful window, filled again by message ids   --> sink, a state of
-    what is acked           --> disk     a window bigger than memory                      --> all windows
+    that delete a message   --> recent   a stateful window, refilled by message ids       --> sink, a state of
+    when it is acked        --> disk     a window bigger than memory                      --> all windows
 
-Nothing is late (the lag covers the disorder), so the windows depend on the tuples alone, not on when turns are made. Each bolt
-has a source of its own: else an ack that comes too early is covered by the other acks of its tree.
+Nothing is late (the lag covers the disorder), so the windows depend on the tuples alone, not on the time of turns. Each bolt
+has a source of its own: otherwise an early ack would be hidden by the other acks of its tree.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Failpoints:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, thing: Any, method: str, before: str, after: str = "") -> None:
-        """Put points before and after a method of an object."""
+        """Put failpoints before and after a method of an object."""
         call = getattr(thing, method)
 
         def watched(*arguments: Any) -> Any:
@@ -86,7 +86,7 @@ class Failpoints:
 
 
 class WatchedStates(SqliteStateProvider):
-    """The states of the job, with a point at each step of a checkpoint."""
+    """The states of the job, with a failpoint at each step of a checkpoint."""
 
     def __init__(self, path: Path, failpoints: Failpoints) -> None:
         super().__init__(path, "killed")
@@ -115,7 +115,7 @@ class WatchedStates(SqliteStateProvider):
 
 
 def topology(sources: dict[str, type[Spout]], at: Callable[[str], None] = lambda point: None) -> Topology:
-    """The plan, over sources that emit `rows()`, or what is left of them."""
+    """The topology, over sources that emit `rows()`, or what is left of them."""
 
     @bolt()
     class Counting:
@@ -124,7 +124,7 @@ def topology(sources: dict[str, type[Spout]], at: Callable[[str], None] = lambda
 
         def execute(self, tuple: Any) -> None:
             last, many, total = self.state.get(tuple["key"], (-1, 0, 0.0))
-            if tuple["id"] > last:  # a state that is to be exact knows what it has: its tuples may come again
+            if tuple["id"] > last:  # the state must be exact although tuples are replayed, so it remembers the last id
                 self.state.put(tuple["key"], (tuple["id"], many + 1, total + tuple["value"]))
 
     line = "line string"
@@ -177,7 +177,7 @@ def topology(sources: dict[str, type[Spout]], at: Callable[[str], None] = lambda
 
 
 def queues(done: Collection[str], acked: Callable[[str], None]) -> dict[str, type[Spout]]:
-    """The sources of what is not done; `acked` is told what is: "disk-7"."""
+    """The sources of the messages that are not acked yet; `acked` is called with each acked one: "disk-7"."""
     return {name: queue(name, [row for row in rows() if f"{name}-{row[0]}" not in done], acked) for name in SOURCES}
 
 
@@ -201,7 +201,7 @@ def queue(name: str, left: list[Row], acked: Callable[[str], None]) -> type[Spou
 
 
 def dump(states: StateProvider) -> dict[str, dict[Any, Any]]:
-    """Return what all bolts have in their states, the two parts of each component together."""
+    """Return the states of all bolts, the two tasks of each component together."""
     return {
         name: {(task, key): value for task in range(tasks) for key, value in states.state(name, task).items()}
         for name, tasks in TASKS.items()
@@ -209,7 +209,7 @@ def dump(states: StateProvider) -> dict[str, dict[Any, Any]]:
 
 
 def undisturbed() -> dict[str, dict[Any, Any]]:
-    """The states after a run that nobody disturbed."""
+    """Return the states after a run without a kill."""
     states, acked = MemoryStateProvider(), list[str]()
     run_topology(topology(queues((), acked.append)), clock=VirtualClock(), states=states)
     assert sorted(acked) == everything()
@@ -217,12 +217,12 @@ def undisturbed() -> dict[str, dict[Any, Any]]:
 
 
 def everything() -> list[str]:
-    """What is to be acked, each once."""
+    """Return all messages, each of which must be acked once."""
     return sorted(f"{name}-{id}" for name in SOURCES for id in range(EVENTS))
 
 
 def run(folder: Path, failpoint: str) -> None:
-    """Live once, over what the log of acks says is left."""
+    """Run the job once, over the messages that are not in the log of acks."""
     failpoints = Failpoints(failpoint)
     log = folder / "acked"
     done = set(log.read_text().split()) if log.exists() else set()
@@ -237,6 +237,6 @@ def run(folder: Path, failpoint: str) -> None:
     plan = topology(queues(done, acked), failpoints.at)
     with LocalCluster(plan, states=states, seed=random.Random().randrange(10**6)) as cluster:
         result = cluster.run()
-    # Killed behind its last checkpoint it finds its windows drained, and has only acks to repeat.
+    # Killed after its last checkpoint, it finds its windows drained, and only repeats acks.
     wrong = [error for error in result.errors if not isinstance(error.error, DrainedCheckpointError)]
     assert (wrong, result.dead_letters, result.late) == ([], [], {})

@@ -1,4 +1,4 @@
-"""Lives of the process of cluster_job.py: start, kill, start again; then windows and states are those of an undisturbed run."""
+"""Starts, kills and restarts of cluster_job.py; in the end windows and states equal those of a run without a kill."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ undisturbed = cache(cluster_job.undisturbed)
 
 @contextmanager
 def a_folder() -> Iterator[Path]:
-    """A folder in memory where there is one: what a killed process wrote is there too, and a busy disk cannot slow the test."""
+    """A folder in memory where there is one: files survive a killed process there too, and a busy disk cannot slow the test."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
 
 
 def live(folder: Path, failpoint: str = "", seconds: float | None = None) -> bool:
-    """Live once; return whether the process came to its end, False if it was killed."""
+    """Run the job once; return whether it finished, False if it was killed."""
     return lived(lambda: cluster_job.run(folder, failpoint), seconds)
 
 
 def assert_nothing_differs(folder: Path) -> None:
-    """Every tuple was acked, and what the states hold is what an undisturbed run has: each window once, the same doubles."""
+    """Every tuple was acked, and the states equal those of a run without a kill: each window once, the same doubles."""
     acked = (folder / "acked").read_text().split()
     assert sorted(acked) == cluster_job.everything()
     with SqliteStateProvider(folder / "states", "killed") as states:

@@ -1,4 +1,4 @@
-"""StatefulBoltExecutor and CheckpointTask: hooks, states, record and acks in their order; a kill at each step of a checkpoint."""
+"""StatefulBoltExecutor and CheckpointTask: the order of hooks, states, record and acks; a kill at each step of a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from windowing.topology.decorators import bolt
 
 
 class Message:
-    """A tuple on its way to the task; it stands for its anchors."""
+    """A tuple in the inbox of the task; it also stands for its anchors."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Message:
 
 
 class Logged:
-    """A task, its state and its router in one; what is done to it is in `log`."""
+    """A task, its state and its router in one; every call is in `log`."""
 
     context = TaskContext("count")
 
@@ -69,7 +69,7 @@ class Logged:
         self.log.append(("fail", message.name))
 
     def done(self, entry: Any, *arguments: Any) -> list[Any]:
-        """Call an entry of the executor; return what was done."""
+        """Call a method of the executor; return what it did."""
         self.log.clear()
         agreed = entry(*arguments)
         self.executor.check()
@@ -82,7 +82,7 @@ A, B, C = (Message(name) for name in "abc")
 # -- the equivalents of Storm's StatefulBoltExecutorTest ----------------------------------------------------------------
 
 
-def test_a_rollback_undoes_the_state_fails_the_tuples_and_hands_the_state_out_again() -> None:  # testRollback
+def test_a_rollback_restores_the_state_fails_the_tuples_and_calls_init_state_again() -> None:  # testRollback
     task = Logged(A, B, C)
     task.executor.ack(A)  # type: ignore[arg-type]
     task.executor.prepare(0)
@@ -93,7 +93,7 @@ def test_a_rollback_undoes_the_state_fails_the_tuples_and_hands_the_state_out_ag
     assert task.executor.held() == []
 
 
-def test_a_commit_calls_the_hook_commits_and_lets_the_acks_out() -> None:  # testCommit, testPrepareAndCommit
+def test_a_commit_calls_the_hook_commits_the_state_and_emits_the_acks() -> None:  # testCommit, testPrepareAndCommit
     task = Logged(A, B)
     task.executor.ack(A)  # type: ignore[arg-type]
     assert task.done(task.executor.prepare, 0) == [("pre_prepare", 0), ("prepare", 0)]
@@ -102,9 +102,7 @@ def test_a_commit_calls_the_hook_commits_and_lets_the_acks_out() -> None:  # tes
     assert task.executor.held() == [B]
 
 
-def test_a_start_ends_what_another_process_has_recorded_and_undoes_what_it_has_not() -> (
-    None
-):  # testCommitBeforeInitstate
+def test_a_start_finishes_a_recorded_commit_and_rolls_back_an_unrecorded_prepare() -> None:  # testCommitBeforeInitstate
     task = Logged()
     assert task.done(task.executor.recover, CheckPointState(3, TxState.COMMITTING), False) == [("commit", 3)]
     assert task.executor.txid == 3
@@ -114,10 +112,10 @@ def test_a_start_ends_what_another_process_has_recorded_and_undoes_what_it_has_n
     assert task.executor.txid == 2
 
 
-# -- what Storm does not do ---------------------------------------------------------------------------------------------
+# -- beyond Storm's tests -----------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_comes_again_repeats_nothing() -> None:
+def test_a_repeated_commit_does_nothing() -> None:
     task = Logged(A)
     task.executor.ack(A)  # type: ignore[arg-type]
     task.executor.prepare(0)
@@ -125,7 +123,7 @@ def test_a_commit_that_comes_again_repeats_nothing() -> None:
     assert task.done(task.executor.commit, 0) == []
 
 
-def test_acks_that_a_hook_gives_belong_to_the_checkpoint() -> None:
+def test_acks_from_a_hook_are_part_of_the_checkpoint() -> None:
     task = Logged(A)
     hook = task.hook
 
@@ -139,14 +137,14 @@ def test_acks_that_a_hook_gives_belong_to_the_checkpoint() -> None:
     assert ("ack", "a") in task.done(task.executor.commit, 0)
 
 
-def test_a_tuple_that_the_bolt_fails_is_failed_at_once_and_never_again() -> None:
+def test_a_tuple_that_the_bolt_fails_is_failed_at_once_and_only_once() -> None:
     task = Logged(A)
     assert task.done(task.executor.fail, A) == [("fail", "a")]
     task.executor.prepare(0)
     assert task.done(task.executor.roll_back) == [("pre_rollback",), "rollback"]
 
 
-def test_a_tuple_is_settled_once_and_not_after_a_rollback() -> None:
+def test_acking_a_tuple_twice_or_after_a_rollback_is_an_error() -> None:
     task = Logged(A, B)
     task.executor.ack(A)  # type: ignore[arg-type]
     task.executor.roll_back()
@@ -156,7 +154,7 @@ def test_a_tuple_is_settled_once_and_not_after_a_rollback() -> None:
             task.executor.ack(late)  # type: ignore[arg-type]
 
 
-def test_what_a_hook_refuses_is_not_done() -> None:
+def test_a_step_that_a_hook_refuses_is_not_done() -> None:
     task = Logged(A)
     task.executor.ack(A)  # type: ignore[arg-type]
     task.refused = "pre_prepare"
@@ -170,7 +168,7 @@ def test_what_a_hook_refuses_is_not_done() -> None:
     assert task.done(task.executor.commit, 0) == [("pre_commit", 0), ("commit", 0), ("ack", "a")]
 
 
-# -- the record ---------------------------------------------------------------------------------------------------------
+# -- the checkpoint record ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,18 +182,18 @@ def test_what_a_hook_refuses_is_not_done() -> None:
         *({"format": 1, "txid": txid, "state": "committed"} for txid in (-2, "1", None, True)),
     ],
 )
-def test_a_record_that_is_no_record_is_an_error_and_never_a_start_from_nothing(data: Any) -> None:
+def test_a_damaged_checkpoint_record_is_an_error_and_resets_nothing(data: Any) -> None:
     with pytest.raises(CorruptStateError, match="nothing was reset"):
         CheckPointState.of(data)
 
 
-def test_a_record_is_plain_data_and_comes_back() -> None:
+def test_a_checkpoint_record_is_plain_data_and_is_read_back_equal() -> None:
     record = CheckPointState(7, TxState.COMMITTING)
     assert CheckPointState.of(record.plain()) == record
     assert CheckPointState.of(None) == CheckPointState(-1, TxState.COMMITTED)
 
 
-def test_a_record_of_an_earlier_version_is_read() -> None:
+def test_a_checkpoint_record_of_an_earlier_version_is_read() -> None:
     found = CheckPointState.of({"format": 1, "txid": 4, "state": "preparing", "attempt": 2})
     assert (found, found.committed) == (CheckPointState(4, TxState.PREPARING), 3)
 
@@ -228,7 +226,7 @@ def coordinator_of(cluster: LocalCluster) -> CheckpointTask:
     return found
 
 
-def test_checkpoints_are_one_interval_apart_however_late_one_is() -> None:
+def test_checkpoints_are_one_interval_apart_even_after_a_delay() -> None:
     clock = VirtualClock()
     with LocalCluster(topology(), clock=clock, batches={"source": []}) as cluster:
         cluster.step()
@@ -242,8 +240,8 @@ def test_checkpoints_are_one_interval_apart_however_late_one_is() -> None:
         assert cluster.result.checkpoints == 3
 
 
-def test_nothing_is_on_its_way_between_bolts_when_states_are_prepared() -> None:
-    """A tuple lies before the first bolt; the checkpoint holds it in both, and it is acked with it."""
+def test_no_tuple_is_between_two_bolts_when_states_are_prepared() -> None:
+    """A tuple waits before the first bolt; the checkpoint holds it in both bolts, and acks it."""
     states = MemoryStateProvider()
     with LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
         cluster.step()
@@ -257,7 +255,7 @@ def test_nothing_is_on_its_way_between_bolts_when_states_are_prepared() -> None:
         assert cluster.result.acked == 1
 
 
-def test_a_commit_that_is_refused_twice_waits_for_an_interval_and_no_task_commits_twice() -> None:
+def test_a_commit_that_is_refused_twice_is_retried_after_an_interval_and_no_task_commits_twice() -> None:
     hooks: list[Any] = []
 
     @bolt(output="n long")
@@ -293,11 +291,11 @@ def test_a_commit_that_is_refused_twice_waits_for_an_interval_and_no_task_commit
 
 
 class Killed(BaseException):
-    """What ends a process."""
+    """The death of the process."""
 
 
 class DyingStates(MemoryStateProvider):
-    """Each write is in `writes`; before the one of number `left` the process dies."""
+    """Each write is in `writes`; before write number `left` the process dies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +324,7 @@ class DyingStates(MemoryStateProvider):
         return watched
 
 
-def test_the_record_is_durable_before_the_first_state_is_committed() -> None:
+def test_the_checkpoint_record_is_durable_before_the_first_state_is_committed() -> None:
     states = DyingStates()
     with LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
         cluster.step()
@@ -336,7 +334,7 @@ def test_the_record_is_durable_before_the_first_state_is_committed() -> None:
 
 
 @pytest.mark.parametrize("write", range(8))
-def test_a_start_after_a_kill_at_any_write_of_a_checkpoint_finds_all_states_of_one_txid(write: int) -> None:
+def test_after_a_kill_at_any_write_of_a_checkpoint_all_states_restart_with_one_txid(write: int) -> None:
     states = DyingStates()
     with LocalCluster(topology(), clock=VirtualClock(), batches={"source": [[(1,), (2,)]]}, states=states) as cluster:
         cluster.run(drain=False)
@@ -359,10 +357,10 @@ def test_a_start_after_a_kill_at_any_write_of_a_checkpoint_finds_all_states_of_o
 
 @pytest.mark.parametrize("write", range(10))
 @pytest.mark.parametrize("checkpoints", [0, 1])
-def test_a_bolt_that_is_added_after_a_kill_at_any_write_begins_empty_and_the_others_go_on(
+def test_a_bolt_added_after_a_kill_at_any_write_starts_empty_and_the_others_continue(
     checkpoints: int, write: int
 ) -> None:
-    """Whichever write a start dies at, too: with the bolt and without it the states are those of one checkpoint."""
+    """Also if the restart dies at any of its writes: with the bolt and without it the states belong to one checkpoint."""
     states = DyingStates()
     with LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
         cluster.step()
@@ -374,7 +372,7 @@ def test_a_bolt_that_is_added_after_a_kill_at_any_write_begins_empty_and_the_oth
         with suppress(Killed):
             coordinator_of(cluster).take()
     counted = int("committing" in states.writes)
-    for second in range(3):  # the second process dies in its first writes, the third goes on
+    for second in range(3):  # the second process dies in its first writes, the third continues
         states.left = second if second < 2 else -1
         with (
             suppress(Killed),
@@ -392,7 +390,7 @@ def test_a_bolt_that_is_added_after_a_kill_at_any_write_begins_empty_and_the_oth
 
 
 @pytest.mark.parametrize("write", range(10))
-def test_each_task_hears_the_pre_commit_of_a_checkpoint_that_counts_also_after_a_kill_at_any_write(write: int) -> None:
+def test_each_task_gets_pre_commit_of_every_recorded_checkpoint_even_after_a_kill_at_any_write(write: int) -> None:
     heard: list[Any] = []
 
     @bolt(output="n long")
@@ -424,7 +422,7 @@ def test_each_task_hears_the_pre_commit_of_a_checkpoint_that_counts_also_after_a
     assert len(heard) <= 2 * (2 - done), "twice at most, once where all was done"
 
 
-def test_a_start_that_cannot_end_a_commit_says_that_the_checkpoint_counts() -> None:
+def test_a_start_that_cannot_finish_a_commit_reports_the_recorded_checkpoint() -> None:
     @bolt(output="n long")
     class Refusing(StatefulBolt):
         def init_state(self, state: Any) -> None:
@@ -450,7 +448,7 @@ def test_a_start_that_cannot_end_a_commit_says_that_the_checkpoint_counts() -> N
         assert states.record("checkpoint")["state"] == "committing"
 
 
-def test_states_of_another_txid_than_the_record_are_refused() -> None:
+def test_states_with_another_txid_than_the_record_are_refused() -> None:
     states = MemoryStateProvider()
     with LocalCluster(topology(), clock=VirtualClock(), batches={"source": [[(1,)]]}, states=states) as cluster:
         cluster.run()
@@ -470,7 +468,7 @@ def test_states_of_another_txid_than_the_record_are_refused() -> None:
 
 @bolt(output="n long")
 class Buffering(StatefulBolt):
-    """Emits what it has collected in pre_prepare, as a batching writer does, and knows by its state what it has emitted."""
+    """Emits its buffer in pre_prepare, as a batching writer does, and keeps in its state what it has emitted."""
 
     refuses = ""
 
@@ -519,7 +517,7 @@ def buffered(provider: MemoryStateProvider, **batches: Any) -> LocalCluster:
     return LocalCluster(builder.build(), clock=VirtualClock(), states=provider, **batches)
 
 
-def test_what_a_hook_emits_is_in_the_states_behind_of_the_same_checkpoint() -> None:
+def test_tuples_that_a_hook_emits_are_in_the_downstream_states_of_the_same_checkpoint() -> None:
     provider = DyingStates()
     with buffered(provider, batches={"in": []}) as cluster:
         cluster.step()
@@ -537,7 +535,7 @@ def test_what_a_hook_emits_is_in_the_states_behind_of_the_same_checkpoint() -> N
 
 
 @pytest.mark.parametrize("who", ["first", "second"])
-def test_what_a_hook_has_emitted_before_a_prepare_was_refused_is_undone_with_the_rest(who: str) -> None:
+def test_tuples_that_a_hook_emitted_before_a_refused_prepare_are_rolled_back(who: str) -> None:
     Buffering.refuses = who
     provider = MemoryStateProvider()
     with buffered(provider, batches={"in": [[(1,), (2,)]]}) as cluster:

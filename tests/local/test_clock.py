@@ -1,7 +1,7 @@
 """The clocks, and windows over the clock of the machine.
 
 The scenes freeze the clock of the whole process with freezegun, which would have to look into every module of pyspark too. So they
-all run in ONE process of their own, which loads no pyspark (`python tests/local/test_clock.py` prints what came of each), and each
+all run in ONE process of their own, which loads no pyspark (`python tests/local/test_clock.py` prints their outcomes), and each
 is a test here.
 """
 
@@ -77,7 +77,7 @@ def in_zone(name: str) -> None:
 
 
 def frozen_hours(start: str, number: int, zone: str) -> Iterator[tuple[int, object]]:
-    """Yield the number of each quarter of an hour from `start` (UTC), the clock standing one minute after it."""
+    """Yield the number of each quarter of an hour from `start` (UTC); the clock stands one minute after it."""
     import freezegun
 
     in_zone(zone)
@@ -102,7 +102,7 @@ def the_system_clock_is_whole_milliseconds_since_1970_in_every_zone():
 
 
 @scene
-def windows_over_the_clock_end_where_the_frozen_clock_passes():
+def windows_over_the_clock_end_when_the_frozen_clock_passes_their_end():
     import freezegun
 
     with freezegun.freeze_time("2024-01-01 00:00:03") as frozen:
@@ -111,13 +111,13 @@ def windows_over_the_clock_end_where_the_frozen_clock_passes():
         frozen.move_to("2024-01-01 00:00:10")  # in the last millisecond of the window more tuples may come
         assert run.tick() == []
         assert run.feed([{"id": 3}]) == []
-        frozen.tick(timedelta(microseconds=1_500))  # freezegun counts in floats of seconds: not on the edge
+        frozen.tick(timedelta(microseconds=1_500))  # freezegun counts in floats of seconds, so not exactly at the end
         start = ms("2024-01-01 00:00:00")
         assert run.tick() == [("default", (start, start + 10_000, "1 2 3"))]
 
 
 @scene
-def tuples_that_come_after_an_end_wait_for_no_tick():
+def a_tuple_after_a_windows_end_fires_the_window_without_a_tick():
     import freezegun
 
     with freezegun.freeze_time("2024-01-01 00:00:03") as frozen:
@@ -128,7 +128,7 @@ def tuples_that_come_after_an_end_wait_for_no_tick():
 
 
 @scene
-def a_leap_day_is_a_day_like_every_other():
+def a_leap_day_has_a_daily_window_like_any_other_day():
     for zone in ZONES:
         run = LocalRun(counting(days(1)))
         seen = []
@@ -141,7 +141,7 @@ def a_leap_day_is_a_day_like_every_other():
 
 
 @scene
-def the_year_before_has_no_leap_day():
+def the_year_before_a_leap_year_has_no_29_february():
     run = LocalRun(counting(days(1)))
     for quarter, _ in frozen_hours("2023-02-28", 48, "Europe/Berlin"):
         run.feed([{"id": quarter}])
@@ -150,7 +150,7 @@ def the_year_before_has_no_leap_day():
 
 
 @scene
-def no_offset_moves_on_the_days_on_which_clocks_are_put_forward_or_back():
+def offsets_do_not_move_on_the_days_of_a_daylight_saving_change():
     changes = {
         "America/New_York": ("2024-03-10", "2024-11-03"),
         "Europe/Berlin": ("2024-03-31", "2024-10-27"),
@@ -169,7 +169,7 @@ def no_offset_moves_on_the_days_on_which_clocks_are_put_forward_or_back():
 
 
 @scene
-def a_day_with_an_offset_of_six_hours_has_24_hours_on_every_day():
+def a_daily_window_with_an_offset_of_six_hours_has_24_hours_on_every_day():
     run = LocalRun(counting(days(1), offset=hours(6)))
     for quarter, _ in frozen_hours("2024-03-30", 72, "Europe/Berlin"):
         run.feed([{"id": quarter}])
@@ -202,7 +202,7 @@ def a_clock_that_is_set_back_neither_loses_nor_reorders_tuples():
 
 
 @scene
-def a_clock_that_is_set_back_a_day_makes_no_window_fire_twice():
+def a_clock_that_is_set_back_a_day_fires_no_window_twice():
     import freezegun
 
     with freezegun.freeze_time("2024-03-01") as frozen:
@@ -217,7 +217,7 @@ def a_clock_that_is_set_back_a_day_makes_no_window_fire_twice():
 
 
 @scene
-def a_clock_that_jumps_years_ahead_steps_over_the_empty_ends():
+def a_clock_that_jumps_years_ahead_skips_the_empty_windows():
     import freezegun
 
     with freezegun.freeze_time("2024-03-01") as frozen:
@@ -234,14 +234,14 @@ def a_clock_that_jumps_years_ahead_steps_over_the_empty_ends():
 
 @pytest.fixture(scope="module")
 def played() -> dict[str, str | None]:
-    """What came of each scene: None, or a traceback; and whether pyspark was loaded."""
+    """The outcome of each scene: None, or a traceback; and whether pyspark was loaded."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_with_the_clock_frozen(name, played):
+def test_a_scene_with_the_frozen_clock_passes(name, played):
     assert played[name] is None, played[name]
 
 
@@ -249,7 +249,7 @@ def test_no_scene_loads_pyspark(played):
     assert played["pyspark loaded"] is False
 
 
-def test_a_scene_that_fails_is_noticed():
+def test_a_failing_scene_is_reported():
     def wrong() -> None:
         raise AssertionError("two and two is five")
 
@@ -267,7 +267,7 @@ def play(function: Callable[[], None]) -> str | None:
 # -- clocks that need no freezing --------------------------------------------------------------------------------------
 
 
-def test_a_virtual_clock_stands_still_until_it_is_moved():
+def test_a_virtual_clock_moves_only_by_advance_and_set():
     clock = VirtualClock(1_000)
     assert clock.now_ms() == clock.now_ms() == 1_000
     assert clock.advance(seconds(2)) == clock.now_ms() == 3_000
@@ -301,7 +301,7 @@ def test_a_count_slide_over_the_clock_fires_with_its_kth_tuple():
     assert run.feed([{"id": "d"}]) == [("default", (110_000, "d"))]
 
 
-def test_the_run_says_when_it_wants_to_be_woken():
+def test_a_run_over_the_clock_reports_its_next_deadline():
     clock = VirtualClock(4_000)
     run = LocalRun(counting(seconds(10)), clock=clock)
     assert run.next_deadline_ms() is None
@@ -313,7 +313,7 @@ def test_the_run_says_when_it_wants_to_be_woken():
     assert run.tick() == [("default", (0, 10_000, "1"))]
 
 
-def test_over_event_time_a_tick_comes_every_watermark_interval():
+def test_a_run_over_event_time_ticks_at_every_watermark_interval():
     @tumbling(seconds(1), timestamp="ts", watermark_interval=seconds(5), output="n long")
     def size(window):
         return len(window)
@@ -330,7 +330,7 @@ def test_over_event_time_a_tick_comes_every_watermark_interval():
     assert run.tick() == [("default", (1,))]
 
 
-def test_a_silent_stream_stops_holding_back_the_watermark_when_the_clock_says_so():
+def test_a_stream_without_tuples_holds_back_the_watermark_until_its_idle_timeout():
     @tumbling(seconds(1), timestamp="ts", idle_timeout=seconds(30), output="n long")
     def size(window):
         return len(window)
@@ -346,7 +346,7 @@ def test_a_silent_stream_stops_holding_back_the_watermark_when_the_clock_says_so
     assert run.turn() == [("default", (1,))]
 
 
-def test_a_tuple_too_far_ahead_of_the_clock_goes_to_the_side_and_moves_nothing():
+def test_a_tuple_too_far_ahead_of_the_clock_is_late_and_does_not_advance_the_watermark():
     @tumbling(seconds(1), timestamp="ts", max_future=hours(1), output="n long")
     def size(window):
         return len(window)
@@ -357,7 +357,7 @@ def test_a_tuple_too_far_ahead_of_the_clock_goes_to_the_side_and_moves_nothing()
     assert run.result.late == [((1_000_000 + HOUR_MS + 1,), LateReason.FUTURE)]
 
 
-def test_storms_timer_rings_once_every_slide_and_shows_what_came_since():
+def test_storms_timer_fires_once_per_slide_with_the_tuples_that_arrived_since():
     @tumbling(seconds(10), semantics="storm", output="end long, ids string")
     def ids(window):
         return (window.end_timestamp, "".join(row["id"] for row in window))
@@ -378,7 +378,7 @@ def test_storms_timer_rings_once_every_slide_and_shows_what_came_since():
         run.drain()
 
 
-def test_a_gap_between_windows_over_the_clock_is_skipped_and_counted():
+def test_tuples_in_a_gap_between_windows_over_the_clock_are_skipped_and_counted():
     with pytest.warns(SkippedTuplesWarning):
         bolt = counting(seconds(2), seconds(10))
     clock = VirtualClock(1_000)
@@ -391,14 +391,14 @@ def test_a_gap_between_windows_over_the_clock_is_skipped_and_counted():
     assert run.result.counts["skipped"] == 1
 
 
-# -- the system's clock is set while a run is under way ------------------------------------------------------------------
+# -- the system's clock is set during a run ------------------------------------------------------------------------------
 
 SET = {"back": -HOUR_MS, "forward": HOUR_MS}
 
 
 @pytest.fixture
 def setting(monkeypatch):
-    """Sets the system's clock by some milliseconds; whoever sleeps for long fails instead."""
+    """Sets the system's clock by some milliseconds; a long sleep fails instead."""
     real_ns, real_sleep, moved = time.time_ns, time.sleep, [0]
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + moved[0] * 1_000_000)
     monkeypatch.setattr(time, "time", lambda: real_ns() / 1e9 + moved[0] / 1e3)
@@ -416,7 +416,7 @@ def setting(monkeypatch):
 
 
 @pytest.mark.parametrize("way", SET)
-def test_the_system_clock_goes_on_at_its_speed_when_it_is_set(way, setting):
+def test_the_system_clock_keeps_its_speed_when_the_time_is_set(way, setting):
     clock = SystemClock()
     before = clock.now_ms()
     setting(SET[way])
@@ -426,12 +426,12 @@ def test_the_system_clock_goes_on_at_its_speed_when_it_is_set(way, setting):
 
 
 @pytest.mark.parametrize("way", SET)
-def test_retries_timeouts_ticks_and_windows_of_a_cluster_go_on_when_the_clock_is_set(way, setting):
+def test_retries_timeouts_ticks_and_windows_of_a_cluster_are_on_time_when_the_clock_is_set(way, setting):
     seen = []
 
     @marked(output="n long")
     class Flaky(Bolt):
-        """Fails the first tuple, loses the second, and tells of ticks."""
+        """Fails the first tuple, loses the second, and records ticks."""
 
         def execute(self, tuple):
             if is_tick(tuple):
@@ -467,7 +467,7 @@ def test_retries_timeouts_ticks_and_windows_of_a_cluster_go_on_when_the_clock_is
 
 
 @pytest.mark.parametrize("way", SET)
-def test_a_batch_of_trident_is_tried_again_in_time_when_the_clock_is_set(way, setting):
+def test_a_trident_batch_is_retried_on_time_when_the_clock_is_set(way, setting):
     calls = []
 
     def flaky(row):

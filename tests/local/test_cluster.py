@@ -1,4 +1,4 @@
-"""LocalCluster: a topology in one process. What is acked, failed, retried, timed out, anchored, ticked, drained, and when."""
+"""LocalCluster: a topology in one process: acks, fails, retries, timeouts, anchors, ticks and drains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ran(*bolts, source=three, clock=None, batches=None, seed=None, **settings):
 
 
 class Recording(Spout):
-    """A spout of some messages that keeps what it hears; a failed message comes again at the next `next_tuple`."""
+    """A spout of some messages that records its acks and fails; a failed message is emitted again at the next `next_tuple`."""
 
     values = ("a", "b", "c")
 
@@ -81,7 +81,7 @@ class Recording(Spout):
 
 
 def recording(**attributes):
-    """A spout class of its own whose instances are kept in `made`."""
+    """A spout class whose instances are kept in `made`."""
 
     @spout(output="v string")
     class Kept(Recording):
@@ -97,7 +97,7 @@ def recording(**attributes):
 
 
 class FailsAtFirst(BasicBolt):
-    """Fails each value so often before it lets it through."""
+    """Fails each value a number of times before it lets it through."""
 
     times = 1
 
@@ -125,13 +125,13 @@ class Always(FailsAtFirst):
 # -- tuples flow ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_function_yields_flows_through_the_bolts_and_each_message_is_acked():
+def test_values_that_a_function_yields_pass_the_bolts_and_each_message_is_acked():
     result = ran(twice, twice)
     assert (result["bolt1"], result.acked, result.failures) == ([(4,), (8,), (12,)], 3, 0)
 
 
 @pytest.mark.parametrize("ackers", [0, 1, 3])
-def test_with_any_number_of_ackers_a_spout_hears_of_each_message_once(ackers):
+def test_with_any_number_of_ackers_a_spout_gets_one_ack_per_message(ackers):
     kept = recording()
     assert ran(twice_text, source=kept, acker_executors=ackers).acked == 3
     assert sorted(kept.made[0].heard) == [("ack", "a"), ("ack", "b"), ("ack", "c")]
@@ -142,13 +142,13 @@ def twice_text(tuple):
     return tuple["v"] * 2
 
 
-def test_without_an_acker_a_message_is_acked_when_it_is_emitted_whatever_becomes_of_it():
+def test_without_an_acker_a_message_is_acked_when_it_is_emitted():
     kept = recording()
     result = ran(Always, source=kept, acker_executors=0)
     assert (result.acked, result.failures, len(kept.made[0].heard)) == (3, 0, 3)
 
 
-def test_all_tasks_of_an_all_grouping_get_a_tuple_and_it_is_acked_when_all_have_acked():
+def test_an_all_grouping_sends_a_tuple_to_every_task_and_acks_it_after_all_of_them():
     seen = []
 
     @bolt()
@@ -167,7 +167,7 @@ def test_all_tasks_of_an_all_grouping_get_a_tuple_and_it_is_acked_when_all_have_
     assert result.acked == 3
 
 
-def test_a_direct_stream_goes_where_its_emitter_says():
+def test_emit_direct_sends_a_tuple_to_the_named_task():
     seen = []
 
     @bolt(output={"default": "n long", "to": "n long"}, direct="to")
@@ -190,7 +190,7 @@ def test_a_direct_stream_goes_where_its_emitter_says():
     assert sorted(seen) == [(2, 2), (3, 1), (3, 3)]
 
 
-def test_a_bolt_of_its_own_acks_may_anchor_to_several_tuples_and_hold_them():
+def test_a_bolt_with_manual_acks_may_hold_tuples_and_anchor_to_several():
     @bolt(output="total long")
     class Pairs(Bolt):
         def prepare(self, context, collector):
@@ -215,12 +215,12 @@ def test_a_bolt_of_its_own_acks_may_anchor_to_several_tuples_and_hold_them():
         yield from (1, 2, 3, 4)
 
     result = ran(Pairs, FailsFirst, source=four)
-    # The first pair fails, so do both messages; each of the four fails once, comes again in pairs, and is acked.
+    # The first pair fails, so both messages fail; each of the four fails once, is replayed in pairs, and is acked.
     assert (result.acked, result.failures) == (4, 4)
     assert result["bolt1"] == [(3,), (7,)]
 
 
-def test_acking_twice_is_an_error_that_names_the_bolt():
+def test_acking_a_tuple_twice_is_an_error_that_names_the_bolt():
     @bolt()
     class Twice(Bolt):
         def execute(self, tuple):
@@ -234,7 +234,7 @@ def test_acking_twice_is_an_error_that_names_the_bolt():
 # -- failing -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_message_comes_again_after_the_back_off():
+def test_a_failed_message_is_emitted_again_after_the_retry_delay():
     clock = VirtualClock()
     kept = recording()
     result = ran(Once, source=kept, clock=clock, retry_delay=seconds(7))
@@ -244,7 +244,7 @@ def test_a_failed_message_comes_again_after_the_back_off():
     assert (result.acked, result.failures, clock.now_ms()) == (3, 3, 7000)
 
 
-def test_the_driver_emits_failed_rows_of_a_function_again_by_itself():
+def test_failed_rows_of_a_function_spout_are_emitted_again_by_the_driver():
     @bolt(output="n long")
     class Odd(FailsAtFirst):
         pass
@@ -253,24 +253,24 @@ def test_the_driver_emits_failed_rows_of_a_function_again_by_itself():
     assert (result["bolt0"], result.acked, result.failures) == ([(1,), (2,), (3,)], 3, 3)
 
 
-def test_a_message_that_fails_too_often_is_a_dead_letter_that_names_where_it_was_last_seen():
+def test_a_message_that_fails_too_often_is_a_dead_letter_that_names_the_last_component():
     kept = recording(values=("a",))
     result = ran(twice_text, Always, source=kept, max_attempts=3)
     (letter,) = result.dead_letters
     assert (letter.message_id, letter.values, letter.attempts) == ("a", ("a",), 3)
     assert (letter.component, letter.error, letter.tuples[0].source_component) == ("bolt1", "failed", "source")
     assert (result.acked, result.failures) == (0, 3)
-    # What failed is never acked: a spout that deletes on ack keeps it.
+    # A failed message is never acked: a spout that deletes on ack keeps it.
     assert kept.made[0].heard == [("fail", "a"), ("fail", "a")]
 
 
-def test_a_spout_with_give_up_is_told_of_a_dead_letter_by_that():
+def test_a_spout_with_give_up_gets_its_dead_letters_there():
     kept = recording(values=("a",), give_up=lambda self, message_id: self.heard.append(("given up", message_id)))
     ran(Always, source=kept, max_attempts=1)
     assert kept.made[0].heard == [("given up", "a")]
 
 
-def test_a_tree_that_nobody_acks_times_out_exactly_then():
+def test_a_tree_without_an_ack_times_out_after_exactly_message_timeout():
     clock = VirtualClock()
 
     @bolt()
@@ -286,7 +286,7 @@ def test_a_tree_that_nobody_acks_times_out_exactly_then():
     assert clock.now_ms() == 5000 + 1000 + 5000
 
 
-def test_reset_timeout_begins_the_timeout_anew():
+def test_reset_timeout_restarts_the_timeout():
     clock = VirtualClock()
 
     @bolt()
@@ -312,7 +312,7 @@ def test_reset_timeout_begins_the_timeout_anew():
     )
 
 
-def test_a_reported_failure_is_kept_and_fails_the_tuple():
+def test_a_reported_failure_is_in_the_result_and_fails_the_tuple():
     @bolt()
     def reporting(tuple):
         raise ReportedFailedException("bad day")
@@ -322,7 +322,7 @@ def test_a_reported_failure_is_kept_and_fails_the_tuple():
     assert len(result.dead_letters) == 3
 
 
-def test_any_other_error_ends_the_cluster_names_the_bolt_and_cleans_up():
+def test_any_other_error_ends_the_cluster_names_the_bolt_and_calls_cleanup():
     life = []
 
     @bolt()
@@ -341,7 +341,7 @@ def test_any_other_error_ends_the_cluster_names_the_bolt_and_cleans_up():
             cluster.step()
 
 
-def test_an_error_of_a_spout_names_it():
+def test_an_error_of_a_spout_names_the_spout():
     @spout(output="n long")
     def breaking():
         yield 1
@@ -356,7 +356,7 @@ def test_an_error_of_a_spout_names_it():
 # -- spouts --------------------------------------------------------------------------------------------------------------
 
 
-def test_values_come_back_with_ack_and_fail_where_the_spout_takes_them():
+def test_ack_and_fail_get_the_values_where_the_spout_takes_them():
     heard = []
 
     def ack(self, message_id, values):
@@ -376,12 +376,12 @@ def test_values_come_back_with_ack_and_fail_where_the_spout_takes_them():
     assert heard == [("fail", "a", ("a",)), ("ack", "a", ("a",))]
 
 
-def test_max_spout_pending_limits_what_is_in_flight():
+def test_max_spout_pending_limits_the_tuples_in_flight():
     most = []
 
     @bolt()
     class Holding(Bolt):
-        """Acks what it holds at each tick."""
+        """Acks its held tuples at each tick."""
 
         def prepare(self, context, collector):
             super().prepare(context, collector)
@@ -404,7 +404,7 @@ def test_max_spout_pending_limits_what_is_in_flight():
     assert (result.acked, max(most)) == (20, 4)
 
 
-def test_a_spout_is_opened_paused_resumed_and_closed():
+def test_a_spout_is_opened_deactivated_activated_and_closed():
     kept = recording()
     with LocalCluster(topology_of(twice_text, source=kept), clock=VirtualClock()) as cluster:
         cluster.deactivate()
@@ -416,7 +416,7 @@ def test_a_spout_is_opened_paused_resumed_and_closed():
     assert kept.made[0].life == ["open", "deactivate", "activate", "close"]
 
 
-def test_run_for_gives_a_spout_that_waits_its_time():
+def test_run_for_calls_a_waiting_spout_until_the_time_is_over():
     clock = VirtualClock()
 
     @spout(output="at long")
@@ -431,7 +431,7 @@ def test_run_for_gives_a_spout_that_waits_its_time():
     assert (beats, clock.now_ms()) == ([0, 250, 500, 750], 1000)
 
 
-def test_ticks_may_come_more_often_than_each_second():
+def test_ticks_may_come_more_often_than_once_a_second():
     ticks = []
 
     @bolt()
@@ -452,7 +452,7 @@ def pair_sum(window):
     return sum(row["n"] for row in window)
 
 
-def test_tuples_of_a_window_are_acked_when_they_expire_and_the_rest_when_it_is_drained():
+def test_tuples_of_a_window_are_acked_when_they_expire_and_the_rest_at_the_drain():
     topology = topology_of(pair_sum)
     with LocalCluster(topology, clock=VirtualClock()) as cluster:
         cluster.run_for(seconds(1))
@@ -461,7 +461,7 @@ def test_tuples_of_a_window_are_acked_when_they_expire_and_the_rest_when_it_is_d
         assert (cluster.result["bolt0"], cluster.result.acked, cluster.pending) == ([(3,), (3,)], 3, 0)
 
 
-def test_a_sliding_window_holds_its_tuples_back_until_no_window_can_hold_them():
+def test_tuples_of_a_sliding_window_are_acked_only_when_no_window_can_hold_them():
     @sliding(count(3), count(1), output="n long")
     def sizes(window):
         return len(window)
@@ -471,13 +471,13 @@ def test_a_sliding_window_holds_its_tuples_back_until_no_window_can_hold_them():
         assert (cluster.result["bolt0"], cluster.result.acked) == ([(1,), (2,), (3,)], 1)
 
 
-def test_what_a_window_emits_is_anchored_to_all_its_tuples():
+def test_a_windows_output_is_anchored_to_all_its_tuples():
     @bolt(output="total long")
     class OnceLong(FailsAtFirst):
         pass
 
     result = ran(pair_sum, OnceLong, batches=None)
-    # The window [1, 2] fails behind the window: both messages fail, and come again as a window of their own.
+    # The output of window [1, 2] fails downstream: both messages fail, and are replayed into a window of their own.
     assert result.failures >= 3
     assert result.acked == 3
     assert (3,) in result["bolt1"]
@@ -504,7 +504,7 @@ def test_late_tuples_are_emitted_anchored_and_acked():
     builder.set_bolt("sizes", sizes).shuffle_grouping("source")
     builder.set_bolt("late", LateOnce).shuffle_grouping("sizes", "late")
     result = run_topology(builder.build(), {"source": [[(1_000,), (25_000,)], [(2_000,)]]}, clock=VirtualClock())
-    # Its tree failed behind the late stream, so its message came again, and was late again.
+    # Its tree failed in the bolt of the late stream, so its message was replayed, and was late again.
     assert (result["late"], result.failures, result.acked) == ([(2_000, "late")], 1, 3)
     assert result["sizes"] == [(1,), (1,)]
     assert result.late == {("sizes", "late"): 2}
@@ -536,7 +536,7 @@ def test_an_error_in_a_window_follows_on_error(on_error, acked, dead, windows, e
         assert (component, task, attempts, tuples) == ("bolt0", 0, 1, '[{"n": 1}, {"n": 2}]')
 
 
-def test_the_default_raises_and_names_bolt_and_window_but_a_failed_exception_fails_the_tuples():
+def test_by_default_an_error_raises_with_bolt_and_window_but_a_failed_exception_fails_the_tuples():
     @tumbling(count(3), output="n long")
     def breaking(window):
         raise ValueError("no")
@@ -551,7 +551,7 @@ def test_the_default_raises_and_names_bolt_and_window_but_a_failed_exception_fai
     assert (len(result.dead_letters), result.failures, result.acked) == (3, 6, 0)
 
 
-def test_a_tuple_that_failed_in_one_window_stays_in_the_next_and_is_not_acked_later():
+def test_a_tuple_that_failed_in_one_window_stays_in_the_next_and_is_never_acked():
     seen = []
 
     @sliding(count(2), count(1), on_error="fail", output="n long")
@@ -567,7 +567,7 @@ def test_a_tuple_that_failed_in_one_window_stays_in_the_next_and_is_not_acked_la
     assert ([letter.values for letter in result.dead_letters], result.acked) == ([(1,), (2,)], 1)
 
 
-def test_windows_by_the_clock_fire_when_they_are_due():
+def test_windows_over_the_clock_fire_when_they_are_due():
     clock = VirtualClock(100)
 
     @tumbling(seconds(1), output="n long")
@@ -581,7 +581,7 @@ def test_windows_by_the_clock_fire_when_they_are_due():
         assert (cluster.result["bolt0"], cluster.result.acked) == ([(3,)], 3)
 
 
-def test_windows_over_event_time_make_a_turn_at_every_watermark_interval():
+def test_windows_over_event_time_advance_the_watermark_at_every_watermark_interval():
     @spout(output="at long")
     def events():
         yield from (1_000, 2_000, 12_000)
@@ -597,7 +597,7 @@ def test_windows_over_event_time_make_a_turn_at_every_watermark_interval():
         assert (cluster.result["bolt0"], cluster.result.acked) == ([(2,)], 2)
 
 
-def test_two_windows_in_a_row_in_batches_and_the_drain_reaches_the_second_through_the_first():
+def test_a_drain_reaches_a_second_windowed_bolt_through_the_first():
     @tumbling(seconds(10), timestamp="at", output="end long, n long")
     def first(window):
         return window.end_timestamp, len(window)
@@ -635,7 +635,7 @@ def test_a_join_of_two_streams_waits_for_both_watermarks():
         assert cluster.result["join"] == [(1, 1)]
 
 
-def test_an_aggregate_acks_its_tuples_on_expiry_too():
+def test_a_window_with_an_aggregate_acks_its_tuples_on_expiry_too():
     from windowing.windows import aggregate as agg
 
     @tumbling(seconds(10), timestamp="at", aggregate=agg.count(), output="n long")
@@ -653,7 +653,7 @@ def test_an_aggregate_acks_its_tuples_on_expiry_too():
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_the_same_seed_gives_the_same_run_and_every_seed_acks_everything(seed):
+def test_the_same_seed_gives_the_same_run_and_every_seed_acks_every_message(seed):
     @spout(output="n long")
     def many():
         yield from range(50)
@@ -670,7 +670,7 @@ def test_the_same_seed_gives_the_same_run_and_every_seed_acks_everything(seed):
     assert (first.acked, first.failures, sum(n for (n,) in first["pairs"])) == (50, 0, 2450)
 
 
-def test_mistakes_in_what_a_cluster_is_given_are_sentences():
+def test_wrong_arguments_of_a_cluster_are_refused_with_the_fix():
     topology = topology_of(twice, source=InputSpout("n long"))
     with pytest.raises(ConfigError, match=r"'sources', which is no InputSpout .* did you mean 'source'"):
         LocalCluster(topology, batches={"sources": []})
@@ -715,12 +715,12 @@ WORDS_AND_NUMBERS = InputSpout("word string, n long")
         ({"source": [[("a", "b")]]}, "give such a value, or change the declaration"),
     ],
 )
-def test_a_batch_that_is_no_list_of_fitting_rows_is_refused_and_named(batches, sentence):
+def test_a_batch_that_is_no_list_of_rows_or_does_not_fit_is_refused(batches, sentence):
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         run_topology(topology_of(twice, source=WORDS_AND_NUMBERS), batches, clock=VirtualClock())
 
 
-def test_of_a_batch_with_a_wrong_row_nothing_arrives():
+def test_no_row_of_a_batch_with_a_wrong_row_is_emitted():
     with LocalCluster(topology_of(twice, source=InputSpout("n long")), batches={}, clock=VirtualClock()) as cluster:
         cluster.run_batch({"source": [1]})
         with pytest.raises(
@@ -733,7 +733,7 @@ def test_of_a_batch_with_a_wrong_row_nothing_arrives():
         assert cluster.result["bolt0"] == [(2,), (6,)]
 
 
-def test_an_error_names_the_task_where_a_component_has_several():
+def test_an_error_names_the_task_of_a_component_with_several():
     @bolt()
     def breaking(tuple):
         raise ValueError("no")

@@ -1,7 +1,7 @@
-"""What LocalCluster does by batches is what it would do a tuple at a time: beside each loop over a batch stands the slow model.
+"""LocalCluster handles batches as it would handle single tuples: each loop over a batch is compared with a slow model.
 
-The model is a cluster in which every tuple is handled, sent, tracked and acked by itself (`one_by_one`); random topologies run in
-both, and everything that can be observed is the same: rows in their order, what each spout hears and when, failures, dead letters.
+The model is a cluster that handles, sends, tracks and acks every tuple by itself (`one_by_one`); random topologies run in both,
+and everything observable is equal: rows in their order, acks and fails of each spout with their time, failures, dead letters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HERE = str(Path(windowing.__file__).parent)
 
 @contextmanager
 def one_by_one() -> Iterator[None]:
-    """Let every cluster made meanwhile handle tuples one at a time."""
+    """Make every cluster created in this context handle tuples one at a time."""
     with pytest.MonkeyPatch.context() as patch:
         made, sent = StreamRoutes.__init__, SpoutTask._send
 
@@ -79,7 +79,7 @@ def one_by_one() -> Iterator[None]:
 
 
 def source_of(rows: int, at_a_time: int, tracked: int, heard: list[Any], clock: VirtualClock) -> Any:
-    """A spout that emits so many rows in each call, tracks all but each `tracked`-th one, and keeps what it hears, and when."""
+    """A spout that emits `at_a_time` rows per call, tracks all but each `tracked`-th one, and records acks and fails with times."""
 
     @spout(output="k long, n long")
     class Source(Spout):
@@ -106,7 +106,7 @@ def source_of(rows: int, at_a_time: int, tracked: int, heard: list[Any], clock: 
 
 
 def work_of(kind: str, every: int) -> Any:
-    """A bolt; `every`: which numbers it treats otherwise."""
+    """A bolt; `every`: the numbers that it treats differently."""
     if kind == "one":
         return bolt(output="k long, n long")(lambda tuple: (tuple["k"], tuple["n"] + 1))
     if kind == "some":
@@ -198,10 +198,13 @@ def group(declarer: Any, kind: str, before: str) -> Any:
 def observed(
     layers: Any, source: Any, spouts: int, config: dict[str, Any], seed: int | None = None, all_shown: bool = True
 ) -> Any:
-    """Run a chain of bolts, and return everything that can be seen of it. all_shown: whether what a bolt reads is an output too."""
+    """Run a chain of bolts, and return everything observable. all_shown: whether the input of a bolt is an output too."""
     clock, heard = VirtualClock(1_000), []
     if any(kind == "window" for kind, *_ in layers) and config["max_spout_pending"] in (1, 2, 7):
-        config = {**config, "max_spout_pending": 20}  # with less a window might never be full, and the builder says so
+        config = {
+            **config,
+            "max_spout_pending": 20,
+        }  # with less a window might never be full, and the builder refuses it
     builder = TopologyBuilder("random").configure(**config)
     builder.set_spout("source", source_of(*source, heard, clock), spouts)
     before = "source"
@@ -241,7 +244,7 @@ CONFIGS = st.fixed_dictionaries(
 
 @settings(max_examples=25, deadline=None)
 @given(layers=LAYERS, source=SOURCES, spouts=st.integers(1, 2), config=CONFIGS, all_shown=st.booleans())
-def test_a_batch_does_what_its_tuples_do_one_by_one(layers, source, spouts, config, all_shown):
+def test_a_batch_equals_its_tuples_handled_one_by_one(layers, source, spouts, config, all_shown):
     found = observed(layers, source, spouts, config, all_shown=all_shown)
     with one_by_one():
         assert found == observed(layers, source, spouts, config, all_shown=all_shown)
@@ -249,18 +252,18 @@ def test_a_batch_does_what_its_tuples_do_one_by_one(layers, source, spouts, conf
 
 @settings(max_examples=10, deadline=None)
 @given(layers=LAYERS, source=SOURCES, config=CONFIGS, seed=st.integers(0, 1000))
-def test_in_an_order_drawn_by_chance_a_run_is_the_same_each_time_and_no_tree_hears_twice(layers, source, config, seed):
+def test_with_a_seed_each_run_is_the_same_and_no_tree_ends_twice(layers, source, config, seed):
     assert observed(layers, source, 1, config, seed) == observed(layers, source, 1, config, seed)
 
 
-def test_a_spout_emits_as_many_as_may_be_pending_and_each_of_them_is_tracked():
+def test_a_spout_emits_until_max_spout_pending_trees_are_in_flight():
     clock, heard = VirtualClock(), []
     builder = TopologyBuilder("limited").configure(max_spout_pending=7, message_timeout=TIMEOUT)
     builder.set_spout("source", source_of(100, 1, 1000, heard, clock))
     builder.set_bolt("work", work_of("one", 1)).shuffle_grouping("source")
     with LocalCluster(builder.build(), clock=clock) as cluster:
         cluster.step()
-        # the row that nobody tracks takes no room
+        # an untracked row does not count as pending
         assert [n for what, n, _ in heard if what == "sent"] == list(range(8))
         assert cluster.pending == 7
         result = cluster.run()
@@ -268,7 +271,7 @@ def test_a_spout_emits_as_many_as_may_be_pending_and_each_of_them_is_tracked():
 
 
 @pytest.mark.parametrize("ackers", [1, 3])
-def test_a_batch_times_out_at_the_millisecond_that_each_of_its_tuples_would(ackers):
+def test_a_batch_times_out_at_the_same_millisecond_as_its_single_tuples(ackers):
     clock, heard = VirtualClock(1_000), []
     builder = TopologyBuilder("silent").configure(
         acker_executors=ackers, message_timeout=TIMEOUT, max_attempts=1, tick_tuple_freq=seconds(1000)
@@ -288,7 +291,7 @@ def test_a_batch_times_out_at_the_millisecond_that_each_of_its_tuples_would(acke
     assert [when for what, _, when in heard if what == "gave up"] == [1_000 + TIMEOUT.ms] * 49
 
 
-def test_each_tuple_of_a_chain_is_acked_once_and_no_ledger_keeps_anything():
+def test_each_tuple_of_a_chain_is_acked_once_and_the_acker_ends_empty():
     clock, heard = VirtualClock(), []
     builder = TopologyBuilder("chain").configure(message_timeout=TIMEOUT, max_attempts=1)
     builder.set_spout("source", source_of(250, 1, 1000, heard, clock))
@@ -301,8 +304,8 @@ def test_each_tuple_of_a_chain_is_acked_once_and_no_ledger_keeps_anything():
 
 
 @pytest.mark.parametrize(("ackers", "most"), [(0, 16.5), (1, 19.5)])
-def test_a_tuple_through_a_bolt_takes_few_calls_of_python(ackers, most):
-    """A tuple more: the calls of functions of the library, whatever the machine has to do besides."""
+def test_a_tuple_through_a_bolt_takes_few_python_calls(ackers, most):
+    """The measure is the calls of the library's functions per additional tuple, which does not depend on the machine."""
 
     def calls(rows: int) -> int:
         builder = TopologyBuilder("counted").configure(acker_executors=ackers, message_timeout=TIMEOUT)

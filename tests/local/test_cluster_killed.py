@@ -1,4 +1,4 @@
-"""A topology with states, recovered windows and windows on disk is killed with -9: started again, nothing tells that it was."""
+"""A topology with states, recovered windows and windows on disk is killed with SIGKILL and restarted without a trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windowing.local.cluster import run_topology
 from windowing.stores.states import MemoryStateProvider
 
 
-def test_the_job_is_worth_killing() -> None:
+def test_the_job_covers_all_keys_and_enough_windows() -> None:
     found = undisturbed()
     counted = {key: (last, many) for (_, key), (last, many, _) in found["count"].items()}
     assert counted == {
@@ -22,14 +22,14 @@ def test_the_job_is_worth_killing() -> None:
     assert min(names.count("recent"), names.count("disk")) > 12
 
 
-def test_whatever_the_chance_of_steps_the_states_are_the_same() -> None:
+def test_the_states_do_not_depend_on_the_order_of_steps() -> None:
     states, acked = MemoryStateProvider(), list[str]()
     run_topology(topology(queues((), acked.append)), clock=VirtualClock(), states=states, seed=5)
     assert sorted(acked) == everything()
     assert dump(states) == undisturbed()
 
 
-def test_killed_between_prepare_and_commit_and_then_anywhere_it_gives_the_same() -> None:
+def test_after_kills_between_prepare_and_commit_and_at_random_the_states_are_the_same() -> None:
     with a_folder() as folder:
         assert not live(folder, "prepared:2")
         live(folder, seconds=random.Random().uniform(0.02, 0.6))

@@ -1,4 +1,4 @@
-"""LocalCluster at its edges: limits of what is in flight, virtual time, the end of the input, what a spout may say."""
+"""Limits of LocalCluster: tuples in flight, virtual time, the end of the input, errors in spouts."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def chain(source, *bolts, **settings):
     return builder
 
 
-def test_a_batch_comes_whole_whatever_may_be_in_flight():
+def test_a_batch_is_emitted_whole_even_above_max_spout_pending():
     topology = chain(InputSpout("word string, at long"), size, max_spout_pending=2).build()
     result = run_topology(topology, {"source": [ROWS[:4], ROWS[4:]]}, clock=VirtualClock())
     assert result["bolt0"] == [(1,)] * 8
     assert (result.acked, result.failures) == (8, 0)
 
 
-def test_a_count_window_fits_into_the_max_spout_pending_in_every_task_that_shares_its_tuples():
+def test_a_count_window_must_fit_into_max_spout_pending_in_every_task():
     def built(grouping, tasks):
         builder = TopologyBuilder("edges").configure(max_spout_pending=20)
         builder.set_spout("source", Endless)
@@ -83,7 +83,7 @@ def test_a_count_window_fits_into_the_max_spout_pending_in_every_task_that_share
         built("shuffle_grouping", 4)
 
 
-def test_virtual_time_goes_on_under_a_spout_that_always_emits():
+def test_virtual_time_advances_although_a_spout_always_emits():
     clock = VirtualClock()
     with LocalCluster(chain(Endless, same).build(), clock=clock) as cluster:
         result = cluster.run_for(seconds(0.05))
@@ -91,7 +91,7 @@ def test_virtual_time_goes_on_under_a_spout_that_always_emits():
     assert result.acked >= 49
 
 
-def test_an_hour_of_retries_of_a_spout_of_its_own_costs_few_rounds():
+def test_an_hour_of_retries_of_a_spout_with_its_own_retry_costs_few_rounds():
     asked = []
 
     @spout(output="n long")
@@ -113,7 +113,7 @@ def test_an_hour_of_retries_of_a_spout_of_its_own_costs_few_rounds():
     assert len(asked) < 10_000
 
 
-def test_counts_of_a_windowed_bolt_are_those_of_all_its_tasks():
+def test_counts_of_a_windowed_bolt_are_summed_over_its_tasks():
     builder = TopologyBuilder("edges")
     builder.set_spout("source", InputSpout("word string, at long"))
     builder.set_bolt("size", size, 3).fields_grouping("source", "at")
@@ -121,7 +121,7 @@ def test_counts_of_a_windowed_bolt_are_those_of_all_its_tasks():
     assert (result.counts["size"]["in"], result.counts["size"]["shown"], result.counts["size"]["pending"]) == (8, 8, 0)
 
 
-def test_a_bolt_with_ticks_gets_one_more_at_the_end_of_the_input():
+def test_a_bolt_with_ticks_gets_a_last_tick_at_the_end_of_the_input():
     @bolt(output="n long")
     class Gathers(BasicBolt):
         def prepare(self, context):
@@ -144,8 +144,8 @@ def test_a_bolt_with_ticks_gets_one_more_at_the_end_of_the_input():
     assert run_topology(builder.build(), clock=VirtualClock())["same"] == [(6,)]
 
 
-def test_a_bolt_that_acks_by_itself_gets_that_tick_too_and_what_it_then_emits_reaches_bolts_before_theirs():
-    """As RollingTopWords of storm-starter: each counts for the next one until a tick, and holds no tuple meanwhile."""
+def test_a_bolt_with_manual_acks_gets_its_last_tick_after_the_output_of_upstream_last_ticks():
+    """As RollingTopWords of storm-starter: each bolt counts until a tick, emits the sum, and holds no tuple meanwhile."""
 
     @bolt(output="n long")
     class Adds(Bolt):
@@ -176,7 +176,7 @@ def test_a_bolt_that_acks_by_itself_gets_that_tick_too_and_what_it_then_emits_re
         assert run_topology(builder.build(), clock=VirtualClock())[order[1]] == [(6,)]
 
 
-def test_anchoring_to_a_settled_tuple_is_an_error_even_if_nobody_reads_the_stream():
+def test_anchoring_to_an_acked_tuple_is_an_error_even_without_a_subscriber():
     @bolt(output="n long")
     class Late(Bolt):
         def execute(self, tuple):
@@ -187,7 +187,7 @@ def test_anchoring_to_a_settled_tuple_is_an_error_even_if_nobody_reads_the_strea
         run_topology(chain(InputSpout("n long"), Late).build(), {"source": [[(1,)]]}, clock=VirtualClock())
 
 
-def test_a_message_id_that_has_no_hash_is_a_sentence():
+def test_an_unhashable_message_id_is_refused():
     @spout(output="n long")
     class Listed(Spout):
         def next_tuple(self):
@@ -197,7 +197,7 @@ def test_a_message_id_that_has_no_hash_is_a_sentence():
         run_topology(chain(Listed, same).build(), clock=VirtualClock())
 
 
-def test_a_spout_gets_the_values_of_what_is_given_up_where_it_takes_them():
+def test_give_up_gets_the_values_where_the_spout_takes_them():
     given_up = []
 
     @spout(output="n long")
@@ -244,7 +244,7 @@ def slow(wait, rows=5):
     return Slow
 
 
-def test_a_spout_that_sleeps_is_not_called_again_before_its_time_of_a_virtual_clock():
+def test_a_sleeping_spout_is_not_called_before_its_time_on_a_virtual_clock():
     clock = VirtualClock(1_000)
     with LocalCluster(built(slow(lambda collector: collector.sleep(millis(100))), same), clock=clock) as cluster:
         assert cluster.run_for(millis(250))["bolt0"] == [(1,), (2,), (3,)]  # at 1000, 1100, 1200
@@ -253,7 +253,7 @@ def test_a_spout_that_sleeps_is_not_called_again_before_its_time_of_a_virtual_cl
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_a_run_waits_for_a_spout_that_sleeps_after_a_tuple_and_ends_with_one_that_has_none(seed):
+def test_a_run_waits_for_a_sleeping_spout_after_a_tuple_and_ends_when_it_emits_none(seed):
     clock = VirtualClock(0)
     topology = built(slow(lambda collector: collector.sleep(seconds(10))), same)
     with LocalCluster(topology, clock=clock, seed=seed) as cluster:
@@ -261,7 +261,7 @@ def test_a_run_waits_for_a_spout_that_sleeps_after_a_tuple_and_ends_with_one_tha
     assert 50_000 <= clock.now_ms() < 60_000
 
 
-def test_a_spout_that_emits_over_time_gets_late_tuples_also_with_a_virtual_clock():
+def test_a_spout_that_emits_over_time_has_late_tuples_with_a_virtual_clock_too():
     @spout(output="at long")
     class OutOfOrder(Spout):
         def open(self, context, collector):
@@ -278,7 +278,7 @@ def test_a_spout_that_emits_over_time_gets_late_tuples_also_with_a_virtual_clock
     assert result.late == {("bolt0", "late"): 1}
 
 
-def test_a_paused_spout_that_slept_is_called_when_it_is_resumed():
+def test_a_deactivated_spout_that_slept_is_called_after_activate():
     clock = VirtualClock(0)
     with LocalCluster(built(slow(lambda collector: collector.sleep(millis(10))), same), clock=clock) as cluster:
         cluster.run_for(millis(5))
@@ -290,7 +290,7 @@ def test_a_paused_spout_that_slept_is_called_when_it_is_resumed():
 
 
 @pytest.mark.parametrize("span", [100, 0.1, "1 s", None])
-def test_a_spout_sleeps_for_a_duration_and_for_nothing_else(span):
+def test_sleep_takes_only_a_duration(span):
     with (
         LocalCluster(built(slow(lambda collector: collector.sleep(span))), clock=VirtualClock()) as cluster,
         pytest.raises(BoltError, match=r"spout 'source' failed in next_tuple.*the span of sleep"),
@@ -299,7 +299,7 @@ def test_a_spout_sleeps_for_a_duration_and_for_nothing_else(span):
 
 
 class Wall:
-    """A monotonic clock that moves when a spout blocks."""
+    """A monotonic clock that advances when a spout blocks."""
 
     def __init__(self):
         self.now_s = 0.0
@@ -311,7 +311,7 @@ class Wall:
         self.now_s += 0.1
 
 
-def test_a_spout_that_blocks_is_asked_for_one_tuple_a_round_so_that_a_run_by_the_clock_ends_in_time(monkeypatch):
+def test_a_blocking_spout_is_called_once_per_round_so_that_a_timed_run_ends_on_time(monkeypatch):
     wall = Wall()
     monkeypatch.setattr("windowing.local.spouts.time", wall)
     with LocalCluster(built(slow(wall.block, rows=1_000), same)) as cluster:
@@ -321,7 +321,7 @@ def test_a_spout_that_blocks_is_asked_for_one_tuple_a_round_so_that_a_run_by_the
         assert cluster.result["bolt0"] == [(1,), (2,)]
 
 
-def test_a_spout_that_blocks_under_a_virtual_clock_is_named_once_with_what_to_write(monkeypatch, caplog):
+def test_a_spout_that_blocks_under_a_virtual_clock_is_logged_once_with_the_fix(monkeypatch, caplog):
     wall = Wall()
     monkeypatch.setattr("windowing.local.spouts.time", wall)
     with LocalCluster(built(slow(wall.block, rows=1_000), same), clock=VirtualClock()) as cluster:

@@ -1,8 +1,8 @@
-"""A cluster with states, recovered windows and windows on disk, driven by chance, with crashes; the model is a list of ids.
+"""A cluster with states, recovered windows and windows on disk under random steps and crashes; the model is a list of ids.
 
-Arrival has no order that could be known beforehand: what fails comes later, what is not acked comes again. So the model reads the
-order out of the windows themselves (what is new in each, one behind the other), and from it alone says what every window has to be.
-Each bolt has a source of its own, and the windows of `recent` stay in its state: an ack that comes too early would be covered by
+The order of arrival cannot be predicted: failed tuples arrive later, unacked ones are replayed. So the model takes the order from
+the windows themselves (the new tuples of each, one window after the other), and derives from it what every window must hold.
+Each bolt has a source of its own, and the windows of `recent` stay in its state: otherwise an early ack would be hidden by the
 other acks of its tree.
 """
 
@@ -38,11 +38,11 @@ def windows_of(order: list[int]) -> list[list[int]]:
 
 
 class Killed(BaseException):
-    """What ends a process in the middle of a checkpoint."""
+    """The death of the process in the middle of a checkpoint."""
 
 
 class DyingStates(SqliteStateProvider):
-    """States whose process dies before the write that is numbered `left`, where that is not None."""
+    """States whose process dies before write number `left`, where that is not None."""
 
     left: int | None = None
 
@@ -83,7 +83,7 @@ class DyingStates(SqliteStateProvider):
 
 
 class Refusing:
-    """A bolt whose hook of this name refuses, the one that is called as the n-th."""
+    """A bolt that refuses the n-th call of the named hook."""
 
     refused: tuple[str, int] = ("", 0)
 
@@ -106,7 +106,7 @@ class Refusing:
 
 @bolt()
 class Counting(Refusing):
-    """A state that has each tuple once, since it asks whether it has it."""
+    """A state that holds each tuple once, since it looks each up first."""
 
     def init_state(self, state: Any) -> None:
         self.state = state
@@ -117,7 +117,7 @@ class Counting(Refusing):
 
 @bolt()
 class Sink:
-    """Keeps every window, and how often it came."""
+    """Keeps every window, and how often it arrived."""
 
     def init_state(self, state: Any) -> None:
         self.state = state
@@ -160,7 +160,7 @@ BOLTS = "count", "recent", "disk"
 
 
 class LivesMachine(RuleBasedStateMachine):
-    """Steps, failures, checkpoints, crashes; at the end every tuple is in every state and window, once."""
+    """Steps, failures, checkpoints, crashes; in the end every tuple is in every state and window once."""
 
     @initialize(seed=st.one_of(st.none(), st.integers(0, 1000)), tasks=st.integers(1, 2), ids=st.booleans())
     def begin(self, seed: int | None, tasks: int, ids: bool) -> None:
@@ -168,8 +168,8 @@ class LivesMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
         self.seed, self.tasks, self.ids = seed, tasks, ids
         self.clock = VirtualClock()
-        self.waiting: dict[str, list[int]] = {name: [] for name in BOLTS}  # the queues: what is not acked
-        self.fresh: dict[str, list[int]] = {}  # what this life has not emitted yet
+        self.waiting: dict[str, list[int]] = {name: [] for name in BOLTS}  # the queues: messages that are not acked
+        self.fresh: dict[str, list[int]] = {}  # messages that this process has not emitted yet
         self.emitted = self.crashes = 0
         self.failing: set[int] = set()
         self.start()
@@ -226,7 +226,7 @@ class LivesMachine(RuleBasedStateMachine):
 
     @rule(fates=st.lists(st.booleans(), min_size=1, max_size=6))
     def feed(self, fates: list[bool]) -> None:
-        """More tuples, some of which fail on their way until that is mended."""
+        """More tuples, some of which fail until `mend`."""
         new = range(self.emitted, self.emitted + len(fates))
         self.failing.update(n for n, fate in zip(new, fates, strict=True) if not fate)
         self.emitted += len(fates)
@@ -253,7 +253,7 @@ class LivesMachine(RuleBasedStateMachine):
 
     @rule(hook=st.sampled_from(["pre_prepare", "pre_commit"]), which=st.integers(0, 4), rounds=st.integers(0, 4))
     def refuse_a_checkpoint(self, hook: str, which: int, rounds: int) -> None:
-        """What is under way is rolled back, or committed once more, in the tasks as they are; that may be refused too."""
+        """The checkpoint is rolled back, or committed once more, in the running tasks; that may be refused too."""
         self.cluster.step()
         coordinator = self.cluster.task_set.coordinator
         assert coordinator is not None
@@ -267,8 +267,8 @@ class LivesMachine(RuleBasedStateMachine):
         Refusing.refused = ("", 0)
 
     @rule(rounds=st.integers(1, 6))
-    def crash_behind_a_checkpoint(self, rounds: int) -> None:
-        """What it holds is cut in the middle of the work, and nothing comes after it."""
+    def crash_after_a_checkpoint(self, rounds: int) -> None:
+        """The checkpoint is taken in the middle of the work, and nothing comes after it."""
         for _ in range(rounds):
             self.cluster.step()
         coordinator = self.cluster.task_set.coordinator
@@ -278,13 +278,13 @@ class LivesMachine(RuleBasedStateMachine):
 
     @rule(writes=st.integers(0, 30))
     def crash_in_a_checkpoint(self, writes: int) -> None:
-        """The process is gone before a write, or before a page is, and with it whatever is not prepared."""
+        """The process dies before a write, or before a page is written, and loses everything unprepared."""
         self.states.left = writes
         with pytest.raises(Killed):
-            self.checkpoint_for_ever()
+            self.checkpoint_repeatedly()
         self.crash()
 
-    def checkpoint_for_ever(self) -> None:
+    def checkpoint_repeatedly(self) -> None:
         while True:
             self.cluster.checkpoint()
 
@@ -328,7 +328,7 @@ class LivesMachine(RuleBasedStateMachine):
         arrived = [n for found in disk for n in self.check_windows(found)]
         if self.ids or not self.crashes:
             assert sorted(arrived) == list(everything)
-        else:  # without ids what was not acked in time is there twice
+        else:  # without ids a tuple that was not acked in time is there twice
             assert set(arrived) == set(everything)
 
     def check_windows(self, found: list[Any]) -> list[int]:

@@ -1,4 +1,4 @@
-"""What ClusterMetrics counts of each task, and that a cluster that is watched runs as one that is not."""
+"""ClusterMetrics: the counts of each task; a cluster with metrics runs as one without."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def watched(**settings):
         return result, metrics.now()
 
 
-def test_each_task_counts_what_it_was_handed_emitted_and_acked():
+def test_each_task_counts_executed_emitted_and_acked_tuples():
     _, run = watched()
     assert [task.task for task in run.tasks if task.component == "split"] == [0, 1]
     found = run.components()
@@ -78,7 +78,7 @@ def test_each_task_counts_what_it_was_handed_emitted_and_acked():
     assert found["split"].process_ms == found["split"].execute_ms
 
 
-def test_failures_errors_and_dead_letters_are_those_of_the_task_that_had_them():
+def test_failures_errors_and_dead_letters_are_counted_in_the_task_that_had_them():
     with LocalCluster(topology(), batches={"sentences": [[("bad", 3)]]}, clock=VirtualClock(1000)) as cluster:
         metrics = ClusterMetrics(cluster)
         result = cluster.run()
@@ -89,7 +89,7 @@ def test_failures_errors_and_dead_letters_are_those_of_the_task_that_had_them():
     assert (found["sentences"].emitted, found["sentences"].failed) == ({"default": 2}, 2)
 
 
-def test_windows_say_what_fired_was_late_and_expired():
+def test_windowed_bolts_count_fired_windows_late_and_expired_tuples():
     _, run = watched()
     tens = run.components()["tens"]
     assert tens.late == {"late": 1}
@@ -98,7 +98,7 @@ def test_windows_say_what_fired_was_late_and_expired():
     assert tens.emitted == {"default": 3, "late": 1}
 
 
-def test_a_bolt_that_acks_by_itself_is_counted_tuple_by_tuple():
+def test_a_bolt_with_manual_acks_is_counted_tuple_by_tuple():
     with LocalCluster(settled(), batches={"numbers": [[1, 2, 3]]}, clock=VirtualClock(1000)) as cluster:
         metrics = ClusterMetrics(cluster)
         cluster.run()
@@ -111,7 +111,7 @@ def refuses(window):
     raise FailedException("no")
 
 
-def test_tuples_of_a_window_that_fails_are_failed_and_not_acked():
+def test_tuples_of_a_failed_window_count_as_failed_and_not_as_acked():
     builder = TopologyBuilder("refused").configure({"windowing.max.attempts": 1})
     builder.set_spout("rows", InputSpout("at long"))
     builder.set_bolt("refuses", refuses).global_grouping("rows")
@@ -122,14 +122,14 @@ def test_tuples_of_a_window_that_fails_are_failed_and_not_acked():
     assert (found.executed, found.failed, found.acked, result.acked) == (3, 3, 0, 0)
 
 
-def test_messages_of_a_spout_are_acked_or_failed_as_the_result_says():
+def test_a_spout_counts_acks_and_failures_as_the_result_does():
     result, run = watched()
     spout = run.components()["sentences"]
     assert (spout.acked, spout.failed) == (result.acked, result.failures)
     assert spout.pending == 0
 
 
-def test_tuples_are_held_from_their_arrival_to_their_ack():
+def test_process_latency_lasts_from_arrival_to_ack():
     with LocalCluster(topology(), batches={}, clock=VirtualClock(1000)) as cluster:
         metrics = ClusterMetrics(cluster)
         cluster.run_batch({"sentences": [("to be", 5)]})
@@ -142,7 +142,7 @@ def test_tuples_are_held_from_their_arrival_to_their_ack():
         assert tens.watermark_lag_ms == cluster.clock.now_ms() - tens.watermark_ms
 
 
-def test_a_cluster_that_is_watched_runs_as_one_that_is_not():
+def test_a_cluster_with_metrics_has_the_same_result_as_one_without():
     result, _ = watched()
     with LocalCluster(topology(), batches=BATCHES, clock=VirtualClock(1000)) as cluster:
         plain = cluster.run()
@@ -155,7 +155,7 @@ def test_a_cluster_that_is_watched_runs_as_one_that_is_not():
     )
 
 
-def test_a_topology_without_ackers_counts_messages_as_acked_at_once():
+def test_without_ackers_emitted_messages_count_as_acked():
     _, run = watched(**{"topology.acker.executors": 0})
     assert run.components()["sentences"].acked == 5
 
@@ -175,7 +175,7 @@ def test_groups_of_a_trident_topology_count_rows():
     assert all(each.acked == each.executed for each in run.tasks)
 
 
-def test_every_sample_is_of_the_table_and_has_its_labels():
+def test_every_sample_has_a_metric_of_the_table_and_its_labels():
     _, run = watched()
     found = list(samples(run))
     assert {sample.metric for sample in found} <= set(METRICS)
@@ -185,7 +185,7 @@ def test_every_sample_is_of_the_table_and_has_its_labels():
     }
 
 
-def test_counters_never_fall_while_a_run_lasts():
+def test_counters_never_fall_during_a_run():
     with LocalCluster(topology(), batches={}, clock=VirtualClock(1000)) as cluster:
         metrics, before = ClusterMetrics(cluster), {}
         for batch in BATCHES["sentences"]:

@@ -1,4 +1,4 @@
-"""Starts of a cluster on states of an earlier one: what may differ, what is refused; who opens and closes what."""
+"""Restarts of a cluster on stored states: which changes are allowed, which are refused; who opens and closes the provider."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def run(topology: Topology, rows: Any = WORDS, **where: Any) -> Any:
     return run_topology(topology, {topology.spouts[0].id: rows}, clock=VirtualClock(), **where)
 
 
-# -- what may differ ---------------------------------------------------------------------------------------------------
+# -- allowed and refused changes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("changed", [{}, {"upstream": more}, {"also": True}, {"max_attempts": 2}])
-def test_a_new_field_a_new_bolt_and_settings_may_differ(changed: dict[str, Any], tmp_path: Any) -> None:
+def test_a_new_field_a_new_bolt_and_other_settings_are_allowed(changed: dict[str, Any], tmp_path: Any) -> None:
     run(words(), state_path=tmp_path / "states")
     again = run(words(**changed), state_path=tmp_path / "states")
     assert max(again["count"]) == ("d", 2)
@@ -80,7 +80,7 @@ def test_a_new_field_a_new_bolt_and_settings_may_differ(changed: dict[str, Any],
     ],
 )
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_what_states_depend_on_is_refused_and_nothing_is_lost(
+def test_a_change_that_stored_states_depend_on_is_refused_and_loses_nothing(
     kind: str, changed: dict[str, Any], sentence: str, tmp_path: Any
 ) -> None:
     memory = MemoryStateProvider()
@@ -94,7 +94,7 @@ def test_what_states_depend_on_is_refused_and_nothing_is_lost(
     assert ("a", 8) in run(words(), **where)["count"]
 
 
-def test_a_field_that_a_stateful_bolt_could_read_may_not_go_again(tmp_path: Any) -> None:
+def test_removing_a_field_that_a_stateful_bolt_could_read_is_refused(tmp_path: Any) -> None:
     for upstream in (same, more):
         run(words(upstream=upstream), state_path=tmp_path / "states")
     with pytest.raises(
@@ -134,7 +134,7 @@ def windows(length: int = 3, id: str = "id", upstream: int = 2, pages: bool = Fa
         ({"upstream": 3}, 'tasks upstream of bolt \'sizes\' was {"passing": 2}, now {"passing": 3}'),
     ],
 )
-def test_a_window_that_is_kept_is_refused_by_what_is_other(
+def test_a_changed_definition_of_a_checkpointed_window_is_refused_with_the_difference(
     changed: dict[str, Any], sentence: str, tmp_path: Any
 ) -> None:
     rows = [[(n, n) for n in range(1, 5)]]
@@ -146,13 +146,13 @@ def test_a_window_that_is_kept_is_refused_by_what_is_other(
     run(windows(timeout=10), [[(9, 9)]], state_path=tmp_path / "states")
 
 
-def test_before_the_first_checkpoint_everything_may_differ(tmp_path: Any) -> None:
+def test_before_the_first_checkpoint_any_change_is_allowed(tmp_path: Any) -> None:
     with LocalCluster(words(), state_path=tmp_path / "states", clock=VirtualClock()) as cluster:
         cluster.step()
     assert ("a", 4) in run(words(tasks=3), state_path=tmp_path / "states")["count"]
 
 
-def test_states_without_their_definition_or_with_a_damaged_one_are_refused() -> None:
+def test_states_with_a_missing_or_damaged_definition_are_refused() -> None:
     states = MemoryStateProvider()
     run(words(), states=states)
     states.save_record(DEFINITION, {"format": 2})
@@ -170,10 +170,10 @@ def test_states_of_another_topology_are_refused() -> None:
         run(windows(), [[(1, 1)]], states=states)
 
 
-# -- where the states are ----------------------------------------------------------------------------------------------
+# -- where the states are stored ---------------------------------------------------------------------------------------
 
 
-def test_a_path_alone_means_sqlite(tmp_path: Any) -> None:
+def test_a_state_path_alone_selects_sqlite(tmp_path: Any) -> None:
     path = tmp_path / "words.db"
     assert ("a", 4) in run(words(), state_path=path)["count"]
     assert ("a", 8) in run(words(), state_path=path)["count"]
@@ -181,7 +181,7 @@ def test_a_path_alone_means_sqlite(tmp_path: Any) -> None:
         assert dict([*states.state("count", 0).items(), *states.state("count", 1).items()])["a"] == 8
 
 
-def test_without_a_path_states_live_in_memory_and_sqlite_wants_one() -> None:
+def test_without_a_path_states_are_in_memory_and_sqlite_requires_a_path() -> None:
     assert ("a", 4) in run(words())["count"]
     with pytest.raises(
         ConfigError, match="states of 'words' in SQLite need a file that outlives the process, got none"
@@ -189,7 +189,7 @@ def test_without_a_path_states_live_in_memory_and_sqlite_wants_one() -> None:
         run(words(state_provider="sqlite"))
 
 
-def test_contradictions_are_refused_and_no_file_is_made(tmp_path: Any) -> None:
+def test_contradictory_state_options_are_refused_and_create_no_file(tmp_path: Any) -> None:
     path = tmp_path / "states"
     with pytest.raises(ConfigError, match=r"in memory by topology\.state\.provider, yet state_path is"):
         LocalCluster(words(state_provider="memory"), state_path=path)
@@ -205,10 +205,10 @@ def test_contradictions_are_refused_and_no_file_is_made(tmp_path: Any) -> None:
     assert not path.exists()
 
 
-# -- who closes what ---------------------------------------------------------------------------------------------------
+# -- who closes the provider -------------------------------------------------------------------------------------------
 
 
-def test_a_cluster_that_never_began_lets_go_of_its_file(tmp_path: Any) -> None:
+def test_a_cluster_that_was_never_stepped_releases_its_file(tmp_path: Any) -> None:
     path = tmp_path / "states"
     with LocalCluster(words(), state_path=path):
         pass
@@ -216,7 +216,7 @@ def test_a_cluster_that_never_began_lets_go_of_its_file(tmp_path: Any) -> None:
         pass
 
 
-def test_a_mistake_that_is_found_when_tasks_are_made_lets_go_of_the_file(tmp_path: Any) -> None:
+def test_an_error_while_tasks_are_created_releases_the_file(tmp_path: Any) -> None:
     @windowed_bolt(length=count(2), slide=count(1), output="n long")
     class NoId:
         def init_state(self, state: Any) -> None: ...
@@ -230,10 +230,12 @@ def test_a_mistake_that_is_found_when_tasks_are_made_lets_go_of_the_file(tmp_pat
     for _ in range(2):
         with pytest.raises(ConfigError, match="message_id") as held:
             LocalCluster(builder.build(), state_path=tmp_path / "states")
-        assert held.value.__traceback__ is not None  # what raised is alive, and so would be a connection in its frames
+        assert (
+            held.value.__traceback__ is not None
+        )  # the exception keeps its frames alive, and a connection in them would stay open
 
 
-def test_every_bolt_is_cleaned_up_and_the_file_is_free_whatever_raises(tmp_path: Any) -> None:
+def test_every_bolt_is_cleaned_up_and_the_file_released_even_if_cleanup_raises(tmp_path: Any) -> None:
     cleaned: list[str] = []
 
     def leaving(name: str) -> Any:
@@ -266,7 +268,7 @@ def test_every_bolt_is_cleaned_up_and_the_file_is_free_whatever_raises(tmp_path:
         assert states.record("checkpoint")["txid"] == 8
 
 
-def test_after_an_error_the_file_is_free_and_the_error_is_what_is_raised(tmp_path: Any) -> None:
+def test_after_an_error_the_file_is_released_and_the_first_error_is_raised(tmp_path: Any) -> None:
     @bolt(output="word string")
     class Breaking:
         def init_state(self, state: Any) -> None: ...
@@ -289,14 +291,14 @@ def test_after_an_error_the_file_is_free_and_the_error_is_what_is_raised(tmp_pat
         pass
 
 
-def test_a_provider_that_was_given_is_left_open(tmp_path: Any) -> None:
+def test_a_given_provider_is_left_open(tmp_path: Any) -> None:
     with SqliteStateProvider(tmp_path / "states", "words") as states:
         assert ("a", 4) in run(words(), states=states)["count"]
         assert ("a", 8) in run(words(), states=states)["count"]
         assert dict([*states.state("count", 0).items(), *states.state("count", 1).items()])["a"] == 8
 
 
-def test_windows_on_disk_go_on_in_a_provider_that_was_given(tmp_path: Any) -> None:
+def test_windows_on_disk_continue_in_a_given_provider(tmp_path: Any) -> None:
     with SqliteStateProvider(tmp_path / "states", "windows") as states:
         assert run(windows(pages=True), [[(n, n) for n in (1, 2)]], states=states, drain=False)["sizes"] == [(1,), (2,)]
         with LocalCluster(windows(pages=True), batches={"source": []}, clock=VirtualClock(), states=states) as cluster:
@@ -310,7 +312,7 @@ def test_windows_on_disk_go_on_in_a_provider_that_was_given(tmp_path: Any) -> No
 
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_what_no_checkpoint_holds_is_gone_for_the_next_cluster(kind: str, closed: bool, tmp_path: Any) -> None:
+def test_changes_without_a_checkpoint_are_invisible_to_the_next_cluster(kind: str, closed: bool, tmp_path: Any) -> None:
     states = MemoryStateProvider() if kind == "memory" else SqliteStateProvider(tmp_path / "states", "words")
     run(words(), states=states)
     cluster = LocalCluster(words(), batches={"words": []}, clock=VirtualClock(), states=states)

@@ -1,4 +1,4 @@
-"""A hook that raises FailedException refuses the checkpoint: a running cluster rolls back and goes on, and nothing is lost."""
+"""A hook that raises FailedException refuses the checkpoint: a running cluster rolls back and continues, and loses nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from windowing.topology.decorators import bolt, spout
 
 
 class Refusing:
-    """A bolt of which each call of a hook refuses, if `refusals` says so; it keeps its life in `life`."""
+    """A bolt whose hooks refuse as often as `refusals` says; its calls are in `life`."""
 
     refusals: dict[str, int]
     life: list[str]
@@ -68,7 +68,7 @@ def topology_of(declared: Any, source: Any = None, tasks: int = 1, **settings: A
     return builder.build()
 
 
-def test_a_refused_prepare_is_rolled_back_and_its_tuples_come_again() -> None:
+def test_a_refused_prepare_is_rolled_back_and_its_tuples_are_replayed() -> None:
     life: list[str] = []
     states = MemoryStateProvider()
     topology = topology_of(counting({"pre_prepare": 1}, life))
@@ -76,12 +76,12 @@ def test_a_refused_prepare_is_rolled_back_and_its_tuples_come_again() -> None:
     undone = ["init_state", "pre_prepare refused", "pre_rollback", "init_state"]
     assert life == [*undone, "pre_prepare", "pre_commit", "pre_prepare", "pre_commit"]
     assert dict(states.state("count", 0).items()) == {1: 2}
-    assert result["count"] == [(1, 1), (1, 2)] * 2  # what was emitted stays emitted
+    assert result["count"] == [(1, 1), (1, 2)] * 2  # emitted tuples stay emitted
     assert (result.acked, result.failures, result.checkpoints) == (2, 2, 2)
     assert [(each.component, str(each.error.__cause__)) for each in result.errors] == [("count", "[FAILED] not now")]
 
 
-def test_a_running_cluster_rolls_back_with_live_tuples_and_goes_on() -> None:
+def test_a_running_cluster_rolls_back_and_replays_its_pending_tuples() -> None:
     @spout(output="n long")
     def numbers() -> Any:
         yield from (1, 1, 2)
@@ -100,7 +100,7 @@ def test_a_running_cluster_rolls_back_with_live_tuples_and_goes_on() -> None:
     assert dict(states.state("count", 0).items()) == {1: 2, 2: 1}
 
 
-def test_a_refused_commit_is_committed_again_and_nothing_fails() -> None:
+def test_a_refused_commit_is_retried_and_fails_no_tuple() -> None:
     life: list[str] = []
     result = run_topology(topology_of(counting({"pre_commit": 2}, life)), {"source": [[(1,)]]}, clock=VirtualClock())
     again = ["pre_commit refused", "pre_commit refused", "pre_commit"]
@@ -108,7 +108,7 @@ def test_a_refused_commit_is_committed_again_and_nothing_fails() -> None:
     assert (result["count"], result.acked, result.failures) == ([(1, 1)], 1, 0)
 
 
-def test_a_refused_rollback_is_tried_again() -> None:
+def test_a_refused_rollback_is_retried() -> None:
     life: list[str] = []
     result = run_topology(
         topology_of(counting({"pre_prepare": 1, "pre_rollback": 2}, life)), {"source": [[(1,)]]}, clock=VirtualClock()
@@ -117,7 +117,7 @@ def test_a_refused_rollback_is_tried_again() -> None:
     assert (result["count"], result.acked, result.failures) == ([(1, 1), (1, 1)], 1, 1)
 
 
-def test_a_hook_that_always_refuses_ends_the_cluster_after_as_many_refusals_as_a_message_has_attempts() -> None:
+def test_a_hook_that_always_refuses_ends_the_cluster_after_max_attempts_refusals() -> None:
     topology = topology_of(counting({"pre_prepare": 100}), max_attempts=3)
     with LocalCluster(topology, batches={"source": [[(1,)]]}, clock=VirtualClock()) as cluster:
         with pytest.raises(CheckpointError, match="checkpoint 0 was refused at PREPARE, which makes 3 refusals"):
@@ -125,7 +125,7 @@ def test_a_hook_that_always_refuses_ends_the_cluster_after_as_many_refusals_as_a
         assert len(cluster.result.errors) == 3
 
 
-def test_refusals_are_counted_from_one_commit_to_the_next() -> None:
+def test_the_count_of_refusals_restarts_with_each_commit() -> None:
     refusals = {"pre_prepare": 2}
     topology = topology_of(counting(refusals), max_attempts=3)
     with LocalCluster(topology, batches={"source": []}, clock=VirtualClock()) as cluster:
@@ -135,7 +135,7 @@ def test_refusals_are_counted_from_one_commit_to_the_next() -> None:
         assert (cluster.result.checkpoints, cluster.result.acked) == (3, 3)
 
 
-def test_any_other_error_of_a_hook_still_ends_the_cluster() -> None:
+def test_any_other_error_of_a_hook_ends_the_cluster() -> None:
     @bolt()
     class Breaking:
         def init_state(self, state: Any) -> None: ...
@@ -149,7 +149,7 @@ def test_any_other_error_of_a_hook_still_ends_the_cluster() -> None:
         run_topology(topology_of(Breaking), {"source": [[(1,)]]}, clock=VirtualClock())
 
 
-def test_checkpoints_are_counted_when_they_are_done() -> None:
+def test_a_checkpoint_is_counted_when_its_commit_is_done() -> None:
     refusals: dict[str, int] = {}
     with LocalCluster(topology_of(counting(refusals)), batches={"source": []}, clock=VirtualClock()) as cluster:
         cluster.step()
@@ -170,10 +170,10 @@ def test_checkpoints_are_counted_when_they_are_done() -> None:
     pages=st.booleans(),
     seed=st.one_of(st.none(), st.integers(0, 1000)),
 )
-def test_whatever_is_refused_states_and_windows_hold_each_tuple_once(
+def test_whichever_hook_refuses_states_and_windows_hold_each_tuple_once(
     rows: list[int], refusals: list[str], tasks: int, pages: bool, seed: int | None
 ) -> None:
-    """A state that counts, and a kept window that puts what is new into its state, refuse now and then."""
+    """A state that counts, and a checkpointed window that puts new tuples into its state, refuse now and then."""
     left = {"pre_prepare": 0, "pre_commit": 0, "pre_rollback": 0}
     for refusal in refusals:
         left[refusal] += 1
@@ -255,7 +255,7 @@ def test_a_drain_waits_for_a_recovery_whose_retry_is_pending(pages: bool) -> Non
         assert [task.executor.closed for task in cluster.task_set.windowed] == [True, True]
 
 
-def test_without_a_limit_of_attempts_a_hook_that_always_refuses_ends_the_cluster_too() -> None:
+def test_without_max_attempts_a_hook_that_always_refuses_ends_the_cluster_too() -> None:
     topology = topology_of(counting({"pre_prepare": 10_000}), max_attempts=None)
     with (
         LocalCluster(topology, batches={"source": [[(1,)]]}, clock=VirtualClock()) as cluster,

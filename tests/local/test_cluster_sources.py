@@ -1,4 +1,4 @@
-"""LocalCluster(sources=): a PartitionedSpout and a SqliteQueue in one process. A batch is acked when all of it is done."""
+"""LocalCluster(sources=): a PartitionedSpout and a SqliteQueue in one process. A batch is acked when all its tuples are acked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_TIMEOUTS = {"topology.enable.message.timeouts": False}
 
 
 class Noting(SqliteQueue):
-    """A queue that notes what it is told, and how many rows it had then."""
+    """A queue that records acks, fails and give-ups, and how many rows it had then."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -96,7 +96,7 @@ def ran(topology: Topology, source: Any, **options: Any) -> ClusterResult:
 # -- acks ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_acked_when_its_last_window_has_fired_and_a_new_cluster_reads_what_is_left(tmp_path: Path) -> None:
+def test_a_batch_is_acked_after_its_last_window_fired_and_a_new_cluster_reads_the_rest(tmp_path: Path) -> None:
     queue = Noting(tmp_path / "queue.db", WORDS, max_rows=2)
     rows = [("cow", 1_000), ("moon", 9_000), ("cow", 25_000), ("moon", 3_000), ("cow", 45_000)]
     queue.put(rows[:4])
@@ -118,7 +118,7 @@ def test_a_batch_is_acked_when_its_last_window_has_fired_and_a_new_cluster_reads
     assert len(queue.told) == 3, "each batch was acked once"
 
 
-def test_rows_that_come_while_it_runs_are_read_and_acked(tmp_path: Path) -> None:
+def test_rows_that_are_put_during_a_run_are_read_and_acked(tmp_path: Path) -> None:
     queue = Noting(tmp_path / "queue.db", WORDS)
     queue.put([("cow", 1_000)])
 
@@ -134,7 +134,7 @@ def test_rows_that_come_while_it_runs_are_read_and_acked(tmp_path: Path) -> None
     assert queue.told == [("ack", 0), ("ack", 1)]
 
 
-def test_with_states_a_batch_is_acked_with_the_checkpoint_that_holds_what_it_changed(tmp_path: Path) -> None:
+def test_with_states_a_batch_is_acked_by_the_checkpoint_that_holds_its_changes(tmp_path: Path) -> None:
     committed: list[int] = []
     acked: list[int] = []
 
@@ -171,7 +171,7 @@ def test_with_states_a_batch_is_acked_with_the_checkpoint_that_holds_what_it_cha
 # -- failures ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_that_fails_is_emitted_again_and_the_rest_of_its_batch_is_not(tmp_path: Path) -> None:
+def test_only_the_failed_row_of_a_batch_is_emitted_again(tmp_path: Path) -> None:
     failures = [1, 1]
 
     @bolt(output="word string")
@@ -187,7 +187,7 @@ def test_a_row_that_fails_is_emitted_again_and_the_rest_of_its_batch_is_not(tmp_
     assert queue.told == [("ack", 0)]
 
 
-def test_a_batch_with_a_row_that_fails_for_good_comes_again_and_then_is_dead(tmp_path: Path) -> None:
+def test_a_batch_with_a_row_that_always_fails_is_read_again_and_then_is_dead(tmp_path: Path) -> None:
     @bolt(output="word string")
     def picky(tuple: Any) -> Any:
         if tuple.word == "bad":
@@ -202,7 +202,7 @@ def test_a_batch_with_a_row_that_fails_for_good_comes_again_and_then_is_dead(tmp
     assert queue.dead == [("cow", 1), ("bad", 2)], "with its whole batch"
 
 
-def test_a_batch_with_a_dead_letter_is_given_up_when_the_reader_of_the_letter_is_done(tmp_path: Path) -> None:
+def test_a_batch_with_a_dead_letter_is_given_up_after_the_dead_letter_was_processed(tmp_path: Path) -> None:
     @bolt(output="word string")
     def picky(tuple: Any) -> Any:
         if tuple.word == "bad":
@@ -225,7 +225,7 @@ def test_a_batch_with_a_dead_letter_is_given_up_when_the_reader_of_the_letter_is
     assert len(queue) == 0
 
 
-def test_a_failed_batch_is_not_read_to_its_end_and_hears_no_ack(tmp_path: Path) -> None:
+def test_reading_of_a_failed_batch_stops_and_it_is_not_acked(tmp_path: Path) -> None:
     executed: list[str] = []
 
     @bolt(output="word string")
@@ -247,7 +247,7 @@ def test_a_failed_batch_is_not_read_to_its_end_and_hears_no_ack(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_partitions_belong_to_tasks_and_batches_are_cut_as_on_spark(seed: int | None) -> None:
+def test_partitions_are_split_among_tasks_and_batches_are_cut_as_on_spark(seed: int | None) -> None:
     numbers = Numbers(a=3, b=7)
     numbers.max_rows = 4
     found = ran(topology_of(same, "n long", tasks=2), numbers, seed=seed)
@@ -257,7 +257,7 @@ def test_partitions_belong_to_tasks_and_batches_are_cut_as_on_spark(seed: int | 
     assert numbers.committed == sorted(numbers.committed, key=lambda end: end["b"]), "without a gap"
 
 
-def test_no_more_rows_are_in_flight_than_max_spout_pending_says() -> None:
+def test_max_spout_pending_limits_the_rows_in_flight() -> None:
     held: list[int] = []
 
     @tumbling(count(3), output="n long")
@@ -271,7 +271,7 @@ def test_no_more_rows_are_in_flight_than_max_spout_pending_says() -> None:
     assert numbers.committed == [{"a": 9}]
 
 
-def test_a_partition_may_come_later_and_offsets_that_go_back_end_the_run() -> None:
+def test_a_new_partition_is_read_and_offsets_that_go_back_end_the_run() -> None:
     numbers = Numbers(a=2)
 
     @bolt(output="n long")
@@ -289,7 +289,7 @@ def test_a_partition_may_come_later_and_offsets_that_go_back_end_the_run() -> No
     assert numbers.reads == [("a", 0, 2), ("b", 10, 12)]
 
 
-def test_values_are_those_of_the_declared_types_and_streams_have_sources_of_their_own(tmp_path: Path) -> None:
+def test_values_have_their_declared_types_and_each_stream_has_its_own_source(tmp_path: Path) -> None:
     fields = "at timestamp, told map<string, array<double>>, whole struct<n: long>"
     row = (datetime(2026, 1, 2, tzinfo=UTC), {"half": [0.5]}, {"n": 7})
     queue = SqliteQueue(tmp_path / "queue.db", fields)
@@ -312,7 +312,7 @@ def test_values_are_those_of_the_declared_types_and_streams_have_sources_of_thei
 # -- refusals ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_here_is_refused_by_name(tmp_path: Path) -> None:
+def test_sources_that_a_cluster_cannot_read_are_refused_with_the_reason(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "queue.db", WORDS)
     topology = topology_of(counted)
     refused = [
@@ -351,7 +351,7 @@ def test_what_cannot_be_read_here_is_refused_by_name(tmp_path: Path) -> None:
     assert queue.rows() == []
 
 
-def test_what_the_spout_raises_ends_the_run_and_nothing_is_acked(tmp_path: Path) -> None:
+def test_an_error_of_the_source_ends_the_run_and_nothing_is_acked(tmp_path: Path) -> None:
     class Broken(SqliteQueue):
         def ack(self, root: Root) -> None:
             raise SourceError("the disk is full; make room, then start again")
@@ -363,7 +363,7 @@ def test_what_the_spout_raises_ends_the_run_and_nothing_is_acked(tmp_path: Path)
     assert queue.rows() == [("cow", 1_000)]
 
 
-def test_a_query_whose_queue_a_cluster_has_read_since_is_refused(tmp_path: Path) -> None:
+def test_a_spark_query_is_refused_after_a_cluster_has_read_its_queue(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "queue.db", WORDS)
     queue.put([("cow", 1), ("cow", 2)])
     queue.begin("a query on Spark", None)
@@ -377,8 +377,8 @@ def test_a_query_whose_queue_a_cluster_has_read_since_is_refused(tmp_path: Path)
 
 
 @pytest.mark.crash
-def test_a_process_that_is_killed_anywhere_loses_no_row(tmp_path: Path) -> None:
-    """The process dies before its n-th transaction of the queue, for every n, until it lives to its end."""
+def test_a_process_killed_before_any_queue_transaction_loses_no_row(tmp_path: Path) -> None:
+    """The process dies before its n-th transaction of the queue, for every n, until it survives to the end."""
     rows = [(f"w{n % 3}", n * 4_000) for n in range(7)]
     deaths = 0
     while True:
@@ -399,7 +399,7 @@ def test_a_process_that_is_killed_anywhere_loses_no_row(tmp_path: Path) -> None:
 
 
 def killed_run(path: Path, out: Path, calls: int | None) -> None:
-    """Run a topology that writes down what its windows show, and die before that call of the queue."""
+    """Run a topology that writes its windows to a file, and die before that call of the queue."""
     left = [calls]
 
     class Dying(SqliteQueue):

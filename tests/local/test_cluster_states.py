@@ -1,4 +1,4 @@
-"""Stateful bolts in a cluster: checkpoints, hooks, rollback, restart; what is acked is in the committed state."""
+"""Stateful bolts in a cluster: checkpoints, hooks, rollback, restart; an acked tuple is in the committed state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windowing.topology.state import BufferedState
 
 
 def counting(life=None):
-    """A bolt class that counts numbers in its state, and keeps the order in which it is called in `life`."""
+    """A bolt class that counts numbers in its state, and records its calls in `life`."""
 
     @bolt(output="n long, times long")
     class Counting:
@@ -71,7 +71,7 @@ def test_hooks_are_called_in_order_and_a_batch_ends_with_a_checkpoint():
     assert (result.acked, result.checkpoints) == (2, 2)
 
 
-def test_a_tuple_is_acked_when_its_checkpoint_commits_and_not_before():
+def test_a_tuple_is_acked_by_the_commit_of_its_checkpoint():
     @spout(output="n long")
     def numbers():
         yield from (1, 1, 2)
@@ -86,7 +86,7 @@ def test_a_tuple_is_acked_when_its_checkpoint_commits_and_not_before():
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_a_topology_that_is_started_again_goes_on_from_its_last_checkpoint(kind, tmp_path):
+def test_a_restarted_topology_continues_from_its_last_checkpoint(kind, tmp_path):
     memory = MemoryStateProvider()
 
     def run(rows):
@@ -99,8 +99,8 @@ def test_a_topology_that_is_started_again_goes_on_from_its_last_checkpoint(kind,
     assert sorted(run([(1,), (2,)])["count"]) == [(1, 3), (2, 2)]
 
 
-def test_what_was_not_committed_is_gone_after_a_crash_and_comes_again():
-    """The spout keeps what is not acked, as a queue does; the cluster dies with tuples in the state that no checkpoint holds."""
+def test_uncommitted_changes_are_lost_in_a_crash_and_their_tuples_are_replayed():
+    """The spout keeps unacked messages, as a queue does; the cluster dies with tuples in the state that no checkpoint holds."""
     queue = list(range(10))
 
     @spout(output="n long")
@@ -128,7 +128,7 @@ def test_what_was_not_committed_is_gone_after_a_crash_and_comes_again():
     assert last == {0: 4, 1: 3, 2: 3}
 
 
-def test_a_bolt_that_acks_by_itself_keeps_its_word_until_the_commit():
+def test_manual_acks_of_a_stateful_bolt_wait_for_the_commit():
     @bolt(output="n long")
     class Summing(StatefulBolt):
         def init_state(self, state):
@@ -146,7 +146,7 @@ def test_a_bolt_that_acks_by_itself_keeps_its_word_until_the_commit():
     assert (result["count"], result.acked, result.failures) == ([(1,), (6,), (19,)], 3, 1)
 
 
-def test_checkpoints_flow_through_bolts_without_state_and_joins_of_streams():
+def test_checkpoints_pass_through_stateless_bolts_and_joins():
     @bolt(output="n long")
     def plain(tuple):
         return tuple["n"] + 1
@@ -184,8 +184,8 @@ def test_an_error_in_a_hook_names_the_bolt():
     tasks=st.integers(1, 3),
     seed=st.one_of(st.none(), st.integers(0, 1000)),
 )
-def test_whatever_dies_in_between_the_state_holds_each_acked_tuple_once(rows, deaths, tasks, seed):
-    """At the end the state is the fold of all tuples: each was acked once, by a checkpoint that holds it once."""
+def test_after_any_crash_the_state_holds_each_acked_tuple_once(rows, deaths, tasks, seed):
+    """In the end the state is the fold of all tuples: each was acked once, by a checkpoint that holds it once."""
     queue = list(enumerate(rows))
     states = MemoryStateProvider()
 
@@ -221,12 +221,12 @@ def test_whatever_dies_in_between_the_state_holds_each_acked_tuple_once(rows, de
             cluster.step()
             if step % 3 == 2:
                 clock.advance(millis(40))
-        states.close()  # the process is gone, and with it what was not prepared
+        states.close()  # the process dies and loses unprepared changes
     run_topology(topology(), clock=clock, states=states, seed=seed)
     kept = Counter()
     for task in range(tasks):
         kept.update(dict(states.state("count", task).items()))
-    # A commit and its acks are some steps apart: what was committed and not yet acked, the pending ones at most, came again.
+    # A commit and its acks are some steps apart: committed tuples without an ack, at most the pending ones, were replayed.
     again = kept - Counter(rows)
     assert (Counter(rows) - kept, queue) == (Counter(), [])
     assert again.total() <= 5 * len(deaths)
@@ -234,8 +234,8 @@ def test_whatever_dies_in_between_the_state_holds_each_acked_tuple_once(rows, de
 
 @settings(max_examples=settings().max_examples // 4)
 @given(seed=st.integers(0, 1000), rounds=st.lists(st.integers(1, 4), min_size=5, max_size=25))
-def test_a_checkpoint_is_one_cut_through_the_whole_topology(seed, rounds):
-    """Whatever the order of steps: what two bolts have passed on by a checkpoint, the third has taken by it, and nothing else."""
+def test_a_checkpoint_is_consistent_across_the_whole_topology(seed, rounds):
+    """In any order of steps: the third bolt's checkpoint holds exactly the tuples that the first two have emitted by theirs."""
 
     @spout(output="n long")
     def numbers():

@@ -21,7 +21,7 @@ IDS = "ids array<long>, fresh array<long>, end long"
 
 
 class Source:
-    """A queue that forgets what is acked, whoever reads it: each life of a cluster is handed all the rest."""
+    """A queue that deletes acked messages: each cluster that reads it gets all the rest."""
 
     def __init__(self, rows):
         self.left = list(rows)
@@ -45,7 +45,7 @@ class Source:
 
 
 def summing(length, slide, **options):
-    """A stateful windowed bolt: the ids of its windows, and in its state how often each window came."""
+    """A stateful windowed bolt: the ids of its windows, and in its state how often each window fired."""
 
     @windowed_bolt(
         length=length, slide=slide, output="line string, times long, new long, old long", name="window", **options
@@ -97,7 +97,7 @@ KINDS = {
 @pytest.mark.parametrize(
     ("length", "slide"), [(count(4), count(2)), (seconds(1), millis(500)), (count(4), millis(300))]
 )
-def test_windows_that_outlive_the_cluster_are_those_in_memory(kind, length, slide):
+def test_recovered_and_on_disk_windows_equal_those_in_memory(kind, length, slide):
     rows = [[row for row in rows_of(60) if row[0] // 20 == batch] for batch in range(3)]
     lines = {}
     for name, make in [("in memory", plain), (kind, KINDS[kind])]:
@@ -110,7 +110,7 @@ def test_windows_that_outlive_the_cluster_are_those_in_memory(kind, length, slid
 
 @pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_cluster_that_dies_goes_on_with_the_windows_of_its_last_checkpoint(kind, tasks, tmp_path):
+def test_a_restarted_cluster_continues_with_the_windows_of_its_last_checkpoint(kind, tasks, tmp_path):
     declared = KINDS[kind](count(6), count(2))
     whole = run_topology(topology_of(Source(rows_of(100)).spout, declared, tasks), clock=VirtualClock())["window"]
     source, clock, lines = Source(rows_of(100)), VirtualClock(), []
@@ -129,7 +129,7 @@ def test_a_cluster_that_dies_goes_on_with_the_windows_of_its_last_checkpoint(kin
         assert {row[1] for row in (*lines, *again["window"])} == {1}
 
 
-def test_a_tuple_is_acked_by_the_checkpoint_that_knows_that_it_expired():
+def test_a_tuple_is_acked_by_the_first_checkpoint_after_it_expired():
     clock = VirtualClock()
     topology = topology_of(Source(rows_of(5)).spout, summing(count(2), count(2), message_id="id"))
     with LocalCluster(topology, clock=clock) as cluster:
@@ -149,7 +149,7 @@ def test_a_tuple_on_disk_is_acked_by_the_checkpoint_that_holds_it():
         assert (cluster.result.acked, cluster.result["window"]) == (6, [])
 
 
-def test_what_a_window_on_disk_emits_is_not_anchored():
+def test_the_output_of_a_window_on_disk_is_not_anchored():
     failed = []
 
     @bolt()
@@ -187,31 +187,31 @@ def test_late_tuples_are_emitted_anchored_and_acked(kind):
 
     builder.set_bolt("late", late).global_grouping("window", stream="late")
     result = run_topology(builder.build(), {"source": rows}, clock=VirtualClock())
-    # A tuple whose late row failed comes again: by its id it is known, else it is late once more.
+    # A tuple whose late row failed is replayed: with its id it is a duplicate, else it is late once more.
     again = [(2, "late")] if not ids else []
     assert seen == [(2, "late"), (4, "late"), *again]
     assert (result.acked, result.failures) == (5, 1)
 
 
-def test_tuples_that_do_not_come_again_are_given_up_by_name():
+def test_tuples_that_are_not_replayed_in_time_are_reported_and_given_up():
     states, clock = MemoryStateProvider(), VirtualClock()
     declared = summing(count(4), count(2), message_id="id", recovery_timeout=seconds(5))
     topology = topology_of(InputSpout(ROWS), declared)
     with LocalCluster(topology, clock=clock, states=states) as cluster:
         cluster.run_batch({"source": rows_of(6)[::2]})
     with LocalCluster(topology, clock=clock, states=states) as cluster:
-        cluster.run_batch({"source": [(20, 200, 0), (22, 220, 0)]})  # what was in the window is not sent again
+        cluster.run_batch({"source": [(20, 200, 0), (22, 220, 0)]})  # the tuples of the window are not sent again
         assert (cluster.result["window"], cluster.result.errors) == ([], [])
         cluster.run_for(seconds(6))
         [error] = cluster.result.errors
         assert "waited 5000 ms" in str(error.error)
         assert "3 tuples" in str(error.error)
-        # Numbers that were given stay given: the window at the fourth tuple holds what is left of it.
+        # Assigned numbers stay assigned: the window at the fourth tuple holds what is left of it.
         assert [row[0] for row in cluster.result["window"]] == ["20"]
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_run_may_end_without_a_drain_and_the_next_goes_on(kind):
+def test_a_run_without_a_drain_leaves_windows_open_for_the_next_run(kind):
     states, clock = MemoryStateProvider(), VirtualClock()
     topology = topology_of(Source(rows_of(7)).spout, KINDS[kind](count(4), count(4)))
     lines = []
@@ -224,7 +224,7 @@ def test_a_run_may_end_without_a_drain_and_the_next_goes_on(kind):
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_windows_that_were_drained_take_nothing_new_and_say_so(kind):
+def test_a_tuple_for_drained_windows_is_late_as_closed_and_reported(kind):
     states, clock = MemoryStateProvider(), VirtualClock()
     topology = topology_of(InputSpout(ROWS), KINDS[kind](count(4), count(4)))
     run_topology(topology, {"source": [rows_of(2)]}, clock=clock, states=states)
@@ -234,7 +234,7 @@ def test_windows_that_were_drained_take_nothing_new_and_say_so(kind):
     assert "begin with new states, or end a run that is to go on with run(drain=False)" in str(error.error)
 
 
-def test_checkpoints_pass_through_windows_that_live_only_as_long_as_the_process():
+def test_checkpoints_pass_through_windows_in_memory():
     @bolt(output="line string, times long")
     class Counting:
         def init_state(self, state):
@@ -257,14 +257,14 @@ def test_checkpoints_pass_through_windows_that_live_only_as_long_as_the_process(
 # -- refusals ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stateful_window_in_memory_without_message_ids_is_refused_before_it_starts():
+def test_a_stateful_window_in_memory_without_message_ids_is_refused():
     with pytest.raises(
         ConfigError, match=r"bolt 'window' has a state beside its windows.*message_id=, or .*max_events"
     ):
         LocalCluster(topology_of(InputSpout(ROWS), summing(count(2), count(2))))
 
 
-def test_a_message_id_is_a_whole_number():
+def test_a_message_id_that_is_no_whole_number_is_refused():
     declared = summing(count(2), count(2), message_id="id")
     builder = TopologyBuilder("text").configure(state_checkpoint_interval=millis(100))
     builder.set_spout("source", InputSpout("id long"))
@@ -285,7 +285,7 @@ def test_a_window_on_disk_cannot_fail_its_tuples():
         run_topology(builder.build(), {"source": [rows_of(2)]}, clock=VirtualClock())
 
 
-def test_what_a_crash_would_lose_is_found_when_the_topology_is_built():
+def test_losses_in_a_crash_are_found_when_the_topology_is_built():
     @bolt(output=ROWS)
     def copy(tuple):
         return tuple["id"], tuple["at"], tuple["n"]
@@ -318,7 +318,7 @@ def test_what_a_crash_would_lose_is_found_when_the_topology_is_built():
         assert problem.startswith(wanted)
 
 
-def test_tuples_on_disk_wait_for_a_checkpoint_not_for_their_window():
+def test_message_timeout_must_cover_the_checkpoint_interval_but_not_a_window_on_disk():
     disk = plain(seconds(100), seconds(10), max_events_in_memory=1_000)
     settings = {"message_timeout": seconds(30), "max_spout_pending": 2}
     topology_of(InputSpout(ROWS), disk, **settings)
@@ -331,8 +331,8 @@ def test_tuples_on_disk_wait_for_a_checkpoint_not_for_their_window():
         topology_of(InputSpout(ROWS), by_ids, message_timeout=seconds(30), state_checkpoint_interval=seconds(1))
 
 
-def test_tasks_that_wait_for_tuples_to_come_again_have_the_watermark_of_a_run_without_the_restart():
-    """In batches the tasks of a bolt have one watermark: one that recovers tells the others, and hears of them, all the same."""
+def test_recovering_tasks_have_the_watermark_of_a_run_without_a_restart():
+    """In batches the tasks of a bolt share one watermark: a recovering task still sends and receives it."""
     seen = []
 
     @tumbling(seconds(10), timestamp="at", late_stream="late", message_id="id", output="ids array<long>", name="window")
@@ -361,7 +361,7 @@ def test_tasks_that_wait_for_tuples_to_come_again_have_the_watermark_of_a_run_wi
     fourth = [(8, 19_000, b), (9, 26_000, a)]
 
     def run(batches, states):
-        """Run batches; return the windows that each has fired, and what was late in each."""
+        """Run batches; return the windows that each batch fired, and its late tuples."""
         found = []
         with LocalCluster(topology, batches={"source": []}, clock=VirtualClock(), states=states) as cluster:
             for rows in batches:
@@ -389,7 +389,7 @@ def test_tasks_that_wait_for_tuples_to_come_again_have_the_watermark_of_a_run_wi
 
 @st.composite
 def restarted(draw):
-    """Batches of rows by id, the batch before which the cluster is started again, and with which batch each old row comes again."""
+    """Batches of rows by id, the batch before which the cluster is restarted, and the batch with which each old row is replayed."""
     stamps = draw(st.lists(st.lists(st.integers(0, 60), max_size=5), min_size=2, max_size=5))
     ids = iter(range(100))
     batches = [[(next(ids), 1_000 * at, draw(st.integers(0, 5))) for at in batch] for batch in stamps]
@@ -406,7 +406,7 @@ def restarted(draw):
     slide=st.sampled_from([seconds(5), count(2)]),
     tasks=st.integers(1, 3),
 )
-def test_with_batches_a_restart_changes_no_window_however_its_tuples_come_again(case, length, slide, tasks):
+def test_with_batches_a_restart_changes_no_window_in_any_order_of_replay(case, length, slide, tasks):
     batches, cut, again = case
 
     @windowed_bolt(

@@ -1,4 +1,4 @@
-"""The local driver: rows in, rows out, without Spark; and what it does when a bolt fails."""
+"""The local driver: rows in, rows out, without Spark; and its handling of bolts that fail."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ def test_words_are_counted_per_window():
     assert result.acked == 6
 
 
-def test_a_late_row_goes_to_the_side_with_its_reason():
+def test_a_late_row_goes_to_the_late_stream_with_its_reason():
     result = run_local(word_count, [words("a b", 1, 25), words("c d", 3, 26)])
     assert result.late == [(Word("c", 3_000), LateReason.LATE)]
     assert result.acked == result.counts["in"] == 4
 
 
-def test_all_rows_of_a_batch_are_judged_by_the_turn_before_it():
+def test_all_rows_of_a_batch_are_judged_by_the_watermark_before_the_batch():
     assert run_local(word_count, [words("a b c", 25, 3, 26)]).late == []
 
 
-def test_without_a_drain_the_open_windows_stay_pending():
+def test_without_a_drain_open_windows_stay_pending():
     result = run_local(word_count, [words("a b", 1, 12)], drain=False)
     assert [row[1] for row in result["default"]] == ["a"]
     assert result.counts["pending"] == 1
 
 
-def test_a_drain_fires_the_short_last_window_and_closes_the_run():
+def test_a_drain_fires_the_last_partial_window_and_closes_the_run():
     @tumbling(count(3), timestamp="at", output="words string")
     def three(window):
         return " ".join(row.word for row in window)
@@ -88,7 +88,7 @@ def test_a_drain_fires_the_short_last_window_and_closes_the_run():
     assert run.result.late == [(Word("e", 9_000), LateReason.CLOSED)]
 
 
-def test_a_dict_comes_to_the_bolt_as_a_record_any_other_row_as_it_is():
+def test_a_dict_is_read_as_a_record_and_any_other_row_as_it_is():
     @tumbling(count(3), timestamp="at", output="kinds string")
     def kinds(window):
         return " ".join(type(row).__name__ for row in window)
@@ -105,13 +105,13 @@ def test_the_watermark_waits_for_every_input_stream():
     assert [row[1] for _, row in run.turn()] == ["a"]
 
 
-def test_a_batch_of_several_streams_is_a_mapping():
+def test_a_batch_of_several_streams_is_a_mapping_of_stream_to_rows():
     batches = [{"left": words("a b", 1, 12), "right": words("c", 11)}]
     result = run_local(word_count, batches, drain=False, streams=("left", "right"))
     assert [row[1] for row in result["default"]] == ["a"]
 
 
-def test_each_source_has_a_watermark_of_its_own():
+def test_each_source_has_its_own_watermark():
     @tumbling(seconds(1), timestamp="at", source="partition", output="n long")
     def size(window):
         return len(window)
@@ -123,7 +123,7 @@ def test_each_source_has_a_watermark_of_its_own():
     assert run.turn() == [("default", (1,))]
 
 
-def test_a_keyed_bolt_has_the_windows_of_each_key():
+def test_a_keyed_bolt_has_separate_windows_per_key():
     @tumbling(count(2), timestamp="at", key="word", output="word string, n long")
     def pairs(window):
         return (window.key, len(window))
@@ -132,7 +132,7 @@ def test_a_keyed_bolt_has_the_windows_of_each_key():
     assert result["default"] == [("a", 2), ("b", 2), ("b", 1), ("a", 1)]
 
 
-def test_a_key_of_several_fields_is_a_tuple_and_all_nan_are_one_key():
+def test_a_composite_key_is_a_tuple_in_which_nan_equals_nan():
     @tumbling(count(2), timestamp="at", key=("a", "b"), output="key string, n long")
     def pairs(window):
         return (repr(window.key), len(window))
@@ -141,7 +141,7 @@ def test_a_key_of_several_fields_is_a_tuple_and_all_nan_are_one_key():
     assert run_local(pairs, [rows])["default"] == [("(1, nan)", 2)]
 
 
-def test_a_bolt_with_a_collector_emits_to_its_streams():
+def test_a_bolt_with_a_collector_emits_to_several_streams():
     @tumbling(count(2), timestamp="at", output={"default": "n long", "words": "word string"})
     def split(window, collector):
         collector.emit(len(window))
@@ -152,7 +152,7 @@ def test_a_bolt_with_a_collector_emits_to_its_streams():
     assert result.rows == {"default": [(2,)], "words": [("a",), ("b",)]}
 
 
-def test_a_class_is_prepared_once_told_where_it_runs_and_cleaned_up():
+def test_a_class_bolt_gets_prepare_with_its_context_and_then_cleanup():
     told = []
 
     @tumbling(count(1), timestamp="at", output="n long")
@@ -170,7 +170,7 @@ def test_a_class_is_prepared_once_told_where_it_runs_and_cleaned_up():
     assert told == [TaskContext("Sized", 0, 1), "cleanup"]
 
 
-def test_new_and_expired_tuples_are_at_hand():
+def test_a_window_returns_its_new_and_expired_tuples():
     @sliding(count(2), count(1), timestamp="at", output="new string, expired string")
     def changes(window):
         return tuple(" ".join(r.word for r in part) for part in (window.get_new(), window.get_expired()))
@@ -178,7 +178,7 @@ def test_new_and_expired_tuples_are_at_hand():
     assert run_local(changes, [words("a b c", 1, 2, 3)])["default"] == [("a", ""), ("b", ""), ("c", "a")]
 
 
-def test_a_window_is_not_for_keeping():
+def test_reading_a_window_after_execute_is_a_stale_window_error():
     kept = []
 
     @tumbling(count(1), timestamp="at", output="n long")
@@ -190,7 +190,7 @@ def test_a_window_is_not_for_keeping():
         kept[0].get()
 
 
-def test_batches_may_come_from_a_generator_that_moves_the_clock():
+def test_batches_may_come_from_a_generator_that_advances_the_clock():
     clock = VirtualClock(1_000)
 
     def batches():
@@ -221,7 +221,7 @@ def failing(on_error: str, **options):
 STORY = "a bad b c", 1, 2, 3, 4
 
 
-def test_raise_names_bolt_window_and_cause_and_adds_nothing():
+def test_on_error_raise_names_bolt_window_and_cause_and_emits_nothing():
     run = LocalRun(failing("raise"))
     run.feed(words(*STORY))
     with pytest.raises(BoltError, match=r"bolt 'joined' failed on TupleWindow\(end=2000\): ValueError: a bad word"):
@@ -231,13 +231,13 @@ def test_raise_names_bolt_window_and_cause_and_adds_nothing():
         run.turn()
 
 
-def test_skip_leaves_the_window_out_and_counts_it():
+def test_on_error_skip_drops_the_window_and_counts_the_failure():
     result = run_local(failing("skip"), [words(*STORY)])
     assert result["default"] == [("a",), ("bc",)]
     assert (result.failures, result.acked, result.failed, result.dead_letters) == (2, 4, [], [])
 
 
-def test_dead_letter_keeps_the_window_with_its_tuples():
+def test_on_error_dead_letter_keeps_the_window_with_its_tuples():
     result = run_local(failing("dead_letter"), [words(*STORY)])
     assert result["default"] == [("a",), ("bc",)]
     first, second = result.dead_letters
@@ -247,21 +247,21 @@ def test_dead_letter_keeps_the_window_with_its_tuples():
     assert isinstance(first.error.__cause__, ValueError)
 
 
-def test_fail_fails_each_tuple_once_leaves_it_in_its_other_windows_and_never_acks_it():
+def test_on_error_fail_fails_each_tuple_once_keeps_it_in_other_windows_and_never_acks_it():
     result = run_local(failing("fail"), [words(*STORY)])
-    assert result["default"] == [("a",), ("bc",)]  # b failed, and is shown again
+    assert result["default"] == [("a",), ("bc",)]  # b failed, and is still in the next window
     assert [row.word for row in result.failed] == ["a", "bad", "b"]
     assert result.acked == 1  # c
 
 
-def test_equal_rows_that_are_one_object_fail_and_expire_one_by_one():
+def test_rows_that_are_one_object_fail_and_expire_separately():
     same = Word("bad", 1_000)
     result = run_local(failing("fail"), [[same, same, same]])
     assert result.failed == [same, same, same]
     assert result.acked == 0
 
 
-def test_a_failed_call_emits_nothing_of_what_it_had_made():
+def test_a_failed_call_emits_nothing():
     @tumbling(count(1), timestamp="at", on_error="skip", output="n long")
     def half(window, collector):
         collector.emit(1)
@@ -270,7 +270,7 @@ def test_a_failed_call_emits_nothing_of_what_it_had_made():
     assert run_local(half, [words("a", 1)])["default"] == []
 
 
-def test_a_failing_cleanup_does_not_hide_what_came_first():
+def test_an_error_in_cleanup_does_not_hide_the_first_error():
     @tumbling(count(1), timestamp="at", output="n long")
     class Doubly:
         def execute(self, window):
@@ -286,7 +286,7 @@ def test_a_failing_cleanup_does_not_hide_what_came_first():
 # -- misuse ------------------------------------------------------------------------------------------------------------
 
 
-def test_misuse_is_answered_with_a_sentence():
+def test_wrong_streams_batches_and_bolts_are_refused_with_the_fix():
     with pytest.raises(ConfigError, match=r"rows came on stream 'left', the declared ones are default; write streams="):
         LocalRun(word_count).feed([], "left")
     with pytest.raises(ConfigError, match=r"streams is a list of input streams, got the text 'left'"):
@@ -297,7 +297,7 @@ def test_misuse_is_answered_with_a_sentence():
         run_local(len, [])
 
 
-def test_a_closed_run_stays_closed():
+def test_a_closed_run_refuses_every_step():
     with LocalRun(word_count) as run:
         run.feed(words("a", 1))
     for step in (run.turn, run.tick, run.drain, lambda: run.feed([])):
@@ -305,7 +305,7 @@ def test_a_closed_run_stays_closed():
             step()
 
 
-# -- the same as the machine itself ------------------------------------------------------------------------------------
+# -- the same as the window machine itself -----------------------------------------------------------------------------
 
 
 def bolt_of_case(case) -> WindowedBolt:
@@ -323,7 +323,7 @@ def bolt_of_case(case) -> WindowedBolt:
 
 
 @given(cases(keyed=None, key_ttl=None, drains=None, offset=None, lateness=None, source=None, idle=None, future=None))
-def test_a_local_run_shows_what_the_machine_shows(case):
+def test_a_local_run_fires_the_windows_of_the_window_machine(case):
     clock = VirtualClock(case["clock_start_ms"])
     streams = case["event_time"]["streams"] if case["event_time"] else ("default",)
     run = LocalRun(bolt_of_case(case), streams=streams, clock=clock)
@@ -341,7 +341,7 @@ def test_a_local_run_shows_what_the_machine_shows(case):
                 run.drain()
             case _:
                 run.turn()
-    # Over the clock, a feed first fires what has fallen due by then.
+    # Over the clock, a feed first fires the windows that are due.
     ops = [each for op in case["ops"] for each in ([["tick"], op] if op[0] == "add" else [op])]
     events = replay({**case, "ops": ops})
     assert [list(row) for row in run.result["default"]] == [event[2:] for event in events if event[1] == "activate"]
@@ -349,7 +349,7 @@ def test_a_local_run_shows_what_the_machine_shows(case):
     assert run.result.acked == sum(len(event[2]) for event in events if event[1] == "expire") + len(run.result.late)
 
 
-def test_an_aggregate_fails_without_its_tuples():
+def test_a_window_with_an_aggregate_fails_without_its_tuples():
     @tumbling(count(2), timestamp="at", aggregate=agg.count(), on_error="dead_letter", output="n long")
     def broken(window):
         raise ValueError(window.aggregate)
@@ -363,7 +363,7 @@ def sized(window):
     return len(window)
 
 
-def test_what_is_decorated_can_still_be_called():
+def test_a_decorated_function_can_still_be_called():
     class Content:
         def __len__(self):
             return 3

@@ -1,4 +1,4 @@
-"""A bolt in one process is the same bolt as on Spark: its rows, its streams, its types; and misuse is answered."""
+"""A bolt in one process gives the rows, streams and types that it gives on Spark; misuse is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Word = namedtuple("Word", "word at")
 
 
 @pytest.mark.parametrize("key", ["origin", "flight no", "class"])
-def test_a_bolt_reads_a_field_by_name_whatever_it_is_called(key: str) -> None:
+def test_a_bolt_reads_a_field_of_any_name(key: str) -> None:
     row = {"at": 1, "origin": "JFK", "flight no": 7, "class": "first"}
 
     @tumbling(count(1), timestamp=lambda row: row["at"] + row.at, key=key, source=key, output="text string, n long")
@@ -32,7 +32,7 @@ def test_a_bolt_reads_a_field_by_name_whatever_it_is_called(key: str) -> None:
 
 
 @pytest.mark.parametrize("length", [count(2), seconds(1)])
-def test_an_aggregate_of_a_field_with_a_blank_works(length: Any) -> None:
+def test_an_aggregate_reads_a_field_with_a_blank_in_its_name(length: Any) -> None:
     @windowed_bolt(length, count(2), timestamp="at", aggregate=agg.sum("flight no"), output="n long")
     def total(window: Any) -> int:
         return window.aggregate
@@ -41,7 +41,7 @@ def test_an_aggregate_of_a_field_with_a_blank_works(length: Any) -> None:
     assert run_local(total, [rows])["default"] == [(7,)]
 
 
-def test_a_wrong_type_is_an_error_in_one_process_too() -> None:
+def test_a_value_of_the_wrong_type_is_an_error_in_one_process_too() -> None:
     def bolt(on_error: str) -> Any:
         @tumbling(count(1), timestamp="at", on_error=on_error, output="n long")
         def wordy(window: Any) -> Any:
@@ -59,7 +59,7 @@ def test_a_wrong_type_is_an_error_in_one_process_too() -> None:
     assert len(run_local(bolt("dead_letter"), rows)["dead_letters"]) == 1
 
 
-def test_the_late_stream_and_the_dead_letters_are_streams() -> None:
+def test_the_result_has_the_late_stream_and_the_dead_letters_as_streams() -> None:
     @tumbling(count(1), timestamp="at", late_stream="late", on_error="dead_letter", key="word", output="n long")
     def picky(window: Any) -> int:
         raise ValueError("no")
@@ -72,7 +72,7 @@ def test_the_late_stream_and_the_dead_letters_are_streams() -> None:
     assert json.loads(tuples) == [{"word": "a", "at": 5}]
 
 
-def test_a_stream_that_is_not_there_is_a_sentence() -> None:
+def test_an_unknown_stream_of_the_result_is_refused() -> None:
     @tumbling(count(1), timestamp="at", late_stream="late", output="n long")
     def size(window: Any) -> int:
         return len(window)
@@ -89,13 +89,13 @@ def size_of(window: Any) -> int:
 
 
 @pytest.mark.parametrize("batches", [[{"at": 1}, {"at": 2}], ["abc"], [Word("a", 1)], [3], [{"default": {"at": 1}}]])
-def test_a_list_of_rows_is_no_list_of_batches(batches: Any) -> None:
+def test_a_list_of_rows_in_place_of_batches_is_refused(batches: Any) -> None:
     with pytest.raises(ConfigError, match=r"run_local takes a list of batches, .*write "):
         run_local(size_of, batches)
 
 
 @pytest.mark.parametrize("rows", ["abc", {"at": 1}, Word("a", 1), 3])
-def test_a_row_is_no_list_of_rows(rows: Any) -> None:
+def test_a_single_row_in_place_of_rows_is_refused(rows: Any) -> None:
     with pytest.raises(ConfigError, match="feed takes rows, got "):
         LocalRun(size_of).feed(rows)
 
@@ -113,7 +113,7 @@ def failing(length: int, slide: int) -> Any:
     return picky
 
 
-def test_rows_that_are_one_object_fail_as_often_as_they_were_fed() -> None:
+def test_a_row_object_fails_as_often_as_it_was_fed() -> None:
     result = run_local(failing(3, 3), [[1, 2, 2, 3, 4]])
     assert (result.failed, result.acked) == ([1, 2, 2], 2)
     again = run_local(failing(1, 1), [[2, 2, 1, 2]])
@@ -122,7 +122,7 @@ def test_rows_that_are_one_object_fail_as_often_as_they_were_fed() -> None:
 
 @pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
 @given(st.lists(st.lists(st.integers(1, 3), max_size=6), max_size=4), st.integers(1, 4), st.integers(1, 4))
-def test_as_many_fail_as_if_every_row_were_an_object_of_its_own(batches: Any, length: int, slide: int) -> None:
+def test_shared_row_objects_fail_as_often_as_distinct_ones(batches: Any, length: int, slide: int) -> None:
     class Own:
         def __init__(self, value: int) -> None:
             self.value = value

@@ -1,4 +1,4 @@
-"""What the local driver reads out of a row: timestamps, keys, sources, by the same rules as on Spark."""
+"""How the local driver reads timestamps, keys and sources of a row, by the same rules as on Spark."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def timestamp_ms(row, timestamp):
     return found
 
 
-def test_a_timestamp_function_says_whole_milliseconds_or_the_tuple_is_invalid():
+def test_a_timestamp_function_returns_whole_milliseconds_or_the_tuple_is_invalid():
     @tumbling(seconds(1), timestamp=lambda row: row["s"] * 1000, late_stream="late", output="n long")
     def size(window):
         return len(window)
@@ -60,7 +60,7 @@ def test_a_timestamp_function_says_whole_milliseconds_or_the_tuple_is_invalid():
     rows = [{"s": 1}, {"s": 0.5}, {"s": 0.0005}, {"s": None}, {"t": 1}]
     with pytest.warns(InvalidTimestampWarning, match=r"bolt 'size': .* gave 0\.5 for .*; such rows are invalid"):
         result = run_local(size, [rows])
-    assert result["default"] == [(2,)]  # 0.5 s are 500.0 ms, which is whole
+    assert result["default"] == [(2,)]  # 0.5 s are 500.0 ms, a whole number
     assert [reason for _, reason in result.late] == [LateReason.INVALID] * 3
 
 
@@ -68,11 +68,11 @@ def test_a_timestamp_function_says_whole_milliseconds_or_the_tuple_is_invalid():
 @pytest.mark.parametrize(
     "value", [7, 7.0, Decimal("7"), np.int64(7), datetime(1970, 1, 1, 0, 0, 0, 7_999), date(1970, 1, 1)]
 )
-def test_a_timestamp_function_may_say_all_that_a_field_may(timestamp, value):
+def test_a_timestamp_function_may_return_any_value_that_a_field_may_have(timestamp, value):
     assert timestamp_ms(record_of({"at": value}), timestamp) == timestamp_ms({"at": value}, "at") is not None
 
 
-def test_an_unusable_timestamp_ends_the_run_where_the_bolt_says_so():
+def test_with_on_invalid_raise_an_unusable_timestamp_ends_the_run():
     @tumbling(seconds(1), timestamp="at", on_invalid="raise", output="n long")
     def size(window):
         return len(window)
@@ -87,14 +87,14 @@ def size_of(window):
 
 
 @pytest.mark.parametrize("row", [{"word": "a", "time": 1}, namedtuple("Other", "word time")("a", 1)])
-def test_a_row_without_its_timestamp_is_invalid_and_says_what_it_has(row):
+def test_a_row_without_its_timestamp_field_is_invalid_and_the_warning_lists_its_fields(row):
     with pytest.warns(InvalidTimestampWarning, match="field 'at' is asked for, but a row has word, time: "):
         result = run_local(size_of, [[row, {"at": 1}]])
     assert result["default"] == [(1,)]
     assert result.late == [(("a", 1), LateReason.INVALID)]
 
 
-def test_why_a_timestamp_is_unusable_is_the_cause_where_the_run_ends():
+def test_an_invalid_timestamp_error_has_the_cause():
     @tumbling(seconds(1), timestamp=lambda row: row["att"], on_invalid="raise", output="n long")
     def size(window):
         return len(window)
@@ -105,7 +105,7 @@ def test_why_a_timestamp_is_unusable_is_the_cause_where_the_run_ends():
 
 
 @pytest.mark.parametrize("option", ["key", "source"])
-def test_a_row_without_its_key_or_source_is_a_mistake_and_says_what_it_has(option):
+def test_a_row_without_its_key_or_source_field_is_refused_with_its_fields(option):
     @tumbling(seconds(1), timestamp="at", output="n long", **{option: "word"})
     def size(window):
         return len(window)
@@ -119,7 +119,7 @@ def test_a_row_without_its_key_or_source_is_a_mistake_and_says_what_it_has(optio
 @pytest.mark.parametrize(
     ("key", "value"), [("tags", ["a"]), (("word", "tags"), ["a"]), ("tags", {"x": 1}), ("tags", (1, ["a"]))]
 )
-def test_a_key_without_a_hash_is_named_with_bolt_and_field(key, value, options):
+def test_an_unhashable_key_is_refused_with_bolt_and_field(key, value, options):
     @tumbling(seconds(1), timestamp="at", key=key, output="n long", **options)
     def sizes(window):
         return 1
@@ -156,7 +156,7 @@ def test_nan_is_one_key_after_a_restart_too(fields):
 
 
 @pytest.mark.parametrize("value", ["2024-01-01 00:00:00", 1_700_000_000.5, None])
-def test_a_run_whose_rows_have_no_usable_timestamp_warns_with_the_first_value(value):
+def test_a_run_without_any_usable_timestamp_warns_with_the_first_value(value):
     @tumbling(seconds(5), timestamp="at", output="n long")
     def sizes(window):
         return len(window)

@@ -1,4 +1,4 @@
-"""A windowed bolt alone has what it has in a topology: its state, and tuples that come again are known by their ids."""
+"""A windowed bolt alone has its state and recognises replayed tuples by their ids, as in a topology."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Totals:
         return n, total
 
 
-def test_a_stateful_bolt_alone_is_handed_a_state_that_lasts_as_long_as_the_run() -> None:
+def test_a_stateful_bolt_alone_has_a_state_for_the_whole_run() -> None:
     result = run_local(Totals, [[{"n": 1}, {"n": 2}], [{"n": 3}, {"n": 4}]])
     assert result["default"] == [(3, 3), (7, 10)]
     assert result.state is not None
@@ -62,7 +62,7 @@ def test_the_hooks_of_a_stateful_bolt_alone_are_called_at_the_end_of_each_batch(
     assert told == ["init_state", "prepare", "execute", *batches]
 
 
-def test_what_a_step_that_failed_put_into_the_state_is_gone() -> None:
+def test_changes_to_the_state_by_a_failed_step_are_rolled_back() -> None:
     @tumbling(Count(1))
     class Fails:
         def init_state(self, state: Any) -> None:
@@ -90,7 +90,7 @@ def test_a_bolt_without_init_state_has_no_state() -> None:
     assert run_local(total, [[{"n": 1}]]).state is None
 
 
-def test_a_driver_without_a_state_for_a_stateful_bolt_is_told_so() -> None:
+def test_opening_a_stateful_bolt_without_a_state_is_an_error() -> None:
     with pytest.raises(BoltError, match="'Totals' has init_state, and nobody has handed it a state"):
         BoltRunner(bolt_of(Totals)).open()
 
@@ -120,7 +120,7 @@ def count_once(window: Any) -> int:
     return len(window)
 
 
-def test_a_row_that_comes_again_is_known_by_its_message_id() -> None:
+def test_a_replayed_row_is_dropped_by_its_message_id() -> None:
     with LocalRun(count_once) as run:
         run.feed([{"at": 1, "id": 1}, {"at": 2, "id": 2}, {"at": 1, "id": 1}])
         run.turn()
@@ -131,7 +131,7 @@ def test_a_row_that_comes_again_is_known_by_its_message_id() -> None:
     assert run.result.counts["in"] == 3
 
 
-def test_each_input_stream_has_message_ids_of_its_own() -> None:
+def test_each_input_stream_has_its_own_message_ids() -> None:
     with LocalRun(count_once, streams=("a", "b")) as run:
         run.feed([{"at": 1, "id": 1}], "a")
         run.feed([{"at": 1, "id": 1}], "b")
@@ -139,7 +139,7 @@ def test_each_input_stream_has_message_ids_of_its_own() -> None:
     assert run.result["default"] == [(2,)]
 
 
-def test_a_row_that_could_not_be_taken_is_no_duplicate_when_it_comes_again() -> None:
+def test_a_row_of_a_refused_feed_is_no_duplicate_when_it_is_fed_again() -> None:
     with LocalRun(count_once) as run:
         with pytest.raises(ConfigError, match="field 'id' is asked for"):
             run.feed([{"at": 1, "id": 1}, {"at": 2}])

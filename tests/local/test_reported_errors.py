@@ -1,4 +1,4 @@
-"""Errors that are reported without an end: in the result and in the log, wherever they come from."""
+"""Errors that are reported and end nothing are in the result and in the log, for every kind of component."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stream_of(rows=((1,), (2,))):
     return topology, topology.new_stream("numbers", FixedBatchSpout("n long", 2, list(rows)))
 
 
-def test_an_operation_that_fails_its_batch_and_reports_is_in_the_result_and_in_the_log(logged):
+def test_an_operation_that_raises_reported_failed_exception_is_in_the_result_and_in_the_log(logged):
     topology, stream = stream_of()
     stream.each("n", failing_once(ReportedFailedException), "m long").sink("out")
     result = run(topology)
@@ -61,7 +61,7 @@ def test_an_operation_that_fails_its_batch_and_reports_is_in_the_result_and_in_t
     assert "ReportedFailedException" in line
 
 
-def test_an_operation_that_only_fails_its_batch_reports_nothing(logged):
+def test_an_operation_that_raises_failed_exception_reports_nothing(logged):
     topology, stream = stream_of()
     stream.each("n", failing_once(FailedException), "m long").sink("out")
     result = run(topology)
@@ -69,7 +69,7 @@ def test_an_operation_that_only_fails_its_batch_reports_nothing(logged):
 
 
 class ThenTells:
-    """Each of the kinds of operations that are handed a collector."""
+    """Each kind of operation that gets a collector."""
 
     def execute(self, tuple, collector):
         collector.report_error(ValueError(f"each {tuple.n}"))
@@ -87,7 +87,7 @@ class ThenTells:
 
 
 @pytest.mark.parametrize("kind", ["each", "aggregate", "window"])
-def test_what_an_operation_reports_by_its_collector_stops_nothing(kind, logged):
+def test_report_error_of_an_operations_collector_stops_nothing(kind, logged):
     topology, stream = stream_of()
     if kind == "each":
         out = stream.each("n", lambda tuple, collector: ThenTells().execute(tuple, collector), "m long")
@@ -144,7 +144,7 @@ class TellsOften(Spout):
         self.left = [1, 2]
 
 
-def test_what_a_spout_of_tuples_reports_is_in_the_result_whenever_it_says_it(logged):
+def test_errors_that_a_spout_of_tuples_reports_in_any_method_are_in_the_result(logged):
     topology = TridentTopology("told")
     topology.new_stream("numbers", TellsOften).each("n", failing_once(FailedException), "m long").sink("out")
     result = run(topology)
@@ -174,7 +174,7 @@ class TellsInBatches(IBatchSpout):
         collector.emit((txid,))
 
 
-def test_what_a_spout_of_batches_reports_is_in_the_result(logged):
+def test_errors_that_a_spout_of_batches_reports_are_in_the_result(logged):
     topology = TridentTopology("told")
     topology.new_stream("numbers", TellsInBatches()).sink("out")
     result = run(topology)
@@ -186,7 +186,7 @@ def test_what_a_spout_of_batches_reports_is_in_the_result(logged):
     assert len(logged()) == len(errors)
 
 
-def test_a_topology_logs_what_is_reported_too(logged):
+def test_a_topology_logs_reported_errors_too(logged):
     @bolt(output="n long")
     def picky(tuple):
         if tuple["n"] == 1:
@@ -202,7 +202,7 @@ def test_a_topology_logs_what_is_reported_too(logged):
     assert line.startswith("component 'picky', task 0, reports ReportedFailedException: ")
 
 
-def test_a_flood_of_reports_is_kept_whole_and_logged_in_part(logged):
+def test_many_reports_are_all_in_the_result_and_only_some_in_the_log(logged):
     topology, stream = stream_of([(n,) for n in range(100)])
     stream.each("n", lambda tuple, collector: collector.report_error(ValueError(str(tuple.n))), "m long").sink("out")
     result = run(topology)
@@ -211,7 +211,7 @@ def test_a_flood_of_reports_is_kept_whole_and_logged_in_part(logged):
     assert logged()[-1].endswith("more of it are in the result alone for a while")
 
 
-def test_an_error_whose_text_cannot_be_made_is_reported_all_the_same(logged):
+def test_an_error_whose_str_raises_is_reported_too(logged):
     class Mute(Exception):
         def __str__(self):
             raise RuntimeError("no words")

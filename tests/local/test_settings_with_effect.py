@@ -1,4 +1,4 @@
-"""Settings of topologies and of single components: each has its effect where it stands, or is refused by name."""
+"""Settings of topologies and of single components: each has its effect, or is refused by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sizes(window):
 
 @bolt(output="tick boolean, own string")
 class Tells(BasicBolt):
-    """Tells what it is handed, and which keys of the user's own it sees."""
+    """Emits its input tuples, and the custom keys of its configuration."""
 
     def prepare(self, context):
         self.own = ",".join(f"{key}={value}" for key, value in sorted(context.config.own.items()))
@@ -42,12 +42,12 @@ def rows(topology):
     return run_topology(topology, {"in": [[(1,), (2,)]]}, clock=VirtualClock())["bolt"]
 
 
-def test_ticks_of_a_windowed_bolt_are_refused_by_name():
+def test_tick_tuples_for_a_windowed_bolt_are_refused():
     with pytest.raises(TopologyError, match=r"bolt 'bolt' asks for ticks .* handed windows.*leave it out"):
         topology_of(sizes, {"topology.tick.tuple.freq.secs": 1})
 
 
-def test_ticks_that_a_windowed_class_asks_for_are_refused_too():
+def test_tick_tuples_requested_by_a_windowed_class_are_refused_too():
     @tumbling(count(2), output="n long")
     class Sizes:
         def get_component_configuration(self):
@@ -60,14 +60,14 @@ def test_ticks_that_a_windowed_class_asks_for_are_refused_too():
         topology_of(Sizes)
 
 
-def test_ticks_of_a_topology_of_windowed_bolts_alone_are_refused():
+def test_tick_tuples_for_a_topology_with_only_windowed_bolts_are_refused():
     with pytest.raises(
         TopologyError, match=r"topology\.tick\.tuple\.freq\.secs asks for ticks, but every bolt is a windowed one"
     ):
         topology_of(sizes, tick_tuple_freq=seconds(1))
 
 
-def test_a_windowed_bolt_beside_one_with_ticks_gets_none():
+def test_a_windowed_bolt_beside_a_bolt_with_ticks_gets_none():
     builder = TopologyBuilder("settings").configure(tick_tuple_freq=seconds(1))
     builder.set_spout("in", InputSpout("n long"))
     builder.set_bolt("windows", sizes).shuffle_grouping("in")
@@ -77,7 +77,7 @@ def test_a_windowed_bolt_beside_one_with_ticks_gets_none():
     assert (True, "") in result["tells"]
 
 
-def test_none_on_a_component_goes_before_what_the_topology_says():
+def test_none_on_a_component_overrides_the_setting_of_the_topology():
     assert {tick for tick, _ in rows(topology_of(Tells, tick_tuple_freq=seconds(1)))} == {True, False}
     silent = topology_of(Tells, {"topology.tick.tuple.freq.secs": None}, tick_tuple_freq=seconds(1))
     assert {tick for tick, _ in rows(silent)} == {False}
@@ -89,7 +89,7 @@ def test_none_on_a_component_goes_before_what_the_topology_says():
     assert builder.build().setting("in", "max_spout_pending") is None
 
 
-def test_keys_of_ones_own_on_a_component_reach_it_over_those_of_the_topology():
+def test_custom_keys_of_a_component_override_those_of_the_topology():
     topology = topology_of(Tells, {"app.name": "mine", "app.more": "x"})
     assert {own for _, own in rows(topology)} == {"app.more=x,app.name=mine"}
     builder = TopologyBuilder("settings").configure({"app.name": "all", "app.host": "here"})
@@ -101,7 +101,7 @@ def test_keys_of_ones_own_on_a_component_reach_it_over_those_of_the_topology():
 @pytest.mark.parametrize(
     "settings", [{"topology.trident.batch.emit.interval.millis": 5}, {"topology.spout.max.batch.size": 5}]
 )
-def test_settings_of_batches_are_for_trident(settings):
+def test_trident_batch_settings_are_refused_in_a_plain_topology(settings):
     builder = TopologyBuilder("settings").configure(settings)
     builder.set_spout("in", InputSpout("n long"))
     builder.set_bolt("bolt", Tells).shuffle_grouping("in")
@@ -138,7 +138,7 @@ def trident_of(settings):
 
 
 @pytest.mark.parametrize("key", OTHER)
-def test_what_means_nothing_in_trident_is_refused_by_name(key):
+def test_a_setting_without_meaning_in_trident_is_refused(key):
     with pytest.raises(TopologyError, match=f"{key} .*has no meaning in a Trident topology; leave it out"):
         trident_of({key: OTHER[key]}).build()
 
@@ -148,7 +148,7 @@ def test_every_setting_has_a_meaning_in_trident_or_is_refused_there():
     trident_of(IN_TRIDENT).build()
 
 
-def test_a_limit_of_a_spout_whose_batches_come_whole_is_refused():
+def test_max_spout_pending_for_a_spout_of_whole_batches_is_refused():
     builder = TopologyBuilder("settings")
     builder.set_spout("in", InputSpout("n long")).configure(max_spout_pending=1)
     builder.set_bolt("bolt", Tells).shuffle_grouping("in")
@@ -162,7 +162,7 @@ def test_a_limit_of_a_spout_whose_batches_come_whole_is_refused():
         assert cluster.run().acked == 2
 
 
-def test_settings_of_a_spout_alone_are_refused_in_trident():
+def test_settings_of_a_single_spout_are_refused_in_trident():
     class Asking(FixedBatchSpout):
         def get_component_configuration(self):
             return {"app.host": "here"}

@@ -1,4 +1,4 @@
-"""Spooled, by a broker in memory; and what a message says as a row."""
+"""Spooled with a broker in memory; and the conversion of a message to a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = "word string, n long"
 
 
 class Broker(MessageSource):
-    """Keeps messages until they are confirmed; `lost` confirmations do not arrive."""
+    """Keeps messages until they are confirmed; the first `lost` confirmations do not arrive."""
 
     fields, name = WORDS, "a broker in memory"
 
@@ -50,7 +50,7 @@ def message(word: Any, n: Any, id: str | None = None) -> Message:
     return Message(json.dumps({"word": word, "n": n}).encode(), id)
 
 
-def test_messages_leave_the_broker_when_they_are_in_the_spool_and_the_spool_when_they_are_acked(tmp_path: Path) -> None:
+def test_messages_leave_the_broker_once_they_are_spooled_and_the_spool_once_they_are_acked(tmp_path: Path) -> None:
     seen: list[int] = []
 
     @bolt(output="n long")
@@ -71,7 +71,7 @@ def test_messages_leave_the_broker_when_they_are_in_the_spool_and_the_spool_when
     assert broker.after[:4] == [None, "2", "5", "6"]
 
 
-def test_a_sender_that_is_faster_than_the_spool_does_not_hold_up_batches(tmp_path: Path) -> None:
+def test_a_sender_faster_than_the_spool_does_not_block_batches(tmp_path: Path) -> None:
     class Endless(Broker):
         def take(self, limit: int, after: str | None) -> Sequence[Message]:
             self.waiting += [message("more", len(self.after), f"more {len(self.after)} {n}") for n in range(3)]
@@ -86,7 +86,7 @@ def test_a_sender_that_is_faster_than_the_spool_does_not_hold_up_batches(tmp_pat
     assert spool.latest()["0"] >= 18
 
 
-def test_a_message_that_comes_again_is_put_once_if_it_has_an_id(tmp_path: Path) -> None:
+def test_a_redelivered_message_is_spooled_once_if_it_has_an_id(tmp_path: Path) -> None:
     broker = Broker([message("a", 1, "x"), message("a", 1, "y"), message("b", 2, None), message("c", 3, "z")])
     broker.lost = 2
     spool = Spooled(broker, log=tmp_path / "spool.db")
@@ -97,7 +97,7 @@ def test_a_message_that_comes_again_is_put_once_if_it_has_an_id(tmp_path: Path) 
     assert again.rows()[6:] == [("d", 4)]
 
 
-def test_a_message_that_is_no_row_stays_at_the_broker_or_is_among_the_dead(tmp_path: Path) -> None:
+def test_a_message_that_is_no_row_stays_at_the_broker_or_goes_to_the_dead_messages(tmp_path: Path) -> None:
     messages = [message("a", 1), message("b", "many", "odd"), message("c", 3)]
     broker = Broker(messages)
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_a_message_that_is_no_row_stays_at_the_broker_or_is_among_the_dead(tmp_p
     assert lenient.dead == [('{"word": "b", "n": "many"}',)]
 
 
-def test_what_cannot_be_spooled_is_refused(tmp_path: Path) -> None:
+def test_wrong_arguments_of_a_spool_are_refused(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "queue.db", WORDS)
     with pytest.raises(ConfigError, match="a PartitionedSpout needs no spool: give it as it is"):
         Spooled(queue, log=tmp_path / "spool.db")  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ PLAIN = {
 }
 
 
-def test_a_message_gives_values_of_the_declared_types() -> None:
+def test_a_message_is_converted_to_values_of_the_declared_types() -> None:
     schema = Schema.parse(FIELDS)
     assert row_of_json(json.dumps(PLAIN).encode(), schema) == ROW
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in PLAIN.items()}
@@ -189,7 +189,7 @@ def test_a_message_gives_values_of_the_declared_types() -> None:
         ("m int", b"7", r"it has the fields \['n'\], none of m"),
     ],
 )
-def test_what_is_no_value_of_its_type_is_said(fields: str, text: bytes, why: str) -> None:
+def test_a_text_that_is_no_value_of_its_type_is_refused_with_the_reason(fields: str, text: bytes, why: str) -> None:
     with pytest.raises(BadMessage, match=why):
         row_of_texts({b"n": text}, Schema.parse(fields))
 
@@ -206,6 +206,6 @@ def test_what_is_no_value_of_its_type_is_said(fields: str, text: bytes, why: str
     ],
     ids=["cut", "empty", "no UTF-8", "too deep", "a list", "others"],
 )
-def test_a_body_that_is_no_object_is_said(body: bytes, why: str) -> None:
+def test_a_body_that_is_no_json_object_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(BadMessage, match=why):
         row_of_json(body, Schema.parse("n int"))

@@ -1,4 +1,4 @@
-"""The time line of a run says what the run did, and its drawings are well-formed and hold no raw data."""
+"""The time line of a run shows its events, and its drawings are well-formed and contain no unescaped data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ids(rows):
 
 
 def collected(length, slide, **options):
-    """Return a bolt that emits what each window holds."""
+    """Return a bolt that emits the content of each window."""
 
     @windowed_bolt(length, slide, output="ends long, held string, fresh string, gone string", name="collect", **options)
     def collect(window):
@@ -53,7 +53,7 @@ def batches_of(draw_from):
 
 
 def problem_of(bolt, batches) -> str | None:
-    """Return what the time line says otherwise than the run, None if nothing."""
+    """Return the first difference between the time line and the run, None if there is none."""
     line, result = explain(bolt, batches), run_local(bolt, batches)
     arrived = of_type(line, TupleArrived)
     rows = [row["n"] for batch in batches for row in batch]
@@ -95,7 +95,7 @@ windows = st.sampled_from(
 
 @pytest.mark.filterwarnings("ignore::windowing.SkippedTuplesWarning")
 @given(windows, rows_in_time)
-def test_a_time_line_says_what_the_run_did(window, rows):
+def test_a_time_line_shows_the_events_of_the_run(window, rows):
     length, slide, options = window
     assert problem_of(collected(length, slide, timestamp="at", **options), batches_of(rows)) is None
 
@@ -106,7 +106,7 @@ MANY = [[(1, "a"), (14, "b"), (3, "a")], [(2, "a"), (22, "a")], [(4, "b"), (40, 
 @pytest.mark.parametrize(
     "bug", ["an expiry is noted twice", "a late tuple is not noted", "new is what is held", "emits nothing"]
 )
-def test_a_planted_bug_is_found(monkeypatch, bug):
+def test_a_planted_bug_in_the_recorder_is_found(monkeypatch, bug):
     watch = module._EventRecorder
     noted, answered = watch.noted, watch.answered
 
@@ -142,12 +142,12 @@ def test_rows_of_a_flat_list_are_judged_one_by_one():
     assert of_type(explain(bolt, [rows]), TupleLate) == []
 
 
-def test_rows_and_lists_of_rows_are_not_mixed():
+def test_a_mix_of_rows_and_lists_of_rows_is_refused():
     with pytest.raises(ConfigError, match="rows, or lists of rows, got some of both"):
         explain(collected(count(2), count(2)), [{"n": 1}, [{"n": 2}]])
 
 
-def test_a_tuple_that_is_one_object_twice_is_two_tuples():
+def test_a_row_object_that_is_fed_twice_is_two_tuples():
     @sliding(count(2), count(1), output="n long")
     def two(window):
         return len(window)
@@ -157,7 +157,7 @@ def test_a_tuple_that_is_one_object_twice_is_two_tuples():
     assert sorted(n for event in of_type(line, TuplesExpired) for n in event.numbers) == [0, 1, 2]
 
 
-def test_aggregates_show_their_tuples():
+def test_a_window_with_an_aggregate_shows_its_tuples():
     @tumbling(seconds(1), timestamp="at", aggregate=aggregate.sum("n"), output="total long")
     def total(window):
         return window.aggregate
@@ -168,7 +168,7 @@ def test_aggregates_show_their_tuples():
     assert fired.emitted == (("default", (7,)),)
 
 
-def test_windows_over_the_clock_see_it_go_on_before_each_batch():
+def test_windows_over_the_clock_advance_it_before_each_batch():
     @tumbling(seconds(2), output="n long")
     def counted(window):
         return len(window)
@@ -178,7 +178,7 @@ def test_windows_over_the_clock_see_it_go_on_before_each_batch():
     assert sum(len(event.held) for event in of_type(line, WindowFired)) == 4
 
 
-def test_a_tuple_that_comes_again_is_said_to():
+def test_a_repeated_tuple_is_marked():
     @tumbling(count(2), message_id="id", output="n long")
     def counted(window):
         return len(window)
@@ -188,7 +188,7 @@ def test_a_tuple_that_comes_again_is_said_to():
     assert "here before: #2" in line.text()
 
 
-def test_the_watermark_rises_and_the_input_ends():
+def test_the_time_line_has_watermark_advances_and_the_end_of_the_input():
     line = explain(collected(seconds(1), seconds(1), timestamp="at", lag=seconds(1)), [{"n": 1, "at": 5000}])
     assert of_type(line, WatermarkRose) == [WatermarkRose(4000)]
     assert [type(event) for event in line.events].index(InputEnded) == 2
@@ -226,7 +226,7 @@ def lines() -> list[TimeLine]:
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_an_svg_is_well_formed_says_what_it_is_and_stays_on_its_paper(at):
+def test_an_svg_is_well_formed_with_title_and_description_and_stays_within_its_size(at):
     svg = ElementTree.fromstring(lines()[at].svg())
     tags = [each.tag.rpartition("}")[2] for each in svg]
     assert tags[:2] == ["title", "desc"]
@@ -239,7 +239,7 @@ def test_an_svg_is_well_formed_says_what_it_is_and_stays_on_its_paper(at):
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_a_text_has_no_control_characters_and_keeps_to_its_width(at):
+def test_a_text_has_no_control_characters_and_keeps_its_width(at):
     text = lines()[at].text(90)
     assert all(line.isprintable() for line in text.split("\n"))
     assert max(map(width_of, text.split("\n"))) <= 90
@@ -252,7 +252,7 @@ def test_data_never_becomes_markup():
     assert "\x1b" not in svg
 
 
-def test_a_png_is_a_png():
+def test_png_returns_a_png_file():
     assert lines()[2].png().startswith(b"\x89PNG")
 
 
@@ -262,7 +262,7 @@ def test_a_notebook_shows_the_svg():
     assert str(line) == line.text()
 
 
-def test_a_text_shows_what_is_new_held_expired_and_late():
+def test_a_text_shows_new_earlier_expired_and_late_tuples():
     rows = [{"word": word, "at": at} for word, at in (("to", 1000), ("be", 8000), ("or", 16_000), ("not", 2000))]
     text = explain(worded(), rows).text()
     assert "(0 s, 10 s] · new: be · before: to" in text
@@ -270,7 +270,7 @@ def test_a_text_shows_what_is_new_held_expired_and_late():
     assert "late, watermark 16 s: not 2 s" in text
 
 
-def test_labels_of_a_batch_do_not_cover_each_other():
+def test_labels_of_a_batch_do_not_overlap():
     many = [{"word": f"w{n}", "at": 1_000 * n} for n in range(30)]
     svg = ElementTree.fromstring(explain(worded(), [many]).svg())
     labels: dict[str, list[tuple[float, float]]] = {}
@@ -290,6 +290,6 @@ def test_labels_of_a_batch_do_not_cover_each_other():
         assert all(left[1] <= right[0] for left, right in pairwise(spans))
 
 
-def test_what_is_cut_says_so():
+def test_a_truncated_text_ends_with_an_ellipsis():
     assert cut("値段値段", 5) == "値段…"
     assert cut("word", 4) == "word"

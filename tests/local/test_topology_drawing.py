@@ -43,7 +43,7 @@ def plan() -> Topology:
     return builder.build()
 
 
-def test_the_text_shows_kinds_windows_tasks_groupings_and_late_streams() -> None:
+def test_the_mermaid_text_shows_kinds_windows_tasks_groupings_and_late_streams() -> None:
     assert plan().to_mermaid() == (
         "flowchart LR\n"
         '    c_events(["events"])\n'
@@ -59,7 +59,7 @@ def test_the_text_shows_kinds_windows_tasks_groupings_and_late_streams() -> None
     )
 
 
-def test_the_same_plan_gives_the_same_svg_with_every_name_in_it() -> None:
+def test_the_same_topology_gives_the_same_svg_with_every_name_in_it() -> None:
     pytest.importorskip("matplotlib")
     svg = to_svg(plan())
     assert svg == to_svg(plan())
@@ -68,7 +68,7 @@ def test_the_same_plan_gives_the_same_svg_with_every_name_in_it() -> None:
         assert word in text
 
 
-def test_arrows_between_the_same_two_boxes_lie_side_by_side() -> None:
+def test_arrows_between_the_same_two_boxes_are_drawn_side_by_side() -> None:
     pytest.importorskip("matplotlib")
     routes = [[(0.0, 1.0), (2.0, 1.0)], [(0.0, 1.0), (2.0, 3.0)], [(0.0, 1.0), (2.0, 1.0)]]
     first, other, second = (_beside(routes, number) for number in range(3))
@@ -82,7 +82,7 @@ def test_arrows_between_the_same_two_boxes_lie_side_by_side() -> None:
     assert labels["shuffle"] != labels["late: none"]
 
 
-def test_the_head_of_an_arrow_is_seen_in_front_of_its_box() -> None:
+def test_the_head_of_an_arrow_is_visible_before_its_box() -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.image import imread
 
@@ -96,18 +96,18 @@ def test_the_head_of_an_arrow_is_seen_in_front_of_its_box() -> None:
         assert max(tall[edge - dpi // 10 : edge]) >= dpi // 25, "a line alone is one or two dots high"
 
 
-def test_a_png_is_a_png() -> None:
+def test_to_png_returns_a_png_file() -> None:
     pytest.importorskip("matplotlib")
     assert to_png(plan(), dpi=40).startswith(b"\x89PNG\r\n")
 
 
-def test_a_missing_package_is_said_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_matplotlib_is_refused_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'windowing\[draw\]'"):
         to_svg(plan())
 
 
-def test_the_stages_of_a_plan_are_drawn_too() -> None:
+def test_the_stages_of_an_execution_plan_are_drawn_too() -> None:
     pytest.importorskip("matplotlib")
     text = "".join(ElementTree.fromstring(to_svg(execution_plan(plan())).encode()).itertext())
     for word in ("events", "sums ×2", "four", "end", "fields(at, word)", "all"):

@@ -1,4 +1,4 @@
-"""TridentCluster, sentence by sentence: five kinds of spouts, batches side by side, retries, windows, requests, restarts."""
+"""TridentCluster: five kinds of spouts, concurrent batches, retries, windows, requests, restarts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def fixed(size: int = 2, rows: Any = WORDS) -> FixedBatchSpout:
 
 
 def passing(check: Callable[[str], Any], size: int = 2) -> TridentTopology:
-    """Words that each go through `check`, and out."""
+    """Words that each pass `check` and go to the sink "out"."""
     topology = TridentTopology("checked")
     topology.new_stream("words", fixed(size)).filter(lambda row: check(row.word) or True).sink("out")
     return topology
@@ -76,7 +76,7 @@ def run(topology: TridentTopology, **options: Any) -> Any:
 
 
 class Fails:
-    """Fails so many times, then no more."""
+    """Fails a number of times, then no more."""
 
     def __init__(self, times: int, on: str = "or") -> None:
         self.times, self.on, self.calls = times, on, 0
@@ -92,7 +92,7 @@ class Fails:
 
 
 class Rows:
-    """Sends WORDS one by one, those that failed again at the end."""
+    """Emits WORDS one by one, and the failed ones again at the end."""
 
     heard: ClassVar[list[tuple[str, Any]]] = []
 
@@ -188,13 +188,13 @@ def test_spouts_of_batches_count_every_row(given: Any, seed: int | None) -> None
 
 
 @pytest.mark.parametrize("given", [RichSpout, rows], ids=["class", "function"])
-def test_spouts_of_single_tuples_are_cut_into_batches_until_they_have_nothing(given: Any) -> None:
+def test_rows_of_spouts_of_single_tuples_are_cut_into_batches_until_none_is_left(given: Any) -> None:
     result = run(counting(given, accept=AT_LEAST))
     assert result.states == {"state1": COUNTS}
 
 
 class Source(PartitionedCoordinator, PartitionedEmitter):
-    """Partitions of numbered rows, with an end; how many a new batch holds, also when it is tried again, is chance."""
+    """Partitions of numbered rows, with an end; the size of a new batch is random, also when it is retried."""
 
     output = "k string, n long"
 
@@ -244,7 +244,7 @@ def test_partitioned_spouts_are_read_to_their_end(kind: Any) -> None:
     assert set(state.values()) == {1}
 
 
-def test_a_spout_of_batches_is_opened_before_it_is_asked() -> None:
+def test_a_batch_spout_is_opened_before_is_ready_is_called() -> None:
     class Opened(IBatchSpout):
         kind, output = SpoutKind.TRANSACTIONAL, "word string"
 
@@ -260,7 +260,7 @@ def test_a_spout_of_batches_is_opened_before_it_is_asked() -> None:
     assert run(counting(Opened())).states == {"state1": COUNTS}
 
 
-def test_a_stream_that_has_ended_gives_empty_batches_until_the_others_have() -> None:
+def test_an_ended_stream_emits_empty_batches_until_the_others_have_ended() -> None:
     topology = TridentTopology("two")
     long, short = topology.new_stream("long", fixed(1)), topology.new_stream("short", fixed(2, [("be",), ("to",)]))
     topology.join([long, short.map(lambda row: (row.word, 1), "word string, n long")], "word").sink("both")
@@ -270,7 +270,7 @@ def test_a_stream_that_has_ended_gives_empty_batches_until_the_others_have() -> 
     assert (result["alone"], result.batches) == (WORDS, 6)
 
 
-def test_a_committer_hears_of_each_commit_in_the_order_of_txids_and_then_of_its_success() -> None:
+def test_a_committer_spout_gets_commits_in_txid_order_each_before_its_success() -> None:
     given = Committer()
     run(counting(given), coordination=patient(3))
     assert [each for each in given.log if each.startswith("commit")] == ["commit 1:0", "commit 2:0", "commit 3:0"]
@@ -278,7 +278,7 @@ def test_a_committer_hears_of_each_commit_in_the_order_of_txids_and_then_of_its_
         assert given.log.index(f"commit {txid}:0") < given.log.index(f"success {txid}:0")
 
 
-def test_a_spout_without_commits_hears_of_success_only() -> None:
+def test_a_spout_that_is_no_committer_gets_success_only() -> None:
     given = WithMetadata()
     run(counting(given))
     assert given.log == ["success 1:0", "success 2:0", "success 3:0"]
@@ -294,14 +294,14 @@ def test_single_tuples_are_acked_after_the_commit_and_failed_before_the_next_att
     assert result.failures == 1
 
 
-def test_rows_of_a_function_that_failed_come_again() -> None:
+def test_failed_rows_of_a_function_spout_are_emitted_again() -> None:
     fails = Fails(2, on="not")
     topology = TridentTopology("single")
     topology.new_stream("words", rows).filter(lambda row: fails(row.word) or True).sink("out")
     assert sorted(run(topology, coordination=patient(2))["out"]) == sorted(WORDS)
 
 
-def test_a_spout_that_never_ends_runs_for_a_while() -> None:
+def test_run_for_ends_although_the_spout_never_does() -> None:
     topology = TridentTopology("endless")
     topology.new_stream("words", endless).partition_aggregate(None, Count(), "n long").sink("out")
     clock = VirtualClock()
@@ -312,7 +312,7 @@ def test_a_spout_that_never_ends_runs_for_a_while() -> None:
     assert {n for (n,) in result["out"]} == {1000}, "a batch is full at a thousand rows"
 
 
-def test_a_spout_that_emits_nothing_wants_its_rows_by_hand() -> None:
+def test_an_input_spout_without_batches_or_sources_is_refused() -> None:
     topology = counting(InputSpout("word string"), accept=AT_LEAST)
     with pytest.raises(ConfigError, match="give rows in batches=, or a source in sources="):
         run(topology)
@@ -335,15 +335,15 @@ def test_a_spout_that_emits_nothing_wants_its_rows_by_hand() -> None:
         ({"word": [["a"]]}, "there is no stream 'word'; did you mean 'words'"),
     ],
 )
-def test_a_batch_that_is_no_list_of_fitting_rows_is_refused_and_named(batches: Any, sentence: str) -> None:
+def test_a_batch_that_is_no_list_of_rows_or_does_not_fit_is_refused(batches: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         run(counting(InputSpout("word string"), accept=AT_LEAST), batches=batches)
 
 
-# -- batches side by side, failures ------------------------------------------------------------------------------------
+# -- concurrent batches, failures --------------------------------------------------------------------------------------
 
 
-def test_the_master_takes_no_answer_to_a_tree_of_another_life() -> None:
+def test_the_master_ignores_acks_and_fails_of_another_life() -> None:
     with TridentCluster(counting(fixed()), clock=VirtualClock(), coordination=patient(1)) as cluster:
         assert cluster.step()
         for answer in (Acked(7, 1), Failed(7, 1, Reason.FAILED, None)):
@@ -351,7 +351,7 @@ def test_the_master_takes_no_answer_to_a_tree_of_another_life() -> None:
         assert (cluster.run().failures, cluster.values("state1")) == (0, COUNTS)
 
 
-def test_a_task_that_is_made_again_has_the_inbox_of_the_one_before_and_nothing_of_its_batches() -> None:
+def test_a_recreated_task_keeps_the_inbox_but_no_batches() -> None:
     plan = counting(fixed()).build()
     with TridentCluster(plan, clock=VirtualClock(), coordination=patient(1)) as cluster:
         task_set, [id] = cluster.task_set, [(group.id, 1) for group in plan.stages.values() if group.states]
@@ -365,7 +365,7 @@ def test_a_task_that_is_made_again_has_the_inbox_of_the_one_before_and_nothing_o
 
 
 @pytest.mark.parametrize(("pending", "widest"), [(1, 1), (3, 3)])
-def test_so_many_batches_are_processed_side_by_side(pending: int, widest: int) -> None:
+def test_max_pending_batches_are_processed_concurrently(pending: int, widest: int) -> None:
     seen: list[int] = []
     with TridentCluster(
         passing(lambda word: None, size=1), clock=VirtualClock(), seed=3, coordination=patient(pending)
@@ -376,7 +376,7 @@ def test_so_many_batches_are_processed_side_by_side(pending: int, widest: int) -
     assert max(seen) == widest
 
 
-def test_a_failed_exception_in_a_function_tries_the_batch_again() -> None:
+def test_a_failed_exception_in_a_function_retries_the_batch() -> None:
     fails = Fails(2)
     result = run(passing(fails), coordination=patient(3))
     assert fails.calls == 3
@@ -384,7 +384,7 @@ def test_a_failed_exception_in_a_function_tries_the_batch_again() -> None:
     assert (result.batches, result.failures, result.dead_letters) == (3, 2, [])
 
 
-def test_a_batch_that_failed_too_often_ends_the_run_and_a_new_start_tries_it_once_more() -> None:
+def test_a_batch_that_failed_too_often_ends_the_run_and_a_restart_tries_it_once_more() -> None:
     fails = Fails(3)
     retry = CoordinatorConfig(1, 0, retry=RetryPolicy(3, first_ms=10))
     records, topology = MemoryRecordStore(), passing(fails)
@@ -393,7 +393,7 @@ def test_a_batch_that_failed_too_often_ends_the_run_and_a_new_start_tries_it_onc
     assert run(topology, coordination=retry, records=records)["out"] == WORDS[2:]
 
 
-def test_a_batch_that_is_skipped_goes_to_the_dead_letters() -> None:
+def test_a_skipped_batch_goes_to_the_dead_letters() -> None:
     retry = CoordinatorConfig(1, 0, retry=RetryPolicy(2, first_ms=10), on_failure=OnFailure.SKIP)
     result = run(passing(Fails(99)), coordination=retry)
     assert result["out"] == [*WORDS[:2], *WORDS[4:]]
@@ -402,7 +402,7 @@ def test_a_batch_that_is_skipped_goes_to_the_dead_letters() -> None:
     assert "attempt 2" in letter.cause
 
 
-def test_dead_letters_are_those_of_the_attempt_that_was_committed() -> None:
+def test_dead_letters_are_those_of_the_committed_attempt() -> None:
     class Shaky(Committer):
         def get_emitter(self, context: Any) -> CommitterEmitter:
             return ShakyReading(self.log, context)
@@ -431,7 +431,7 @@ def test_dead_letters_are_those_of_the_attempt_that_was_committed() -> None:
     assert result["out"] == [*WORDS[:2], *WORDS[4:]]
 
 
-def test_batches_wait_and_are_cut_as_the_settings_say() -> None:
+def test_the_emit_interval_and_the_batch_size_follow_the_settings() -> None:
     @spout(output="n long")
     def numbers() -> Any:
         yield from range(7)
@@ -443,14 +443,14 @@ def test_batches_wait_and_are_cut_as_the_settings_say() -> None:
     assert clock.now_ms() >= 3 * 500
 
 
-def test_failed_batches_wait_as_the_settings_say() -> None:
+def test_retries_of_a_failed_batch_wait_retry_delay() -> None:
     topology = passing(Fails(2)).configure(max_attempts=4, retry_delay=seconds(3))
     clock = VirtualClock()
     run_trident(topology, clock=clock)
     assert clock.now_ms() == 3_000 + 6_000
 
 
-def test_a_batch_that_takes_too_long_is_tried_again() -> None:
+def test_a_batch_beyond_its_timeout_is_retried() -> None:
     failures = 0
     for seed in range(4):
         clock, slow = VirtualClock(), ["or"]
@@ -469,14 +469,14 @@ def test_a_batch_that_takes_too_long_is_tried_again() -> None:
     assert failures, "the clock went on before all acks came"
 
 
-def test_the_clock_of_the_system_waits_for_what_is_due() -> None:
+def test_with_the_system_clock_retries_wait_until_they_are_due() -> None:
     fails = Fails(2)
     retry = CoordinatorConfig(2, interval_ms=2, retry=RetryPolicy(None, first_ms=5))
     assert run_trident(passing(fails), coordination=retry)["out"] == WORDS
     assert fails.calls == 3
 
 
-def test_another_error_ends_the_cluster_and_names_step_tuple_and_line() -> None:
+def test_any_other_error_ends_the_cluster_and_names_operation_tuple_and_line() -> None:
     topology = TridentTopology("broken")
     topology.new_stream("words", fixed()).map(lambda row: 1 // 0, "n long").sink("out")
     cluster = TridentCluster(topology, clock=VirtualClock())
@@ -486,7 +486,7 @@ def test_another_error_ends_the_cluster_and_names_step_tuple_and_line() -> None:
         cluster.step()
 
 
-def test_an_error_in_a_spout_names_it() -> None:
+def test_an_error_in_a_spout_names_the_spout() -> None:
     class Broken(IBatchSpout):
         kind, output = SpoutKind.TRANSACTIONAL, "word string"
 
@@ -497,7 +497,7 @@ def test_an_error_in_a_spout_names_it() -> None:
         run(counting(Broken()))
 
 
-def test_a_paused_cluster_commits_what_is_under_way_and_begins_nothing() -> None:
+def test_a_deactivated_cluster_commits_the_pending_batches_and_begins_none() -> None:
     with TridentCluster(passing(lambda word: None), clock=VirtualClock(), coordination=patient(2)) as cluster:
         cluster.step()
         cluster.deactivate()
@@ -519,7 +519,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 # -- sinks and requests ------------------------------------------------------------------------------------------------
 
 
-def test_rows_of_a_sink_come_with_their_committed_batch_only() -> None:
+def test_a_sink_gets_rows_only_when_their_batch_commits() -> None:
     fails, taken = Fails(2, on="be"), list[Any]()
     topology = TridentTopology("late")
     topology.new_stream("words", fixed(6)).sink("seen").filter(lambda row: fails(row.word) or True).sink("out")
@@ -531,7 +531,7 @@ def test_rows_of_a_sink_come_with_their_committed_batch_only() -> None:
         result["seen"]
 
 
-def test_rows_of_an_attempt_that_failed_later_on_never_come_out() -> None:
+def test_a_sink_never_gets_rows_of_a_failed_attempt() -> None:
     class Moving(IBatchSpout):
         kind, output, emitted = SpoutKind.OPAQUE, "n long", 0
 
@@ -572,7 +572,7 @@ def test_a_request_is_answered_from_the_states() -> None:
         assert cluster.values("state2") == 6
 
 
-def test_a_request_sees_what_is_committed_and_begins_no_batch() -> None:
+def test_a_request_reads_committed_values_and_begins_no_batch() -> None:
     with TridentCluster(asking(), clock=VirtualClock()) as cluster:
         assert cluster.ask("count_of", "to") == [("to", None)]
         assert cluster.task_set.master.begun == 0
@@ -583,7 +583,7 @@ def test_a_request_sees_what_is_committed_and_begins_no_batch() -> None:
         assert cluster.ask("count_of", "to") == [("to", 2)]
 
 
-def test_a_topology_of_requests_only_answers_from_static_states() -> None:
+def test_a_topology_with_only_requests_answers_from_static_states() -> None:
     other = map_state(MemoryStore(), "other")
     written, first = other.make_state(0, 1), TransactionAttempt(1, 0)
     written.begin_commit(first)
@@ -597,7 +597,7 @@ def test_a_topology_of_requests_only_answers_from_static_states() -> None:
         assert cluster.ask("get", "to") == [(7,)]
 
 
-def test_a_request_is_no_transaction() -> None:
+def test_a_request_has_no_txid() -> None:
     class Who:
         def init(self, batch_id: Any, collector: Any) -> Any:
             return batch_id
@@ -614,7 +614,7 @@ def test_a_request_is_no_transaction() -> None:
         assert [cluster.ask("who", "")[0][0] for _ in range(2)] == ["('request', 1)", "('request', 2)"]
 
 
-def test_a_request_that_is_answered_leaves_nothing_behind() -> None:
+def test_an_answered_request_leaves_no_held_batch() -> None:
     with TridentCluster(asking(), clock=VirtualClock()) as cluster:
         cluster.deactivate()
         cluster.ask("count_of", "to be")
@@ -622,7 +622,7 @@ def test_a_request_that_is_answered_leaves_nothing_behind() -> None:
         assert all(task.executor.held == 0 for task in cluster.task_set.tasks if isinstance(task, GroupTask))
 
 
-def test_a_request_that_fails_says_why_and_the_next_is_answered() -> None:
+def test_a_failed_request_raises_its_cause_and_the_next_one_is_answered() -> None:
     topology = asking()
     fails = Fails(1, on="to")
     topology.new_drpc_stream("picky").map(lambda row: fails(row.args) or row.args, "word string")
@@ -647,7 +647,7 @@ def windowed(rows: Any, length: int = 4, name: str = "windowed") -> TridentTopol
 NUMBERS = [(number,) for number in range(1, 11)]
 
 
-def test_windows_fire_what_is_left_in_a_last_batch() -> None:
+def test_the_last_batch_drains_the_open_windows() -> None:
     assert run(windowed(NUMBERS))["out"] == [(10,), (26,), (19,)]
 
 
@@ -678,7 +678,7 @@ def test_late_tuples_are_counted_whether_or_not_a_stream_reads_them(read: bool, 
     assert "late of" in result._repr_html_()
 
 
-def test_late_tuples_are_those_of_the_attempts_that_were_committed() -> None:
+def test_late_tuples_are_those_of_the_committed_attempts() -> None:
     topology, failures = TridentTopology("late").configure(retry_delay=millis(0)), [1]
 
     def flaky(row: Any) -> bool:
@@ -694,7 +694,7 @@ def test_late_tuples_are_those_of_the_attempts_that_were_committed() -> None:
     assert (result.failures, list(result.late.values()), len(result["late"])) == (1, [2], 2)
 
 
-def test_windows_over_single_tuples_are_drained_when_the_spout_has_nothing() -> None:
+def test_windows_over_single_tuples_are_drained_when_the_spout_ends() -> None:
     topology = TridentTopology("windowed")
     windows = topology.new_stream("words", rows).tumbling_window(count(4), "word", Count(), "n long")
     windows.sink("out")
@@ -707,7 +707,7 @@ def test_without_drain_windows_stay_open_for_the_next_run(tmp_path: Path) -> Non
     assert run(windowed(NUMBERS), state_path=path)["out"] == [(26,), (19,)]
 
 
-def test_drained_windows_are_not_opened_again(tmp_path: Path) -> None:
+def test_drained_windows_refuse_new_batches_in_the_next_run(tmp_path: Path) -> None:
     path = tmp_path / "windows.db"
     run(windowed(NUMBERS[:6]), state_path=path)
     assert run(windowed(NUMBERS[:6]), state_path=path)["out"] == [], "nothing is left to be done"
@@ -716,7 +716,7 @@ def test_drained_windows_are_not_opened_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("behind", ["the spout", "another group"])
-def test_all_tasks_of_a_window_have_one_watermark(behind: str) -> None:
+def test_all_tasks_of_a_window_share_one_watermark(behind: str) -> None:
     topology = TridentTopology("watermark")
     stream = topology.new_stream("in", InputSpout("k string, n long"))
     if behind == "another group":
@@ -730,7 +730,7 @@ def test_all_tasks_of_a_window_have_one_watermark(behind: str) -> None:
     assert sorted(result["out"]) == [("a", 9), *((key, 9) for key in "abcdef")]
 
 
-def test_windows_over_the_clock_see_a_batch_at_the_time_of_its_first_attempt() -> None:
+def test_windows_over_the_clock_use_the_time_of_a_batchs_first_attempt() -> None:
     fails, clock = Fails(1, on="x"), VirtualClock(100)
     topology = TridentTopology("clock")
     words = topology.new_stream("words", fixed(1, [("a",), ("x",), ("b",)])).filter(lambda row: fails(row.word) or True)
@@ -741,15 +741,15 @@ def test_windows_over_the_clock_see_a_batch_at_the_time_of_its_first_attempt() -
     assert clock.now_ms() > 6_000
 
 
-def test_a_window_of_another_definition_is_refused() -> None:
+def test_a_changed_window_definition_is_refused() -> None:
     records = MemoryRecordStore()
-    run(windowed([], length=3), records=records, drain=False)  # nothing is kept of a run without a batch
+    run(windowed([], length=3), records=records, drain=False)  # a run without a batch stores nothing
     run(windowed(NUMBERS[:6]), records=records, drain=False)
     with pytest.raises(DefinitionChangedError, match=r"the windows kept for topology 'windowed'.*nothing was reset"):
         run(windowed(NUMBERS, length=5), records=records)
 
 
-def test_a_run_that_is_started_again_goes_on_behind_its_last_batch(tmp_path: Path) -> None:
+def test_a_restarted_run_continues_after_its_last_batch(tmp_path: Path) -> None:
     path = tmp_path / "words.db"
     with TridentCluster(passing(lambda word: None), clock=VirtualClock(), state_path=path) as cluster:
         while cluster.result.batches < 2:
@@ -758,7 +758,7 @@ def test_a_run_that_is_started_again_goes_on_behind_its_last_batch(tmp_path: Pat
 
 
 @pytest.mark.parametrize("where", ["memory", "file"])
-def test_of_two_clusters_on_one_store_only_one_goes_on(tmp_path: Path, where: str) -> None:
+def test_of_two_clusters_on_one_store_the_older_one_is_superseded(tmp_path: Path, where: str) -> None:
     kept: dict[str, Any] = {"records": MemoryRecordStore()} if where == "memory" else {"state_path": tmp_path / "a.db"}
     one, other = (TridentCluster(passing(lambda word: None), clock=VirtualClock(), **kept) for _ in range(2))
     one.step()
@@ -791,12 +791,12 @@ def generating(txid: int, rows: Any) -> Any:
         ({"records": MemoryRecordStore(), "state_path": "x.db"}, "both records= and state_path='x.db'; leave one out"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_a_sentence(options: Any, sentence: str) -> None:
+def test_wrong_arguments_of_a_cluster_are_refused_with_the_fix(options: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         TridentCluster(passing(lambda word: None), **options)
 
 
-def test_an_object_that_only_says_its_kind_is_no_spout() -> None:
+def test_a_spout_object_that_cannot_emit_is_refused() -> None:
     class Silent:
         kind, output = SpoutKind.TRANSACTIONAL, "word string"
 

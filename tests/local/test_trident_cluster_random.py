@@ -1,4 +1,4 @@
-"""Random topologies, failures, crashes and restarts in TridentCluster, several batches under way: what TridentRun gives, once."""
+"""Random topologies, failures, crashes and restarts in TridentCluster, with concurrent batches, equal one TridentRun."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ Sunk = dict[int, list[Row]]
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The death of the process."""
 
 
 class Fuse:
-    """Lets so many calls pass, then fails the batch, or ends the process; then the next of its numbers counts."""
+    """Lets a number of calls pass, then fails the batch or ends the process; then its next number counts."""
 
     def __init__(self, burns: list[tuple[int, bool]]) -> None:
         self.burns = list(burns)
@@ -61,7 +61,7 @@ class Fuse:
 
 
 class Mortal:
-    """A RecordStore in front of another; the process may end before or after it writes."""
+    """A RecordStore in front of another; the process may die before or after a write."""
 
     def __init__(self, inner: Any, fuse: Fuse) -> None:
         self.inner, self.fuse = inner, fuse
@@ -80,7 +80,7 @@ class Mortal:
             raise Crash from None
 
 
-BY_CHANCE = [0, 0, 0, 1, 0, 0, 0, 1]  # where the 1s went showed which sender was faster
+BY_CHANCE = [0, 0, 0, 1, 0, 0, 0, 1]  # the positions of the 1s revealed which sender was faster
 BURNS = st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=4)
 
 
@@ -96,7 +96,7 @@ def plan_of(steps: list[Any], tasks: int, fuse: Callable[..., bool]) -> TridentP
 
 
 def survive(make: Callable[[], TridentCluster], drain: bool = False) -> dict[str, Any]:
-    """Run, and start again after each crash; return what the states hold at the end."""
+    """Run, and restart after each crash; return the values of the states in the end."""
     while True:
         cluster = make()
         try:
@@ -121,7 +121,7 @@ def values_of(run: TridentRun) -> dict[str, Any]:
     BURNS,
     BURNS,
 )
-def test_whatever_fails_crashes_and_overlaps_sinks_and_states_are_those_of_one_batch_after_the_other(
+def test_under_failures_crashes_and_concurrent_batches_sinks_and_states_equal_those_of_sequential_batches(
     steps: list[Any],
     batches: list[list[Row]],
     tasks: int,
@@ -155,7 +155,7 @@ def test_whatever_fails_crashes_and_overlaps_sinks_and_states_are_those_of_one_b
 
 @settings(max_examples=settings().max_examples // 8)
 @given(COMMITTING, MANY, st.integers(1, 4), st.none() | st.integers(0, 9), BURNS, BURNS)
-def test_the_same_with_states_and_records_in_one_sqlite_file(
+def test_under_crashes_states_and_records_in_one_sqlite_file_equal_those_of_sequential_batches(
     steps: list[Any], batches: list[list[Row]], max_pending: int, seed: int | None, burns: Any, deaths: Any
 ) -> None:
     alone = TridentRun(plan_of(steps, 2, lambda: True))
@@ -187,7 +187,7 @@ def test_the_same_with_states_and_records_in_one_sqlite_file(
     st.integers(0, 9),
     st.lists(st.integers(1, 25), max_size=4),
 )
-def test_a_cluster_that_is_abandoned_between_any_two_rounds_goes_on_in_the_next_one(
+def test_a_cluster_abandoned_after_any_round_is_continued_by_the_next_one(
     steps: list[Any], batches: list[list[Row]], max_pending: int, seed: int, rounds: list[int]
 ) -> None:
     alone = TridentRun(plan_of(steps, 2, lambda: True))
@@ -216,7 +216,7 @@ def test_a_cluster_that_is_abandoned_between_any_two_rounds_goes_on_in_the_next_
     [(("window",), True), (("keyed",), True), (("keyed",), False), (("persist", b.Sum()), True)],
     ids=str,
 )
-def test_a_crash_before_or_after_any_write_of_the_records_changes_nothing(step: Any, drain: bool) -> None:
+def test_a_crash_before_or_after_any_write_of_the_records_changes_no_state_and_no_sink(step: Any, drain: bool) -> None:
     batches = [[("a", 1), ("b", 2), ("a", 4)], [("b", 3), ("a", 5)], [("c", 9), ("a", 9), ("b", 9)], [("a", 12)]]
     alone = TridentRun(plan_of([step], 2, lambda: True))
     expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}
@@ -225,7 +225,7 @@ def test_a_crash_before_or_after_any_write_of_the_records_changes_nothing(step: 
         assert expected[5]
 
     def crashes_at(number: int) -> bool:
-        """Crash at the number-th chance; return whether there is one."""
+        """Crash at the number-th opportunity; return whether there is one."""
         plan, sunk, fuse = plan_of([step], 2, lambda: True), Sunk(), Fuse([(number, True)])
         options: dict[str, Any] = {"batches": {"in": batches}, "records": Mortal(MemoryRecordStore(), fuse)}
         options["sinks"] = {"out": lambda txid, rows: sunk.__setitem__(txid, sorted(rows))}

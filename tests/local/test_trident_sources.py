@@ -25,7 +25,7 @@ def filled(folder: Path, rows: list[tuple[str, int]] = ROWS, **options: Any) -> 
     return queue
 
 
-def test_a_run_reads_what_there_is_acks_it_and_another_one_reads_the_rest(tmp_path: Path) -> None:
+def test_a_run_reads_and_acks_all_rows_and_the_next_run_reads_the_new_ones(tmp_path: Path) -> None:
     queue = filled(tmp_path)
     found = run_trident(counting(MemoryStore()), sources={"words": queue}, clock=VirtualClock())
     assert sorted(found["rows"]) == sorted((n, k) for k, n in ROWS)
@@ -36,7 +36,7 @@ def test_a_run_reads_what_there_is_acks_it_and_another_one_reads_the_rest(tmp_pa
     assert again["rows"] == [(1, "new")]
 
 
-def test_a_batch_that_fails_is_the_same_again_and_is_not_acked_before_its_commit(tmp_path: Path) -> None:
+def test_a_failed_batch_is_retried_with_the_same_rows_and_acked_after_its_commit(tmp_path: Path) -> None:
     queue, told = filled(tmp_path, max_rows=4), list[int]()
 
     def look(row: Any) -> bool:
@@ -58,7 +58,7 @@ def opened(folder: Path, step: Callable[[], None]) -> SqliteQueue:
 
 
 @pytest.mark.crash
-def test_a_process_that_is_killed_at_any_step_counts_each_row_once_and_leaves_none(tmp_path: Path) -> None:
+def test_a_process_killed_at_any_step_counts_each_row_once_and_acks_all(tmp_path: Path) -> None:
     deaths = 0
     while True:
         folder = tmp_path / str(deaths)
@@ -68,7 +68,7 @@ def test_a_process_that_is_killed_at_any_step_counts_each_row_once_and_leaves_no
         if code == 0:
             break
         assert code == -signal.SIGKILL
-        queue.put([("more", deaths)])  # so that there is a batch more
+        queue.put([("more", deaths)])  # so that there is one more batch
         assert in_a_child(partial(counted_run, partial(opened, folder), folder, None)) == 0
         assert_counted_once(folder, ("more", deaths))
         assert len(queue) == 0
@@ -76,7 +76,7 @@ def test_a_process_that_is_killed_at_any_step_counts_each_row_once_and_leaves_no
     assert deaths > 15
 
 
-def test_records_of_another_time_and_what_is_no_source_are_refused(tmp_path: Path) -> None:
+def test_stored_offsets_of_another_time_and_wrong_sources_are_refused(tmp_path: Path) -> None:
     queue = filled(tmp_path)
     topology = counting(MemoryStore())
     run_trident(topology, sources={"words": queue}, clock=VirtualClock(), state_path=tmp_path / "records.db")

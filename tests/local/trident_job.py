@@ -25,7 +25,7 @@ ROWS = [(word, number) for number, word in enumerate(SENTENCE.split())]
 
 
 def topology(path: str) -> TridentTopology:
-    """Two persists and a window of one stream."""
+    """Two persisted states and a window of one stream."""
     found = TridentTopology("killed")
     rows = found.new_stream("in", FixedBatchSpout("word string, n long", 2, ROWS))
     store = SqliteStore(path)
