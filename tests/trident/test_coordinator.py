@@ -1,4 +1,4 @@
-"""MasterBatchCoordinator: batches are begun, committed in order, tried again, skipped, and cleaned up."""
+"""MasterBatchCoordinator: batches are begun, committed in order, retried, skipped and cleaned up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def attempt(text: str) -> TransactionAttempt:
 
 
 class Driven:
-    """A machine whose effects are written down; every question is answered with `ready`, which a test may set."""
+    """A machine whose effects are recorded; every readiness question is answered with `ready`, which a test may set."""
 
     def __init__(self, record: CoordinatorRecord | None = None, ready: list[Readiness] | None = None, **config: Any):
         options = {"interval_ms": 0, "retry": RetryPolicy(3, first_ms=100, cap_ms=1_000)} | config
@@ -85,79 +85,79 @@ class Driven:
     def fail(self, stream: CoordinatorStream, each: str, cause: str = "") -> None:
         self.do(self.machine.failed(stream, attempt(each), self.now, cause))
 
-    def news(self) -> list[str]:
-        """Return what was sent since the last call."""
+    def sent_since(self) -> list[str]:
+        """Return the messages sent since the last call."""
         sent, self.sent = self.sent, []
         return sent
 
 
-# -- a batch from its begin to its end ------------------------------------------------------------------------------------
+# -- a batch from its begin to its success --------------------------------------------------------------------------------
 
 
-def test_a_batch_is_processed_then_committed_then_a_success_and_the_next_begins():
+def test_a_batch_is_processed_committed_and_reported_as_success_and_then_the_next_begins():
     run = Driven()
-    assert run.news() == ["$batch 1:0"]
+    assert run.sent_since() == ["$batch 1:0"]
     run.ack(BATCH, "1:0")
-    assert run.news() == ["$commit 1:0"]
+    assert run.sent_since() == ["$commit 1:0"]
     run.ack(COMMIT, "1:0")
-    assert run.news() == ["$success 1:0", "$batch 2:0"]
+    assert run.sent_since() == ["$success 1:0", "$batch 2:0"]
 
 
-def test_without_a_setting_one_batch_is_under_way():
+def test_by_default_one_batch_is_pending():
     assert CoordinatorConfig().max_pending == 1
     assert Driven().sent == ["$batch 1:0"]
 
 
-def test_as_many_batches_are_under_way_as_may_be_each_resting_on_the_one_before():
+def test_max_pending_batches_are_begun_each_with_the_batch_before_as_predecessor():
     run = Driven(max_pending=3)
-    assert run.news() == ["$batch 1:0", "$batch 2:0", "$batch 3:0"]
+    assert run.sent_since() == ["$batch 1:0", "$batch 2:0", "$batch 3:0"]
     assert [emit.after for emit in run.emits] == [None, attempt("1:0"), attempt("2:0")]
     run.ack(BATCH, "2:0")
-    assert run.news() == []
+    assert run.sent_since() == []
 
 
-def test_commits_come_in_the_order_of_txids_however_the_batches_end():
+def test_commits_follow_the_order_of_txids_in_whatever_order_the_batches_are_acked():
     run = Driven(max_pending=3)
-    run.news()
+    run.sent_since()
     run.ack(BATCH, "3:0", "2:0")
-    assert run.news() == []
+    assert run.sent_since() == []
     run.ack(BATCH, "1:0")
-    assert run.news() == ["$commit 1:0"]
+    assert run.sent_since() == ["$commit 1:0"]
     run.ack(COMMIT, "1:0")
-    assert run.news() == ["$success 1:0", "$commit 2:0", "$batch 4:0"]
+    assert run.sent_since() == ["$success 1:0", "$commit 2:0", "$batch 4:0"]
     run.ack(COMMIT, "2:0")
-    assert run.news() == ["$success 2:0", "$commit 3:0", "$batch 5:0"]
+    assert run.sent_since() == ["$success 2:0", "$commit 3:0", "$batch 5:0"]
 
 
 # -- failures -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_drops_the_batch_and_all_later_ones():
+def test_a_failed_batch_and_all_later_ones_are_retried():
     run = Driven(max_pending=3)
-    run.news()
+    run.sent_since()
     run.fail(BATCH, "2:0")
     assert [str(each) for each, _ in run.machine.under_way] == ["1:0"]
-    assert run.news() == []
+    assert run.sent_since() == []
     run.at(100)
-    assert run.news() == ["$batch 2:1", "$batch 3:1"]
+    assert run.sent_since() == ["$batch 2:1", "$batch 3:1"]
     assert [emit.after for emit in run.emits[-2:]] == [attempt("1:0"), attempt("2:1")]
 
 
-def test_a_commit_that_fails_begins_its_batch_again():
+def test_a_failed_commit_retries_its_batch():
     run = Driven(max_pending=2)
     run.ack(BATCH, "1:0", "2:0")
-    run.news()
+    run.sent_since()
     run.fail(COMMIT, "1:0")
     run.at(100)
-    assert run.news() == ["$batch 1:1", "$batch 2:1"]
+    assert run.sent_since() == ["$batch 1:1", "$batch 2:1"]
     run.ack(BATCH, "1:1")
     run.ack(COMMIT, "1:1")
-    assert run.news() == ["$commit 1:1", "$success 1:1", "$batch 3:0"]
+    assert run.sent_since() == ["$commit 1:1", "$success 1:1", "$batch 3:0"]
 
 
 @pytest.mark.parametrize("stream", [BATCH, COMMIT, SUCCESS])
 @pytest.mark.parametrize("late", ["2:0", "2:2", "1:0", "9:0"])
-def test_answers_of_another_attempt_change_nothing(stream, late):  # T1: in Storm a late fail of 2:0 ends 2:1
+def test_acks_and_fails_of_another_attempt_are_ignored(stream, late):  # T1: in Storm a late fail of 2:0 ends 2:1
     run = Driven(max_pending=2)
     run.ack(BATCH, "1:0")
     run.ack(COMMIT, "1:0")
@@ -165,23 +165,23 @@ def test_answers_of_another_attempt_change_nothing(stream, late):  # T1: in Stor
     run.at(1_000)
     under_way, record = run.machine.under_way, run.machine.record
     assert str(under_way[0][0]) == "2:1"
-    run.news()
+    run.sent_since()
     run.fail(stream, late)
     run.ack(stream, late)
-    assert (run.machine.under_way, run.machine.record, run.news()) == (under_way, record, [])
+    assert (run.machine.under_way, run.machine.record, run.sent_since()) == (under_way, record, [])
     assert run.machine.stale == 2
 
 
 def test_a_second_ack_of_a_batch_does_not_complete_its_commit():
     run = Driven()
     run.ack(BATCH, "1:0", "1:0")
-    assert run.news() == ["$batch 1:0", "$commit 1:0"]
+    assert run.sent_since() == ["$batch 1:0", "$commit 1:0"]
     run.fail(BATCH, "1:0")
     run.ack(COMMIT, "1:0")
-    assert run.news() == ["$success 1:0", "$batch 2:0"]
+    assert run.sent_since() == ["$success 1:0", "$batch 2:0"]
 
 
-def test_a_failed_batch_waits_longer_each_time():
+def test_the_delay_of_retries_grows_up_to_its_cap():
     run = Driven(retry=RetryPolicy(None, first_ms=100, cap_ms=300))
     waits = []
     for number in range(4):
@@ -196,13 +196,13 @@ def test_a_failed_batch_waits_longer_each_time():
     assert waits == [100, 200, 300, 300]
 
 
-def test_a_batch_that_an_earlier_one_took_with_it_has_not_failed_itself():
+def test_a_batch_that_is_retried_because_an_earlier_one_failed_counts_no_failure():
     run = Driven(max_pending=2, retry=RetryPolicy(2, first_ms=0, cap_ms=0))
     run.fail(BATCH, "1:0")
     assert run.machine.record.tries == {1: Tries(1, 1), 2: Tries(1, 0)}
 
 
-def test_failures_count_from_when_all_before_is_done():
+def test_failures_count_only_once_all_earlier_batches_are_done():
     run = Driven(max_pending=2, retry=RetryPolicy(2, first_ms=10, cap_ms=50))
     for number in range(5):
         run.fail(BATCH, f"2:{number}")
@@ -219,7 +219,7 @@ def test_failures_count_from_when_all_before_is_done():
 # -- limits ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_failed_too_often_stops_the_topology_and_says_why():
+def test_a_batch_that_failed_too_often_stops_the_topology_with_the_cause():
     run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0))
     run.fail(BATCH, "1:0", "a timeout")
     run.fail(BATCH, "1:1", "no such host\n")
@@ -231,7 +231,7 @@ def test_a_batch_that_failed_too_often_stops_the_topology_and_says_why():
     assert run.machine.next_deadline_ms() is None
 
 
-def test_a_start_after_a_stop_tries_once_more():
+def test_a_restart_after_a_stop_tries_the_batch_once_more():
     run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0))
     run.fail(BATCH, "1:0")
     run.fail(BATCH, "1:1")
@@ -241,7 +241,7 @@ def test_a_start_after_a_stop_tries_once_more():
     assert again.stop == Stop(attempt("1:2"), 3, False, "")
 
 
-def test_a_skipped_batch_is_sent_once_more_with_the_cause_and_is_then_a_batch_like_any():
+def test_a_skipped_batch_is_emitted_once_more_with_the_cause_and_committed_like_any_other():
     run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
     run.fail(BATCH, "1:0", "x")
     run.fail(BATCH, "1:1", "y")
@@ -252,7 +252,7 @@ def test_a_skipped_batch_is_sent_once_more_with_the_cause_and_is_then_a_batch_li
     assert run.emits[-1].skip is None
 
 
-def test_the_decision_to_skip_outlives_the_process():
+def test_the_decision_to_skip_survives_a_restart():
     run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
     run.fail(BATCH, "1:0")
     run.fail(BATCH, "1:1", "y")
@@ -260,13 +260,13 @@ def test_the_decision_to_skip_outlives_the_process():
     assert (str(again.emits[0].attempt), again.emits[0].skip) == ("1:3", "y")
 
 
-def test_a_skip_says_why_even_if_nobody_said():
+def test_a_skip_without_a_cause_says_unknown():
     run = Driven(retry=RetryPolicy(1, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
     run.fail(BATCH, "1:0")
     assert run.emits[-1].skip == "an unknown cause"
 
 
-def test_a_skip_that_fails_too_often_too_stops_the_topology():
+def test_a_skip_that_fails_too_often_stops_the_topology():
     run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
     for number in range(3):
         run.fail(BATCH, f"1:{number}")
@@ -276,7 +276,7 @@ def test_a_skip_that_fails_too_often_too_stops_the_topology():
     assert run.stop == Stop(attempt("1:3"), 4, False, "")
 
 
-def test_a_batch_whose_commit_was_begun_is_never_skipped_not_even_after_a_restart():
+def test_a_batch_whose_commit_has_begun_is_never_skipped_even_after_a_restart():
     options: dict[str, Any] = {"retry": RetryPolicy(2, first_ms=0, cap_ms=0), "on_failure": OnFailure.SKIP}
     run = Driven(**options)
     run.ack(BATCH, "1:0")
@@ -290,7 +290,7 @@ def test_a_batch_whose_commit_was_begun_is_never_skipped_not_even_after_a_restar
 # -- restarts -------------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_restart_every_attempt_is_greater_than_any_before():  # T2: Storm sends 3:0 again
+def test_after_a_restart_every_attempt_is_greater_than_all_before():  # T2: Storm sends 3:0 again
     run = Driven(max_pending=3)
     run.ack(BATCH, "1:0")
     run.ack(COMMIT, "1:0")
@@ -298,7 +298,7 @@ def test_after_a_restart_every_attempt_is_greater_than_any_before():  # T2: Stor
     assert again.sent == ["$batch 2:1", "$batch 3:1", "$batch 4:1"]
 
 
-def test_after_a_restart_with_fewer_batches_under_way_too():  # T2, with max pending not set
+def test_a_restart_with_a_smaller_max_pending_still_uses_greater_attempts():  # T2, with max pending not set
     run = Driven(max_pending=3)
     again = Driven(run.saved, max_pending=1)
     again.ack(BATCH, "1:1")
@@ -306,7 +306,7 @@ def test_after_a_restart_with_fewer_batches_under_way_too():  # T2, with max pen
     assert again.sent == ["$batch 1:1", "$commit 1:1", "$success 1:1", "$batch 2:1"]
 
 
-def test_what_is_done_is_not_done_again_after_a_restart():
+def test_a_successful_batch_is_not_repeated_after_a_restart():
     run = Driven()
     run.ack(BATCH, "1:0")
     run.ack(COMMIT, "1:0")
@@ -314,7 +314,7 @@ def test_what_is_done_is_not_done_again_after_a_restart():
     assert Driven(run.saved).sent == ["$batch 2:1"]
 
 
-def test_an_entry_saves_once_and_before_it_sends():
+def test_each_call_saves_the_record_once_before_it_emits():
     machine = MasterBatchCoordinator(CoordinatorConfig(max_pending=2, interval_ms=0))
     list(machine.tick(0))
     list(machine.answered(1, [READY], 0))
@@ -330,7 +330,7 @@ def test_an_entry_saves_once_and_before_it_sends():
         assert SaveRecord not in kinds[1:]
 
 
-def test_a_driver_that_loses_effects_has_to_start_again_from_the_record():
+def test_a_coordinator_whose_effects_were_lost_must_be_restarted_from_its_record():
     machine = MasterBatchCoordinator(CoordinatorConfig(interval_ms=0))
     list(machine.tick(0))
     machine.answered(1, [READY], 0)
@@ -341,25 +341,25 @@ def test_a_driver_that_loses_effects_has_to_start_again_from_the_record():
 # -- time -----------------------------------------------------------------------------------------------------------------
 
 
-def test_batches_are_an_interval_apart_also_with_room_for_more():
+def test_batches_begin_one_interval_apart_even_below_max_pending():
     run = Driven(max_pending=3, interval_ms=500)
     assert run.machine.next_deadline_ms() == 500
     run.at(499)
-    assert run.news() == ["$batch 1:0"]
+    assert run.sent_since() == ["$batch 1:0"]
     run.at(500)
-    assert run.news() == ["$batch 2:0"]
+    assert run.sent_since() == ["$batch 2:0"]
     run.at(5_000)
-    assert run.news() == ["$batch 3:0"]
+    assert run.sent_since() == ["$batch 3:0"]
     assert run.machine.next_deadline_ms() is None
 
 
-def test_a_clock_that_goes_back_stalls_nothing():
+def test_a_clock_that_goes_back_delays_nothing():
     run = Driven(interval_ms=500)
     run.at(600)
     run.now = -3_600_000
     run.ack(BATCH, "1:0")
     run.ack(COMMIT, "1:0")
-    assert run.news() == ["$batch 1:0", "$commit 1:0", "$success 1:0", "$batch 2:0"]
+    assert run.sent_since() == ["$batch 1:0", "$commit 1:0", "$success 1:0", "$batch 2:0"]
     run.fail(BATCH, "2:0")
     assert run.machine.next_deadline_ms() == 1_100
 
@@ -378,14 +378,14 @@ def test_a_clock_that_goes_back_stalls_nothing():
         ([ENDED, ENDED], ENDED),
     ],
 )
-def test_one_spout_that_is_ready_is_enough(answers, wanted):
+def test_a_batch_begins_when_at_least_one_spout_is_ready(answers, wanted):
     assert readiness_of(answers) == wanted
     run = Driven(ready=answers)
     assert run.sent == (["$batch 1:0"] if wanted is READY else [])
     assert run.machine.over == (wanted is ENDED)
 
 
-def test_spouts_that_are_not_ready_are_asked_again_after_a_while():
+def test_spouts_that_are_not_ready_are_asked_again_after_the_poll_interval():
     run = Driven(ready=[WAIT], poll_ms=50)
     assert (run.asked, run.machine.next_deadline_ms()) == ([1], 50)
     run.ready = [READY]
@@ -395,7 +395,7 @@ def test_spouts_that_are_not_ready_are_asked_again_after_a_while():
     assert run.sent == ["$batch 1:0"]
 
 
-def test_a_batch_that_was_sent_before_is_sent_again_without_asking():
+def test_a_retried_batch_is_emitted_without_asking_for_readiness():
     run = Driven(max_pending=2)
     run.ready = [WAIT]
     run.fail(BATCH, "1:0")
@@ -404,7 +404,7 @@ def test_a_batch_that_was_sent_before_is_sent_again_without_asking():
     assert run.asked == [1, 2]
 
 
-def test_an_answer_to_an_earlier_question_changes_nothing():
+def test_an_outdated_readiness_answer_is_ignored():
     machine = MasterBatchCoordinator(CoordinatorConfig(max_pending=2, interval_ms=0))
     list(machine.tick(0))
     list(machine.answered(1, [READY], 0))
@@ -414,7 +414,7 @@ def test_an_answer_to_an_earlier_question_changes_nothing():
     machine.check()
 
 
-def test_after_the_end_what_is_under_way_is_finished_and_the_coordinator_is_over():
+def test_after_all_spouts_have_ended_pending_batches_finish_and_the_coordinator_is_over():
     run = Driven(max_pending=2)
     run.ready = [ENDED]
     run.ack(BATCH, "1:0", "2:0")
@@ -433,7 +433,7 @@ def test_after_the_end_what_is_under_way_is_finished_and_the_coordinator_is_over
 # -- activate and deactivate ----------------------------------------------------------------------------------------------
 
 
-def test_a_deactivated_coordinator_begins_nothing_and_commits_what_is_under_way():
+def test_a_deactivated_coordinator_commits_pending_batches_and_begins_none():
     run = Driven(max_pending=2)
     run.do(run.machine.deactivate(0))
     run.ack(BATCH, "1:0")
@@ -449,7 +449,7 @@ def test_a_deactivated_coordinator_begins_nothing_and_commits_what_is_under_way(
 # -- the record -----------------------------------------------------------------------------------------------------------
 
 
-def test_success_leaves_nothing_of_what_came_before():
+def test_success_removes_the_tries_of_the_batch_from_the_record():
     run = Driven(max_pending=3)
     for txid in range(1, 50):
         run.ack(BATCH, f"{txid}:0")
@@ -480,12 +480,12 @@ def test_success_leaves_nothing_of_what_came_before():
         {"format": 1, "current": 1, "tries": [[1, 0, 0, False, ""], [3, 0, 0, False, ""]]},
     ],
 )
-def test_a_record_that_is_no_record_is_an_error_and_never_a_start_from_one(data):
+def test_a_damaged_coordinator_record_is_an_error_and_resets_nothing(data):
     with pytest.raises(CorruptStateError, match=r"nothing was reset|use the version that wrote it"):
         CoordinatorRecord.of(data)
 
 
-def test_a_record_is_plain_data_and_comes_back():
+def test_a_coordinator_record_is_plain_data_and_is_read_back_equal():
     record = CoordinatorRecord(7, {7: Tries(3, 2, True, "x"), 8: Tries(1)})
     assert CoordinatorRecord.of(record.plain()) == record
     assert CoordinatorRecord.of(None) == CoordinatorRecord(1, {})
@@ -494,23 +494,23 @@ def test_a_record_is_plain_data_and_comes_back():
 # -- the table and the config ---------------------------------------------------------------------------------------------
 
 
-def test_every_status_that_waits_for_an_answer_has_a_row_for_each():
+def test_every_status_that_waits_for_an_answer_has_a_transition_for_ack_and_fail():
     for status, cause in product(ANSWERS, (BatchCause.ACKED, BatchCause.FAILED)):
         assert (status, cause) in TRANSITIONS
 
 
-def test_each_stream_is_sent_by_one_row_of_the_table():
+def test_each_stream_is_emitted_by_exactly_one_transition():
     sends = [row.sends for row in TRANSITIONS.values() if row.sends]
     assert sorted(sends, key=lambda stream: stream.value) == sorted(CoordinatorStream, key=lambda stream: stream.value)
 
 
-def test_what_can_be_dropped_goes_back_to_where_it_waits():
+def test_every_failure_transition_leads_back_to_waiting():
     for (status, cause), row in TRANSITIONS.items():
         assert (cause in (BatchCause.FAILED, BatchCause.EARLIER_FAILED)) == (row.then is Status.WAITING)
         assert status is not Status.DONE
 
 
-def test_the_drawing_in_the_docs_is_that_of_the_table():
+def test_the_state_diagram_in_the_docs_equals_the_transition_table():
     page = (Path(__file__).parents[2] / "docs" / "inside_trident.md").read_text(encoding="utf-8")
     assert f"```mermaid\n{mermaid()}\n```" in page
 
@@ -525,12 +525,12 @@ def test_the_drawing_in_the_docs_is_that_of_the_table():
         ({"interval_ms": 0.5}, "interval_ms"),
     ],
 )
-def test_a_setting_that_cannot_work_is_refused(option, named):
+def test_an_invalid_setting_is_refused(option, named):
     with pytest.raises(ConfigError, match=named):
         CoordinatorConfig(**option)
 
 
-def test_a_question_is_asked_once_until_it_is_answered():
+def test_readiness_is_asked_once_until_it_is_answered():
     machine = MasterBatchCoordinator(CoordinatorConfig(interval_ms=0))
     assert list(machine.tick(0)) == [AskReady(1)]
     assert list(machine.tick(1_000)) == []

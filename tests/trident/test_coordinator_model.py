@@ -1,4 +1,4 @@
-"""MasterBatchCoordinator with answers in any order, lost, repeated and late, clocks that jump, and crashes: beside a slow model."""
+"""MasterBatchCoordinator compared with a slow model: answers in any order, lost, repeated and late, clock jumps and crashes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Sent = tuple[CoordinatorStream, TransactionAttempt]
 
 
 class CoordinatorAlone(RuleBasedStateMachine):
-    """`sent` is all that was ever sent, by all lives. The model: `done`, then the attempts of `flight`, and what each waits for."""
+    """`sent` holds the messages of all lives. The model: `done`, the attempts of `flight`, and the answer that each waits for."""
 
     @initialize(
         max_pending=st.integers(1, 4),
@@ -81,7 +81,7 @@ class CoordinatorAlone(RuleBasedStateMachine):
                 self.stop = effect
         self.machine.check()
 
-    # -- the laws, when something is sent ------------------------------------------------------------------------------
+    # -- checks of each message sent -----------------------------------------------------------------------------------
 
     def on_batch(self, emit: EmitOnStream) -> None:
         attempt = emit.attempt
@@ -121,7 +121,7 @@ class CoordinatorAlone(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 3), crash_after=st.sampled_from([None, None, None, None, 0, 1, 2]))
     @precondition(lambda self: self.waited_for() and self.stop is None)
-    def all_have_done_what_was_sent(self, which: int, crash_after: int | None) -> None:
+    def all_answer_ack(self, which: int, crash_after: int | None) -> None:
         waiting = self.waited_for()
         stream, attempt = waiting[which % len(waiting)]
         self.waits[attempt] = None
@@ -129,7 +129,7 @@ class CoordinatorAlone(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 3))
     @precondition(lambda self: self.waited_for() and self.stop is None)
-    def something_fails(self, which: int) -> None:
+    def one_fails(self, which: int) -> None:
         waiting = self.waited_for()
         stream, attempt = waiting[which % len(waiting)]
         self.failures[attempt.txid] += attempt == self.flight[0]
@@ -142,7 +142,7 @@ class CoordinatorAlone(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 99), good=st.booleans())
     @precondition(lambda self: self.sent and self.stop is None)
-    def an_answer_comes_that_nobody_waits_for(self, which: int, good: bool) -> None:
+    def an_unexpected_answer_arrives(self, which: int, good: bool) -> None:
         stream, attempt = self.sent[-1 - which % len(self.sent)]
         if self.waits.get(attempt) is stream:
             return
@@ -164,7 +164,7 @@ class CoordinatorAlone(RuleBasedStateMachine):
         self.do(self.machine.tick(self.now))
 
     @rule(active=st.sampled_from([True, True, False]))
-    def it_is_switched(self, active: bool) -> None:
+    def the_coordinator_is_switched(self, active: bool) -> None:
         self.question = None
         self.do(self.machine.activate(self.now) if active else self.machine.deactivate(self.now))
 
@@ -174,10 +174,10 @@ class CoordinatorAlone(RuleBasedStateMachine):
             self.options["max_pending"] = max_pending
             self.start()
 
-    # -- what holds ----------------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
-    def what_is_under_way_is_what_the_model_says_and_no_more_than_may_be(self) -> None:
+    def pending_batches_equal_the_model_and_stay_below_max_pending(self) -> None:
         if not hasattr(self, "machine") or self.stop is not None:
             return
         assert [attempt for attempt, _ in self.machine.under_way] == self.flight
@@ -186,11 +186,11 @@ class CoordinatorAlone(RuleBasedStateMachine):
         assert len(self.machine.record.tries) <= 4
 
     def teardown(self) -> None:
-        """Answer everything well: all that was ever begun comes to its end."""
+        """Answer everything with ack: every batch that was begun succeeds."""
         if not hasattr(self, "machine") or self.stop is not None:
             return
         begun = max((attempt.txid for _, attempt in self.sent), default=0)
-        self.it_is_switched(True)
+        self.the_coordinator_is_switched(True)
         for _ in range(100):
             if self.done >= begun:
                 return
@@ -199,7 +199,7 @@ class CoordinatorAlone(RuleBasedStateMachine):
             if self.question is not None:
                 self.the_spouts_answer(Readiness.READY)
             while self.waited_for():
-                self.all_have_done_what_was_sent(0, None)
+                self.all_answer_ack(0, None)
         raise AssertionError("it does not come to an end")
 
 

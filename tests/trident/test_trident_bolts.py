@@ -1,4 +1,4 @@
-"""TridentBoltExecutor: a batch is finished when all of it has come, whatever comes twice, late, never or from before."""
+"""TridentBoltExecutor: a batch is finished when it is complete, with repeated, late, lost and outdated messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def attempt(text: str) -> TransactionAttempt:
 
 
 class Driven:
-    """A task whose effects are written down, in words; `fails` is what its bolt raises FailedException at."""
+    """A task whose effects are recorded as words; its bolt raises FailedException at the items in `fails`."""
 
     def __init__(self, *specs: CoordSpec, **options: Any) -> None:
         groups = {f"g{number}": spec for number, spec in enumerate(specs)}
@@ -55,7 +55,7 @@ class Driven:
         return words
 
     def work(self, batch: BatchId, items: Any) -> list[str]:
-        """Return what the bolt did: it stops at what fails."""
+        """Return the calls of the bolt, up to the first one that fails."""
         for place, item in enumerate(items, 1):
             for target in self.emits.get(item, []):
                 self.machine.emitted(batch, target)
@@ -85,10 +85,10 @@ class Driven:
         return self.do(self.machine.tick(now_ms))
 
 
-# -- a batch that comes as it should --------------------------------------------------------------------------------------
+# -- a batch without disturbance ------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_finished_told_and_acked_when_its_tuples_and_its_report_are_here():
+def test_a_batch_is_finished_reported_and_acked_after_its_tuples_and_its_report():
     task = Driven(CoordSpec(["a"], targets=["x", "y"]))
     task.emits = {"a0": ["x"], "a1": ["x", "y"], "finish": ["y"]}
     assert task.tuple("1:0", "a", 0) == ["a0"]
@@ -100,14 +100,14 @@ def test_a_batch_without_tuples_is_finished_too():
     assert Driven(CoordSpec(["a"])).report("1:0", "a", 0) == ["finish", "ack ra", "end"]
 
 
-def test_every_upstream_task_has_to_report_and_the_first_report_is_held_until_then():
+def test_a_batch_is_finished_after_the_reports_of_all_upstream_tasks_and_holds_the_first_report():
     task = Driven(CoordSpec(["a", "b", "c"]))
     assert task.report("1:0", "a", 0) == []
     assert task.report("1:0", "b", 0) == ["ack rb"]
     assert task.report("1:0", "c", 0) == ["finish", "ack ra", "end", "ack rc"]
 
 
-def test_batches_are_side_by_side():
+def test_batches_are_processed_concurrently():
     task = Driven(CoordSpec(["a"]))
     task.tuple("1:0", "a", 0)
     task.tuple("2:0", "a", 0)
@@ -115,7 +115,7 @@ def test_batches_are_side_by_side():
     assert task.report("1:0", "a", 1) == ["finish", "ack ra", "end"]
 
 
-def test_two_groups_with_the_same_txid_have_nothing_to_do_with_each_other():  # T7
+def test_two_batch_groups_with_the_same_txid_are_independent():  # T7
     task = Driven(CoordSpec(["a"]), CoordSpec(["a"]))
     task.tuple("1:5", "a", 0, group="g0")
     assert task.report("1:0", "a", 0, group="g1") == ["finish", "ack ra", "end"]
@@ -125,7 +125,7 @@ def test_two_groups_with_the_same_txid_have_nothing_to_do_with_each_other():  # 
 # -- commits --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_committer_acks_the_batch_when_it_has_arrived_and_finishes_at_the_commit():
+def test_a_committer_acks_the_complete_batch_and_finishes_it_at_the_commit():
     task = Driven(CoordSpec(["a"], commits=True, targets=["x"]))
     task.emits = {"finish": ["x"]}
     task.tuple("1:0", "a", 0)
@@ -133,28 +133,28 @@ def test_a_committer_acks_the_batch_when_it_has_arrived_and_finishes_at_the_comm
     assert task.commit("1:0") == ["finish", "tell x 1 by c", "ack c", "end"]
 
 
-def test_a_commit_of_what_has_not_arrived_here_is_failed():
+def test_the_commit_of_a_batch_that_is_not_complete_here_is_failed():
     task = Driven(CoordSpec(["a"], commits=True))
     assert task.commit("1:0") == ["fail c"]
     task.tuple("2:0", "a", 0)
     assert task.commit("2:0") == ["fail c"]
 
 
-def test_a_commit_of_a_greater_attempt_than_has_arrived_is_failed():
+def test_the_commit_of_a_greater_attempt_than_the_complete_one_is_failed():
     task = Driven(CoordSpec(["a"], commits=True))
     task.report("1:0", "a", 0)
     assert task.commit("1:1") == ["end", "fail c"]
     assert task.commit("1:0") == ["fail c"]
 
 
-def test_a_commit_that_comes_twice_is_done_once():
+def test_a_repeated_commit_is_done_once():
     task = Driven(CoordSpec(["a"], commits=True))
     task.report("1:0", "a", 0)
     assert task.commit("1:0") == ["finish", "ack c", "end"]
     assert task.commit("1:0") == []
 
 
-def test_a_commit_that_fails_fails_its_message_and_is_not_done_again():
+def test_a_failed_commit_fails_its_message_and_is_not_repeated():
     task = Driven(CoordSpec(["a"], commits=True, targets=["x"]))
     task.fails = {"finish"}
     task.report("1:0", "a", 0)
@@ -162,7 +162,7 @@ def test_a_commit_that_fails_fails_its_message_and_is_not_done_again():
     assert task.commit("1:0", "c2") == ["fail c2"]
 
 
-def test_what_reads_a_committer_and_another_task_acks_the_batch_before_the_commit():  # STORM-481: such a batch never ends
+def test_a_task_downstream_of_a_committer_and_another_task_acks_the_batch_before_the_commit():  # STORM-481: such a batch never ends
     task = Driven(CoordSpec(["a"], commit_reports=["p"], targets=["x"]))
     task.tuple("1:0", "a", 0)
     assert task.report("1:0", "a", 1) == ["ack ra"]
@@ -170,14 +170,14 @@ def test_what_reads_a_committer_and_another_task_acks_the_batch_before_the_commi
     assert task.report("1:0", "p", 1) == ["finish", "tell x 0 by rp", "ack rp", "end"]
 
 
-def test_what_reads_only_committers_begins_with_the_commit():
+def test_a_task_downstream_of_committers_only_starts_at_the_commit():
     task = Driven(CoordSpec(commit_reports=["p", "q"]))
     assert task.report("1:0", "p", 0) == []
     assert task.report("1:0", "q", 0) == ["finish", "ack rp", "end", "ack rq"]
 
 
 @pytest.mark.parametrize("commit_first", [True, False])
-def test_a_committer_behind_a_committer_finishes_when_both_have_come(commit_first):
+def test_a_committer_downstream_of_a_committer_finishes_after_the_commit_and_the_report(commit_first):
     task = Driven(CoordSpec(["a"], commits=True, commit_reports=["p"]))
     task.report("1:0", "a", 0)
     if commit_first:
@@ -188,10 +188,10 @@ def test_a_committer_behind_a_committer_finishes_when_both_have_come(commit_firs
         assert task.commit("1:0") == ["finish", "ack c", "end"]
 
 
-# -- what is lost, late, twice, out of order ------------------------------------------------------------------------------
+# -- lost, late, repeated and reordered messages --------------------------------------------------------------------------
 
 
-def test_a_tuple_that_is_lost_fails_the_batch_when_the_report_comes():
+def test_a_lost_tuple_fails_the_batch_at_its_report():
     task = Driven(CoordSpec(["a", "b"]))
     task.report("1:0", "b", 0)
     task.tuple("1:0", "a", 1)
@@ -199,14 +199,14 @@ def test_a_tuple_that_is_lost_fails_the_batch_when_the_report_comes():
     assert task.causes == ["1 of 2 tuples of batch 1:0 of g0 came from 'a'"]
 
 
-def test_one_lost_and_one_repeated_are_not_taken_for_two():
+def test_a_lost_and_a_repeated_tuple_do_not_add_up():
     task = Driven(CoordSpec(["a"]))
     assert task.tuple("1:0", "a", 0) == ["a0"]
     assert task.tuple("1:0", "a", 0) == []
     assert task.report("1:0", "a", 2) == ["fail ra", "end"]
 
 
-def test_a_report_that_comes_twice_is_taken_once_and_not_settled_again():
+def test_a_repeated_report_counts_once_and_is_not_answered_again():
     task = Driven(CoordSpec(["a", "b"]))
     assert task.report("1:0", "a", 0) == []
     assert task.report("1:0", "a", 0) == []
@@ -214,7 +214,7 @@ def test_a_report_that_comes_twice_is_taken_once_and_not_settled_again():
     assert task.report("1:0", "b", 0) == []
 
 
-def test_what_comes_after_the_end_changes_nothing():
+def test_messages_after_the_end_of_a_batch_change_nothing():
     task = Driven(CoordSpec(["a"]))
     task.report("1:0", "a", 0)
     assert task.tuple("1:0", "a", 0) == []
@@ -224,7 +224,7 @@ def test_what_comes_after_the_end_changes_nothing():
     assert task.machine.held == 0
 
 
-def test_runs_of_tuples_that_overlap_are_taken_once_each():
+def test_tuples_of_overlapping_runs_are_executed_once():
     task = Driven(CoordSpec(["a"]))
     assert task.run("1:0", "a", 0, "ab") == ["a", "b"]
     assert task.run("1:0", "a", 4, "ef") == ["e", "f"]
@@ -233,7 +233,7 @@ def test_runs_of_tuples_that_overlap_are_taken_once_each():
     assert task.run("1:0", "a", 0, "ab") == []
 
 
-def test_a_run_ends_at_the_tuple_that_fails():
+def test_a_run_stops_at_the_tuple_that_fails():
     task = Driven(CoordSpec(["a"]))
     task.fails = {"b"}
     assert task.run("1:0", "a", 0, "abc") == ["a", "b", "end"]
@@ -242,7 +242,7 @@ def test_a_run_ends_at_the_tuple_that_fails():
 # -- attempts -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_greater_attempt_supersedes_a_smaller_which_is_failed():
+def test_a_greater_attempt_supersedes_and_fails_a_smaller_one():
     task = Driven(CoordSpec(["a", "b"]))
     task.tuple("1:0", "a", 0)
     task.report("1:0", "a", 1)
@@ -251,7 +251,7 @@ def test_a_greater_attempt_supersedes_a_smaller_which_is_failed():
     assert task.report("1:1", "b", 0) == ["finish", "ack m", "end", "ack rb"]
 
 
-def test_what_comes_of_a_smaller_attempt_is_failed_and_not_executed():  # T5: in Storm it is left without an answer
+def test_messages_of_a_smaller_attempt_are_failed_and_not_executed():  # T5: in Storm it is left without an answer
     task = Driven(CoordSpec(["a"], commits=True))
     task.report("1:1", "a", 0)
     assert task.tuple("1:0", "a", 0) == []
@@ -263,7 +263,7 @@ def test_what_comes_of_a_smaller_attempt_is_failed_and_not_executed():  # T5: in
 # -- failures -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_tuple_that_fails_ends_the_batch_at_once():  # T4, and Storm executes the rest of the tuples
+def test_a_failing_tuple_ends_the_batch_at_once():  # T4, and Storm executes the rest of the tuples
     task = Driven(CoordSpec(["a", "b"], targets=["x"]))
     task.fails = {"a0"}
     task.report("1:0", "b", 0)
@@ -273,14 +273,14 @@ def test_a_tuple_that_fails_ends_the_batch_at_once():  # T4, and Storm executes 
     assert task.causes == ["a0 failed", "a0 failed"]
 
 
-def test_a_failure_before_any_report_fails_the_first_that_comes():
+def test_a_failure_before_any_report_fails_the_first_report():
     task = Driven(CoordSpec(["a"]))
     task.fails = {"a0"}
     assert task.tuple("1:0", "a", 0) == ["a0", "end"]
     assert task.report("1:0", "a", 1) == ["fail ra"]
 
 
-def test_a_finish_that_fails_tells_nobody():
+def test_a_failing_finish_reports_to_no_downstream_task():
     task = Driven(CoordSpec(["a"], targets=["x"]))
     task.fails = {"finish"}
     assert task.report("1:0", "a", 0) == ["finish", "fail ra", "end"]
@@ -289,7 +289,7 @@ def test_a_finish_that_fails_tells_nobody():
 # -- memory ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_kept_for_its_timeout_and_then_failed_in_words():
+def test_an_incomplete_batch_is_failed_after_its_timeout_with_the_missing_upstream_tasks():
     task = Driven(CoordSpec(["a", "b"]))
     task.report("1:0", "a", 0)
     assert task.machine.next_deadline_ms() == TIMEOUT_MS
@@ -299,14 +299,14 @@ def test_a_batch_is_kept_for_its_timeout_and_then_failed_in_words():
     assert (task.machine.held, task.machine.next_deadline_ms()) == (0, None)
 
 
-def test_a_batch_that_waits_for_its_commit_is_forgotten_after_the_timeout_and_the_commit_then_fails():
+def test_a_batch_that_waits_for_its_commit_expires_after_the_timeout_and_the_commit_fails():
     task = Driven(CoordSpec(["a"], commits=True))
     task.report("1:0", "a", 0)
     assert task.at(TIMEOUT_MS) == ["end"]
     assert task.commit("1:0") == ["fail c"]
 
 
-def test_a_success_forgets_the_batch_and_all_before_it_in_its_group():
+def test_a_success_removes_the_batch_and_all_earlier_ones_of_its_group():
     task = Driven(CoordSpec(["a"]), CoordSpec(["a"]))
     for group in ("g0", "g1"):
         for name in ("1:0", "2:0", "3:0"):
@@ -315,7 +315,7 @@ def test_a_success_forgets_the_batch_and_all_before_it_in_its_group():
     assert task.machine.held == 4
 
 
-def test_every_batch_that_was_begun_is_forgotten_once():
+def test_every_batch_that_was_begun_is_removed_exactly_once():
     task = Driven(CoordSpec(["a"]))
     task.tuple("1:0", "a", 0)
     task.tuple("1:1", "a", 0)
@@ -327,10 +327,10 @@ def test_every_batch_that_was_begun_is_forgotten_once():
     assert task.begun == []
 
 
-# -- what is refused ------------------------------------------------------------------------------------------------------
+# -- refusals -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_sender_or_a_group_that_was_not_declared_is_an_error():
+def test_an_undeclared_upstream_task_or_batch_group_is_an_error():
     task = Driven(CoordSpec(["a"]))
     with pytest.raises(ConfigError, match="'b' sent a part of batch 1:0 of g0, the upstream tasks are 'a'"):
         task.tuple("1:0", "b", 0)
@@ -340,7 +340,7 @@ def test_a_sender_or_a_group_that_was_not_declared_is_an_error():
         Driven(CoordSpec(["a"])).tuple("1:0", "a", 0, group="g7")
 
 
-def test_a_spec_that_waits_for_nobody_or_twice_for_one_is_refused():
+def test_a_spec_without_upstream_tasks_or_with_one_in_both_phases_is_refused():
     with pytest.raises(ConfigError, match="an upstream task that reports"):
         CoordSpec(commits=True)
     with pytest.raises(ConfigError, match="in both phases"):

@@ -1,4 +1,4 @@
-"""TridentBoltExecutor beside a slow model that keeps every message and looks at all of them each time."""
+"""TridentBoltExecutor compared with a slow model that keeps every message and examines all of them each time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = 2
 
 
 class Model:
-    """One attempt: all that came of it."""
+    """One attempt: all its messages."""
 
     def __init__(self, begun_ms: int) -> None:
         self.begun_ms = begun_ms
@@ -56,12 +56,12 @@ class OneTask(RuleBasedStateMachine):
     @rule(
         txid=st.integers(1, 2), attempt=st.integers(0, 1), which=st.integers(0, 3), fails=st.sampled_from([0, 0, 0, 1])
     )
-    def a_tuple_comes(self, txid: int, attempt: int, which: int, fails: int) -> None:
+    def a_tuple_arrives(self, txid: int, attempt: int, which: int, fails: int) -> None:
         senders = sorted(self.spec.reports | self.spec.commit_reports)
         self.feed("tuple", TransactionAttempt(txid, attempt), senders[which % len(senders)], which % SIZE, bool(fails))
 
     @rule(txid=st.integers(1, 2), attempt=st.integers(0, 1), first=st.integers(0, 3))
-    def all_that_a_task_sends_comes(self, txid: int, attempt: int, first: int) -> None:
+    def all_messages_of_a_task_arrive(self, txid: int, attempt: int, first: int) -> None:
         senders = sorted(self.spec.reports | self.spec.commit_reports)
         sender = senders[first % len(senders)]
         for number in range(SIZE):
@@ -69,13 +69,13 @@ class OneTask(RuleBasedStateMachine):
         self.feed("report", TransactionAttempt(txid, attempt), sender, self.new_message(), False)
 
     @rule(txid=st.integers(1, 2), attempt=st.integers(0, 1), which=st.integers(0, 3))
-    def a_report_comes(self, txid: int, attempt: int, which: int) -> None:
+    def a_report_arrives(self, txid: int, attempt: int, which: int) -> None:
         senders = sorted(self.spec.reports | self.spec.commit_reports)
         self.feed("report", TransactionAttempt(txid, attempt), senders[which % len(senders)], self.new_message(), False)
 
     @rule(txid=st.integers(1, 2), attempt=st.integers(0, 1), fails=st.booleans())
     @precondition(lambda self: self.spec.commits)
-    def a_commit_comes(self, txid: int, attempt: int, fails: bool) -> None:
+    def a_commit_arrives(self, txid: int, attempt: int, fails: bool) -> None:
         self.feed("commit", TransactionAttempt(txid, attempt), "", self.new_message(), fails)
 
     @rule(ms=st.sampled_from([1, 20, TIMEOUT_MS]))
@@ -88,7 +88,7 @@ class OneTask(RuleBasedStateMachine):
         assert not seen & {"execute", "finish", "ack"}
 
     @rule(txid=st.integers(1, 2), attempt=st.integers(0, 1), rare=st.integers(0, 5))
-    def a_success_comes(self, txid: int, attempt: int, rare: int) -> None:
+    def a_success_arrives(self, txid: int, attempt: int, rare: int) -> None:
         if not rare:
             self.over = max(self.over, txid)
             self.models = {each: model for each, model in self.models.items() if each > txid}
@@ -124,7 +124,7 @@ class OneTask(RuleBasedStateMachine):
         self.compare(model, kind, sender, rest, repeated, fails, seen)
 
     def note(self, model: Model, kind: str, sender: str, rest: Any) -> bool:
-        """Write a message down; return whether it came before."""
+        """Record a message; return whether it was received before."""
         if kind == "tuple":
             repeated = rest in model.numbers.get(sender, set())
             if not model.ended:
@@ -183,7 +183,7 @@ class OneTask(RuleBasedStateMachine):
         return seen
 
     def teardown(self) -> None:
-        """After the timeout nothing is open and nothing is kept."""
+        """After the timeout no message is open and no batch is held."""
         if hasattr(self, "machine"):
             self.time_passes(TIMEOUT_MS)
             assert (self.open, self.begun, self.machine.held) == ({}, set(), 0)

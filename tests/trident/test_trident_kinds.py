@@ -1,4 +1,4 @@
-"""Which spout and state are exactly-once together, and what is said of those that are not."""
+"""Which pairs of spout and state are exactly-once, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONCE, MORE, NONE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.BE
 NON, TRANSACTIONAL, OPAQUE = SpoutKind.NON_TRANSACTIONAL, SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE
 
 
-def test_the_pairs_that_are_exactly_once_are_those_of_storms_manual():
+def test_the_exactly_once_pairs_are_those_of_storms_manual():
     assert {pair for pair, given in GUARANTEES.items() if given is ONCE} == {
         (TRANSACTIONAL, StateType.TRANSACTIONAL),
         (TRANSACTIONAL, StateType.OPAQUE),
@@ -37,7 +37,7 @@ READS = {
     OPAQUE: ["ab|cd", "abc|d", "b|acd"],
     NON: ["ab|cd", "abc|d", "b|acd", "ab|bcd"],
 }
-"""What the second attempt at batch 1 may hold, and batch 2: the same; each tuple in one of them; each in one at least."""
+"""The second attempt at batch 1, and batch 2: the same tuples; each tuple in one of them; each in at least one."""
 
 KEYS = {"a": "x", "b": "y", "c": "x", "d": "y"}
 
@@ -61,14 +61,14 @@ def counted(state: StateType, reads: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("state", StateType)
 @pytest.mark.parametrize("kind", [NON, TRANSACTIONAL, OPAQUE])
-def test_the_table_says_what_a_batch_that_fails_half_way_leads_to(kind, state):
+def test_the_guarantee_table_equals_the_counts_after_a_partly_failed_batch(kind, state):
     results = [counted(state, reads) for reads in READS[kind]]
     lacks = any(min(result["x"], result["y"]) < 2 for result in results)
     repeats = any(max(result["x"], result["y"]) > 2 for result in results)
     assert (lacks, repeats) == {ONCE: (False, False), MORE: (False, True), NONE: (True, True)}[GUARANTEES[kind, state]]
 
 
-def test_a_pair_that_is_not_is_refused_with_the_way_out():
+def test_a_pair_that_is_not_exactly_once_is_refused_with_the_fix():
     with pytest.raises(ConfigError) as refused:
         check_guarantee(OPAQUE, StateType.TRANSACTIONAL, names=("kafka", "counts"))
     assert str(refused.value) == (
@@ -84,7 +84,7 @@ def test_a_pair_that_is_not_is_refused_with_the_way_out():
 
 
 @pytest.mark.parametrize(("kind", "state", "accept"), list(product(SpoutKind, StateType, Guarantee)))
-def test_a_weaker_guarantee_has_to_be_asked_for_by_name(kind, state, accept):
+def test_a_weaker_guarantee_must_be_accepted_by_name(kind, state, accept):
     strength = [NONE, MORE, ONCE]
     given = GUARANTEES[kind, state]
     if strength.index(given) >= strength.index(accept):
@@ -94,7 +94,7 @@ def test_a_weaker_guarantee_has_to_be_asked_for_by_name(kind, state, accept):
             check_guarantee(kind, state, accept=accept)
 
 
-def test_the_page_has_the_table():
+def test_the_documentation_page_has_the_guarantee_table():
     page = (Path(__file__).parents[2] / "docs" / "concepts" / "transactions.md").read_text(encoding="utf-8")
     words = {ONCE: "**exactly once**", MORE: "at least once", NONE: "any number of times"}
     for kind in SpoutKind:

@@ -1,4 +1,4 @@
-"""What the map states do, batch by batch: the three kinds, their caches, what they refuse, and what a batch costs."""
+"""The map states batch by batch: the three kinds, their caches, refusals, and the cost of a batch."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def state_of(kind: StateType = OPAQUE, backing: BackingMap | None = None) -> Any
 # -- the three kinds ---------------------------------------------------------------------------------------------------
 
 
-def test_a_non_transactional_map_counts_a_batch_each_time_it_comes() -> None:
+def test_a_non_transactional_map_counts_a_batch_with_every_attempt() -> None:
     state = state_of(PLAIN)
     assert [commit(state, 1, attempt, {"a": Add(5)}) for attempt in (0, 0, 1)] == [[5], [10], [15]]
 
 
-def test_a_transactional_map_counts_a_batch_once_and_answers_as_it_did() -> None:
+def test_a_transactional_map_counts_a_batch_once_and_returns_the_same_values_to_a_retry() -> None:
     state = state_of(TRANSACTIONAL)
     commit(state, 1, 0, {"a": Add(5)})
     assert [commit(state, 2, attempt, {"a": Add(1), "b": Add(2)}) for attempt in (0, 0, 1, 7)] == [[6, 2]] * 4
     assert commit(state, 3, 0, {"a": Add(1)}) == [7]
 
 
-def test_an_opaque_map_counts_what_the_last_attempt_had() -> None:
+def test_an_opaque_map_counts_only_the_last_attempt() -> None:
     state = state_of(OPAQUE)
     commit(state, 1, 0, {"a": Add(5)})
     assert commit(state, 2, 0, {"a": Add(1), "b": Add(2)}) == [6, 2]
@@ -63,8 +63,8 @@ def test_an_opaque_map_counts_what_the_last_attempt_had() -> None:
     assert dict(state.items()) == {"a": 15}
 
 
-def test_the_article_s_opaque_example() -> None:
-    """Value 4 with 1 before it, of txid 2: txid 3 adds 2; or txid 2 comes again and adds 2 to 1."""
+def test_the_opaque_example_of_the_article() -> None:
+    """Value 4, previous value 1, txid 2: txid 3 adds 2 to 4; or a replay of txid 2 adds 2 to 1."""
     for txid, attempt, wanted in ((3, 0, StateRow(3, b"6", b"4")), (2, 1, StateRow(2, b"3", b"1"))):
         backing = MemoryStore().open(PLACE)
         backing.multi_put({b'"k"': StateRow(2, b"4", b"1")}, Claim(None, fence(2)))
@@ -94,7 +94,7 @@ def test_all_updates_of_a_key_in_one_commit_are_applied(kind: StateType) -> None
 
 
 @each_kind
-def test_put_replaces_and_remove_takes_out(kind: StateType) -> None:
+def test_put_replaces_a_value_and_remove_deletes_it(kind: StateType) -> None:
     state = state_of(kind)
     for txid, (method, arguments) in enumerate(
         [("multi_put", (["a", "b"], [1, 2])), ("multi_put", (["a"], [7])), ("multi_remove", (["b", "never"],))], start=1
@@ -106,7 +106,7 @@ def test_put_replaces_and_remove_takes_out(kind: StateType) -> None:
     assert state.multi_get(["b"]) == [None]
 
 
-def test_what_was_removed_comes_back_when_the_attempt_is_undone() -> None:
+def test_a_removed_value_is_restored_by_the_next_attempt() -> None:
     state = state_of()
     commit(state, 1, 0, {"a": Add(5)})
     commit(state, 2, 0, {"a": ReplaceUpdater(None)})
@@ -116,7 +116,7 @@ def test_what_was_removed_comes_back_when_the_attempt_is_undone() -> None:
 
 
 @each_fenced
-def test_nothing_is_stored_before_the_commit(kind: StateType) -> None:
+def test_an_update_is_stored_only_at_the_commit(kind: StateType) -> None:
     backing = MemoryStore().open(PLACE)
     state = state_of(kind, backing)
     state.begin_commit(TransactionAttempt(1, 0))
@@ -128,7 +128,7 @@ def test_nothing_is_stored_before_the_commit(kind: StateType) -> None:
 
 
 @each_kind
-def test_a_call_of_which_one_updater_fails_does_nothing(kind: StateType) -> None:
+def test_a_call_in_which_one_updater_fails_changes_nothing(kind: StateType) -> None:
     class Fails:
         def update(self, stored: Any) -> Any:
             raise ValueError("no")
@@ -152,7 +152,7 @@ def test_equal_numbers_of_different_types_are_different_keys() -> None:
 
 
 @each_kind
-def test_combiner_and_reducer_updates_of_one_state(kind: StateType) -> None:
+def test_combiner_and_reducer_updates_apply_to_one_state(kind: StateType) -> None:
     class Count:
         def init(self, tuple: Any = None) -> int:
             return 0 if tuple is None else 1
@@ -175,7 +175,7 @@ def test_combiner_and_reducer_updates_of_one_state(kind: StateType) -> None:
 
 
 @each_kind
-def test_a_snapshot_state_is_one_value(kind: StateType) -> None:
+def test_a_snapshot_state_holds_one_value(kind: StateType) -> None:
     state = snapshot_state(MemoryStore(), "total", kind).make_state(0, 1)
     assert state.get() is None
     for txid in (1, 2):
@@ -192,11 +192,11 @@ def test_a_snapshot_state_is_one_value(kind: StateType) -> None:
     state.close()
 
 
-# -- reading as of a txid ----------------------------------------------------------------------------------------------
+# -- reads as of a txid ------------------------------------------------------------------------------------------------
 
 
 @each_fenced
-def test_a_query_sees_the_last_committed_txid_while_the_next_is_being_committed(kind: StateType) -> None:
+def test_a_query_reads_the_last_committed_txid_during_the_next_commit(kind: StateType) -> None:
     state = state_of(kind)
     commit(state, 1, 0, {"a": Add(1)})
     commit(state, 2, 0, {"a": Add(10), "b": Add(10)})
@@ -205,7 +205,7 @@ def test_a_query_sees_the_last_committed_txid_while_the_next_is_being_committed(
 
 
 @each_fenced
-def test_a_value_of_long_ago_is_not_made_up(kind: StateType) -> None:
+def test_a_read_as_of_a_txid_that_is_no_longer_stored_is_refused(kind: StateType) -> None:
     state = state_of(kind)
     commit(state, 1, 0, {"a": Add(1)})
     commit(state, 3, 0, {"a": Add(10)})
@@ -213,10 +213,10 @@ def test_a_value_of_long_ago_is_not_made_up(kind: StateType) -> None:
         state.multi_get(["a"], as_of=1)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_transactional_batch_with_another_key_than_before_is_refused() -> None:
+def test_a_transactional_retry_with_another_key_is_refused() -> None:
     state = state_of(TRANSACTIONAL)
     commit(state, 1, 0, {"old": Add(1)})
     commit(state, 2, 0, {"a": Add(1), "none": ReplaceUpdater(None)})
@@ -228,7 +228,7 @@ def test_a_transactional_batch_with_another_key_than_before_is_refused() -> None
 
 
 @each_fenced
-def test_who_was_refused_stays_refused(kind: StateType) -> None:
+def test_an_outdated_attempt_stays_refused(kind: StateType) -> None:
     state, late = (state_of(kind, backing) for backing in [MemoryStore().open(PLACE)] for _ in range(2))
     commit(state, 2, 0, {"a": Add(1)})
     late.begin_commit(TransactionAttempt(1, 0))
@@ -240,7 +240,7 @@ def test_who_was_refused_stays_refused(kind: StateType) -> None:
 
 
 @each_fenced
-def test_a_state_is_used_between_begin_and_commit_of_one_attempt(kind: StateType) -> None:
+def test_a_state_is_usable_only_between_begin_and_commit_of_one_attempt(kind: StateType) -> None:
     state = state_of(kind)
     with pytest.raises(StateError, match="outside of a commit; call begin_commit first"):
         state.multi_update(["a"], [Add(1)])
@@ -268,7 +268,7 @@ def test_a_query_does_not_see_a_batch_that_failed_before_its_commit(kind: StateT
     assert commit(state, 2, 1, {"a": Add(10)}) == [11]
 
 
-def test_an_updater_that_fails_leaves_nothing_behind_for_queries() -> None:
+def test_a_failed_updater_leaves_no_change_for_queries() -> None:
     class Fails:
         def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
             state.multi_update(["a"], [Add(10)])
@@ -293,7 +293,7 @@ def test_a_value_that_is_no_plain_data_is_refused_before_anything_is_stored() ->
     assert list(backing.items()) == []
 
 
-def test_rows_newer_than_their_fence_are_damage() -> None:
+def test_rows_newer_than_their_fence_are_reported_as_damage() -> None:
     backing = MemoryStore().open(PLACE)
     backing.multi_put({b'"a"': StateRow(7, b"1")})
     for use in (
@@ -304,7 +304,7 @@ def test_rows_newer_than_their_fence_are_damage() -> None:
             use()
 
 
-def test_names_and_numbers_are_checked_when_a_state_is_declared() -> None:
+def test_names_partitions_and_cache_sizes_are_checked_when_a_state_is_declared() -> None:
     for name in ("", "a b", "a;b", "a_fences", "x" * 51, "../x", 'a"b', "1a", None):
         with pytest.raises(ConfigError, match="a state's name must"):
             map_state(MemoryStore(), name)  # type: ignore[arg-type]
@@ -320,7 +320,7 @@ def test_names_and_numbers_are_checked_when_a_state_is_declared() -> None:
 # -- codecs ------------------------------------------------------------------------------------------------------------
 
 
-def test_registered_types_are_stored_wherever_they_are_in_a_value() -> None:
+def test_registered_types_are_stored_anywhere_in_a_value() -> None:
     codec = TypedJson().register(
         "fraction", Fraction, lambda f: (f.numerator, f.denominator), lambda two: Fraction(*two)
     )
@@ -333,14 +333,14 @@ def test_registered_types_are_stored_wherever_they_are_in_a_value() -> None:
         dict(map_state(store, "shares").make_state(0, 1).items())
 
 
-def test_a_type_is_registered_once() -> None:
+def test_registering_a_type_or_name_twice_is_refused() -> None:
     codec = TypedJson().register("fraction", Fraction, str, Fraction)
     for name, kind in (("fraction", complex), ("other", Fraction)):
         with pytest.raises(ConfigError, match="is registered already"):
             codec.register(name, kind, str, kind)
 
 
-def test_another_codec_is_refused_by_its_name() -> None:
+def test_a_changed_codec_is_refused_by_its_name() -> None:
     class Text:
         name = "text"
 
@@ -367,7 +367,7 @@ def test_every_verdict_but_superseded_has_a_rule_for_both_kinds() -> None:
     }
 
 
-def test_exactly_one_verdict_for_every_pair_of_attempts() -> None:
+def test_every_pair_of_attempts_has_exactly_one_verdict() -> None:
     attempts = [TransactionAttempt(txid, attempt) for txid in (1, 2, 3) for attempt in (0, 1)]
     for mine in attempts:
         assert judge(None, mine) is Verdict.NEW
@@ -377,12 +377,12 @@ def test_exactly_one_verdict_for_every_pair_of_attempts() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 3, 4, 17, 18, -1])
-def test_a_cut_fence_is_damage_and_names_the_state(cut: int) -> None:
+def test_a_truncated_fence_is_damage_and_names_the_state(cut: int) -> None:
     with pytest.raises(CorruptStateError, match="the fence of the state counts/0"):
         Fence.of(fence(1).record()[:cut], PLACE)
 
 
-def test_every_flipped_bit_of_a_fence_is_seen() -> None:
+def test_every_flipped_bit_of_a_fence_is_detected() -> None:
     record = fence(12, 3).record()
     assert Fence.of(record, PLACE) == fence(12, 3)
     for position in range(len(record)):
@@ -393,7 +393,7 @@ def test_every_flipped_bit_of_a_fence_is_seen() -> None:
                 Fence.of(bytes(flipped), PLACE)
 
 
-def test_a_fence_of_a_newer_format_says_so() -> None:
+def test_a_fence_of_a_newer_format_is_refused_with_both_versions() -> None:
     record = bytearray(fence(1).record())
     record[5] = 2
     with pytest.raises(
@@ -407,12 +407,12 @@ def test_a_fence_of_another_partition_is_damage() -> None:
         Fence.of(fence(1, place=PartitionId("counts", 1, 2)).record(), PLACE)
 
 
-# -- caches and what a batch costs -------------------------------------------------------------------------------------
+# -- caches and the cost of a batch ------------------------------------------------------------------------------------
 
 
 @each_fenced
 @pytest.mark.parametrize("keys", [0, 1, 100])
-def test_a_batch_is_one_read_and_one_write_whatever_its_size(kind: StateType, keys: int) -> None:
+def test_a_batch_of_any_size_is_one_read_and_one_write(kind: StateType, keys: int) -> None:
     backing = Faulty(MemoryStore().open(PLACE))
     state = state_of(kind, backing)
     for txid in (1, 2):
@@ -429,7 +429,7 @@ def test_a_batch_reads_a_key_once() -> None:
     assert backing.gets == 1
 
 
-def test_a_batch_that_reads_two_moments_is_to_be_tried_again() -> None:
+def test_a_batch_between_whose_reads_another_writer_committed_must_be_retried() -> None:
     backing = MemoryStore().open(PLACE)
     rows = CachedBatchReadsMap(fence(1), backing)
     rows.read([b"a"])
@@ -438,7 +438,7 @@ def test_a_batch_that_reads_two_moments_is_to_be_tried_again() -> None:
         rows.read([b"b"])
 
 
-def test_a_cache_reads_a_row_once_and_forgets_the_least_recently_used() -> None:
+def test_a_cache_reads_a_row_once_and_evicts_the_least_recently_used() -> None:
     backing = Faulty(MemoryStore().open(PLACE))
     cache = CachedMap(backing, size=2)
     for keys, gets in (([b"a", b"b"], 1), ([b"b", b"a"], 1), ([b"c"], 2), ([b"a"], 2), ([b"b"], 3)):
@@ -470,8 +470,8 @@ class PutFails:
 
 
 @each_kind
-def test_an_update_whose_put_failed_is_not_taken_for_written_by_the_cache(kind: StateType) -> None:
-    """Storm caches first: its retry finds the update applied, and it never reaches the store."""
+def test_an_update_whose_put_failed_does_not_stay_in_the_cache(kind: StateType) -> None:
+    """Storm caches before it writes: its retry finds the update applied, and never writes it to the store."""
     backing = PutFails(MemoryStore().open(PLACE))
     state = state_of(kind, CachedMap(backing))
     commit(state, 1, 0, {"a": Add(1)})
@@ -482,7 +482,7 @@ def test_an_update_whose_put_failed_is_not_taken_for_written_by_the_cache(kind: 
     assert dict(state_of(kind, backing).items()) == {"a": 11}
 
 
-def test_a_cache_behind_another_writer_is_found_out_when_it_claims() -> None:
+def test_an_outdated_cache_is_detected_when_it_claims_the_fence() -> None:
     store = MemoryStore()
     cached, other = state_of(OPAQUE, CachedMap(store.open(PLACE))), state_of(OPAQUE, store.open(PLACE))
     commit(cached, 1, 0, {"a": Add(1)})
@@ -493,7 +493,7 @@ def test_a_cache_behind_another_writer_is_found_out_when_it_claims() -> None:
 
 
 @each_kind
-def test_a_query_sees_what_another_process_wrote_past_a_cache(kind: StateType) -> None:
+def test_a_query_through_a_cache_sees_writes_of_another_process(kind: StateType) -> None:
     store = MemoryStore()
     cached, other = state_of(kind, CachedMap(store.open(PLACE))), state_of(kind, store.open(PLACE))
     commit(cached, 1, 0, {"a": Add(1)})
@@ -501,12 +501,12 @@ def test_a_query_sees_what_another_process_wrote_past_a_cache(kind: StateType) -
     assert cached.multi_get(["a"]) == cached.multi_get(["a"], as_of=2) == [11]
 
 
-def test_a_cache_has_room() -> None:
+def test_a_cache_without_room_for_a_row_is_refused() -> None:
     with pytest.raises(ConfigError, match="a cache needs room for at least 1 row"):
         CachedMap(MemoryStore().open(PLACE), 0)
 
 
-def test_a_reading_keeps_the_order_of_the_keys_through_a_cache() -> None:
+def test_a_read_through_a_cache_keeps_the_order_of_the_keys() -> None:
     backing = MemoryStore().open(PLACE)
     rows: dict[bytes, StateRow | None] = {bytes([n]): StateRow(1, bytes([n])) for n in range(10)}
     backing.multi_put(rows, Claim(None, fence(1)))
@@ -520,7 +520,7 @@ def test_a_reading_keeps_the_order_of_the_keys_through_a_cache() -> None:
 @pytest.mark.parametrize(
     "value", [0, 7, -7, 10**18 - 1, 10**18, -(10**18), 10**17, 2**64, True, "7", 7.0, b"7"], ids=repr
 )
-def test_numbers_written_the_short_way_are_those_of_the_long_one(value: Any) -> None:
+def test_the_short_encoding_of_numbers_equals_the_long_one(value: Any) -> None:
     blob = TypedJson().encode(value)
     assert blob == encode_value(value)
     for read in (TypedJson().decode(blob, "a value"), decode_value(blob, "a value")):
@@ -528,7 +528,7 @@ def test_numbers_written_the_short_way_are_those_of_the_long_one(value: Any) -> 
 
 
 @pytest.mark.parametrize("blob", [b"\xb2", b"", b"7x"], ids=repr)
-def test_what_only_looks_like_a_number_is_no_number(blob: bytes) -> None:
+def test_malformed_numbers_are_refused(blob: bytes) -> None:
     with pytest.raises(CorruptStateError, match="a value cannot be read"):
         TypedJson().decode(blob, "a value")
 
@@ -538,9 +538,9 @@ def test_what_only_looks_like_a_number_is_no_number(blob: bytes) -> None:
     [(StateType.OPAQUE, (2, 0)), (StateType.TRANSACTIONAL, (2, 0)), (StateType.TRANSACTIONAL, (2, 1))],
     ids=str,
 )
-def test_a_batch_that_is_in_the_store_already_sees_what_it_saw(kind: StateType, again: tuple[int, int]) -> None:
+def test_a_repeated_commit_reads_and_returns_the_same_values(kind: StateType, again: tuple[int, int]) -> None:
     def add(state: Any, attempt: TransactionAttempt) -> list[Any]:
-        """Read, add ten, put; return what was seen before and after."""
+        """Read, add ten, put; return the values read before and after."""
         state.begin_commit(attempt)
         (before,) = state.multi_get(["key"])
         state.multi_put(["key"], [(before or 0) + 10])
@@ -555,11 +555,11 @@ def test_a_batch_that_is_in_the_store_already_sees_what_it_saw(kind: StateType, 
     assert state.multi_get(["key"]) == [20]
 
 
-# -- where Storm's maps do something else: docs/concepts/trident_state.md has the table -------------------------------------------
+# -- differences from Storm's maps: docs/concepts/trident_state.md has the table --------------------------------------------------
 
 
 def twice(kind: StateType, one: Any, two: Any) -> tuple[Any, Any, Any]:
-    """Commit `a` = 5, then a batch that calls `one`, and the batch again that calls `two`; return what both gave, and the value."""
+    """Commit `a` = 5, then a batch that calls `one`, and the batch again that calls `two`; return both results, and the value."""
     state = state_of(kind)
     commit(state, 1, 0, {"a": Add(5)})
     found = []
@@ -571,7 +571,7 @@ def twice(kind: StateType, one: Any, two: Any) -> tuple[Any, Any, Any]:
 
 
 @each_kind
-def test_a_commit_without_a_txid_is_for_states_that_look_at_none(kind: StateType) -> None:
+def test_only_a_non_transactional_state_can_commit_without_a_txid(kind: StateType) -> None:
     state = state_of(kind)
     if kind is PLAIN:
         state.begin_commit(None)
@@ -581,7 +581,7 @@ def test_a_commit_without_a_txid_is_for_states_that_look_at_none(kind: StateType
         state.begin_commit(None)
 
 
-def test_a_read_in_a_replay_sees_what_the_batch_saw_and_with_its_txid_what_it_wrote() -> None:
+def test_a_read_in_a_replay_returns_the_value_before_the_batch_and_as_of_its_txid_the_one_after() -> None:
     def add(state: Any) -> Any:
         return state.multi_get(["a"]), state.multi_update(["a"], [Add(1)]), state.multi_get(["a"])
 
@@ -590,14 +590,14 @@ def test_a_read_in_a_replay_sees_what_the_batch_saw_and_with_its_txid_what_it_wr
 
 
 @pytest.mark.parametrize(("kind", "value"), [(TRANSACTIONAL, 7), (OPAQUE, 99), (PLAIN, 99)], ids=str)
-def test_a_put_in_a_replay_counts_where_the_updates_of_a_replay_count(kind: StateType, value: int) -> None:
+def test_a_put_in_a_replay_has_the_effect_of_an_update_in_a_replay(kind: StateType, value: int) -> None:
     def put(number: int) -> Any:
         return lambda state: (state.multi_put(["a"], [number]), state.multi_get(["a"]))[1]
 
     assert twice(kind, put(7), put(99)) == ([7], [value], value)
 
 
-def test_a_transactional_replay_answers_every_update_of_a_key_with_the_value_it_had_in_the_end() -> None:
+def test_a_transactional_replay_returns_the_final_value_of_a_key_for_each_of_its_updates() -> None:
     def add(state: Any) -> Any:
         return state.multi_update(["a", "a"], [Add(1), Add(2)]), state.multi_update(["a"], [Add(4)])
 
@@ -606,13 +606,13 @@ def test_a_transactional_replay_answers_every_update_of_a_key_with_the_value_it_
 
 
 @each_fenced
-def test_a_commit_that_was_cut_short_between_two_updates_left_nothing_and_all_are_applied_again(
+def test_a_commit_interrupted_between_two_updates_stored_nothing_and_the_retry_applies_all(
     kind: StateType,
 ) -> None:
     state = state_of(kind)
     state.begin_commit(TransactionAttempt(1, 0))
     assert state.multi_update(["a"], [Add(1)]) == [1]
-    state.begin_commit(TransactionAttempt(1, 1))  # the task died here, and the batch comes again
+    state.begin_commit(TransactionAttempt(1, 1))  # the task died here, and the batch is replayed
     assert state.multi_update(["a"], [Add(1)]) == [1]
     assert state.multi_update(["a"], [Add(2)]) == [3]
     state.commit(TransactionAttempt(1, 1))

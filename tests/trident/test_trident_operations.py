@@ -1,6 +1,6 @@
-"""Random pipelines beside a model of plain lists: whatever the groups, the partitions, the pieces and the attempts, the rows agree.
+"""Random pipelines compared with a model of plain lists: the rows agree for any groups, partitions, pieces and attempts.
 
-Every step takes tuples (k string, n long) and gives such tuples, so that any step can stand behind any other.
+Every step takes tuples (k string, n long) and returns such tuples, so that any step can follow any other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Given:
 
 
 class Product:
-    """A reducer: order does not matter, how often a tuple comes does."""
+    """A reducer: the order of the tuples does not matter, their number does."""
 
     def init(self) -> int:
         return 1
@@ -43,7 +43,7 @@ class Product:
 
 
 class Middle:
-    """An aggregator: the value in the middle, none of no tuple."""
+    """An aggregator: the median, no row without tuples."""
 
     def init(self, batch_id: Any, collector: Any) -> list[int]:
         return []
@@ -83,14 +83,14 @@ def called(name: str) -> Callable[[Any], Row]:
     return lambda row: (name, -1 if row.n is None else row.n)
 
 
-# -- steps on the real thing: (stream, hint) -> stream -----------------------------------------------------------------
+# -- steps of the Stream API: (stream, hint) -> stream -----------------------------------------------------------------
 
 OUTER, INNER = JoinType.OUTER, JoinType.INNER
 State = Callable[[], Any]
 
 
 def real(stream: Stream, step: tuple[Any, ...], topology: TridentTopology, hint: Callable[[], int]) -> Stream:
-    """Return the stream behind one step; `hint` draws a parallelism for whatever asks for one."""
+    """Return the stream after one step; `hint` draws a parallelism for operations that need one."""
     name, *how = step
     if name == "each":
         made = stream.each("n", grown, "m long").project("k", "m").map(lambda row: (row.k, row.m), FIELDS)
@@ -154,7 +154,7 @@ def by_key(rows: list[Row]) -> dict[str, list[int]]:
 
 
 class Model:
-    """All groups have `tasks` tasks; what is kept from batch to batch is in `kept`, by where the step stands."""
+    """All groups have `tasks` tasks; `kept` holds what lasts from batch to batch, by the position of the step."""
 
     def __init__(self, tasks: int) -> None:
         self.tasks = tasks
@@ -249,7 +249,7 @@ class Model:
         return [(k, stored[k]) for k in by_key(rows)]
 
     def windowed(self, rows: list[Row], at: Any, key: Callable[[str], str]) -> list[Row]:
-        """For each key three by three in the order of the timestamps n; late behind the watermark, numbered when that rises."""
+        """For each key three by three in the order of timestamps n; late if below the watermark, numbered when it rises."""
         kept = self.kept.setdefault(at, {"watermark": -10, "waiting": [], "left": {}})
         risen = max([*(n for _, n in rows), kept["watermark"]])
         kept["waiting"] += [(key(k), n) for k, n in rows if n >= kept["watermark"]]
@@ -278,7 +278,7 @@ def assume_few(steps: list[Any], batches: list[list[Row]], tasks: int) -> None:
         model.several(dealt(rows, tasks), steps, txid)
 
 
-# -- what is drawn -----------------------------------------------------------------------------------------------------
+# -- strategies --------------------------------------------------------------------------------------------------------
 
 KINDS = st.sampled_from(sorted(AGGREGATORS))
 SIMPLE = st.one_of(
@@ -312,7 +312,7 @@ BATCHES = st.lists(ROWS, min_size=1, max_size=3)
 
 
 def pipelines(*more: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    """Steps without a state, a window perhaps, steps, a persist perhaps, steps: the one order in which all of them may stand."""
+    """Steps without a state, a window or none, steps, a persist or none, steps: the only order in which all of them are allowed."""
     step = st.one_of(SIMPLE, *more)
     step = st.one_of(step, step, step, joins(step))
     some = st.lists(step, max_size=3)
@@ -347,7 +347,7 @@ FOUR = [("a", 1), ("b", 2), ("a", 3), ("c", 4)]
     st.none() | st.integers(1, 3),
     st.lists(st.integers(0, 2), min_size=3, max_size=3),
 )
-def test_a_pipeline_gives_what_lists_give(
+def test_a_pipeline_equals_the_same_steps_on_lists(
     steps: list[Any], batches: list[list[Row]], tasks: int, merge: bool, piece: int | None, retries: list[int]
 ) -> None:
     run, model = run_of(steps, lambda: tasks, merge, piece), Model(tasks)
@@ -364,7 +364,7 @@ def test_a_pipeline_gives_what_lists_give(
 
 @settings(deadline=None)
 @given(pipelines(), BATCHES, st.data())
-def test_the_number_of_partitions_changes_nothing(
+def test_the_number_of_partitions_changes_no_row(
     steps: list[Any], batches: list[list[Row]], data: st.DataObject
 ) -> None:
     assume_few(steps, batches, 1)
@@ -377,7 +377,7 @@ def test_the_number_of_partitions_changes_nothing(
 
 @settings(deadline=None)
 @given(pipelines(PARTED), BATCHES, st.integers(1, 3), st.randoms(use_true_random=False))
-def test_batches_are_processed_side_by_side_and_committed_in_order(
+def test_batches_processed_concurrently_commit_in_order_with_the_same_rows(
     steps: list[Any], batches: list[list[Row]], tasks: int, chance: Any
 ) -> None:
     run, model = run_of(steps, lambda: tasks), Model(tasks)

@@ -1,4 +1,4 @@
-"""A state has one writer, and what its store holds is what the records say: nothing is merged, and nothing is begun anew."""
+"""A state has one writer, and its store must agree with the records: conflicts and losses are refused, nothing is reset."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def both(one: Any, other: Any) -> TridentTopology:
 # -- one writer --------------------------------------------------------------------------------------------------------
 
 
-def test_two_persists_into_one_state_are_refused_however_the_state_is_reached(tmp_path: Path) -> None:
+def test_two_persists_into_one_state_are_refused_however_it_is_addressed(tmp_path: Path) -> None:
     memory, file, link = MemoryStore(), tmp_path / "a.db", tmp_path / "b.db"
     link.symlink_to(file)
     for one, other in (
@@ -82,7 +82,7 @@ def test_two_persists_into_one_state_are_refused_however_the_state_is_reached(tm
     both(map_state(SqliteStore(file), "counts"), map_state(SqliteStore(tmp_path / "c.db"), "counts")).build()
 
 
-def test_servers_are_told_apart_by_host_port_and_database_not_by_user() -> None:
+def test_servers_are_distinguished_by_host_port_and_database_but_not_by_user() -> None:
     postgres = pytest.importorskip("windowing.stores.postgres").PostgresStore
     redis = pytest.importorskip("windowing.stores.redis").RedisStore
     same = [
@@ -105,13 +105,13 @@ def test_servers_are_told_apart_by_host_port_and_database_not_by_user() -> None:
 
 
 class Alias:
-    """A store that cannot be told from its address to be another one's rows."""
+    """A store whose address does not reveal that its rows are those of another store."""
 
     def __init__(self, store: Store) -> None:
         self.open = store.open
 
 
-def test_two_persists_that_reach_one_state_by_different_addresses_are_refused_at_the_fence() -> None:
+def test_two_persists_into_one_state_by_different_addresses_are_refused_at_the_fence() -> None:
     store = MemoryStore()
     with pytest.raises(
         SupersededError, match=r"counts\.2' came to the state counts/0, which 'both .*/counts' writes.*one writer"
@@ -119,7 +119,7 @@ def test_two_persists_that_reach_one_state_by_different_addresses_are_refused_at
         run(both(map_state(store, "counts"), map_state(Alias(store), "counts")))
 
 
-def test_two_topologies_on_one_state_are_refused_by_name_at_the_start(tmp_path: Path) -> None:
+def test_a_second_topology_on_a_state_is_refused_by_name_at_the_start(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "s.db")
     assert run(counting(store), state_path=tmp_path / "one.db")["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
     with pytest.raises(
@@ -131,7 +131,7 @@ def test_two_topologies_on_one_state_are_refused_by_name_at_the_start(tmp_path: 
     assert run(counting(store), state_path=tmp_path / "one.db")["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
 
 
-def test_of_two_topologies_that_started_together_the_second_to_commit_is_refused() -> None:
+def test_of_two_topologies_started_together_the_second_to_commit_is_refused() -> None:
     store = MemoryStore()
     with TridentCluster(counting(store), clock=VirtualClock()) as one:
         other = TridentCluster(counting(store, name="others"), clock=VirtualClock())
@@ -143,7 +143,7 @@ def test_of_two_topologies_that_started_together_the_second_to_commit_is_refused
         assert one.values("state1") == {("a",): 3, ("b",): 2, ("c",): 1}
 
 
-def test_who_drives_a_state_by_hand_is_refused_where_a_topology_writes_it() -> None:
+def test_a_manual_writer_is_refused_on_a_state_that_a_topology_writes() -> None:
     store, attempt = MemoryStore(), TransactionAttempt(9, 0)
     run(counting(store))
     by_hand = map_state(store, "counts").make_state(0, 2)
@@ -167,7 +167,7 @@ def test_a_second_run_without_records_is_refused_and_changes_nothing(where: str,
         assert reader.values("state1") == first["state1"], "a cluster that is not started only reads"
 
 
-# -- nothing is lost ---------------------------------------------------------------------------------------------------
+# -- losses are found --------------------------------------------------------------------------------------------------
 
 
 def sql(path: Path, *statements: str) -> None:
@@ -245,14 +245,14 @@ def test_an_older_copy_of_a_state_or_of_the_records_is_refused(tmp_path: Path) -
     assert run(counting(SqliteStore(path)), state_path=records)["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
 
 
-def test_a_memory_store_that_is_not_as_old_as_the_records_is_refused() -> None:
+def test_a_memory_store_behind_the_records_is_refused() -> None:
     records = MemoryRecordStore()
     run(counting(MemoryStore()), records=records)
     with pytest.raises(CorruptStateError, match="the state counts/0 is at no batch, expected txid 3"):
         run(counting(MemoryStore(), [*ROWS, ("d", 1)]), records=records)
 
 
-def test_a_state_that_is_lost_while_the_topology_runs_is_refused_at_the_next_commit() -> None:
+def test_a_state_that_is_lost_during_a_run_is_refused_at_the_next_commit() -> None:
     store = MemoryStore()
     with TridentCluster(counting(store, hint=1), clock=VirtualClock()) as cluster:
         while cluster.result.batches < 2:
@@ -263,7 +263,7 @@ def test_a_state_that_is_lost_while_the_topology_runs_is_refused_at_the_next_com
             cluster.run()
 
 
-def test_a_non_transactional_state_that_was_lost_is_refused_too(tmp_path: Path) -> None:
+def test_a_lost_non_transactional_state_is_refused_too(tmp_path: Path) -> None:
     path, records = tmp_path / "s.db", tmp_path / "records.db"
     kind = StateType.NON_TRANSACTIONAL
     run(counting(SqliteStore(path), kind=kind), state_path=records)
@@ -275,10 +275,10 @@ def test_a_non_transactional_state_that_was_lost_is_refused_too(tmp_path: Path) 
         run(counting(SqliteStore(path), [*ROWS, ("d", 1)], kind=kind), state_path=records)
 
 
-# -- and nothing is refused that is well -------------------------------------------------------------------------------
+# -- intact states are accepted ----------------------------------------------------------------------------------------
 
 
-def test_batches_without_tuples_and_partitions_without_keys_raise_no_alarm(tmp_path: Path) -> None:
+def test_batches_without_tuples_and_partitions_without_keys_are_accepted(tmp_path: Path) -> None:
     store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "records.db"
     topology = TridentTopology("sparse")
     long = topology.new_stream("long", FixedBatchSpout("word string, n long", 1, ROWS))
@@ -291,7 +291,7 @@ def test_batches_without_tuples_and_partitions_without_keys_raise_no_alarm(tmp_p
         assert run(topology, state_path=records) == {"state1": {}, "state2": {("a",): 1}}
 
 
-def test_a_state_that_joins_a_topology_begins_there_and_one_that_left_cannot_come_back(tmp_path: Path) -> None:
+def test_a_state_may_be_added_to_a_topology_but_not_removed_and_added_again(tmp_path: Path) -> None:
     store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "records.db"
 
     def topology(rows: list[Any], *states: str) -> TridentTopology:
@@ -314,7 +314,7 @@ def test_a_state_that_joins_a_topology_begins_there_and_one_that_left_cannot_com
         run(topology(ROWS, "new", "old"), state_path=records)
 
 
-def test_a_run_that_skipped_a_batch_or_stopped_at_one_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_skipped_a_batch_or_stopped_at_one_can_be_continued(tmp_path: Path) -> None:
     records, fails = tmp_path / "records.db", [True]
 
     def topology(rows: list[Any]) -> TridentTopology:
@@ -341,7 +341,7 @@ def test_a_run_that_skipped_a_batch_or_stopped_at_one_goes_on(tmp_path: Path) ->
 
 
 def older(path: Path) -> None:
-    """Make the fences of a file what a version without owners wrote, and its records too."""
+    """Rewrite the fences and the records of a file as a version without owners wrote them."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for partition in (0, 1):
             place = PartitionId("counts", partition, 2)
@@ -351,7 +351,7 @@ def older(path: Path) -> None:
         db.execute("DELETE FROM windowing_records WHERE path = 'words/master/life'")
 
 
-def test_states_and_records_from_before_there_were_owners_go_on_and_are_checked(tmp_path: Path) -> None:
+def test_states_and_records_from_before_owners_are_continued_and_checked(tmp_path: Path) -> None:
     path = tmp_path / "all.db"
     run(counting(SqliteStore(path), ROWS[:2]), state_path=path)
     older(path)
@@ -369,7 +369,7 @@ def test_states_and_records_from_before_there_were_owners_go_on_and_are_checked(
         run(counting(SqliteStore(path)), state_path=tmp_path / "new.db")
 
 
-def test_a_ledger_that_lost_its_claims_or_is_anothers_gives_no_attempt() -> None:
+def test_a_ledger_with_lost_claims_or_of_another_owner_gives_no_attempt() -> None:
     store, owner = MemoryStore(), Owner("me/counts", since=2)
     mine = map_state(store, "counts").owned_by(owner)
     assert [str(mine.claim_attempt(txid, 1)) for txid in (2, 2, 3)] == ["2:0", "2:1", "3:0"]
@@ -388,7 +388,7 @@ def test_a_ledger_that_lost_its_claims_or_is_anothers_gives_no_attempt() -> None
 
 @pytest.mark.parametrize("data", [7, {}, {"format": 2, "id": "a", "since": {}}, {"format": 1, "id": "", "since": {}},
                                   {"format": 1, "id": "a", "since": {"s": 0}}, {"format": 1, "id": "a", "since": []}])  # fmt: skip
-def test_a_record_of_the_owner_that_cannot_be_read_is_an_error(data: Any) -> None:
+def test_a_damaged_owner_record_is_an_error(data: Any) -> None:
     with pytest.raises(CorruptStateError, match="record of the states' owner"):
         Life.of(data, "new")
     assert Life.of(None, "new") == Life("new")
@@ -396,7 +396,7 @@ def test_a_record_of_the_owner_that_cannot_be_read_is_an_error(data: Any) -> Non
     assert Life.of(life.plain(), "new") == life
 
 
-def test_equal_fences_are_equal_bytes_and_those_without_an_owner_are_as_they_were() -> None:
+def test_equal_fences_are_equal_bytes_and_fences_without_an_owner_keep_the_old_format() -> None:
     place = PartitionId("counts", 0, 1)
     plain = Fence(TransactionAttempt(1, 0), StateType.OPAQUE, "json", place)
     full = plain._replace(owner="me/counts", rows=3)
@@ -409,14 +409,14 @@ def test_equal_fences_are_equal_bytes_and_those_without_an_owner_are_as_they_wer
     assert Progress.unnumbered("x", 3, False).begun.txid == 3
 
 
-def test_records_in_a_file_keep_the_owner(tmp_path: Path) -> None:
+def test_a_record_file_keeps_the_owner(tmp_path: Path) -> None:
     path = tmp_path / "r.db"
     run(counting(MemoryStore()), state_path=path)
     with closing(SqliteRecordStore(path)) as records:
         assert "words/master/life" in records.paths("words/")
 
 
-def test_rows_of_a_non_transactional_state_of_an_older_version_are_not_missed_when_it_becomes_opaque(
+def test_rows_of_an_older_non_transactional_state_are_kept_when_it_becomes_opaque(
     tmp_path: Path,
 ) -> None:
     store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "opaque.db"
@@ -428,7 +428,7 @@ def test_rows_of_a_non_transactional_state_of_an_older_version_are_not_missed_wh
         assert run(counting(store), state_path=records)["state1"] == {("a",): 6, ("b",): 4, ("c",): 2}
 
 
-def test_a_second_trident_run_over_a_state_is_refused_unless_it_says_where_it_goes_on(tmp_path: Path) -> None:
+def test_a_second_trident_run_over_a_state_is_refused_unless_it_gives_the_next_txid(tmp_path: Path) -> None:
     plan = counting(SqliteStore(tmp_path / "s.db"), hint=1).build()
     with closing(TridentRun(plan)) as first:
         first.batch({"in": ROWS[:2]})

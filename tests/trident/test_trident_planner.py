@@ -26,7 +26,7 @@ from windowing.windows.measures import count
 
 
 class Given(IBatchSpout):
-    """A spout of one task, or with `tasks` of any number."""
+    """A spout of one task, or of any number with `tasks`."""
 
     kind = SpoutKind.TRANSACTIONAL
     output = "word string, n long"
@@ -73,7 +73,7 @@ def exchanges(plan: TridentPlan) -> list[tuple[int, str, list[tuple[int, int]]]]
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_chain_with_combiners_right_behind_a_spout_has_a_group_in_front_of_the_exchange_as_in_storm() -> None:
+def test_chained_combiners_directly_after_a_spout_get_a_group_before_the_exchange_as_in_storm() -> None:
     class Longest:
         def init(self) -> str:
             return ""
@@ -94,7 +94,7 @@ def test_a_chain_with_combiners_right_behind_a_spout_has_a_group_in_front_of_the
     assert [len(found) for found in (plan(b.Count(), b.Count()), plan(Longest(), Longest()))] == [3, 2]
 
 
-def test_operations_in_a_row_are_one_group_and_a_spout_is_one_by_itself() -> None:
+def test_consecutive_operations_form_one_group_and_a_spout_forms_its_own() -> None:
     topology = TridentTopology()
     words(topology).each("n", identity, "m long").project("m").sink("out")
     plan = topology.build()
@@ -110,14 +110,14 @@ def test_a_repartition_ends_a_group() -> None:
     assert exchanges(plan)[1] == (2, "shuffle", [(4, 0)])
 
 
-def test_two_branches_of_a_group_stay_in_it_and_what_joins_them_too() -> None:
+def test_branches_of_a_group_and_their_merge_stay_in_it() -> None:
     topology = TridentTopology()
     stream = words(topology).each("n", identity, "m long")
     topology.merge(stream.project("m"), stream.project("n")).sink("out")
     assert [len(group) for group in groups(topology.build())] == [1, 5]
 
 
-def test_what_reads_two_groups_behind_different_spouts_is_merged_with_neither_by_its_inputs() -> None:
+def test_a_merge_of_two_spouts_joins_only_the_group_that_is_no_spout() -> None:
     topology = TridentTopology()
     first, second = words(topology, "a"), words(topology, "b").each("n", identity, "m long").project("word", "n")
     topology.merge(first, second).sink("out")
@@ -130,7 +130,7 @@ def test_what_reads_two_groups_behind_different_spouts_is_merged_with_neither_by
     assert exchanges(plan) == [(1, "identity", [(5, 0)]), (2, "identity", [(3, 0)])]
 
 
-def test_one_repartition_read_by_two_groups_is_two_exchanges_and_by_one_group_one() -> None:
+def test_a_repartition_read_by_two_groups_is_two_exchanges_and_by_one_group_one() -> None:
     topology = TridentTopology()
     shuffled = words(topology).shuffle()
     shuffled.project("n").shuffle().sink("n")
@@ -143,7 +143,7 @@ def test_one_repartition_read_by_two_groups_is_two_exchanges_and_by_one_group_on
     assert exchanges(topology.build()) == [(1, "shuffle", [(3, 0), (4, 0)])]
 
 
-def test_two_repartitions_in_a_row_have_a_step_between_that_lets_everything_pass() -> None:
+def test_two_consecutive_repartitions_have_a_pass_through_operation_between_them() -> None:
     topology = TridentTopology()
     words(topology).shuffle().global_().sink("out")
     plan = topology.build()
@@ -151,7 +151,7 @@ def test_two_repartitions_in_a_row_have_a_step_between_that_lets_everything_pass
     assert [found[1] for found in exchanges(plan)] == ["shuffle", "global"]
 
 
-def test_operations_beside_a_state_are_in_its_group_even_from_another_stream() -> None:
+def test_operations_on_a_state_are_in_its_group_even_from_another_stream() -> None:
     topology = TridentTopology()
     state = words(topology).group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long")
     topology.new_drpc_stream("asked").partition_by("args").state_query(state, "args", b.MapGet(), "x long")
@@ -166,7 +166,7 @@ def test_operations_beside_a_state_are_in_its_group_even_from_another_stream() -
     assert holder.states == ("state1",)
 
 
-def test_combiners_are_split_before_and_behind_the_exchange_others_are_not() -> None:
+def test_only_combiners_are_split_before_and_after_the_exchange() -> None:
     topology = TridentTopology()
     words(topology).group_by("word").aggregate("n", b.Sum(), "x long").sink("out")
     plan = topology.build()
@@ -174,7 +174,7 @@ def test_combiners_are_split_before_and_behind_the_exchange_others_are_not() -> 
     assert [exchange.schema.ddl for exchange in plan.exchanges] == ["word string, n bigint", "word string, x bigint"]
 
 
-def test_windows_begin_a_group() -> None:
+def test_a_window_begins_a_group() -> None:
     topology = TridentTopology()
     windows = words(topology).project("n").tumbling_window(count(2), "n", b.Sum(), "x long", timestamp="n")
     windows.late_stream().sink("late")
@@ -187,7 +187,7 @@ def test_windows_begin_a_group() -> None:
     assert [exchange.to_window for exchange in plan.exchanges] == [False, True]
 
 
-def test_late_tuples_that_leave_the_group_of_their_window_have_an_exchange_of_their_own() -> None:
+def test_late_tuples_that_leave_the_group_of_their_window_have_their_own_exchange() -> None:
     topology = TridentTopology()
     windows = words(topology).global_().tumbling_window(count(2), "n", b.Sum(), "x long", timestamp="n")
     windows.shuffle().sink("out")
@@ -225,7 +225,7 @@ def graphs() -> st.SearchStrategy[tuple[Graph, list[int]]]:
 
 
 def naive(graph: Graph, initial: list[set[int]]) -> set[frozenset[int]]:
-    """The article's mergeFully, word by word: look at all groups again after every merge."""
+    """The article's mergeFully, literally: examine all groups again after every merge."""
     current = [frozenset(nodes) for nodes in initial]
 
     def neighbours(group: frozenset[int], forward: bool) -> set[Any]:
@@ -254,7 +254,7 @@ def naive(graph: Graph, initial: list[set[int]]) -> set[frozenset[int]]:
 
 
 @given(graphs())
-def test_groups_are_those_of_the_article(drawn: tuple[Graph, list[int]]) -> None:
+def test_groups_are_those_of_the_articles_algorithm(drawn: tuple[Graph, list[int]]) -> None:
     graph, partitions = drawn
     initial = [{number} for number in graph.nodes if number and number not in partitions]
     grouper = GraphGrouper(graph, initial)
@@ -263,7 +263,7 @@ def test_groups_are_those_of_the_article(drawn: tuple[Graph, list[int]]) -> None
 
 
 @given(graphs())
-def test_nothing_is_left_to_merge_and_merging_makes_no_cycle(drawn: tuple[Graph, list[int]]) -> None:
+def test_no_mergeable_groups_are_left_and_merging_makes_no_cycle(drawn: tuple[Graph, list[int]]) -> None:
     graph, partitions = drawn
     grouper = GraphGrouper(graph, [{number} for number in graph.nodes if number and number not in partitions])
     grouper.merge_fully()
@@ -291,7 +291,7 @@ def sizes(topology: TridentTopology) -> list[int]:
     return [group.parallelism for group in topology.build().stages.values()]
 
 
-def test_the_largest_hint_of_a_group_holds_up_to_the_repartition_before_it() -> None:
+def test_the_largest_hint_of_a_group_applies_back_to_the_repartition_before_it() -> None:
     topology = TridentTopology()
     head = words(topology).each("n", identity, "m long").parallelism_hint(2).project("m").parallelism_hint(3)
     head.shuffle().filter(truth, "m").parallelism_hint(5).sink("out")
@@ -304,7 +304,7 @@ def test_without_a_hint_there_is_one_task() -> None:
     assert sizes(topology) == [1, 1]
 
 
-def test_groups_that_an_identity_exchange_joins_have_one_parallelism() -> None:
+def test_groups_that_an_identity_exchange_joins_have_the_same_parallelism() -> None:
     topology = TridentTopology()
     words(topology).identity_partition().project("n").parallelism_hint(4).identity_partition().sink("out")
     assert sizes(topology) == [4, 4, 4]
@@ -316,7 +316,7 @@ def test_max_task_parallelism_is_an_upper_bound() -> None:
     assert sizes(topology) == [2, 2]
 
 
-def test_a_state_with_a_number_of_partitions_fixes_the_parallelism_of_its_group() -> None:
+def test_the_number_of_partitions_of_a_state_fixes_the_parallelism_of_its_group() -> None:
     topology = TridentTopology()
     state = words(topology).group_by("word").persistent_aggregate(StateSpec(counts(), 3), "n", b.Sum(), "x long")
     state.parallelism_hint(7)
@@ -324,7 +324,7 @@ def test_a_state_with_a_number_of_partitions_fixes_the_parallelism_of_its_group(
     assert plan.states["state1"].partitions == 3 == plan.stage(str(plan.states["state1"].group)).parallelism
 
 
-def test_a_spout_of_one_task_goes_with_one_task_up_to_a_repartition() -> None:
+def test_a_spout_of_one_task_has_one_task_up_to_the_next_repartition() -> None:
     topology = TridentTopology()
     topology.new_stream("in", Given()).project("n").shuffle().sink("out").parallelism_hint(3)
     assert sizes(topology) == [1, 1, 3]
@@ -333,7 +333,7 @@ def test_a_spout_of_one_task_goes_with_one_task_up_to_a_repartition() -> None:
 # -- phases, batch groups, names ---------------------------------------------------------------------------------------
 
 
-def test_what_commits_and_all_behind_it_is_of_the_commit_phase() -> None:
+def test_a_committer_and_all_operations_after_it_are_in_the_commit_phase() -> None:
     topology = TridentTopology()
     stream = words(topology)
     state: TridentState = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long")
@@ -348,7 +348,7 @@ def test_what_commits_and_all_behind_it_is_of_the_commit_phase() -> None:
     assert commits.count(True) == 2
 
 
-def test_streams_that_meet_share_their_batches_others_do_not() -> None:
+def test_only_streams_that_meet_share_their_batches() -> None:
     topology = TridentTopology()
     first, second, third = (words(topology, name) for name in "abc")
     topology.merge(first, third).sink("out")
@@ -361,7 +361,7 @@ def test_streams_that_meet_share_their_batches_others_do_not() -> None:
     }
 
 
-def test_the_last_step_that_was_added_answers_a_function_of_drpc() -> None:
+def test_the_last_added_operation_answers_a_drpc_function() -> None:
     topology = TridentTopology()
     asked = topology.new_drpc_stream("f")
     asked.filter(truth, "args")
@@ -370,7 +370,7 @@ def test_the_last_step_that_was_added_answers_a_function_of_drpc() -> None:
     assert plan.graph.nodes[plan.drpc["f"].answer].title == "project(args)"
 
 
-def test_groups_are_called_by_the_names_of_their_streams() -> None:
+def test_groups_are_named_after_their_streams() -> None:
     topology = TridentTopology()
     stream = words(topology).name("split").each("n", identity, "m long").name("count").project("m")
     stream.shuffle().project("m").shuffle().name("end").sink("out")
@@ -391,7 +391,7 @@ def test_a_cycle_through_a_state_is_refused() -> None:
         topology.build()
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
+# -- drawings ----------------------------------------------------------------------------------------------------------
 
 
 def word_count() -> TridentPlan:
@@ -425,7 +425,7 @@ b_2_out ×1, bg0
     )
 
 
-def test_a_plan_is_drawn() -> None:
+def test_to_mermaid_draws_the_plan() -> None:
     assert (
         word_count().to_mermaid()
         == """\
@@ -441,12 +441,12 @@ flowchart LR
     )
 
 
-def test_a_plan_is_an_image_too() -> None:
+def test_to_svg_draws_the_plan() -> None:
     pytest.importorskip("matplotlib")
     assert "persist state1 with Sum" in to_svg(word_count())
 
 
-def test_a_group_waits_for_the_commit_if_it_commits_or_reads_one_that_waits() -> None:
+def test_a_group_waits_for_the_commit_if_it_commits_or_is_downstream_of_a_waiting_group() -> None:
     topology = TridentTopology()
     stream = words(topology)
     state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long")
@@ -466,7 +466,7 @@ def test_a_group_waits_for_the_commit_if_it_commits_or_reads_one_that_waits() ->
     assert [plan.waits(holder, "bg1"), plan.waits(answer, "bg1")] == [False, False]
 
 
-def test_what_a_task_waits_for_and_whom_it_tells() -> None:
+def test_the_upstream_reports_and_the_targets_of_a_task_follow_from_the_plan() -> None:
     topology = TridentTopology()
     stream = words(topology).parallelism_hint(2).partition_by("word").filter(truth)
     stream.partition_persist(counts(), "n", Nothing())
@@ -484,7 +484,7 @@ def test_what_a_task_waits_for_and_whom_it_tells() -> None:
     assert [plan.waits(group.id, "bg0") for group in (source, holder, behind)] == [False, True, True]
 
 
-def test_the_definition_of_a_window_says_all_that_stored_windows_depend_on() -> None:
+def test_the_stored_definition_of_a_window_has_all_that_stored_windows_depend_on() -> None:
     topology = TridentTopology()
     words(topology).tumbling_window(count(2), "n", b.Sum(), "x long", timestamp="n").sink("out")
     (stored,) = topology.build().windows()["windows"].values()
@@ -493,7 +493,7 @@ def test_the_definition_of_a_window_says_all_that_stored_windows_depend_on() -> 
     assert (window["fixed"]["length"], window["fixed"]["timestamp"]) == ({"count": 2}, {"field": "n"})
 
 
-def test_a_long_topology_is_planned_and_run_without_recursion() -> None:
+def test_a_topology_of_1100_operations_is_planned_and_run_without_recursion() -> None:
     topology = TridentTopology()
     stream = words(topology)
     state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long").parallelism_hint(2)
@@ -508,7 +508,7 @@ def test_a_long_topology_is_planned_and_run_without_recursion() -> None:
 
 def test_the_same_topology_gives_the_same_plan_every_time() -> None:
     def built(kept: list[Any]) -> str:
-        kept.append([object() for _ in range(len(kept) * 7)])  # so that nothing lies where it lay before
+        kept.append([object() for _ in range(len(kept) * 7)])  # so that objects have other addresses than before
         topology = TridentTopology()
         stream = words(topology)
         branches = [stream.shuffle().name(f"branch{number}").project("n") for number in range(6)]

@@ -1,4 +1,4 @@
-"""TransactionalState and RotatingTransactionalState: what was written is read, at its own path, or an error names it."""
+"""TransactionalState and RotatingTransactionalState: a value is read back from its own path, or an error names it."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def state(store: MemoryRecordStore) -> TransactionalState:
     return TransactionalState(store, "spout")
 
 
-# -- values under paths ---------------------------------------------------------------------------------------------------
+# -- values by path -------------------------------------------------------------------------------------------------------
 
 
 @given(PLAIN)
-def test_what_is_read_is_what_was_written_types_included(value):
+def test_a_value_is_read_back_with_its_types(value):
     state = TransactionalState(MemoryRecordStore(), "spout")
     state.write({"a/b": value})
     found = state.read("a/b")
     assert (found, repr(found)) == (value, repr(value))
 
 
-def test_a_name_that_was_never_written_is_none_and_others_are_listed(state):
+def test_an_unwritten_name_is_none_and_written_ones_are_listed(state):
     state.write({"meta/2": 0, "meta/10": 0, "other": 0})
     assert state.read("meta/3") is None
     assert (state.names(), state.names("meta"), state.names("m")) == (["meta", "other"], ["10", "2"], [])
@@ -56,7 +56,7 @@ def test_a_name_that_was_never_written_is_none_and_others_are_listed(state):
     assert state.names("meta") == ["10"]
 
 
-def test_two_spouts_in_one_store_do_not_meet(store, state):
+def test_two_spouts_in_one_store_have_separate_values(store, state):
     other = TransactionalState(store, "spout2")
     state.write({"x": 1})
     assert (other.read("x"), other.names()) == (None, [])
@@ -70,7 +70,7 @@ def test_one_write_is_one_transaction_of_the_store(state, store):
     assert calls == [2]
 
 
-def test_what_is_no_plain_data_is_refused_before_anything_is_written(state, store):
+def test_a_value_that_is_no_plain_data_is_refused_before_anything_is_written(state, store):
     with pytest.raises(TypeError):
         state.write({"a": 1, "b": object()})
     assert store.blobs == {}
@@ -92,7 +92,7 @@ def test_every_damaged_blob_is_an_error_that_names_its_path(state, store):
             state.read("meta/7")
 
 
-def test_a_newer_format_is_an_error_that_says_so(state, store):
+def test_a_newer_format_is_an_error_with_both_versions(state, store):
     blob = bytearray(frame(b"WNDT", b'["spout/x",1]'))
     blob[5] = 9
     store.blobs["spout/x"] = bytes(blob)
@@ -114,7 +114,7 @@ def test_a_name_that_is_no_path_is_refused(state, name):
 
 
 @given(st.lists(st.text(max_size=6), unique=True, max_size=8))
-def test_any_text_is_a_part_of_a_path_and_different_ones_are_different(texts):
+def test_any_text_can_be_part_of_a_path_and_different_texts_have_different_paths(texts):
     parts = [part_of(text) for text in texts]
     assert len(set(parts)) == len(texts)
     state = TransactionalState(MemoryRecordStore(), "spout")
@@ -122,7 +122,7 @@ def test_any_text_is_a_part_of_a_path_and_different_ones_are_different(texts):
     assert {state.read(f"p/{part}") for part in parts} == set(texts)
 
 
-def test_what_somebody_else_has_written_is_not_overwritten_unseen(state, store):
+def test_a_write_over_an_unread_value_of_another_writer_is_refused(state, store):
     other = TransactionalState(store, "spout")
     state.write({"a": 1})
     with pytest.raises(StateConflictError, match=r"\['spout/a', 'spout/b'\] was written by somebody else"):
@@ -140,7 +140,7 @@ def test_what_somebody_else_has_written_is_not_overwritten_unseen(state, store):
     assert other.read("a") == 4
 
 
-def test_of_two_coordinators_on_one_store_only_one_can_save(store):
+def test_of_two_coordinators_on_one_store_the_older_one_cannot_save(store):
     old, new = (StoredRecord(TransactionalState(store, "counts")) for _ in range(2))
     old.load()
     old.save(CoordinatorRecord(1, {1: Tries(0)}))
@@ -153,7 +153,7 @@ def test_of_two_coordinators_on_one_store_only_one_can_save(store):
     assert old.load() == CoordinatorRecord(2)
 
 
-def test_a_damaged_record_of_a_coordinator_stops_the_start(store):
+def test_a_damaged_coordinator_record_stops_the_start(store):
     StoredRecord(TransactionalState(store, "counts")).save(CoordinatorRecord(9))
     blob = store.blobs["counts/coordinator"]
     store.blobs["counts/coordinator"] = blob[:-1]
@@ -164,7 +164,7 @@ def test_a_damaged_record_of_a_coordinator_stops_the_start(store):
 # -- values by txid -------------------------------------------------------------------------------------------------------
 
 
-def test_the_value_before_a_txid_is_that_of_the_next_smaller(state):
+def test_the_previous_value_of_a_txid_is_that_of_the_next_smaller_one(state):
     metas = RotatingTransactionalState(state, "meta")
     assert (metas.previous(9), metas.last(), metas.txids(), metas.is_over(1)) == (None, None, [], False)
     metas.put(9, "i")
@@ -174,7 +174,7 @@ def test_the_value_before_a_txid_is_that_of_the_next_smaller(state):
     assert (metas.last(), metas.get(12), metas.get(11), 10 in metas, 11 in metas) == ("l", "l", None, True, False)
 
 
-def test_success_cleans_up_what_came_before_and_keeps_what_the_next_rests_on(state):
+def test_cleanup_removes_earlier_values_except_the_one_that_the_next_txid_needs(state):
     metas = RotatingTransactionalState(state, "meta")
     for txid in range(1, 6):
         metas.put(txid, str(txid))
@@ -185,7 +185,7 @@ def test_success_cleans_up_what_came_before_and_keeps_what_the_next_rests_on(sta
     assert (metas.is_over(4), metas.is_over(5)) == (True, False)
 
 
-def test_a_write_that_fails_leaves_what_was_there(state, store):
+def test_a_failed_write_keeps_the_old_value(state, store):
     metas = RotatingTransactionalState(state, "meta")
     metas.put(1, "a")
 
@@ -199,7 +199,7 @@ def test_a_write_that_fails_leaves_what_was_there(state, store):
     metas.check()
 
 
-def test_the_values_of_several_names_are_written_at_once(state, store):
+def test_the_values_of_several_names_are_written_in_one_transaction(state, store):
     names = [RotatingTransactionalState(state, f"partitions/p{number}") for number in range(3)]
     calls = []
     write = store.write
@@ -210,7 +210,7 @@ def test_the_values_of_several_names_are_written_at_once(state, store):
     assert [each.get(7) for each in names] == [0, 1, 2]
 
 
-def test_a_value_that_another_life_forgets_while_all_are_read_is_not_there() -> None:  # found by the simulator
+def test_a_value_that_another_life_deletes_during_the_first_read_is_absent() -> None:  # found by the simulator
     class Shared(MemoryRecordStore):
         def paths(self, prefix: str) -> list[str]:
             found = super().paths(prefix)
@@ -224,7 +224,7 @@ def test_a_value_that_another_life_forgets_while_all_are_read_is_not_there() -> 
     assert RotatingTransactionalState(TransactionalState(store, "spout"), "meta").txids() == [6]
 
 
-def test_a_damaged_or_foreign_entry_stops_the_start_and_names_it(state, store):
+def test_a_damaged_or_foreign_entry_stops_the_start_with_its_name(state, store):
     RotatingTransactionalState(state, "meta").put(4, "x")
     store.blobs["spout/meta/4"] = b"garbage"
     with pytest.raises(CorruptStateError, match="spout/meta/4"):
@@ -241,7 +241,7 @@ def test_a_damaged_or_foreign_entry_stops_the_start_and_names_it(state, store):
         max_size=30,
     )
 )
-def test_it_is_a_dict_in_the_store_over_any_history(history):
+def test_over_any_history_it_equals_a_dict(history):
     state = TransactionalState(MemoryRecordStore(), "spout")
     metas, model = RotatingTransactionalState(state, "meta"), dict[int, Any]()
     for what, txid, value in history:

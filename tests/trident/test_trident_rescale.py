@@ -1,4 +1,4 @@
-"""States of a Trident topology with another number of partitions: each value where its key belongs now, whatever is interrupted."""
+"""States of a Trident topology are copied to another number of partitions: each value to that of its key, after any kill."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan_of(
 
 
 def committed(plan: TridentPlan, life: str, first: int, batches: Sequence[Mapping[Any, Any]]) -> None:
-    """Commit batches from this txid on, as a driver with a ledger does, each value where its key is sent."""
+    """Commit batches from this txid on, as a driver with a ledger does, each value in the partition of its key."""
     (state,) = plan.written
     factory = state.factory.owned_by(begun(life, plan)[1][state.id])
     router = PartitionRouter(FieldsGrouping(("shop", "size")), Schema.parse(FIELDS), 0, state.partitions)
@@ -69,13 +69,13 @@ def committed(plan: TridentPlan, life: str, first: int, batches: Sequence[Mappin
 
 
 def left(batches: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
-    """Return what is stored behind batches."""
+    """Return the values after these batches."""
     held = {stored_key(key): value for batch in batches for key, value in batch.items()}
     return {key: value for key, value in held.items() if value is not None}
 
 
 def stored(plan: TridentPlan) -> list[dict[Any, Any]]:
-    """Return what each partition holds."""
+    """Return the values of each partition."""
     (state,) = plan.written
     found = []
     for number in range(state.partitions):
@@ -85,7 +85,7 @@ def stored(plan: TridentPlan) -> list[dict[Any, Any]]:
 
 
 def check(plan: TridentPlan, life: str, committed: int) -> None:
-    """Look at the states as a start does whose records are those of this life."""
+    """Check the states as a start does whose records are those of this life."""
     kept, _ = begun(life, plan)
     found, _ = owned(kept, plan.written, Progress.unnumbered("test", committed, False), claims=True)
     assert found == kept
@@ -100,7 +100,7 @@ def perform(move: StateMove, plan: TridentPlan, life: str = "new") -> None:
 
 
 @given(st.sampled_from(list(StateType)), BATCHES, NUMBERS, NUMBERS, BATCHES)
-def test_each_value_goes_where_its_key_is_sent_now_and_the_next_batches_find_it_there(
+def test_each_value_moves_to_the_partition_of_its_key_and_later_batches_find_it(
     kind: StateType, batches: Any, old: int, new: int, rest: Any
 ) -> None:
     store = MemoryStore()
@@ -119,20 +119,20 @@ def test_each_value_goes_where_its_key_is_sent_now_and_the_next_batches_find_it_
     for number, part in enumerate(stored(after)):
         assert all(router.route([(*key, 0)], 1).keys() == {number} for key in part)
     check(after, "new", 1)
-    committed(after, "new", 2, rest)  # what was done until now is txid 1 of the life that goes on
+    committed(after, "new", 2, rest)  # the batches until now are txid 1 of the new life
     assert whole(after) == left([*batches, *rest])
     check(after, "new", 1 + len(rest))
 
 
-# -- interrupted -----------------------------------------------------------------------------------------------------------------
+# -- interruptions ---------------------------------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+    """Like SIGKILL, it is not caught."""
 
 
 class Dying:
-    """A store whose writer dies before, or behind, one of its writes."""
+    """A store whose writer dies before or after one of its writes."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store, self.left, self.behind = store, -1, False
@@ -171,7 +171,7 @@ class DyingMap:
 
 
 @given(st.sampled_from(list(StateType)), BATCHES, NUMBERS, NUMBERS, st.integers(1, 12), st.booleans(), BATCHES)
-def test_what_is_killed_at_any_write_leaves_the_old_state_as_it_was_and_is_done_again(
+def test_a_kill_at_any_write_leaves_the_old_state_intact_and_the_copy_is_repeated(
     kind: StateType, batches: Any, old: int, new: int, dies_at: int, behind: bool, more: Any
 ) -> None:
     dying = Dying(MemoryStore())
@@ -187,13 +187,13 @@ def test_what_is_killed_at_any_write_leaves_the_old_state_as_it_was_and_is_done_
     if writes > 1 or behind:
         with pytest.raises(ConfigError, match="is not empty; rescale copies the states"):
             perform(move, after, "another")
-    committed(before, "old", 1 + len(batches), more)  # the old one goes on; then it is tried again
+    committed(before, "old", 1 + len(batches), more)  # the old topology continues; then the copy is repeated
     perform(move, after)
     assert whole(after) == left([*batches, *more])
     check(after, "new", 1)
 
 
-def test_a_state_that_is_not_whole_is_refused_by_the_query_that_would_go_on() -> None:
+def test_an_incomplete_copy_of_a_state_is_refused_by_the_new_topology() -> None:
     dying = Dying(MemoryStore())
     before, after = plan_of(dying, 2), plan_of(dying, 3, name="sums_again")
     committed(before, "old", 1, [{("mall", 1.0): 3, ("port", 2.0): 4}])
@@ -214,10 +214,10 @@ def test_a_state_that_is_not_whole_is_refused_by_the_query_that_would_go_on() ->
     check(after, "new", 1)
 
 
-# -- refused ---------------------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_moved_is_refused_by_name() -> None:
+def test_a_state_that_cannot_be_copied_is_refused_with_the_reason() -> None:
     store = MemoryStore()
     before = plan_of(store, 2)
     with pytest.raises(ConfigError, match=r"is the state of the old one, sums in .*; rescale copies the states"):
@@ -251,7 +251,7 @@ def test_what_cannot_be_moved_is_refused_by_name() -> None:
         moves(TridentTopologies.persisting(Own(), 2), TridentTopologies.persisting(Own(), 3))
 
 
-def test_a_state_whose_keys_do_not_tell_their_partition_keeps_its_number_and_is_copied() -> None:
+def test_a_state_whose_keys_do_not_determine_their_partition_is_copied_with_the_same_number_of_partitions() -> None:
     store = MemoryStore()
     before, after, more = (
         TridentTopologies.persisting(map_state(store, name), partitions)
@@ -268,7 +268,7 @@ def test_a_state_whose_keys_do_not_tell_their_partition_keeps_its_number_and_is_
     check(after, "new", 1)
 
 
-def test_a_key_that_is_not_where_its_fields_say_is_refused() -> None:
+def test_a_key_that_is_not_in_the_partition_of_its_fields_is_refused() -> None:
     store = MemoryStore()
     before, after = plan_of(store, 2), plan_of(store, 3, name="sums_again")
     committed(before, "old", 1, [{("mall", 1.0): 3, ("port", 2.0): 4, ("zoo", 2.0): 5}])
@@ -282,7 +282,7 @@ def test_a_key_that_is_not_where_its_fields_say_is_refused() -> None:
 
 
 @pytest.mark.parametrize("by", ["each partition", "key elsewhere"])
-def test_windows_that_belong_to_a_task_keep_their_number_of_tasks(by: str) -> None:
+def test_windows_without_keys_keep_their_number_of_tasks(by: str) -> None:
     topology = TridentTopology("sales")
     stream = topology.new_stream("sales", InputSpout(FIELDS)).partition_by("size")
     if by == "each partition":

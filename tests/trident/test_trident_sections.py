@@ -1,4 +1,4 @@
-"""Plans by section: what works with the spout, between, and in the commit; run stage by stage they give what TridentRun gives."""
+"""Plans by section: stream, batch and commit; run stage by stage they give the result of TridentRun."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan_of(steps: list[Any], tasks: int) -> TridentPlan:
 
 
 class StageRun:
-    """The slow, obvious driver of stages: one after the other, task by task; windows and states live from batch to batch."""
+    """The slow reference driver of stages: one stage after the other, task by task; windows and states last from batch to batch."""
 
     def __init__(self, plan: TridentPlan) -> None:
         self.plan = plan
@@ -91,7 +91,7 @@ class StageRun:
 
 @settings(deadline=None)
 @given(COMMITTING | pipelines(PARTED), BATCHES, st.integers(1, 3))
-def test_stages_one_after_the_other_give_what_the_groups_give(
+def test_running_stage_by_stage_equals_running_the_groups(
     steps: list[Any], batches: list[list[Row]], tasks: int
 ) -> None:
     assume_few(steps, batches, tasks)
@@ -100,7 +100,7 @@ def test_stages_one_after_the_other_give_what_the_groups_give(
         assert sorted(cut.batch(txid, rows)) == sorted(whole.batch({"in": rows})["out"])
 
 
-def test_sections_of_a_word_count() -> None:
+def test_a_word_count_has_batch_and_commit_sections() -> None:
     topology = TridentTopology("words")
     words = topology.new_stream("in", Given()).flat_map(lambda row: [(row.k, 1)])
     counts = words.group_by("k").persistent_aggregate(map_state(MemoryStore(), "c"), None, b.Count(), "n long")
@@ -120,7 +120,7 @@ def test_sections_of_a_word_count() -> None:
 
 
 class Tally(b.Count):
-    """A combiner of a user's own: it may fail an attempt."""
+    """A user-defined combiner: it may fail an attempt."""
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ class Tally(b.Count):
         (StateType.OPAQUE, b.Count(), None, False),
     ],
 )
-def test_what_brings_together_is_part_of_the_commit_only_where_it_fails_no_attempt(
+def test_an_aggregation_runs_in_the_commit_section_only_if_it_cannot_fail_an_attempt(
     kind: StateType, aggregator: Any, key: str | None, together: bool
 ) -> None:
     topology = TridentTopology("words")
@@ -148,7 +148,7 @@ def test_what_brings_together_is_part_of_the_commit_only_where_it_fails_no_attem
     )
 
 
-def test_what_leads_to_a_window_is_of_the_stream_and_what_follows_is_not() -> None:
+def test_operations_before_a_window_are_in_the_stream_section_and_those_after_it_are_not() -> None:
     topology = TridentTopology("windows")
     rows = topology.new_stream("in", Given()).filter(lambda row: True)
     fired = rows.shuffle().map(lambda row: (row.k, row.n), "k string, n long").global_()
@@ -161,7 +161,7 @@ def test_what_leads_to_a_window_is_of_the_stream_and_what_follows_is_not() -> No
     assert {stage.section for stage in plan.stages.values() if stage.keeps_window} == {Section.STREAM}
 
 
-def test_what_leads_to_several_operations_of_a_later_section_is_one_exchange_to_all_of_them() -> None:
+def test_an_operation_with_several_readers_in_a_later_section_has_one_exchange_to_all_of_them() -> None:
     topology = TridentTopology("two")
     rows = topology.new_stream("in", Given()).shuffle().map(lambda row: (row.k, row.n), "k string, n long")
     for name in ("a", "b"):
@@ -178,7 +178,7 @@ class Updates:
     def update_state(self, state: Any, tuples: Any, collector: Any) -> None: ...
 
 
-def test_a_plan_that_is_cut_by_section_is_for_reading_and_no_runner_takes_it() -> None:
+def test_a_plan_by_section_is_refused_by_the_runners() -> None:
     topology = TridentTopology("shown")
     topology.new_stream("in", Given()).sink("out")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Spouts of batches: metadata made once, batches emitted and committed by attempts, partitions read on from where they ended."""
+"""Spouts of batches: metadata made once, batches emitted and committed by attempt, partitions read on from their last end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Rows:
 
 
 class Numbers(BatchCoordinator):
-    """Metadata is (end of the batch before, its own end); `end` is how far the source is."""
+    """Metadata is (end of the previous batch, own end); `end` is the end of the source."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -90,13 +90,13 @@ class Coordinated:
         return None
 
 
-def test_the_metadata_of_a_batch_rests_on_that_of_the_batch_before():
+def test_the_metadata_of_a_batch_is_made_from_that_of_the_previous_batch():
     spout = Coordinated()
     assert spout.batch("1:0", end=3) == [0, 3]
     assert spout.batch("2:0", after="1:0", end=5) == [3, 5]
 
 
-def test_every_attempt_has_the_same_metadata_also_after_a_restart():
+def test_every_attempt_has_the_same_metadata_even_after_a_restart():
     spout = Coordinated()
     spout.batch("1:0", end=3)
     spout.batch("2:0", after="1:0", end=5)
@@ -107,7 +107,7 @@ def test_every_attempt_has_the_same_metadata_also_after_a_restart():
     assert again.batch("3:0", after="2:1", end=9) == [5, 9]
 
 
-def test_a_batch_that_overtakes_what_it_rests_on_is_failed():
+def test_a_batch_before_the_metadata_of_its_predecessor_is_failed():
     spout = Coordinated()
     spout.batch("1:0", end=3)
     assert spout.batch("3:0", after="2:0", end=9) == "[FAILED] batch 3:0 came before 2:0, on which it rests"
@@ -115,14 +115,14 @@ def test_a_batch_that_overtakes_what_it_rests_on_is_failed():
     assert spout.batch("3:1", after="2:0", end=9) == [5, 9]
 
 
-def test_an_attempt_that_comes_late_is_failed_and_one_that_comes_twice_is_sent_once():
+def test_a_late_attempt_is_failed_and_a_repeated_one_is_emitted_once():
     spout = Coordinated()
     spout.batch("1:1", end=3)
     assert "1:1, which supersedes it" in spout.batch("1:0", end=3)
     assert spout.batch("1:1", end=3) is None
 
 
-def test_success_forgets_what_came_before_and_tells_the_spout_once():
+def test_success_removes_earlier_metadata_and_calls_the_spout_once():
     spout = Coordinated()
     for txid in range(1, 20):
         spout.batch(f"{txid}:0", after=f"{txid - 1}:0" if txid > 1 else None, end=txid)
@@ -132,7 +132,7 @@ def test_success_forgets_what_came_before_and_tells_the_spout_once():
     assert spout.numbers.told == list(range(1, 20))
 
 
-def test_a_txid_that_is_over_is_never_begun_anew():
+def test_a_finished_txid_is_never_begun_again():
     spout = Coordinated()
     for txid in (1, 2, 3):
         spout.batch(f"{txid}:0", end=txid)
@@ -142,7 +142,7 @@ def test_a_txid_that_is_over_is_never_begun_anew():
     assert Coordinated(spout.store).batch("4:0", end=9) == [3, 9]
 
 
-def test_a_spout_that_cannot_make_metadata_fails_the_batch_and_the_next_attempt_asks_again():
+def test_a_spout_that_cannot_make_metadata_fails_the_batch_and_is_asked_again_by_the_next_attempt():
     spout = Coordinated()
     spout.numbers.fails = True
     assert spout.batch("1:0") == "[FAILED] no answer from the source"
@@ -199,11 +199,11 @@ class Executed:
         return self.do(self.machine.success(attempt(name)))
 
 
-def test_a_batch_is_emitted_told_to_each_target_and_acked():
+def test_a_batch_is_emitted_reported_to_each_target_and_acked():
     assert Executed("x", "y").batch("1:0") == ["emit 1:0", "tell x 2 by b", "tell y 2 by b", "ack b"]
 
 
-def test_a_batch_that_cannot_be_emitted_is_failed_and_told_to_nobody():  # T4: in Storm it is reported as a success
+def test_a_batch_that_cannot_be_emitted_is_failed_and_not_reported():  # T4: in Storm it is reported as a success
     task = Executed("x")
     task.fails = EmitBatch
     assert task.batch("1:0") == ["emit 1:0", "fail b"]
@@ -212,11 +212,11 @@ def test_a_batch_that_cannot_be_emitted_is_failed_and_told_to_nobody():  # T4: i
     assert task.batch("1:1") == ["emit 1:1", "tell x 2 by b", "ack b"]
 
 
-def test_a_skipped_batch_goes_to_the_dead_letters_and_nothing_of_it_to_the_targets():
+def test_a_skipped_batch_goes_to_the_dead_letters_and_its_targets_get_no_tuples():
     assert Executed("x").batch("1:2", skip="y") == ["emit 1:2 to the dead letters: y", "tell x 0 by b", "ack b"]
 
 
-def test_only_the_attempt_that_was_emitted_last_is_committed():
+def test_only_the_last_emitted_attempt_is_committed():
     task = Executed()
     assert task.commit("1:0") == ["fail c"]
     task.batch("1:0")
@@ -226,7 +226,7 @@ def test_only_the_attempt_that_was_emitted_last_is_committed():
     assert task.commit("1:1") == []
 
 
-def test_a_commit_that_fails_is_not_tried_again_under_the_same_attempt():
+def test_a_failed_commit_is_not_retried_under_the_same_attempt():
     task = Executed()
     task.batch("1:0")
     task.fails = Commit
@@ -237,12 +237,12 @@ def test_a_commit_that_fails_is_not_tried_again_under_the_same_attempt():
     assert task.commit("1:1") == ["commit 1:1", "ack c"]
 
 
-def test_a_task_that_has_died_since_fails_the_commit():
+def test_a_task_that_died_after_the_batch_fails_the_commit():
     Executed().batch("1:0")
     assert Executed().commit("1:0") == ["fail c"]
 
 
-def test_what_comes_late_is_failed_and_what_comes_twice_is_done_once():
+def test_a_late_attempt_is_failed_and_a_repeated_one_is_done_once():
     task = Executed()
     task.batch("1:1")
     assert task.batch("1:0") == ["fail b"]
@@ -252,7 +252,7 @@ def test_what_comes_late_is_failed_and_what_comes_twice_is_done_once():
     assert task.batch("1:2") == ["fail b"]
 
 
-def test_success_forgets_all_that_came_before():
+def test_success_removes_all_earlier_batches():
     task = Executed()
     for txid in range(1, 50):
         task.batch(f"{txid}:0")
@@ -261,7 +261,7 @@ def test_success_forgets_all_that_came_before():
         assert task.machine.held == 1
 
 
-def test_of_two_lives_of_a_coordinator_one_makes_the_metadata():
+def test_of_two_lives_of_a_coordinator_only_one_writes_the_metadata():
     old = Coordinated()
     old.batch("1:0", end=3)
     new = Coordinated(old.store)
@@ -287,7 +287,7 @@ def fixed(cycle: bool = False) -> FixedBatchSpout:
     return FixedBatchSpout("letter string", 3, [(letter,) for letter in "abcdefg"], cycle)
 
 
-def test_a_fixed_spout_gives_its_rows_and_then_ends():
+def test_a_fixed_spout_emits_its_rows_and_then_ends():
     spout = BatchSpoutExecutor(fixed())
     coordinator, emitter = spout.get_coordinator(context()), spout.get_emitter(context())
     assert [rows_of(emitter, batch(f"{txid}:0")) for txid in (1, 2, 3, 4)] == [
@@ -300,13 +300,13 @@ def test_a_fixed_spout_gives_its_rows_and_then_ends():
     assert FixedBatchSpout("letter string", 3, []).is_ready(1) is Readiness.ENDED
 
 
-def test_a_fixed_spout_that_cycles_begins_again_with_a_new_batch():
+def test_a_cycling_fixed_spout_starts_over_with_a_new_batch():
     spout = fixed(cycle=True)
     assert [spout.rows_of(txid) for txid in (3, 4)] == [[("g",)], [("a",), ("b",), ("c",)]]
     assert spout.is_ready(1_000_000) is Readiness.READY
 
 
-def test_a_fixed_spout_gives_the_same_rows_in_every_attempt_in_any_order_and_after_a_restart():
+def test_a_fixed_spout_emits_the_same_rows_in_every_attempt_in_any_order_and_after_a_restart():
     emitter, again = (
         BatchSpoutExecutor(fixed()).get_emitter(context()),
         BatchSpoutExecutor(fixed()).get_emitter(context()),
@@ -316,7 +316,7 @@ def test_a_fixed_spout_gives_the_same_rows_in_every_attempt_in_any_order_and_aft
     assert rows_of(again, batch("2:1")) == rows_of(emitter, batch("2:0")) == ["d", "e", "f"]
 
 
-def test_a_spout_of_rows_has_to_say_what_it_promises_and_hears_of_its_batches():
+def test_a_batch_spout_must_declare_its_kind_and_gets_ack_for_its_batches():
     class Letters(IBatchSpout):
         def emit_batch(self, txid: int, collector: Any) -> None:
             collector.emit((f"{txid}",))
@@ -333,7 +333,7 @@ def test_a_spout_of_rows_has_to_say_what_it_promises_and_hears_of_its_batches():
 
 
 @pytest.mark.parametrize("size", [0, True, 1.5])
-def test_a_size_that_is_no_size_is_refused(size):
+def test_an_invalid_batch_size_is_refused(size):
     with pytest.raises(ConfigError, match="size is a whole number from 1"):
         FixedBatchSpout("x string", size, [])
     with pytest.raises(ConfigError, match=r"topology\.spout\.max\.batch\.size"):
@@ -344,7 +344,7 @@ def test_a_size_that_is_no_size_is_refused(size):
 
 
 class Queue:
-    """A queue: what is given waits to be acked, and comes again when it is failed."""
+    """A queue: an emitted message waits for its ack, and is emitted again when it is failed."""
 
     def __init__(self, letters: str) -> None:
         self.waiting = list(letters)
@@ -372,7 +372,7 @@ class Queue:
         self.waiting = []
 
 
-def test_a_batch_of_a_rich_spout_ends_when_it_is_full_or_dry():  # T8: in Storm no batch after the first full one ends early
+def test_a_batch_of_a_rich_spout_ends_when_it_is_full_or_nothing_is_left():  # T8: in Storm only until the first full batch
     queue = Queue("abcde")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=3).get_emitter(context())
     assert [rows_of(emitter, batch(f"{txid}:0")) for txid in (1, 2, 3)] == [["a", "b", "c"], ["d", "e"], []]
@@ -390,7 +390,7 @@ def test_a_batch_of_a_rich_spout_ends_when_the_spout_sleeps():
     assert [rows_of(emitter, batch(f"{txid}:0")) for txid in (1, 2)] == [["a", "b"], ["c", "d", "e"]]
 
 
-def test_a_rich_spout_hears_of_its_messages_when_the_batch_is_committed():
+def test_a_rich_spout_gets_its_acks_when_the_batch_is_committed():
     queue = Queue("abcd")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
     rows_of(emitter, batch("1:0"))
@@ -402,7 +402,7 @@ def test_a_rich_spout_hears_of_its_messages_when_the_batch_is_committed():
     assert (queue.acked, queue.failed) == ("abcd", "")
 
 
-def test_what_failed_is_told_to_the_spout_when_the_batch_comes_again_however_late():  # T9: in Storm it never is
+def test_a_rich_spout_gets_its_fails_when_the_batch_is_retried_even_much_later():  # T9: in Storm it never is
     queue = Queue("abc")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
     rows_of(emitter, batch("1:0"))
@@ -412,7 +412,7 @@ def test_what_failed_is_told_to_the_spout_when_the_batch_comes_again_however_lat
     assert (queue.acked, queue.waiting) == ("ca", ["b"])
 
 
-def test_a_success_that_was_lost_is_made_up_for_by_the_next():
+def test_a_lost_success_is_made_up_by_the_next_one():
     queue = Queue("abcd")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
     rows_of(emitter, batch("1:0"))
@@ -421,7 +421,7 @@ def test_a_success_that_was_lost_is_made_up_for_by_the_next():
     assert queue.acked == "abcd"
 
 
-def test_a_rich_spout_hears_no_ack_of_what_another_life_of_its_task_may_have_emitted():  # found by the simulator
+def test_a_rich_spout_gets_no_ack_for_a_batch_that_another_life_may_have_emitted():  # found by the simulator
     queue = Queue("abcd")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
     rows_of(emitter, batch("1:0"))
@@ -433,7 +433,7 @@ def test_a_rich_spout_hears_no_ack_of_what_another_life_of_its_task_may_have_emi
     assert (queue.acked, queue.failed) == ("ab", "abcd"), "3:0 rested on some 2, nobody here knows on which"
 
 
-def test_a_rich_spout_may_take_values_with_the_ids_or_nothing_at_all():
+def test_a_rich_spout_may_take_the_values_in_ack_or_have_neither_ack_nor_fail():
     class WithValues(Queue):
         def ack(self, message_id: str, values: Any) -> None:
             self.acked += f"{message_id}={values}"
@@ -450,7 +450,7 @@ def test_a_rich_spout_may_take_values_with_the_ids_or_nothing_at_all():
     assert queue.acked == "b=('b',)"
 
 
-def test_a_rich_spout_that_emits_where_it_may_not_is_told_so():
+def test_a_rich_spout_that_emits_outside_of_next_tuple_is_refused():
     queue = Queue("a")
     RichSpoutBatchExecutor(queue).get_emitter(context())
     with pytest.raises(ConfigError, match=r"outside of next_tuple\(\)"):
@@ -463,7 +463,7 @@ def test_a_rich_spout_that_emits_where_it_may_not_is_told_so():
 
 
 class Topic(PartitionedCoordinator, PartitionedEmitter):
-    """Partitions that grow: a batch is what is there, at most two rows. Metadata is [from, to)."""
+    """Partitions that grow: a batch has the available rows, at most two. Metadata is [from, to)."""
 
     def __init__(self, **partitions: str) -> None:
         self.partitions = partitions
@@ -530,7 +530,7 @@ def store() -> MemoryRecordStore:
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
-def test_a_batch_begins_where_the_one_before_ended(executor, store):
+def test_a_batch_starts_at_the_end_of_the_previous_one(executor, store):
     read = Read(executor, Topic(p="abcdef", q="xyz"), store)
     assert read.batch("1:0") == "abxy"
     assert read.batch("2:0", after="1:0") == "cdz"
@@ -545,7 +545,7 @@ def test_a_task_reads_its_share_of_the_partitions(executor, store):
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
-def test_after_a_restart_a_spout_goes_on_after_what_is_committed(executor, store):
+def test_after_a_restart_a_spout_continues_after_the_committed_batches(executor, store):
     topic = Topic(p="abcdef")
     read = Read(executor, topic, store)
     read.batch("1:0")
@@ -554,7 +554,7 @@ def test_after_a_restart_a_spout_goes_on_after_what_is_committed(executor, store
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
-def test_a_batch_that_overtook_what_it_rests_on_is_failed(executor, store):
+def test_a_batch_emitted_before_its_predecessor_is_failed(executor, store):
     read = Read(executor, Topic(p="abcdef"), store)
     read.batch("1:0")
     with pytest.raises(FailedException, match="batch 3:0 came before 2:0, on which it rests"):
@@ -564,7 +564,7 @@ def test_a_batch_that_overtook_what_it_rests_on_is_failed(executor, store):
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
-def test_a_lost_record_of_the_coordinator_is_an_error_and_never_a_start_from_the_beginning(executor, store):
+def test_a_lost_coordinator_record_is_an_error_and_no_restart_from_the_beginning(executor, store):
     topic = Topic(p="abcdefgh")
     read = Read(executor, topic, store)
     for txid in (1, 2, 3):
@@ -575,7 +575,7 @@ def test_a_lost_record_of_the_coordinator_is_an_error_and_never_a_start_from_the
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
-def test_what_is_stored_does_not_grow(executor, store):
+def test_the_stored_metadata_does_not_grow(executor, store):
     read = Read(executor, Topic(p="abcdef" * 20, q="xyz"), store)
     for txid in range(1, 50):
         read.batch(f"{txid}:0")
@@ -593,7 +593,7 @@ def test_a_new_partition_is_read_from_its_beginning(executor, store):
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
-def test_a_partition_that_goes_to_another_task_is_read_there_when_all_before_is_done(executor, store):
+def test_a_partition_assigned_to_another_task_is_read_there_after_all_earlier_batches_are_done(executor, store):
     topic = Topic(p="abcdef", q="uvwxyz")
     tasks = [Read(executor, topic, store, task, tasks=2) for task in (0, 1)]
     assert [each.batch("1:0") for each in tasks] == ["ab", "uv"]
@@ -617,7 +617,7 @@ def test_a_partition_that_goes_to_another_task_is_read_there_when_all_before_is_
 # -- transactional partitions ---------------------------------------------------------------------------------------------
 
 
-def test_every_attempt_at_a_batch_holds_the_same_rows_also_after_a_restart(store):
+def test_every_attempt_at_a_batch_has_the_same_rows_even_after_a_restart(store):
     topic = Topic(p="abc", q="x")
     read = Read(TRANSACTIONAL, topic, store)
     read.batch("1:0")
@@ -631,7 +631,7 @@ def test_every_attempt_at_a_batch_holds_the_same_rows_also_after_a_restart(store
     assert topic.calls[-6:-2] == ["again 1:2 p", "again 1:2 q", "again 2:1 p", "again 2:1 q"]
 
 
-def test_the_partitions_of_a_batch_are_those_of_its_first_attempt():
+def test_the_partitions_of_a_transactional_batch_are_those_of_its_first_attempt():
     topic = Topic(p="ab")
     coordinator = TRANSACTIONAL(TopicSpout(topic)).get_coordinator(context())
     opaque = OPAQUE(TopicSpout(topic)).get_coordinator(context())
@@ -642,7 +642,7 @@ def test_the_partitions_of_a_batch_are_those_of_its_first_attempt():
     assert coordinator.initialize_transaction(2, first, None) == ["p", "q"]
 
 
-def test_one_batch_is_one_write_however_many_partitions(store):
+def test_the_metadata_of_any_number_of_partitions_is_one_write(store):
     writes = []
     write = store.write
     store.write = lambda changes, expected: writes.append(len(changes)) or write(changes, expected)
@@ -650,7 +650,7 @@ def test_one_batch_is_one_write_however_many_partitions(store):
     assert writes == [6]
 
 
-def test_an_attempt_that_failed_half_way_was_never_there(store):
+def test_an_attempt_that_failed_half_way_leaves_no_metadata(store):
     topic = Topic(p="ab", q="!")
     read = Read(TRANSACTIONAL, topic, store)
     with pytest.raises(FailedException, match="cannot read !"):
@@ -659,7 +659,7 @@ def test_an_attempt_that_failed_half_way_was_never_there(store):
     assert (read.batch("1:1"), topic.calls[-2:]) == ("abxy", ["new 1:1 p", "new 1:1 q"])
 
 
-def test_after_a_restart_with_other_tasks_each_partition_is_read_as_it_was_or_anew(store):
+def test_after_a_restart_with_other_tasks_each_partition_is_read_with_its_stored_metadata_or_anew(store):
     topic = Topic(p="ab", q="xy")
     Read(TRANSACTIONAL, topic, store, task=0, tasks=2).batch("1:0")
     topic.partitions = {"p": "abcd", "q": "xyz"}
@@ -667,7 +667,7 @@ def test_after_a_restart_with_other_tasks_each_partition_is_read_as_it_was_or_an
     assert topic.calls == ["new 1:0 p", "again 1:1 p", "new 1:1 q"]
 
 
-def test_of_two_lives_of_a_task_one_says_where_a_batch_ends(store):
+def test_of_two_lives_of_a_task_only_one_writes_the_end_of_a_batch(store):
     old = Read(TRANSACTIONAL, Topic(p="abc"), store)
     old.batch("1:0")
     new = Read(TRANSACTIONAL, Topic(p="abcd"), store)
@@ -678,7 +678,7 @@ def test_of_two_lives_of_a_task_one_says_where_a_batch_ends(store):
     assert Read(TRANSACTIONAL, Topic(p="abcdef"), store).batch("3:0") == "ef"
 
 
-def test_a_life_that_missed_a_batch_reads_where_the_other_ended_before_it_reads_on(store):
+def test_a_life_that_missed_a_batch_reads_the_stored_end_before_it_continues(store):
     topic = Topic(p="ab")
     new = Read(TRANSACTIONAL, topic, store)
     new.batch("1:0")
@@ -694,7 +694,7 @@ def test_a_life_that_missed_a_batch_reads_where_the_other_ended_before_it_reads_
 # -- opaque partitions ----------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_may_hold_other_rows_and_the_next_batch_begins_where_it_ended(store):
+def test_an_opaque_replay_may_have_other_rows_and_the_next_batch_starts_at_its_end(store):
     topic = Topic(p="a")
     read = Read(OPAQUE, topic, store)
     assert read.batch("1:0") == "a"
@@ -706,7 +706,7 @@ def test_a_replay_may_hold_other_rows_and_the_next_batch_begins_where_it_ended(s
     assert read.batch("2:1", after="1:1") == "cd"
 
 
-def test_a_commit_that_is_done_again_begins_where_the_batch_before_ended(store):  # T10: Storm deletes the place first
+def test_a_repeated_commit_starts_at_the_end_of_the_previous_batch(store):  # T10: Storm deletes the place first
     topic = Topic(p="abcdef")
     read = Read(OPAQUE, topic, store)
     read.batch("1:0")
@@ -719,7 +719,7 @@ def test_a_commit_that_is_done_again_begins_where_the_batch_before_ended(store):
     assert again.batch("3:0") == "ef"
 
 
-def test_only_the_attempt_that_was_read_last_is_committed(store):
+def test_only_the_last_read_attempt_is_committed(store):
     read = Read(OPAQUE, Topic(p="abcdef"), store)
     read.batch("1:0")
     read.batch("1:1")
@@ -728,7 +728,7 @@ def test_only_the_attempt_that_was_read_last_is_committed(store):
     read.done("1:1")
 
 
-def test_what_was_read_and_not_committed_is_read_again_also_of_a_partition_that_came_and_went(store):
+def test_uncommitted_rows_are_read_again_even_of_a_partition_that_disappeared_meanwhile(store):
     topic = Topic(p="ab", q="xy")
     read = Read(OPAQUE, topic, store)
     assert read.batch("1:0") == "abxy"
@@ -737,7 +737,7 @@ def test_what_was_read_and_not_committed_is_read_again_also_of_a_partition_that_
     assert Read(OPAQUE, topic, store).batch("2:0") == "xy"
 
 
-def test_a_commit_of_an_old_life_does_not_undo_that_of_the_new(store):
+def test_a_commit_of_an_old_life_does_not_overwrite_that_of_the_new_one(store):
     topic = Topic(p="a")
     old = Read(OPAQUE, topic, store)
     assert old.batch("1:0") == "a"
@@ -750,7 +750,7 @@ def test_a_commit_of_an_old_life_does_not_undo_that_of_the_new(store):
     assert Read(OPAQUE, topic, store).batch("2:0") == "cd"
 
 
-def test_not_even_if_the_old_life_trusts_its_memory(store):
+def test_a_commit_of_an_old_life_with_outdated_metadata_in_memory_is_refused(store):
     topic = Topic(p="abcdefghi")
     new = Read(OPAQUE, topic, store)
     for name in ("1:0", "2:0"):
@@ -768,7 +768,7 @@ def test_not_even_if_the_old_life_trusts_its_memory(store):
     assert Read(OPAQUE, topic, store).batch("4:1") == "gh"
 
 
-def test_what_rests_on_an_end_that_another_life_has_changed_is_not_committed(store):
+def test_a_commit_whose_predecessor_was_changed_by_another_life_is_refused(store):
     topic = Topic(p="a")
     old = Read(OPAQUE, topic, store)
     old.batch("1:0")
@@ -787,7 +787,7 @@ def test_what_rests_on_an_end_that_another_life_has_changed_is_not_committed(sto
     assert new.batch("2:1") == stale.batch("2:2") == "cd"
 
 
-def test_an_opaque_task_that_has_died_fails_the_commit_and_what_rests_on_it(store):  # T10: in Storm a null pointer
+def test_an_opaque_task_that_died_fails_the_commit_and_the_next_batch(store):  # T10: in Storm a null pointer
     topic = Topic(p="abcdef")
     Read(OPAQUE, topic, store).batch("1:0")
     again = Read(OPAQUE, topic, store)
@@ -810,7 +810,7 @@ def test_partitions_that_change_between_emit_and_commit_are_committed_as_they_we
     assert Read(OPAQUE, topic, store).batch("3:0") == "z"
 
 
-def test_the_partitions_have_to_be_different_texts():
+def test_the_partitions_of_a_batch_must_be_different_texts():
     for wrong in (["p", "p"], [1], [("a", 1)]):
         topic = Topic()
         topic.get_partitions_for_batch = lambda wrong=wrong: wrong
@@ -818,7 +818,7 @@ def test_the_partitions_have_to_be_different_texts():
             TRANSACTIONAL(TopicSpout(topic)).get_coordinator(context()).initialize_transaction(1, None, None)
 
 
-def test_an_opaque_emitter_needs_no_second_reading():
+def test_an_opaque_emitter_needs_only_emit_partition_batch_new():
     class Once(OpaquePartitionedEmitter):
         def emit_partition_batch_new(self, each: Any, collector: Any, partition: str, last: Any) -> Any:
             collector.emit((partition,))

@@ -1,6 +1,6 @@
-"""The Stream API: what each step of a Trident topology does to the batches that go through it.
+"""The Stream API: the effect of each operation of a Trident topology on its batches.
 
-Among them are equivalents of Storm's TridentIntegrationTest, one for each of its tests of streams.
+Among the tests are equivalents of Storm's TridentIntegrationTest, one for each of its tests of streams.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def split(row: Any) -> list[tuple[str]]:
 
 
 def run_of(build: Callable[[Stream], Any], fields: str = "word string, n long", tasks: int = 2) -> TridentRun:
-    """Return a run of one stream, called "in", that `build` goes on with; streams that it returns get a sink `out`."""
+    """Return a run of one stream, called "in", that `build` continues; streams that it returns get a sink `out`."""
     topology = TridentTopology("test")
     built = build(topology.new_stream("in", Given(fields)).parallelism_hint(tasks))
     if isinstance(built, Stream):
@@ -61,7 +61,7 @@ WORDS = [("a", 1), ("b", 2), ("a", 3)]
 
 
 class Letters:
-    """A function as an object, with a life."""
+    """A function as an object, with prepare and cleanup."""
 
     log: ClassVar[list[str]] = []
 
@@ -77,7 +77,7 @@ class Letters:
 
 
 class Together:
-    """A reducer: the values of one field, in their order."""
+    """A reducer: joins the values of one field, in their order."""
 
     def init(self) -> str:
         return ""
@@ -89,7 +89,7 @@ class Together:
 # -- one tuple at a time -----------------------------------------------------------------------------------------------
 
 
-def test_each_appends_what_a_function_returns_and_a_tuple_for_each_row() -> None:
+def test_each_appends_the_returned_values_and_emits_a_tuple_for_each_returned_row() -> None:
     def twice(row: Any) -> list[int]:
         return [row.n, row["n"] * 2]
 
@@ -97,7 +97,7 @@ def test_each_appends_what_a_function_returns_and_a_tuple_for_each_row() -> None
     assert out(lambda s: s.each("n", lambda row: None, "m long"), [("a", 1)]) == []
 
 
-def test_a_function_sees_the_fields_that_it_names_in_their_order() -> None:
+def test_a_function_gets_the_named_fields_in_their_order() -> None:
     seen: list[Any] = []
 
     def see(row: Any) -> None:
@@ -107,7 +107,7 @@ def test_a_function_sees_the_fields_that_it_names_in_their_order() -> None:
     assert seen == [((1, "a"), ("n", "word"))]
 
 
-def test_a_function_may_be_an_object_that_takes_a_collector_and_each_task_has_its_own() -> None:
+def test_a_function_may_be_an_object_with_a_collector_and_each_task_has_its_own_instance() -> None:
     Letters.log.clear()
     run = run_of(lambda s: s.each("word", Letters(), "letter string").project("letter"))
     assert sorted(run.batch({"in": [("ab", 1), ("c", 2)]})["out"]) == [("a",), ("b",), ("c",)]
@@ -123,40 +123,40 @@ def test_each_without_output_filters_as_filter_does() -> None:
     assert out(lambda s: s.each(("n", "m"), b.Negate(b.Equals())), [(1, 1), (1, 2)], "n long, m long") == [(1, 2)]
 
 
-def test_map_puts_one_row_in_the_place_of_a_tuple_and_keeps_the_fields_if_it_names_none() -> None:
+def test_map_replaces_each_tuple_and_keeps_the_fields_if_no_output_is_named() -> None:
     assert out(lambda s: s.map(lambda row: (row.word * 2, row.n)), [("a", 1)]) == [("aa", 1)]
     assert out(lambda s: s.map(lambda row: row.n + 0.5, "half double"), [("a", 1)]) == [(1.5,)]
 
 
-def test_flat_map_puts_any_number_of_rows_in_the_place_of_a_tuple() -> None:
+def test_flat_map_replaces_a_tuple_by_any_number_of_rows() -> None:
     assert out(lambda s: s.flat_map(split, "word string"), ["to be", ""], "sentence string") == [("be",), ("to",)]
 
 
-def test_peek_shows_the_tuples_and_lets_them_pass() -> None:
+def test_peek_calls_a_function_and_passes_the_tuples_on() -> None:
     seen: list[Any] = []
     assert out(lambda s: s.peek(seen.append), WORDS) == sorted(WORDS)
     assert sorted(seen) == sorted(WORDS)
 
 
-def test_debug_writes_where_it_is_told_to() -> None:
+def test_debug_writes_to_the_given_function() -> None:
     lines: list[str] = []
     assert out(lambda s: s.each("n", b.Debug(lines.append, "n")), [("a", 1)]) == [("a", 1)]
     assert lines == ["n: Row(n=1)"]
 
 
-def test_project_keeps_fields_in_the_order_in_which_it_names_them() -> None:
+def test_project_keeps_the_named_fields_in_the_named_order() -> None:
     assert out(lambda s: s.project("n", "word"), [("a", 1)]) == [(1, "a")]
     assert out(lambda s: s.project(("n",)), [("a", 1)]) == [(1,)]
 
 
-def test_a_value_that_does_not_fit_its_declared_type_is_an_error_that_names_the_step_and_the_tuple() -> None:
+def test_a_value_of_the_wrong_type_is_an_error_that_names_the_step_and_the_tuple() -> None:
     with pytest.raises(
         BoltError, match=r"step 2, map with <lambda> emitted a wrong row on Row\(word='a', n=1\): field 'x'"
     ):
         out(lambda s: s.map(lambda row: row.word, "x long"), [("a", 1)])
 
 
-def test_what_a_function_raises_names_step_tuple_and_line_and_a_failed_exception_stays_what_it_is() -> None:
+def test_an_error_in_a_function_names_step_tuple_and_line_and_a_failed_exception_is_passed_on() -> None:
     def bad(row: Any) -> int:
         return 1 // 0
 
@@ -172,11 +172,11 @@ def test_what_a_function_raises_names_step_tuple_and_line_and_a_failed_exception
         out(lambda s: s.each("n", fails, "m long"), [("a", 1)])
 
 
-# -- where tuples are --------------------------------------------------------------------------------------------------
+# -- partitioning ------------------------------------------------------------------------------------------------------
 
 
-def place_of(build: Callable[[Stream], Stream], tasks: int = 3, rows: Iterable[Any] = WORDS) -> list[Any]:
-    """Return (task, word, n) of each tuple behind a repartition into `tasks` partitions, batch by batch of two."""
+def tasks_of_tuples(build: Callable[[Stream], Stream], tasks: int = 3, rows: Iterable[Any] = WORDS) -> list[Any]:
+    """Return (task, word, n) of each tuple after a repartition into `tasks` partitions, for two batches of the same rows."""
 
     class Where:
         def prepare(self, context: Any) -> None:
@@ -191,28 +191,28 @@ def place_of(build: Callable[[Stream], Stream], tasks: int = 3, rows: Iterable[A
     return [sorted(run.batch({"in": rows})["out"]) for _ in range(2)]
 
 
-def test_partition_by_brings_equal_keys_together() -> None:
-    first, second = place_of(lambda s: s.partition_by("word"))
+def test_partition_by_sends_equal_keys_to_one_partition() -> None:
+    first, second = tasks_of_tuples(lambda s: s.partition_by("word"))
     assert first == second
     assert len({task for task, word, _ in first if word == "a"}) == 1
 
 
-def test_global_brings_all_to_the_first_partition_and_batch_global_each_batch_to_another() -> None:
-    assert [{task for task, *_ in batch} for batch in place_of(lambda s: s.global_())] == [{0}, {0}]
-    assert [{task for task, *_ in batch} for batch in place_of(lambda s: s.batch_global())] == [{1}, {2}]
+def test_global_sends_all_to_the_first_partition_and_batch_global_each_batch_to_another() -> None:
+    assert [{task for task, *_ in batch} for batch in tasks_of_tuples(lambda s: s.global_())] == [{0}, {0}]
+    assert [{task for task, *_ in batch} for batch in tasks_of_tuples(lambda s: s.batch_global())] == [{1}, {2}]
 
 
-def test_broadcast_brings_every_tuple_everywhere() -> None:
-    assert place_of(lambda s: s.broadcast())[0] == sorted((task, *row) for task in range(3) for row in WORDS)
+def test_broadcast_sends_every_tuple_to_all_partitions() -> None:
+    assert tasks_of_tuples(lambda s: s.broadcast())[0] == sorted((task, *row) for task in range(3) for row in WORDS)
 
 
-def test_shuffle_spreads_evenly() -> None:
-    tasks = [task for task, *_ in place_of(lambda s: s.shuffle(), rows=[("a", n) for n in range(12)])[0]]
+def test_shuffle_distributes_tuples_evenly() -> None:
+    tasks = [task for task, *_ in tasks_of_tuples(lambda s: s.shuffle(), rows=[("a", n) for n in range(12)])[0]]
     assert [tasks.count(task) for task in range(3)] == [4, 4, 4]
-    assert len(place_of(lambda s: s.local_or_shuffle())[0]) == 3
+    assert len(tasks_of_tuples(lambda s: s.local_or_shuffle())[0]) == 3
 
 
-def test_a_shuffle_begins_elsewhere_in_each_batch_and_goes_on_from_piece_to_piece() -> None:
+def test_a_shuffle_starts_at_another_task_in_each_batch_and_continues_from_piece_to_piece() -> None:
     router = PartitionRouter(ShuffleGrouping(), Schema.parse("n long"), partition=1, tasks=3)
     assert [router.route([(0,)], txid) for txid in (1, 2, 3)] == [{2: [(0,)]}, {0: [(0,)]}, {1: [(0,)]}]
     run = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3), tasks=1)
@@ -220,23 +220,23 @@ def test_a_shuffle_begins_elsewhere_in_each_batch_and_goes_on_from_piece_to_piec
     assert run.batch({"in": [("a", n) for n in range(6)]})["out"] == [(2,), (2,), (2,)]
 
 
-def test_a_custom_partition_asks_a_function_of_values_and_partitions() -> None:
-    assert place_of(lambda s: s.partition(lambda values, tasks: values[1] % tasks))[0] == [
+def test_a_custom_partition_calls_a_function_of_values_and_partitions() -> None:
+    assert tasks_of_tuples(lambda s: s.partition(lambda values, tasks: values[1] % tasks))[0] == [
         (0, "a", 3),
         (1, "a", 1),
         (2, "b", 2),
     ]
 
 
-def test_an_identity_partition_leaves_tuples_where_they_are() -> None:
-    assert place_of(lambda s: s.identity_partition(), tasks=2)[0] == [(0, "a", 1), (0, "a", 3), (1, "b", 2)]
+def test_an_identity_partition_keeps_tuples_in_their_partition() -> None:
+    assert tasks_of_tuples(lambda s: s.identity_partition(), tasks=2)[0] == [(0, "a", 1), (0, "a", 3), (1, "b", 2)]
 
 
-# -- many tuples of a batch --------------------------------------------------------------------------------------------
+# -- aggregates of a batch ---------------------------------------------------------------------------------------------
 
 
 class Concat:
-    """An Aggregator that emits as it goes, and at the end."""
+    """An Aggregator that emits during the batch, and at its end."""
 
     def init(self, batch_id: Any, collector: Any) -> list[str]:
         return []
@@ -260,7 +260,7 @@ class Product:
         return int(current * row[0])
 
 
-def test_aggregate_has_one_row_for_a_batch_also_for_an_empty_one() -> None:
+def test_aggregate_emits_one_row_for_a_batch_even_for_an_empty_one() -> None:
     run = run_of(lambda s: s.aggregate(None, b.Count(), "n long").parallelism_hint(3))
     assert [run.batch({"in": rows})["out"] for rows in (WORDS, [], WORDS[:1])] == [[(3,)], [(0,)], [(1,)]]
 
@@ -284,18 +284,18 @@ def test_aggregators_of_all_kinds_over_a_batch(
     assert run.batch({"in": []})["out"] == [(of_nothing,)]
 
 
-def test_grouped_aggregates_have_a_row_for_each_key_and_none_for_an_empty_batch() -> None:
+def test_grouped_aggregates_emit_a_row_for_each_key_and_none_for_an_empty_batch() -> None:
     assert out(lambda s: s.group_by("word").aggregate("n", b.Sum(), "total long"), WORDS) == [("a", 4), ("b", 2)]
     assert out(lambda s: s.group_by("word").aggregate("n", Product(), "total long"), WORDS) == [("a", 3), ("b", 2)]
     assert out(lambda s: s.group_by("word").aggregate("n", b.Sum(), "total long"), []) == []
 
 
-def test_an_aggregator_may_emit_rows_as_it_goes() -> None:
+def test_an_aggregator_may_emit_rows_during_the_batch() -> None:
     made = out(lambda s: s.aggregate("word", Concat(), "x string"), [("now", 1), ("a", 2)])
     assert made == [("a+now",), ("at once",)]
 
 
-def test_partition_aggregate_has_a_row_for_each_partition() -> None:
+def test_partition_aggregate_emits_a_row_for_each_partition() -> None:
     rows = [("a", 1), ("b", 2), ("a", 4)]
     assert out(lambda s: s.partition_aggregate("n", b.Sum(), "x long"), rows) == [(2,), (5,)]
     grouped = out(lambda s: s.group_by("word").partition_aggregate("n", b.Sum(), "x long").to_stream(), rows)
@@ -303,7 +303,7 @@ def test_partition_aggregate_has_a_row_for_each_partition() -> None:
     assert out(lambda s: s.partition_aggregate("n", b.Sum(), "x long"), []) == [(0,), (0,)]
 
 
-def test_an_aggregate_of_the_partitions_of_groups_keeps_the_groups() -> None:
+def test_partition_aggregate_of_a_grouped_stream_keeps_the_groups() -> None:
     rows = [("a", 1), ("b", 2), ("b", 4), ("a", 3)]
     found = out(
         lambda s: (
@@ -320,7 +320,7 @@ def test_an_aggregate_of_the_partitions_of_groups_keeps_the_groups() -> None:
         run_of(lambda s: s.group_by("word").partition_aggregate("n", b.Sum(), "x long").sink("x"))
 
 
-def test_chained_aggregators_give_the_cross_product_of_what_they_emit() -> None:
+def test_chained_aggregators_emit_the_cross_product_of_their_rows() -> None:
     def chain(stream: Stream) -> Stream:
         declared = stream.chained_agg().aggregate(None, b.Count(), "n long").aggregate("n", b.Sum(), "total long")
         return declared.aggregate("word", Concat(), "words string").chain_end()
@@ -328,7 +328,7 @@ def test_chained_aggregators_give_the_cross_product_of_what_they_emit() -> None:
     assert out(chain, [("now", 1), ("a", 2)]) == [(2, 3, "a+now"), (2, 3, "at once")]
 
 
-def test_chained_combiners_work_before_tuples_travel() -> None:
+def test_chained_combiners_run_before_the_exchange() -> None:
     def chain(stream: Stream) -> Stream:
         grouped = stream.group_by("word").chained_agg()
         return grouped.aggregate(None, b.Count(), "n long").aggregate("n", b.Max(), "most long").chain_end()
@@ -338,14 +338,14 @@ def test_chained_combiners_work_before_tuples_travel() -> None:
     assert sorted(run.batch({"in": WORDS})["out"]) == [("a", 2, 3), ("b", 1, 2)]
 
 
-def test_an_aggregator_without_an_output_makes_the_fields_that_it_reads() -> None:
+def test_an_aggregator_without_an_output_keeps_the_names_of_its_input_fields() -> None:
     assert out(lambda s: s.aggregate("n", b.Sum()).map(lambda row: (row.n,), "n long"), WORDS) == [(6,)]
     assert sorted(out(lambda s: s.group_by("word").aggregate("n", b.Max()), WORDS)) == [("a", 3), ("b", 2)]
     both = out(lambda s: s.chained_agg().aggregate("n", b.Sum()).aggregate("word", Together()).chain_end(), WORDS)
     assert both in ([(6, "a,b,a")], [(6, "a,a,b")])
 
 
-def test_a_chain_of_combiners_and_others_sends_what_it_reads_and_first_values_and_nothing_raw() -> None:
+def test_a_chain_with_combiners_sends_input_fields_and_init_values_only() -> None:
     def chain(stream: Stream) -> Stream:
         wide = (
             stream.each("n", lambda row: (row.n * 2, "x" * 100), "twice long, text string")
@@ -364,7 +364,7 @@ def test_a_chain_of_combiners_and_others_sends_what_it_reads_and_first_values_an
     assert run.batch({"in": []})["out"] == []
 
 
-def test_a_chain_of_combiners_and_others_over_an_empty_batch_emits_their_zeros() -> None:
+def test_a_chain_with_combiners_over_an_empty_batch_emits_their_zeros() -> None:
     def chain(stream: Stream) -> Stream:
         return (
             stream.chained_agg().aggregate("n", b.Sum(), "n long").aggregate("n", Together(), "all string").chain_end()
@@ -373,7 +373,7 @@ def test_a_chain_of_combiners_and_others_over_an_empty_batch_emits_their_zeros()
     assert out(chain, []) == [(0, "")]
 
 
-def test_the_first_values_of_a_chain_have_names_of_their_own_whatever_the_fields_are_called() -> None:
+def test_the_init_fields_of_a_chain_never_clash_with_field_names() -> None:
     def chain(stream: Stream) -> Stream:
         renamed = stream.map(lambda row: (row.word, row.n), "Init_0 string, n long").chained_agg()
         return renamed.aggregate("n", b.Sum(), "n long").aggregate("Init_0", Together(), "init_0 string").chain_end()
@@ -398,7 +398,7 @@ def test_an_init_that_raises_names_its_step_and_the_tuple() -> None:
         run_of(chain).batch({"in": [("zero", 0)]})
 
 
-def test_min_by_and_max_by_keep_the_whole_tuple_of_each_partition() -> None:
+def test_min_by_and_max_by_emit_the_whole_tuple_of_each_partition() -> None:
     rows = [("a", 5), ("b", None), ("c", 2), ("d", 9)]
     assert out(lambda s: s.global_().min_by("n"), rows) == [("c", 2)]
     assert out(lambda s: s.global_().max_by("n"), rows) == [("d", 9)]
@@ -407,7 +407,7 @@ def test_min_by_and_max_by_keep_the_whole_tuple_of_each_partition() -> None:
     assert out(lambda s: s.global_().min_by("n"), []) == []
 
 
-def test_first_n_are_the_first_of_the_batch() -> None:
+def test_first_n_emits_the_first_n_tuples_of_the_batch() -> None:
     rows = [("a", 5), ("b", None), ("c", 2), ("d", 9)]
     assert len(out(lambda s: s.apply_assembly(b.FirstN(3)), rows)) == 3
     assert out(lambda s: s.apply_assembly(b.FirstN(2, "n")), rows) == [("a", 5), ("c", 2)]
@@ -425,7 +425,7 @@ def two(build: Callable[[TridentTopology, Stream, Stream], Stream], left: list[A
     return sorted(TridentRun(topology.build()).batch({"left": left, "right": right})["out"], key=repr)
 
 
-def test_merge_is_one_stream_under_the_names_of_the_first_or_others() -> None:
+def test_merge_uses_the_field_names_of_the_first_stream_or_given_ones() -> None:
     assert two(lambda t, x, y: t.merge(x, y), [(1, "a")], [(2, "b")]) == [(1, "a"), (2, "b")]
     assert two(lambda t, x, y: t.merge(x, y, names=("id", "c")).project("c"), [(1, "a")], [(2, "b")]) == [
         ("a",),
@@ -447,11 +447,11 @@ BOTH = [(1, "a", "x"), (1, "b", "x")]
         (OUTER, [*BOTH, (2, "c", None), (3, None, "y")]),
     ],
 )
-def test_a_join_meets_within_a_batch_by_key_with_missing_sides_as_none(kinds: Any, expected: list[Any]) -> None:
+def test_a_join_matches_keys_within_a_batch_with_none_for_missing_sides(kinds: Any, expected: list[Any]) -> None:
     assert two(lambda t, x, y: t.join([x, y], ["k", "key"], kinds=kinds), LEFT, RIGHT) == expected
 
 
-def test_a_join_names_its_fields_the_key_first() -> None:
+def test_the_output_fields_of_a_join_begin_with_the_key() -> None:
     joined = two(lambda t, x, y: t.join([x, y], ["k", "key"], ("id", "l", "r")).project("r", "id"), LEFT, RIGHT)
     assert joined == [("x", 1), ("x", 1)]
 
@@ -472,7 +472,7 @@ def test_three_streams_join_and_one_stream_joins_itself() -> None:
     assert TridentRun(topology.build()).batch({"in": [1, 2]})["out"] == [(1, 2, 3, 4), (2, 4, 6, 8)]
 
 
-def test_one_stream_may_have_many_steps_behind_it() -> None:
+def test_several_operations_may_read_one_stream() -> None:
     def build(stream: Stream) -> None:
         stream.project("word").sink("words")
         stream.project("n").sink("numbers")
@@ -493,7 +493,7 @@ def counts(name: str = "counts") -> Any:
     return map_state(MemoryStore(), name)
 
 
-def test_persistent_aggregate_keeps_the_aggregate_of_all_batches_and_tells_the_new_values() -> None:
+def test_persistent_aggregate_stores_the_aggregate_of_all_batches_and_emits_the_new_values() -> None:
     def build(stream: Stream) -> Stream:
         state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
         return state.parallelism_hint(3).new_values_stream()
@@ -504,7 +504,7 @@ def test_persistent_aggregate_keeps_the_aggregate_of_all_batches_and_tells_the_n
     assert stored(run) == {("a",): 5, ("b",): 2}
 
 
-def test_a_reducer_is_persisted_tuple_by_tuple() -> None:
+def test_a_persisted_reducer_reduces_tuple_by_tuple() -> None:
     run = run_of(
         lambda s: s.group_by("word").persistent_aggregate(counts(), "n", Product(), "x long").new_values_stream()
     )
@@ -526,7 +526,7 @@ def test_a_persistent_aggregate_without_keys_is_one_value(aggregator: Any, value
     assert found == values
 
 
-def test_an_attempt_that_is_made_again_counts_once() -> None:
+def test_a_retried_batch_counts_once() -> None:
     run = run_of(
         lambda s: s.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long").new_values_stream()
     )
@@ -537,7 +537,7 @@ def test_an_attempt_that_is_made_again_counts_once() -> None:
     assert stored(run) == {("a",): 4, ("b",): 2}
 
 
-def test_nothing_is_written_and_no_window_moves_before_the_commit() -> None:
+def test_states_and_windows_do_not_change_before_the_commit() -> None:
     def build(stream: Stream) -> None:
         stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long").new_values_stream().sink("new")
         stream.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n").sink("windows")
@@ -550,9 +550,7 @@ def test_nothing_is_written_and_no_window_moves_before_the_commit() -> None:
     assert flight.sinks["windows"] == [(3,)]
 
 
-def test_partition_persist_hands_an_updater_the_tuples_of_a_partition_every_batch_of_every_partition_is_claimed() -> (
-    None
-):
+def test_partition_persist_passes_each_partition_to_the_updater_and_commits_every_partition_in_every_batch() -> None:
     log: list[Any] = []
 
     class Logged:
@@ -587,7 +585,7 @@ def test_partition_persist_hands_an_updater_the_tuples_of_a_partition_every_batc
     assert [entry[1] for entry in log] == ["begin", [], "commit"] * 2
 
 
-def test_state_query_asks_once_for_a_batch_and_sees_what_was_committed_before_it() -> None:
+def test_state_query_reads_once_per_batch_and_sees_the_previously_committed_batches() -> None:
     topology = TridentTopology()
     stream = topology.new_stream("in", Given("word string, n long"))
     state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
@@ -600,7 +598,7 @@ def test_state_query_asks_once_for_a_batch_and_sees_what_was_committed_before_it
     assert sorted(again.commit()["out"]) == [("a", 7, 5), ("b", 1, 2)], "a replay asks what the first attempt asked"
 
 
-def test_a_static_state_is_read_as_it_is_whatever_txids_the_topology_has_that_writes_it() -> None:
+def test_a_static_state_is_read_independently_of_the_txids_of_its_writer() -> None:
     stored = map_state(MemoryStore(), "counts")
     writer = TridentTopology("writer")
     writer.new_stream("in", Given("word string")).group_by("word").persistent_aggregate(
@@ -619,7 +617,7 @@ def test_a_static_state_is_read_as_it_is_whatever_txids_the_topology_has_that_wr
 
 
 class StormState:
-    """A state with the methods that Storm's interface has, and no others."""
+    """A state with the methods of Storm's interface, and no others."""
 
     def begin_commit(self, attempt: Any) -> None: ...
     def commit(self, attempt: Any) -> None: ...
@@ -634,7 +632,7 @@ class StormStates:
         return StormState()
 
 
-def test_a_state_may_have_no_more_methods_than_storms() -> None:
+def test_a_state_needs_only_the_methods_of_storms_interface() -> None:
     class Written:
         def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
             collector.emit((len(tuples),))
@@ -657,7 +655,7 @@ def test_a_state_may_have_no_more_methods_than_storms() -> None:
         cluster.values("state1")
 
 
-def test_a_query_of_a_grouped_stream_gives_a_stream_without_groups_as_in_storm() -> None:
+def test_a_query_of_a_grouped_stream_returns_a_stream_without_groups_as_in_storm() -> None:
     topology = TridentTopology()
     grouped = topology.new_stream("in", Given("word string")).group_by("word").name("asked")
     answers = grouped.state_query(topology.new_static_state(counts()), "word", b.MapGet(), "n long")
@@ -667,14 +665,14 @@ def test_a_query_of_a_grouped_stream_gives_a_stream_without_groups_as_in_storm()
     assert any("asked" in stage for stage in plan.stages)
 
 
-def test_all_nan_are_one_key_and_lists_may_be_keys() -> None:
+def test_nan_equals_nan_as_a_key_and_lists_may_be_keys() -> None:
     nan = float("nan")
     rows = [(nan, [1, 2]), (float("nan"), [1, 2]), (0.0, [3]), (-0.0, [3])]
     grouped = out(lambda s: s.group_by("x", "ys").aggregate(None, b.Count(), "n long"), rows, "x double, ys array<int>")
     assert [(str(x).lstrip("-"), ys, n) for x, ys, n in grouped] == [("0.0", [3], 2), ("nan", [1, 2], 2)]
 
 
-def test_minus_zero_is_zero_in_a_state_too() -> None:
+def test_minus_zero_equals_zero_as_a_key_of_a_state() -> None:
     def build(stream: Stream) -> Stream:
         return stream.group_by("x").persistent_aggregate(counts(), None, b.Count(), "n long").new_values_stream()
 
@@ -682,7 +680,7 @@ def test_minus_zero_is_zero_in_a_state_too() -> None:
     assert [run.batch({"in": [zero]})["out"] for zero in (0.0, -0.0)] == [[(0.0, 1)], [(0.0, 2)]]
 
 
-def test_min_and_max_pass_over_none_and_hold_nan_for_the_largest() -> None:
+def test_min_and_max_skip_none_and_rank_nan_highest() -> None:
     rows = [(None,), (2.0,), (float("nan"),), (1.0,)]
     for aggregator, expected in ((b.Min(), "1.0"), (b.Max(), "nan")):
         ((found,),) = out(lambda s, agg=aggregator: s.aggregate("x", agg, "y double"), rows, "x double")
@@ -691,7 +689,7 @@ def test_min_and_max_pass_over_none_and_hold_nan_for_the_largest() -> None:
     assert out(lambda s: s.aggregate("x", b.Sum(), "y double"), [(None,), (2.0,)], "x double") == [(2.0,)]
 
 
-def test_what_a_state_says_of_a_later_attempt_reaches_the_driver_as_it_is() -> None:
+def test_a_superseded_error_of_a_state_is_passed_on_unchanged() -> None:
     run = run_of(
         lambda s: s.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long").new_values_stream()
     )
@@ -701,7 +699,7 @@ def test_what_a_state_says_of_a_later_attempt_reaches_the_driver_as_it_is() -> N
         run.begin({"in": WORDS}, txid=1).commit()
 
 
-def test_each_task_has_an_updater_of_its_own() -> None:
+def test_each_task_has_its_own_updater_instance() -> None:
     class Counting:
         def __init__(self) -> None:
             self.calls = 0
@@ -714,7 +712,7 @@ def test_each_task_has_an_updater_of_its_own() -> None:
     assert [run.batch({"in": WORDS})["out"] for _ in range(2)] == [[(1,), (1,)], [(2,), (2,)]]
 
 
-def test_a_query_that_does_not_answer_for_each_tuple_is_told_so() -> None:
+def test_a_query_with_fewer_answers_than_tuples_is_an_error() -> None:
     class Forgetful(b.MapGet):
         def batch_retrieve(self, state: Any, tuples: Any) -> Any:
             return []
@@ -729,13 +727,13 @@ def test_a_query_that_does_not_answer_for_each_tuple_is_told_so() -> None:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tumbling_window_of_tuples_goes_on_from_batch_to_batch() -> None:
+def test_a_tumbling_count_window_continues_across_batches() -> None:
     run = run_of(lambda s: s.global_().tumbling_window(count(3), "n", b.Sum(), "total long", timestamp="n"))
     batches = [[("a", 1), ("b", 2)], [("c", 3), ("d", 4)], [("e", 5), ("f", 6), ("g", 7)]]
     assert [run.batch({"in": rows})["out"] for rows in batches] == [[], [(6,)], [(15,)]]
 
 
-def test_a_sliding_window_of_event_time_and_its_late_stream() -> None:
+def test_a_sliding_window_of_event_time_has_a_late_stream() -> None:
     topology = TridentTopology()
     stream = topology.new_stream("in", Given("word string, at long")).parallelism_hint(2)
     windows = stream.global_().sliding_window(seconds(10), seconds(5), "word", b.Count(), "n long", timestamp="at")
@@ -746,13 +744,13 @@ def test_a_sliding_window_of_event_time_and_its_late_stream() -> None:
     assert run.batch({"in": [("d", 2000), ("e", 21_000)]}) == {"out": [(2,), (1,)], "late": [("d", 2000, "late")]}
 
 
-def test_windows_for_each_group_begin_with_the_key() -> None:
+def test_the_output_of_windows_per_group_begins_with_the_key() -> None:
     run = run_of(lambda s: s.group_by("word").tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n"))
     made = run.batch({"in": [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]})["out"]
     assert sorted(made) == [("a", 4), ("b", 6)]
 
 
-def test_a_window_may_be_given_to_a_function_of_it() -> None:
+def test_a_window_may_be_processed_by_a_function_of_the_window() -> None:
     def ends(window: Any) -> tuple[int, str]:
         return window.end_timestamp, "".join(row.word for row in window)
 
@@ -760,14 +758,14 @@ def test_a_window_may_be_given_to_a_function_of_it() -> None:
     assert run.batch({"in": [("a", 10), ("b", 999), ("c", 1000), ("d", 2500)]})["out"] == [(1000, "abc")]
 
 
-def test_a_window_over_the_clock_of_the_driver() -> None:
+def test_a_window_without_a_timestamp_uses_the_clock_of_the_driver() -> None:
     run = run_of(lambda s: s.global_().tumbling_window(seconds(10), "n", b.Sum(), "total long"))
     assert run.batch({"in": WORDS}, now_ms=1000)["out"] == []
     assert run.batch({"in": WORDS}, now_ms=9000)["out"] == []
     assert run.batch({"in": []}, now_ms=20_000)["out"] == [(12,)]
 
 
-def test_all_tasks_of_a_window_have_one_watermark() -> None:
+def test_all_tasks_of_a_window_share_one_watermark() -> None:
     def build(stream: Stream) -> Stream:
         grouped = stream.group_by("word")
         return grouped.tumbling_window(seconds(1), "n", b.Count(), "n long", timestamp="n").parallelism_hint(5)
@@ -777,7 +775,7 @@ def test_all_tasks_of_a_window_have_one_watermark() -> None:
     assert sorted(run.batch({"in": [("z", 5500)]})["out"]) == [(word, 1) for word in "abcdefgh"]
 
 
-def test_a_batch_that_is_tried_again_enters_its_windows_once() -> None:
+def test_a_retried_batch_enters_its_windows_once() -> None:
     run = run_of(lambda s: s.global_().tumbling_window(count(4), "n", b.Sum(), "total long", timestamp="n"))
     run.begin({"in": WORDS})
     assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == []
@@ -786,7 +784,7 @@ def test_a_batch_that_is_tried_again_enters_its_windows_once() -> None:
     assert run.begin({"in": [("z", 20)]}, txid=2, attempt=1).commit()["out"] == [(26,)]
 
 
-def test_a_batch_that_failed_inside_its_windows_leaves_them_as_they_were() -> None:
+def test_a_batch_that_failed_in_a_window_function_leaves_the_windows_unchanged() -> None:
     failing = [True]
 
     def once(window: Any) -> int:
@@ -800,7 +798,7 @@ def test_a_batch_that_failed_inside_its_windows_leaves_them_as_they_were() -> No
     assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == [(3,)]
 
 
-def test_tuples_without_a_timestamp_are_late_with_their_own_reason_and_every_tuple_is_counted() -> None:
+def test_tuples_without_a_timestamp_are_late_as_invalid_and_every_tuple_is_counted() -> None:
     def build(stream: Stream) -> Stream:
         windows = stream.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n")
         return windows.late_stream().project("word", "reason")
@@ -835,7 +833,9 @@ def test_a_partition_without_tuples_sends_no_partial_result() -> None:
         (lambda s, *how: s.group_by("word").sliding_window(count(5), seconds(2), *how), {"count": 5}, {"ms": 2000}),
     ],
 )
-def test_storm_window_config(add: Any, length: dict[str, int], slide: dict[str, int]) -> None:
+def test_storm_window_configs_are_compiled_to_length_and_slide(
+    add: Any, length: dict[str, int], slide: dict[str, int]
+) -> None:
     plan = run_of(lambda s: add(s, "n", b.Sum(), "total long")).plan
     (node,) = [
         node for node in plan.graph.nodes.values() if isinstance(getattr(node, "operation", None), WindowOperation)
@@ -846,7 +846,7 @@ def test_storm_window_config(add: Any, length: dict[str, int], slide: dict[str, 
     assert (fixed["length"], fixed["slide"]) == (length, slide)
 
 
-def test_a_plan_travels_with_the_users_functions() -> None:
+def test_a_plan_is_picklable_with_the_users_functions() -> None:
     run = run_of(
         lambda s: s.each("n", lambda row: row.n * 3, "m long").group_by("word").aggregate("m", b.Sum(), "x long")
     )
@@ -854,7 +854,7 @@ def test_a_plan_travels_with_the_users_functions() -> None:
     assert sorted(there.batch({"in": WORDS})["out"]) == [("a", 12), ("b", 6)]
 
 
-def test_windows_refuse_a_batch_that_is_committed_after_a_later_one() -> None:
+def test_windows_refuse_a_commit_out_of_txid_order() -> None:
     run = run_of(lambda s: s.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n"))
     earlier, later = run.begin({"in": WORDS}, txid=1), run.begin({"in": WORDS}, txid=2)
     later.commit()
@@ -864,13 +864,13 @@ def test_windows_refuse_a_batch_that_is_committed_after_a_later_one() -> None:
         earlier.commit()
 
 
-def test_the_last_batch_fires_what_is_left() -> None:
+def test_draining_fires_the_open_windows() -> None:
     run = run_of(lambda s: s.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n"))
     assert run.begin({"in": WORDS}, drain=True).commit()["out"] == [(3,), (3,)]
     assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == [(3,)]
 
 
-def test_windows_are_plain_data_and_go_on_elsewhere() -> None:
+def test_windows_are_restored_from_plain_data_in_another_run() -> None:
     def build(stream: Stream) -> Stream:
         return stream.global_().tumbling_window(count(4), "n", b.Sum(), "total long", timestamp="n")
 
@@ -883,7 +883,7 @@ def test_windows_are_plain_data_and_go_on_elsewhere() -> None:
     assert second.begin({"in": [("z", 10)]}, txid=2).commit()["out"] == [(16,)]
 
 
-def test_persists_and_windows_behind_a_window_work_on_what_it_emits() -> None:
+def test_persists_and_windows_after_a_window_process_its_output() -> None:
     def build(stream: Stream) -> Stream:
         windows = stream.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n")
         return (
@@ -980,7 +980,7 @@ def test_storm_word_count_through_many_empty_batches() -> None:
     assert stored(run) == {("hello",): 1, ("the",): 3, ("man",): 2, ("said",): 1}
 
 
-def test_a_spout_of_tuples_begins_a_stream_too() -> None:
+def test_a_stream_may_begin_with_a_spout_of_tuples() -> None:
     @spout(output="word string")
     def words() -> Any:
         yield "a"

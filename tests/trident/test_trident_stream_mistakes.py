@@ -1,4 +1,4 @@
-"""Every mistake of a Trident topology is found by `build`, all of them together, a sentence for each."""
+"""Every mistake of a Trident topology is found by `build`, all of them together, one sentence for each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def counts(name: str = "counts", kind: StateType = StateType.OPAQUE) -> Any:
 
 
 def problems(build: Callable[[TridentTopology, Stream], Any]) -> list[str]:
-    """Return the mistakes of a topology with one stream; `build` goes on with it."""
+    """Return the mistakes of a topology with one stream that `build` continues."""
     topology = TridentTopology("test")
     build(topology, topology.new_stream("in", Given()))
     with pytest.raises(TopologyError) as raised:
@@ -114,7 +114,7 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     (r"partial Count by : it has no key", lambda t, s: s.group_by().aggregate(None, b.Count(), "x long")),
     (r"step 2, aggregate MinBy: there is no field 'x'", lambda t, s: s.min_by("x")),
     (r"step 2, aggregate _Few: there is no field 'x'", lambda t, s: s.apply_assembly(b.FirstN(3, "x"))),
-    # -- what is handed over -------------------------------------------------------------------------------------------
+    # -- arguments -----------------------------------------------------------------------------------------------------
     (r"each\(n\) with later: 'later' is async, but a tuple is handed out", lambda t, s: s.each("n", later, "x long")),
     (r"Needy.* cannot be called with \(\)", lambda t, s: s.each("n", Needy, "x long")),
     (r"Needy.prepare.* cannot be called with \(context\)", lambda t, s: s.each("n", Needy(1), "x long")),
@@ -325,13 +325,15 @@ def own_tail(stream: Stream) -> Stream:
 
 
 @pytest.mark.parametrize(("sentence", "build"), STEPS, ids=[sentence[:60] for sentence, _ in STEPS])
-def test_a_mistake_is_one_sentence(sentence: str, build: Callable[[TridentTopology, Stream], Any]) -> None:
+def test_each_mistake_is_reported_in_one_sentence(
+    sentence: str, build: Callable[[TridentTopology, Stream], Any]
+) -> None:
     found = one(build)
     assert re.search(sentence, found), found
     assert "\n" not in found
 
 
-def test_all_mistakes_are_reported_together_and_what_follows_from_one_is_not() -> None:
+def test_all_mistakes_are_reported_together_without_their_consequences() -> None:
     def build(topology: TridentTopology, stream: Stream) -> None:
         stream.project("wrd").each("n", keep, "x long").sink("out")
         stream.each("k", keep, "word boolean")
@@ -346,18 +348,18 @@ def test_all_mistakes_are_reported_together_and_what_follows_from_one_is_not() -
     ]
 
 
-def test_a_join_without_a_key_is_told_so_of_each_side() -> None:
+def test_a_join_without_a_key_is_reported_for_each_side() -> None:
     found = problems(lambda t, s: t.join([s.project("word"), s.project("n")], [(), ()]))
     assert len(found) == 2
     assert all("it names no field; name those of the key" in problem for problem in found)
 
 
-def test_an_empty_topology_has_nothing_to_work_on() -> None:
+def test_an_empty_topology_is_refused() -> None:
     with pytest.raises(TopologyError, match="there is no stream, so there is nothing to work on"):
         TridentTopology().build()
 
 
-def test_the_name_of_a_topology_is_a_name() -> None:
+def test_a_topology_name_that_is_no_name_is_refused() -> None:
     with pytest.raises(TopologyError, match="the name of a topology is a name of letters"):
         TridentTopology("a b").build()
 
@@ -418,7 +420,7 @@ def test_the_name_of_a_topology_is_a_name() -> None:
         ),
     ],
 )
-def test_a_call_that_does_not_fit_such_as_an_overload_of_storm_is_answered_with_the_call_to_write(
+def test_a_storm_overload_or_a_wrong_call_is_refused_with_the_call_to_write(
     call: Callable[[TridentTopology, Stream], Any], sentence: str
 ) -> None:
     topology = TridentTopology("test")
@@ -426,7 +428,7 @@ def test_a_call_that_does_not_fit_such_as_an_overload_of_storm_is_answered_with_
         call(topology, topology.new_stream("in", Given()))
 
 
-def test_a_state_that_is_only_a_store_or_a_path_is_answered_with_the_factory_to_write() -> None:
+def test_a_store_or_a_path_in_place_of_a_state_is_refused_with_the_factory_to_write() -> None:
     for given in (MemoryStore(), "counts.db"):
         sentence = one(
             lambda t, s, given=given: s.group_by("word").persistent_aggregate(given, None, b.Count(), "x long")
@@ -434,7 +436,7 @@ def test_a_state_that_is_only_a_store_or_a_path_is_answered_with_the_factory_to_
         assert "give a StateFactory: map_state(SqliteStore('counts.db'), 'counts') of windowing.stores" in sentence
 
 
-def test_a_name_of_storms_trident_is_answered_with_the_name_here() -> None:
+def test_importing_a_name_of_storms_trident_is_refused_with_the_name_here() -> None:
     for name, written in {
         "MemoryMapState": r"map_state\(MemoryStore\(\), 'counts'\) of windowing.stores",
         "LocalDRPC": r"TridentCluster\(topology\).ask\('count_of', 'to be'\)",
@@ -445,12 +447,12 @@ def test_a_name_of_storms_trident_is_answered_with_the_name_here() -> None:
             exec(f"from windowing.trident import {name}")
 
 
-def test_no_name_of_storms_that_is_answered_is_also_exported() -> None:
+def test_no_name_that_is_refused_as_storms_is_exported() -> None:
     assert set(windowing.trident._IN_STORM).isdisjoint(windowing.trident.__all__)
     assert set(windowing._IN_STORM).isdisjoint(windowing.__all__)
 
 
-def test_nothing_else_raises_before_build() -> None:
+def test_other_wrong_arguments_raise_only_in_build() -> None:
     topology: Any = TridentTopology(3)  # type: ignore[arg-type]
     stream: Any = topology.new_stream(None, None)
     stream.each(3, None, 5).group_by(None, 7).aggregate(1, 2, 3).partition_by(4).window(1, 2, 3, 4, 5, timestamp=6)
@@ -461,7 +463,7 @@ def test_nothing_else_raises_before_build() -> None:
         topology.build()
 
 
-def test_a_query_may_come_by_the_key_or_everywhere_or_to_the_only_partition() -> None:
+def test_a_query_may_be_partitioned_by_the_key_broadcast_or_of_a_single_partition() -> None:
     topology = TridentTopology()
     stream = topology.new_stream("in", Given())
     strays(stream, stream.partition_by("word"))
@@ -471,7 +473,7 @@ def test_a_query_may_come_by_the_key_or_everywhere_or_to_the_only_partition() ->
     assert [state.partitions for state in topology.build().states.values()] == [3, 3, 1]
 
 
-def test_a_state_of_the_other_shape_is_refused_before_the_first_batch() -> None:
+def test_a_snapshot_state_for_a_grouped_aggregate_is_refused_before_the_first_batch() -> None:
     topology = TridentTopology()
     one_value = snapshot_state(MemoryStore(), "total")
     topology.new_stream("in", Given()).group_by("word").persistent_aggregate(one_value, "n", b.Sum(), "total long")
@@ -481,14 +483,14 @@ def test_a_state_of_the_other_shape_is_refused_before_the_first_batch() -> None:
         TridentRun(topology.build())
 
 
-def test_a_weaker_guarantee_may_be_asked_for_by_name() -> None:
+def test_a_weaker_guarantee_may_be_accepted_by_name() -> None:
     topology = TridentTopology()
     spec = StateSpec(counts("c", StateType.NON_TRANSACTIONAL), accept=Guarantee.AT_LEAST_ONCE)
     topology.new_stream("in", Given()).partition_persist(spec, "n", Updater())
     assert topology.build().states["state1"].spec is spec
 
 
-def test_build_may_be_called_again_and_changes_nothing() -> None:
+def test_build_may_be_called_again_with_the_same_result() -> None:
     topology = TridentTopology()
     topology.new_stream("in", Given()).group_by("word").aggregate(None, b.Count(), "x long").sink("out")
     assert topology.build().explain() == topology.build().explain()

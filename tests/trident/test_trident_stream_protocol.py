@@ -1,5 +1,5 @@
-"""Plans under the protocol of batches: TridentBoltExecutors drive the groups, batches overlap, and messages come in any order
-that keeps that of each sender. What comes out is what TridentRun gives, one batch after the other.
+"""Plans under the protocol of batches: TridentBoltExecutors drive the groups, batches overlap, and messages arrive in any order
+that keeps the order of each sender. The result equals that of TridentRun with sequential batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from windowing.trident.subtopology import ExchangeBatch, GroupBatch, GroupOutput
 
 
 class Network:
-    """Tasks of a plan and the messages between them; `chance` says which message comes next."""
+    """Tasks of a plan and the messages between them; `chance` picks the next message."""
 
     def __init__(self, run: TridentRun, chance: Any) -> None:
         self.run, self.plan, self.chance = run, run.plan, chance
@@ -41,7 +41,7 @@ class Network:
         self.open: dict[int, int] = {}
         self.failed: list[str] = []
 
-    # -- the coordinator and the spouts, as simple as can be -----------------------------------------------------------
+    # -- the coordinator and the spouts, as simple as possible ---------------------------------------------------------
 
     def emit(self, txid: int, rows: list[Row]) -> None:
         """Let every spout task emit its part of a batch, and report."""
@@ -67,7 +67,7 @@ class Network:
                     self.post(("$commit", 0), me, "commit", effects.BatchId(name, TransactionAttempt(txid, 0)))
 
     def deliver_all(self) -> None:
-        """Deliver messages, of a channel that chance picks, until there is none."""
+        """Deliver messages, of a channel that `chance` picks, until none is left."""
         while waiting := sorted(channel for channel, messages in self.channels.items() if messages):
             sender, target = channel = self.chance.choice(waiting)
             kind, what = self.channels[channel].popleft()
@@ -141,7 +141,7 @@ class Network:
             self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], part, None)))
 
     def send_time(self, me: TaskId, batch: effects.BatchId, number: Any) -> None:
-        """Tell all tasks of each window what was sent to any of them."""
+        """Send the event time of this task's part to all tasks of each window."""
         for exchange in self.plan.out_of(me[0]):
             largest = self.outlets[me, batch][exchange.id].largest
             for task in range(self.plan.stage(exchange.target).parallelism if largest else 0):
@@ -162,7 +162,7 @@ COMMITTING = st.tuples(st.lists(SIMPLE, max_size=1), WINDOW | PERSIST, st.lists(
 
 @settings(deadline=None)
 @given(COMMITTING | pipelines(PARTED), MANY, st.integers(1, 3), st.randoms(use_true_random=False))
-def test_overlapping_batches_under_the_protocol_give_what_one_after_the_other_gives(
+def test_overlapping_batches_equal_sequential_ones(
     steps: list[Any], batches: list[list[Row]], tasks: int, chance: Any
 ) -> None:
     assume_few(steps, batches, tasks)

@@ -1,4 +1,4 @@
-"""The random worlds find what they are for: each planted bug breaks one, and soon."""
+"""The random histories detect bugs: each planted bug is found quickly."""
 
 from __future__ import annotations
 
@@ -40,42 +40,42 @@ def rows_without_their_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CachedBatchReadsMap, "flush", torn)
 
 
-def a_retry_adds_again(patch: pytest.MonkeyPatch) -> None:
+def a_retry_adds_to_the_current_value(patch: pytest.MonkeyPatch) -> None:
     for kind in (StateType.OPAQUE, StateType.TRANSACTIONAL):
         patch.setitem(RULES, (Verdict.RETRY, kind), RULES[Verdict.NEW, kind])
 
 
-def a_twin_adds_again(patch: pytest.MonkeyPatch) -> None:
+def a_repeated_attempt_adds_again(patch: pytest.MonkeyPatch) -> None:
     for kind in (StateType.OPAQUE, StateType.TRANSACTIONAL):
         patch.setitem(RULES, (Verdict.DONE, kind), RULES[Verdict.NEW, kind])
 
 
-def only_keys_that_come_again_are_undone(patch: pytest.MonkeyPatch) -> None:
+def only_repeated_keys_are_undone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(maps, "undone", lambda left: {})
 
 
-def an_empty_part_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+def an_empty_partition_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     commit = CachedBatchReadsMap.commit
     patch.setattr(CachedBatchReadsMap, "commit", lambda self: commit(self) if self.written else None)
 
 
-def the_value_before_is_that_of_the_last_attempt(patch: pytest.MonkeyPatch) -> None:
+def the_previous_value_is_that_of_the_last_attempt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         maps, "written", lambda row, txid, value, rule: StateRow(txid, value, None if row is None else row.value)
     )
 
 
-def the_last_update_of_a_key_wins(patch: pytest.MonkeyPatch) -> None:
+def only_the_last_update_of_a_key_is_applied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CachedBatchReadsMap, "value", lambda self, key, rule: fence.base(self.stored(key), self.txid, rule))
 
 
-def attempts_are_not_told_apart(patch: pytest.MonkeyPatch) -> None:
+def attempts_of_a_txid_are_not_distinguished(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         fence, "judge", lambda found, mine: Verdict.NEW if not found or found.txid < mine.txid else Verdict.DONE
     )
 
 
-def a_cache_outlives_its_fence(patch: pytest.MonkeyPatch) -> None:
+def a_cache_keeps_rows_of_an_older_fence(patch: pytest.MonkeyPatch) -> None:
     get = CachedMap.multi_get
 
     def kept(self: CachedMap, keys: Any, undo: Any = None) -> Any:
@@ -90,14 +90,14 @@ ANY, OPAQUE, TRANSACTIONAL = tuple(StateType)[1:], (StateType.OPAQUE,), (StateTy
 PLANTED: list[tuple[Plant, tuple[StateType, ...], int]] = [
     (no_fence_in_the_store, ANY, 0),
     (rows_without_their_fence, ANY, 0),
-    (a_retry_adds_again, ANY, 0),
-    (a_twin_adds_again, ANY, 0),
-    (only_keys_that_come_again_are_undone, OPAQUE, 0),
-    (an_empty_part_is_not_committed, OPAQUE, 0),
-    (the_value_before_is_that_of_the_last_attempt, OPAQUE, 0),
-    (the_last_update_of_a_key_wins, ANY, 0),
-    (attempts_are_not_told_apart, OPAQUE, 0),
-    (a_cache_outlives_its_fence, OPAQUE, 2),
+    (a_retry_adds_to_the_current_value, ANY, 0),
+    (a_repeated_attempt_adds_again, ANY, 0),
+    (only_repeated_keys_are_undone, OPAQUE, 0),
+    (an_empty_partition_is_not_committed, OPAQUE, 0),
+    (the_previous_value_is_that_of_the_last_attempt, OPAQUE, 0),
+    (only_the_last_update_of_a_key_is_applied, ANY, 0),
+    (attempts_of_a_txid_are_not_distinguished, OPAQUE, 0),
+    (a_cache_keeps_rows_of_an_older_fence, OPAQUE, 2),
 ]
 
 
@@ -109,7 +109,9 @@ def planted() -> Iterator[Any]:
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("plant", "kind", "cache"), list(planted()))
-def test_a_planted_bug_is_found(plant: Plant, kind: StateType, cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_random_histories_find_a_planted_bug(
+    plant: Plant, kind: StateType, cache: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     world = type("World", (InMemory,), {"kind": kind, "cache": cache})
     search = settings(

@@ -1,4 +1,4 @@
-"""Exactly once, whoever crashes, is held up or comes twice: random worlds against the state of an undisturbed run."""
+"""Exactly once after crashes, delays and repeated batches: random histories compared with the state of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class InSqlite(StateWorld):
 
 
 def some(share: int) -> settings:
-    """Return settings with a share of the profile's examples: each is a world of 40 steps."""
+    """Return settings with a share of the profile's examples: each is a history of 40 steps."""
     return settings(max_examples=settings().max_examples // share, stateful_step_count=40)
 
 
@@ -42,12 +42,12 @@ KINDS = [StateType.TRANSACTIONAL, StateType.OPAQUE]
 
 @pytest.mark.parametrize("cache", [0, 2])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
-def test_in_memory(kind: StateType, cache: int) -> None:
+def test_random_histories_in_memory_count_each_batch_once(kind: StateType, cache: int) -> None:
     world = type("World", (InMemory,), {"kind": kind, "cache": cache})
     run_state_machine_as_test(world, settings=some(3))
 
 
 @pytest.mark.parametrize(("kind", "cache"), [(KINDS[0], 2), (KINDS[1], 0)], ids=lambda each: str(each))
-def test_in_sqlite(kind: StateType, cache: int) -> None:
+def test_random_histories_in_sqlite_count_each_batch_once(kind: StateType, cache: int) -> None:
     world = type("World", (InSqlite,), {"kind": kind, "cache": cache})
     run_state_machine_as_test(world, settings=some(10))

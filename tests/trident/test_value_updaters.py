@@ -1,4 +1,4 @@
-"""What a combiner, a reducer and a replacement do to a stored value."""
+"""Updates of a stored value by a combiner, a reducer and a replacement."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ numbers = st.lists(st.integers(-5, 5))
 
 
 @given(numbers, numbers)
-def test_a_combiner_updates_by_partial_results_as_a_reducer_by_tuples(stored: list[int], batch: list[int]) -> None:
+def test_combining_partial_results_equals_reducing_tuples(stored: list[int], batch: list[int]) -> None:
     before = sum(stored) if stored else None
     partial = reduce(Sum().combine, map(Sum().init, batch), Sum().zero())
     assert CombinerValueUpdater(Sum(), partial).update(before) == sum(stored + batch)
     assert ReducerValueUpdater(Sum(), batch).update(before) == sum(stored + batch)
 
 
-def test_a_combiner_puts_its_value_where_nothing_is_stored() -> None:
+def test_a_combiner_without_a_stored_value_stores_its_value() -> None:
     assert CombinerValueUpdater(Sum(), 7).update(None) == 7
 
 
-def test_a_reducer_begins_with_init_where_nothing_is_stored_even_without_tuples() -> None:
+def test_a_reducer_without_a_stored_value_starts_with_init_even_without_tuples() -> None:
     assert ReducerValueUpdater(Sum(), []).update(None) == 0
 
 
-def test_a_reducer_takes_the_tuples_in_order_and_keeps_them() -> None:
+def test_a_reducer_applies_the_tuples_in_order_and_may_be_applied_again() -> None:
     class Text:
         def init(self) -> str:
             return ""
@@ -58,5 +58,5 @@ def test_a_reducer_takes_the_tuples_in_order_and_keeps_them() -> None:
     assert updater.update("-") == updater.update("-") == "-abc"
 
 
-def test_a_replacement_forgets_what_is_stored() -> None:
+def test_a_replacement_ignores_the_stored_value() -> None:
     assert ReplaceUpdater(3).update(5) == ReplaceUpdater(3).update(None) == 3
