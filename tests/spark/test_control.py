@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from windowing.errors import CheckpointError
 from windowing.spark.control import (
     DRAIN_FILE,
     control_folder,
     control_rows,
     drain_batch,
+    make_control_folder,
     needs_ticks,
     tick_rows,
     write_drain,
 )
-from windowing.spark.hadoop import literal_path
+from windowing.spark.hadoop import Folder, literal_path
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import count, seconds
 
@@ -55,6 +58,19 @@ def test_a_drain_reaches_every_task_once_and_other_files_are_ignored(spark: Spar
         (checkpoint / name).unlink()
     assert drain_batch(spark, str(checkpoint)) == 1, "bound to be taken next"
     assert DRAIN_FILE in folder.names()
+
+
+def test_a_store_that_drops_empty_folders_is_refused_before_spark_reads_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = str(tmp_path / "checkpoint")
+    assert make_control_folder(spark, checkpoint).path == make_control_folder(spark, checkpoint).path
+    monkeypatch.setattr(Folder, "make", lambda folder: None)
+    assert make_control_folder(spark, checkpoint).names() == [], "it is there"
+    with pytest.raises(
+        CheckpointError, match=r"/other/windowing/control is missing .*; give a checkpoint on another store"
+    ):
+        make_control_folder(spark, str(tmp_path / "other"))
 
 
 def test_time_alone_moves_processing_time_and_idle_streams_only() -> None:

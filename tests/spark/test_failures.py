@@ -432,6 +432,22 @@ def test_a_store_that_has_gone_while_the_query_ran_is_not_taken_for_damage(what:
     assert isinstance(other, CorruptStateError), "another store has gone"
 
 
+KEY = "java.nio.file.AccessDeniedException: jobs/c/{0}: Writing Object on jobs/c/{0}: S3Exception: Access Denied:AccessDenied"
+CLIENT = "software.amazon.awssdk.services.s3.model.S3Exception: Access Denied (Service: S3, Status Code: 403)"
+
+
+@pytest.mark.parametrize("file", ["commits/.2.6a012e2d.tmp", "state/0/0/.3_de067c80.changelog.a89a529a.tmp"])
+def test_a_bucket_that_takes_no_writes_in_the_middle_is_told_with_the_way_out(file: str) -> None:
+    error: Any = PySparkRuntimeError("[STREAM_FAILED] Query terminated")
+    error.java_exception = Java("org.apache.spark.SparkException: x", Java(KEY.format(file), Java(CLIENT)))
+    found = library_error(error, FailedQuery("sums", "s3a://bucket/jobs/c"))
+    assert isinstance(found, CheckpointError)
+    assert str(found).startswith(
+        f"[CHECKPOINT] checkpoint s3a://bucket/jobs/c cannot be used: {KEY.format(file)}; give the user"
+    )
+    assert library_error(error, FailedQuery("sums", "s3a://bucket/other")) is error, "a file of something else"
+
+
 def test_every_type_of_value_comes_out_as_it_was_emitted_and_late_rows_as_they_went_in(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:

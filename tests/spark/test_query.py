@@ -237,6 +237,17 @@ def test_a_drain_that_no_batch_has_taken_is_taken_back(
     assert run(threes, source.read()).rows() == [("a,b,c",)]
 
 
+def test_an_empty_control_folder_that_has_vanished_is_made_again_by_the_next_run(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, folder = feed().add([{"k": "a", "ts": 0, "v": 0.0}]), tmp_path / "checkpoint/windowing/control"
+    run(threes, source.read())
+    folder.rmdir()
+    source.add([{"k": "b", "ts": 1, "v": 0.0}, {"k": "c", "ts": 2, "v": 0.0}])
+    assert run(threes, source.read()).rows() == [("a,b,c",)]
+    assert folder.exists()
+
+
 def test_a_batch_made_again_gives_the_same_rows_in_the_same_order(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -316,6 +316,14 @@ def test_an_error_of_a_bolt_is_told_as_one_whichever_job_evaluates_it_and_shows_
 @pytest.mark.parametrize(
     ("said", "evaluated"),
     [
+        (
+            [
+                "org.apache.spark.SparkException: Job aborted due to stage failure",
+                "java.nio.file.AccessDeniedException: out/b/1: Writing Object on out/b/1: S3Exception: Access Denied",
+                "software.amazon.awssdk.services.s3.model.S3Exception: Access Denied (Service: S3, Status Code: 403)",
+            ],
+            False,
+        ),
         (["org.apache.spark.SparkException: Job aborted due to stage failure", "java.io.IOException: /in/1"], True),
         (["org.apache.spark.SparkException: Job aborted due to stage failure", "java.io.IOException: /out/b/1"], False),
         (["org.apache.spark.SparkException: refused", "java.io.IOException: Mkdirs failed"], False),
@@ -343,7 +351,7 @@ def test_a_job_that_evaluates_and_writes_is_not_blamed_on_the_folder_for_what_fa
 
     problem = RuntimeError()
     problem.java_exception = Thrown(said)  # type: ignore[attr-defined]
-    assert failed_in_task(problem, "file:/out/b/") is evaluated
+    assert failed_in_task(problem, f"{'s3a://bucket' if 'S3' in said[-1] else 'file:'}/out/b/") is evaluated
 
 
 def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import CheckpointError, ConfigError, quote
 from windowing.execution.compatibility import MOST_TASKS
 from windowing.spark.exchange import BATCH_CLOCK
 from windowing.spark.hadoop import Folder
@@ -33,6 +33,7 @@ __all__ = [
     "control_rows",
     "drain_batch",
     "label_of_row",
+    "make_control_folder",
     "needs_ticks",
     "task_labels",
     "tick_rows",
@@ -111,6 +112,20 @@ DRAIN_FILE = "drain.json"
 def control_folder(spark: SparkSession, checkpoint: str) -> Folder:
     """Return the folder of control files; it must exist before a query reads it."""
     return Folder(spark, checkpoint) / "windowing" / "control"
+
+
+def make_control_folder(spark: SparkSession, checkpoint: str) -> Folder:
+    """Create the folder of control files if it is missing, and return it. Raises CheckpointError if it is still missing: some
+    servers of S3's protocol drop empty folders, without which neither this source nor Spark's own logs can be read.
+    """
+    folder = control_folder(spark, checkpoint)
+    folder.make()
+    if not (Folder(spark, checkpoint) / "windowing").exists("control"):
+        raise CheckpointError(
+            f"{folder.path} is missing right after it was made: its store keeps no empty folders, and Spark needs them in a "
+            "checkpoint; give a checkpoint on another store, or use another server"
+        )
+    return folder
 
 
 def needs_ticks(config: WindowConfig) -> bool:

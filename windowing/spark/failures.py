@@ -36,7 +36,7 @@ from windowing.errors import (
     quote,
 )
 from windowing.spark.definition import damaged_file
-from windowing.spark.hadoop import java_causes, path_of, refused_by_files, unanswered, unreachable
+from windowing.spark.hadoop import java_causes, names_file_of, refused_by_files, unanswered, unreachable
 from windowing.spark.session import other_python
 from windowing.topology.user_code import ended_in
 
@@ -213,7 +213,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
         or _lacking("\n".join(texts), query)
         or _unanswered(error, query)
         or _damaged(said, query)
-        or _not_written(error, said, query)
+        or _not_written(error, query)
     )
 
 
@@ -382,11 +382,12 @@ def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
     )
 
 
-def _not_written(error: BaseException, said: list[str], query: FailedQuery) -> WindowingError | None:
+def _not_written(error: BaseException, query: FailedQuery) -> WindowingError | None:
     """Return the error for a file system that refuses Spark's own writes to the checkpoint, else None."""
-    if not refused_by_files(error) or not (path_of(query.checkpoint) in said[-1] or "No space left" in said[-1]):
+    if not refused_by_files(error):
         return None
-    return _unusable(error, query)
+    said = java_causes(error)[-1]
+    return _unusable(error, query) if names_file_of(query.checkpoint, said) or "No space left" in said else None
 
 
 def _unanswered(error: BaseException, query: FailedQuery) -> WindowingError | None:

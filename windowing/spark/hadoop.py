@@ -26,6 +26,7 @@ __all__ = [
     "failed_in_task",
     "java_causes",
     "literal_path",
+    "names_file_of",
     "path_of",
     "refused_by_files",
     "unanswered",
@@ -56,6 +57,7 @@ _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
 )
+_OF_S3_CLIENT = re.compile(r"software\.amazon\.awssdk\.|com\.amazonaws\.")
 _FROM_JVM = re.compile(r"java\.(?:io|net|nio)\.|org\.apache\.hadoop\.")
 _IN_TASK = re.compile(r"stage failure|\[CANNOT_WRITE_STATE_STORE")
 _NO_ANSWER = re.compile(
@@ -277,7 +279,7 @@ def refused_by_files(problem: BaseException) -> bool:
 def failed_in_task(problem: BaseException, folder: str) -> bool:
     """Return whether a job that evaluates and writes has ended because of a task, for a reason other than files of `folder`."""
     causes = java_causes(problem)
-    return any(_IN_TASK.search(said) for said in causes) and path_of(folder) not in causes[-1]
+    return any(_IN_TASK.search(said) for said in causes) and not names_file_of(folder, causes[-1])
 
 
 def path_of(folder: str) -> str:
@@ -287,6 +289,16 @@ def path_of(folder: str) -> str:
     ['/jobs/a', '/tmp/a', '/tmp/a:b']
     """
     return _FILE_SYSTEM_OF.sub("", folder).rstrip("/")
+
+
+def names_file_of(folder: str, said: str) -> bool:
+    """Return whether a message of the JVM has the path of a folder, or of a file in it. S3's client writes keys, without a slash.
+
+    >>> names_file_of("s3a://bucket/jobs/a", "jobs/a/commits/2: Access Denied"), names_file_of("/jobs/a", "jobs/a/commits/2")
+    (True, False)
+    """
+    path = path_of(folder)
+    return (path.removeprefix("/") if folder.startswith("s3") else path) in said
 
 
 def unanswered(problem: BaseException, folder: str) -> bool:
@@ -303,7 +315,9 @@ def unanswered(problem: BaseException, folder: str) -> bool:
 
 
 def java_causes(problem: BaseException) -> list[str]:
-    """Return the messages of a JVM exception and its causes, the outermost first."""
+    """Return the messages of a JVM exception and its causes, the outermost first. Those of Amazon's client are left out at the end:
+    the file system's exception before them repeats their text, and names the file.
+    """
     raised = getattr(problem, "java_exception", None) or getattr(problem, "_origin", None)
     found: list[str] = []
     while raised is not None and len(found) < _MAX_DEPTH:
@@ -312,6 +326,8 @@ def java_causes(problem: BaseException) -> list[str]:
             raised = raised.getCause()
         except Exception:  # the JVM is gone: return the messages so far
             break
+    while len(found) > 1 and _OF_S3_CLIENT.match(found[-1]) and _FROM_FILES.match(found[-2]):
+        found.pop()
     return found
 
 

@@ -87,7 +87,7 @@ class QuerySpec:
 
     def run(self) -> StreamingQuery:
         """Start the query with its own settings; the session's settings are restored."""
-        folder = control.control_folder(self.spark, self.checkpoint)
+        folder = control.make_control_folder(self.spark, self.checkpoint)
         rows = self.output(folder.path)
         self.writer.begin(rows.sparkSession)
         self.gaps.read_by(rows)
@@ -410,7 +410,6 @@ def _open(spec: QuerySpec) -> bool:
     definition.refuse_closed(spec.spark, spec.checkpoint)
     definition.keep(spec.spark, spec.checkpoint, spec.definition)
     folder = control.control_folder(spec.spark, spec.checkpoint)
-    folder.make()
     if not folder.exists(control.DRAIN_FILE):
         return False
     if control.drain_batch(spec.spark, spec.checkpoint) is None:
