@@ -1,4 +1,4 @@
-"""Windows over columns: the laws of windows over rows, by the same model, and what columns promise beside them."""
+"""Windows over columns: the same model as for windows over rows, and the properties that only columns have."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ids(view: Any) -> list[Any]:
 
 
 class Columns(LosslessReplay):
-    """A run over columns whose ids stand in a column; as rows one by one, as a table from a batch."""
+    """A run over columns, with the ids in a column; tuples come one by one as rows, or in batches as tables."""
 
     def __init__(self, case: dict[str, Any], form: str, sequenced: bool = False) -> None:
         self.sequenced = sequenced
@@ -71,7 +71,7 @@ class Columns(LosslessReplay):
 
 @pytest.mark.parametrize("mix", list(ModelMix))
 @given(data=st.data(), batched=st.booleans(), form=st.sampled_from(["arrow", "numpy"]), sequenced=st.booleans())
-def test_windows_over_columns_do_what_the_model_does(mix, data, batched, form, sequenced):
+def test_columnar_windows_match_the_model(mix, data, batched, form, sequenced):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
     run = Columns(case, form, sequenced)
     events = []
@@ -87,7 +87,7 @@ def test_windows_over_columns_do_what_the_model_does(mix, data, batched, form, s
 
 
 @given(data=st.data(), batched=st.booleans())
-def test_over_columns_stopped_anywhere_it_is_as_if_it_had_never_stopped(data, batched):
+def test_a_columnar_executor_restored_after_any_step_continues_with_the_same_events(data, batched):
     case = data.draw(cases(mix=None, **{**EITHER, "max_steps": 24})) | {"batched": batched}
     run, events = Columns(case, "arrow"), []
     for step in run_steps(case, run):
@@ -110,7 +110,7 @@ def test_over_columns_stopped_anywhere_it_is_as_if_it_had_never_stopped(data, ba
         max_size=12,
     )
 )
-def test_a_buffer_of_columns_answers_as_one_of_lists(steps):
+def test_a_column_buffer_answers_every_query_like_a_list_buffer(steps):
     lists, columns, sequence = ListBuffer(sequenced=True), ColumnBuffer(sequenced=True), 0
     for kind, value in steps:
         if kind == "trim":
@@ -162,7 +162,7 @@ def executor_of(form: str, **options: Any) -> WindowedBoltExecutor:
     return WindowedBoltExecutor(config, columns=ColumnarMachines())
 
 
-def test_an_arrow_window_shares_the_memory_of_the_batch_that_brought_it():
+def test_an_arrow_window_shares_the_memory_of_its_input_batch():
     executor, rows = executor_of("arrow"), table_of(0, 6)
     address = rows.table.column("v").chunk(0).buffers()[1].address
     list(executor.add_batch(rows, list(range(6))))
@@ -177,7 +177,7 @@ def test_an_arrow_window_shares_the_memory_of_the_batch_that_brought_it():
     assert seen == [[0.0, 0.5], [0.0, 0.5, 1.0, 1.5], [1.0, 1.5, 2.0, 2.5]]
 
 
-def test_a_numpy_window_is_a_read_only_view_of_the_batch_that_brought_it():
+def test_a_numpy_window_is_a_read_only_view_of_its_input_batch():
     executor, rows = executor_of("numpy"), table_of(0, 4)
     whole = rows.table.column("v").chunk(0).to_numpy()
     list(executor.add_batch(rows, list(range(4))))
@@ -195,7 +195,7 @@ def test_a_numpy_window_is_a_read_only_view_of_the_batch_that_brought_it():
     assert windows == [([0.0, 0.5], [0.0, 0.5], []), ([0.0, 0.5, 1.0, 1.5], [1.0, 1.5], [])]
 
 
-def test_a_window_over_several_batches_is_put_together_for_numpy_and_left_in_chunks_for_arrow():
+def test_a_window_over_several_batches_is_concatenated_for_numpy_and_chunked_for_arrow():
     for form in ("arrow", "numpy"):
         executor = executor_of(form, slide=count(4))
         for first in (0, 2):
@@ -209,7 +209,7 @@ def test_a_window_over_several_batches_is_put_together_for_numpy_and_left_in_chu
             assert column.tolist() == [0.0, 0.5, 1.0, 1.5] if form == "numpy" else column.num_chunks == 2
 
 
-def test_a_view_is_asked_for_while_the_window_lives():
+def test_reading_a_window_after_its_activation_raises_stale_window_error():
     executor = executor_of("arrow")
     list(executor.add_batch(table_of(0, 2), [0, 1]))
     windows = [effect.window for effect in executor.turn() if isinstance(effect, Activation)]
@@ -218,7 +218,7 @@ def test_a_view_is_asked_for_while_the_window_lives():
             ask()
 
 
-def test_late_rows_are_rows_again():
+def test_late_tuples_of_a_columnar_executor_are_rows():
     executor = executor_of("arrow", length=millis(10), slide=millis(10))
     list(executor.add_batch(table_of(0, 2), [5, 30]))
     list(executor.turn())
@@ -228,7 +228,7 @@ def test_late_rows_are_rows_again():
     assert (executor.counts()["shown"], executor.counts()["pending"]) == (2, 2)
 
 
-def test_rows_by_key_come_in_their_own_windows():
+def test_a_keyed_columnar_executor_fires_one_window_per_key():
     executor = executor_of("numpy", length=millis(10), slide=millis(10), key="k")
     rows = table_of(0, 9)
     list(executor.add_batch(rows, list(range(1, 10)), keys=rows.field_values("k")))
@@ -236,7 +236,7 @@ def test_rows_by_key_come_in_their_own_windows():
     assert found == {k: [n * 0.5 for n in range(9) if n % 7 == k] for k in range(7)}
 
 
-def test_a_column_of_rows_is_a_list_and_one_that_is_not_there_is_named():
+def test_column_returns_a_list_for_rows_and_a_missing_column_is_named():
     rows = TupleWindow(ListContent([{"v": 1}, {"v": 2}], [], []), 0, 10)
     assert rows.column("v") == [1, 2]
     with pytest.raises(ConfigError, match=r"column\(\) reads the field 'w'"):
@@ -251,7 +251,7 @@ def test_a_column_of_rows_is_a_list_and_one_that_is_not_there_is_named():
         columns.get()
 
 
-def test_tuples_without_fields_cannot_become_columns():
+def test_tuples_without_fields_are_refused_by_a_columnar_executor():
     executor = executor_of("arrow")
     with pytest.raises(ConfigError, match="tuples with named fields, got 'x'"):
         executor.add_batch(["x"], [1])
@@ -275,7 +275,7 @@ def test_tuples_without_fields_cannot_become_columns():
         ([{"v": 1j}], "column 'v' cannot hold 1j, wanted"),
     ],
 )
-def test_rows_that_make_no_columns_are_named_and_nothing_of_them_is_lost(form, rows, sentence):
+def test_rows_that_cannot_become_columns_fail_the_bolt_with_an_error_that_names_the_row(form, rows, sentence):
     @tumbling(count(len(rows)), columnar=form, output="n long")
     def sizes(window):
         return len(window.get())
@@ -287,7 +287,7 @@ def test_rows_that_make_no_columns_are_named_and_nothing_of_them_is_lost(form, r
         ColumnRows.of(rows)
 
 
-def test_rows_of_the_same_fields_in_another_order_or_of_another_kind_are_columns():
+def test_rows_with_equal_fields_in_any_order_or_row_class_become_columns():
     named = namedtuple("Named", "u v")(5, 6)
     rows = [{"v": 1, "u": 2}, {"u": 4, "v": None}, named, OrderedDict(u=7, v=8)]
     assert ColumnRows.of(rows).table.to_pydict() == {"v": [1, None, 6, 8], "u": [2, 4, 5, 7]}
@@ -303,17 +303,17 @@ def test_rows_of_the_same_fields_in_another_order_or_of_another_kind_are_columns
         ({"max_events_in_memory": 5000}, "cannot go with max_events_in_memory"),
     ],
 )
-def test_what_columns_cannot_do_is_refused_when_it_is_declared(options, sentence):
+def test_options_that_columnar_does_not_support_are_refused_at_declaration(options, sentence):
     with pytest.raises(ConfigError, match=sentence):
         executor_of("arrow", **options) if "columnar" not in options else executor_of(options["columnar"])
 
 
-def test_a_machine_of_columns_needs_a_form():
+def test_a_columnar_window_manager_without_columnar_is_refused():
     with pytest.raises(ConfigError, match="give columnar="):
         ColumnarWindowManager(WindowConfig.of(length=count(4), timestamp="ts"))
 
 
-def test_an_event_named_numbers_takes_at_most_40_bytes_in_all():
+def test_a_buffered_row_of_three_numeric_columns_takes_at_most_40_bytes():
     executor = executor_of("arrow", length=seconds(3600), slide=seconds(3600))
     number, batch = 200_000, 10_000
     before = pa.total_allocated_bytes()
@@ -361,7 +361,7 @@ def times(kind, numbers):
 
 
 @given(kind=st.sampled_from(list(HELD)), data=st.data())
-def test_the_values_of_a_column_are_those_that_arrow_makes_one_by_one(kind, data):
+def test_values_of_equals_to_pylist_of_arrow(kind, data):
     first, last = HELD[kind]
     some = st.none() | st.integers(first, last) | st.integers(0, min(last, 2 * 10**15)) | st.sampled_from([first, last])
     parts = [times(kind, part) for part in data.draw(st.lists(st.lists(some, max_size=5), max_size=3))]
@@ -370,7 +370,7 @@ def test_the_values_of_a_column_are_those_that_arrow_makes_one_by_one(kind, data
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HELD if kind != pa.int64()], ids=str)
-def test_a_time_that_python_cannot_hold_is_refused_as_arrow_refuses_it(kind):
+def test_values_of_raises_the_error_of_arrow_for_a_time_out_of_range(kind):
     first, last = HELD[kind]
     for numbers in ([first], [last], [first - 1], [last + 1], [0, None, last + 1]):
         same_as_arrow(times(kind, numbers))

@@ -1,4 +1,4 @@
-"""Panes over columns: after every batch the machine of rows and the machine of columns hold the same, to the last bit."""
+"""Panes over columns: after every batch the row manager and the columnar manager have equal snapshots, to the last bit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def aggregates(draw: Any, kind: pa.DataType) -> dict[str, Any]:
 
 @st.composite
 def batches(draw: Any, kind: pa.DataType, keys: list[pa.DataType]) -> list[tuple[pa.Table, list[int]]]:
-    """Batches of one schema, mostly in order of time, with values that are missing."""
+    """Batches of one schema, mostly in order of time, with nulls."""
     fields = {"v": (kind, TYPES[kind])} | {f"k{at}": (each, KEYS[each]) for at, each in enumerate(keys)}
     some = []
     newest = 0
@@ -75,8 +75,8 @@ def batches(draw: Any, kind: pa.DataType, keys: list[pa.DataType]) -> list[tuple
     slide=st.sampled_from([2, 4, 10, 15]),
     restarts=st.booleans(),
 )
-def test_panes_of_columns_hold_what_panes_of_rows_hold(data, kind, keys, length, slide, restarts):
-    """Law: equal snapshots after each batch and turn, and equal effects, whatever the types and the order."""
+def test_columnar_panes_and_row_panes_have_equal_snapshots_and_effects(data, kind, keys, length, slide, restarts):
+    """Snapshots are compared after each batch and each watermark advance, for all types and orders of time."""
     names = tuple(f"k{at}" for at in range(len(keys)))
     config = WindowConfig(
         length=millis(length),
@@ -97,17 +97,17 @@ def test_panes_of_columns_hold_what_panes_of_rows_hold(data, kind, keys, length,
         assert repr(columns.snapshot()) == repr(rows.snapshot())
         if stamps:
             watermark = max(watermark, max(stamps) - 5)
-            assert told(columns.advance(watermark)) == told(rows.advance(watermark))
+            assert described(columns.advance(watermark)) == described(rows.advance(watermark))
         if restarts:
             again = ColumnarPaneManager(config)
             again.restore(rows.snapshot())
             columns = again
         assert repr(columns.snapshot()) == repr(rows.snapshot())
-    assert told(columns.drain()) == told(rows.drain())
+    assert described(columns.drain()) == described(rows.drain())
 
 
-def told(effects: Any) -> str:
-    """What a driver sees of effects; NaN and -0.0 as they are."""
+def described(effects: Any) -> str:
+    """Return the effects as a driver sees them, as text, in which NaN and -0.0 are distinct."""
     return repr(
         [
             (
@@ -132,8 +132,8 @@ def told(effects: Any) -> str:
         (pa.array([1, 2, 3, 4], pa.int8()), {"s": agg.sum("v"), "low": agg.min("v")}),
     ],
 )
-def test_plain_numbers_are_summed_in_columns(values, aggregate):
-    """The fast way is taken where it can be, or nobody would notice if it were not."""
+def test_partial_aggregates_of_numeric_columns_equal_those_of_rows(values, aggregate):
+    """`partials_of` returns a result here, not None: these columns are aggregated by NumPy, without a row."""
     groups = np.array([0, 1, 0, 0])
     found = partials_of(Aggregation(aggregate), pa.table({"v": values}), groups, [None, None])
     slow = [Aggregation(aggregate).init() for _ in range(2)]
@@ -153,11 +153,11 @@ def test_plain_numbers_are_summed_in_columns(values, aggregate):
         (pa.array([1, 2]), agg.fold(lambda: 0, lambda a, v: a + v, lambda a, b: a + b, field="v")),
     ],
 )
-def test_what_numpy_would_say_otherwise_is_left_to_rows(values, aggregate):
+def test_values_that_numpy_would_aggregate_differently_are_left_to_the_row_path(values, aggregate):
     assert partials_of(Aggregation(aggregate), pa.table({"v": values}), np.array([0, 0]), [None]) is None
 
 
-def test_a_column_that_is_not_there_is_named():
+def test_a_missing_column_is_named_and_the_batch_is_not_accepted():
     config = WindowConfig(length=millis(4), slide=millis(4), timestamp="ts", aggregate=agg.sum("v"))
     manager = ColumnarPaneManager(config)
     with pytest.raises(ConfigError, match="'v'"):
@@ -171,7 +171,7 @@ def test_a_column_that_is_not_there_is_named():
     [([1e16], [1, 1]), ([1, 1], [0.1, 0.2]), ([2**62, 2**62, 2**62], [1.5]), ([None], [3])],
 )
 @pytest.mark.parametrize("aggregate", [agg.sum("v"), agg.mean("v"), agg.min("v"), agg.max("v")])
-def test_a_column_of_another_type_goes_on_from_what_there_is(first, then, aggregate):
+def test_a_batch_with_another_column_type_continues_the_stored_aggregate(first, then, aggregate):
     config = WindowConfig(length=millis(100), slide=millis(100), timestamp="ts", aggregate=aggregate)
     rows, columns = TimePaneManager(config), ColumnarPaneManager(config)
     for values in (first, then):
@@ -191,7 +191,7 @@ def test_a_column_of_another_type_goes_on_from_what_there_is(first, then, aggreg
         pa.array([0, 1], pa.timestamp("ns")),
     ],
 )
-def test_keys_that_arrow_tells_apart_otherwise_than_python_are_refused(column):
+def test_key_columns_whose_equality_differs_between_arrow_and_python_are_refused(column):
     with pytest.raises(ConfigError, match=r"Keys takes columns of whole numbers, .* give a list of the keys"):
         Keys([pa.chunked_array([column])])
 
@@ -200,8 +200,8 @@ def test_keys_that_arrow_tells_apart_otherwise_than_python_are_refused(column):
     stamps=st.lists(st.integers(-50, 400), min_size=1, max_size=20),
     late=st.lists(st.integers(-50, 400), max_size=20),
 )
-def test_an_executor_judges_columns_as_it_judges_lists(stamps, late):
-    """Late tuples and those too far ahead go to the side in the same runs, at the same positions."""
+def test_late_and_future_rows_are_the_same_for_columns_and_for_lists(stamps, late):
+    """Late tuples, and tuples above `max_future_ms`, go to the side stream in the same groups, at the same positions."""
     config = WindowConfig(
         length=millis(10), slide=millis(5), timestamp="ts", key=("k",), aggregate=agg.sum("v"), max_future_ms=250
     )
@@ -217,15 +217,15 @@ def test_an_executor_judges_columns_as_it_judges_lists(stamps, late):
             keys: Any = Keys([table.column("k")])
             times: Any = Timestamps(table.column("v").to_numpy()) if columns else batch
             effects += executor.add_batch(rows, times, keys=keys if columns else list(keys), trusted=True)
-            effects += [told([each]) for each in executor.turn()]
+            effects += [described([each]) for each in executor.turn()]
             executor.check()
         seen.append((repr(effects), executor.snapshot(), executor.counts()))
     assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("aggregate", [agg.sum("v"), agg.mean("v"), {"s": agg.sum("v"), "m": agg.mean("v")}])
-def test_a_pane_that_grows_over_batches_is_summed_from_left_to_right(aggregate):
-    """Floats of every size, of which each order of adding gives another sum."""
+def test_a_pane_that_grows_over_batches_adds_floats_in_the_order_of_arrival(aggregate):
+    """Floats of very different sizes: another order of addition would give another sum."""
     config = WindowConfig(length=millis(1000), slide=millis(1000), timestamp="ts", key=("k",), aggregate=aggregate)
     rows, columns = TimePaneManager(config), ColumnarPaneManager(config)
     random = np.random.default_rng(5)
@@ -242,7 +242,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 
 @given(columns=st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=3), data=st.data())
-def test_keys_in_columns_are_a_sequence(columns, data):
+def test_keys_behave_like_a_list_of_the_key_tuples(columns, data):
     count = data.draw(st.integers(0, 10))
     arrays = [
         pa.chunked_array([pa.array(data.draw(st.lists(st.none() | KEYS[kind], min_size=count, max_size=count)), kind)])

@@ -1,4 +1,4 @@
-"""Turns and local runs of bolts over columns: the rows of a bolt over rows, and on Spark no row object on the way."""
+"""Columnar bolts in a turn of a Spark task and in a local run: the same output as bolts over rows, and on Spark no row objects."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def refuse_rows(*_: Any) -> Any:
 @SHAPE
 @settings(max_examples=settings().max_examples // 3)
 @given(drawn=BATCHES)
-def test_a_turn_over_columns_gives_the_rows_of_one_over_rows(shape, drawn):
+def test_a_columnar_bolt_emits_the_same_rows_and_metrics_in_a_turn_as_a_row_bolt(shape, drawn):
     tasks = {form: Task(bolt_over(form, shape)) for form in FORMS}
     batches = [*batches_of(drawn), []]
     for number, batch in enumerate(batches):
@@ -85,7 +85,7 @@ def test_a_turn_over_columns_gives_the_rows_of_one_over_rows(shape, drawn):
 
 @pytest.mark.parametrize("aggregate", [None, {"n": agg.count(), "s": agg.sum("v")}])
 @pytest.mark.parametrize("key", [None, "key"])
-def test_on_spark_a_bolt_over_columns_or_with_an_aggregate_makes_no_row(monkeypatch, aggregate, key):
+def test_a_columnar_or_aggregating_bolt_on_spark_creates_no_row_objects(monkeypatch, aggregate, key):
     form = "numpy" if aggregate is None else None
 
     @windowed_bolt(
@@ -116,15 +116,15 @@ def test_on_spark_a_bolt_over_columns_or_with_an_aggregate_makes_no_row(monkeypa
 
 
 @pytest.mark.parametrize("form", ["arrow", "numpy"])
-@pytest.mark.parametrize("shape", range(len(SHAPES) - 1))  # the last one is over the clock
-def test_a_local_run_over_columns_gives_the_rows_of_one_over_rows(form, shape):
+@pytest.mark.parametrize("shape", range(len(SHAPES) - 1))  # the last one uses processing time
+def test_a_columnar_bolt_emits_the_same_rows_in_a_local_run_as_a_row_bolt(form, shape):
     rows = [{"id": n, "ts": (n * 7) % 40 // 2 + n, "key": "ab"[n % 3 == 0], "v": n * 0.5} for n in range(30)]
     results = [run_local(bolt_over(each, shape), [rows[:11], rows[11:]]) for each in (None, form)]
     assert results[0].rows == results[1].rows
     assert results[0].rows
 
 
-def test_a_view_that_is_kept_is_stale_in_a_local_run_too():
+def test_a_window_kept_after_execute_is_stale_in_a_local_run():
     kept: list[Any] = []
 
     @windowed_bolt(count(2), count(2), columnar="arrow", output="n long")
@@ -137,7 +137,7 @@ def test_a_view_that_is_kept_is_stale_in_a_local_run_too():
         kept[0].get()
 
 
-def test_a_column_that_is_not_there_fails_the_bolt_by_name():
+def test_reading_a_missing_column_fails_the_bolt_and_names_the_column():
     @windowed_bolt(count(1), count(1), columnar="arrow", output="n long")
     def sum_of(window):
         return window.column("delay").length()
@@ -184,8 +184,8 @@ def of_all_keys(form: str | None, length: int, slide: int) -> Any:
 @pytest.mark.parametrize("shape", [(10, 10), (20, 5), (6, 4)])
 @settings(max_examples=settings().max_examples // 3)
 @given(drawn=BATCHES)
-def test_the_aggregates_of_all_keys_at_once_are_those_key_by_key(shape, drawn):
-    """Rows, order of keys, late rows and figures; also where a turn hands tables through (Spark), and in a local run."""
+def test_a_table_of_all_keys_aggregates_equals_the_aggregates_per_key(shape, drawn):
+    """Compares rows, order of keys, late rows and metrics, also where a turn passes tables on (Spark), and in a local run."""
     forms = {form: of_all_keys(form, *shape) for form in (None, "arrow", "numpy")}
     tasks = {form: Task(bolt) for form, bolt in forms.items()}
     through, expected = Task(forms["arrow"]), []
@@ -223,7 +223,7 @@ def test_the_aggregates_of_all_keys_at_once_are_those_key_by_key(shape, drawn):
         (lambda t: pa.table({"key": t["key"], "n": [2**40] * len(t)}), "got 1099511627776, wanted a whole number from"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused_as_its_rows_would_be(made, problem):
+def test_a_returned_table_that_does_not_match_the_output_schema_is_refused(made, problem):
     @windowed_bolt(
         millis(10), millis(10), timestamp="ts", key="key", columnar="arrow", aggregate={"n": agg.count()},
         output="key string, n int",
@@ -241,7 +241,7 @@ def test_a_table_that_does_not_fit_is_refused_as_its_rows_would_be(made, problem
             run()
 
 
-def test_what_a_window_returned_stays_as_it_was_when_the_bolt_uses_its_memory_for_the_next():
+def test_a_returned_table_is_copied_before_the_bolt_reuses_its_buffer():
     room = np.zeros(2)
     encoder = Encoder("reuses", Layout({"default": struct("n double")}))
     for returned in (lambda: pa.table({"n": room}), lambda: pa.record_batch({"n": room})):
@@ -252,7 +252,7 @@ def test_what_a_window_returned_stays_as_it_was_when_the_bolt_uses_its_memory_fo
         assert [table.column("_0_0").to_pylist() for table in kept] == [[1.0] * 2, [2.0] * 2, [3.0] * 2]
 
 
-def test_tables_are_taken_column_by_column_where_no_value_can_misfit():
+def test_a_returned_table_is_cast_by_column_only_if_every_value_fits_the_declared_type():
     encoder = Encoder("b", Layout({"default": struct("n long, v double, s string")}))
     narrow = pa.table({"s": pa.nulls(2), "v": pa.array([1, 2], pa.float32()), "n": pa.array([1, 2], pa.int8())})
     assert encoder.fitted(narrow).drop_columns(["_stream"]).to_pydict() == {
@@ -271,7 +271,7 @@ def test_tables_are_taken_column_by_column_where_no_value_can_misfit():
 
 
 @pytest.mark.parametrize("way", ["yields", "lists", "emits"])
-def test_tables_may_come_one_after_the_other(way):
+def test_a_window_can_emit_several_tables_and_rows(way):
     options: dict[str, Any] = {
         "timestamp": "ts",
         "columnar": "arrow",
@@ -293,7 +293,7 @@ def test_tables_may_come_one_after_the_other(way):
     assert run_local(bolt, [[{"ts": 1}, {"ts": 2}]])["default"] == [(2,), (7,), (2,)]
 
 
-def test_a_window_of_all_keys_has_no_tuples_and_no_key():
+def test_a_window_of_all_keys_has_aggregates_but_no_tuples_and_no_key():
     seen = []
 
     @windowed_bolt(
@@ -327,7 +327,7 @@ def test_a_window_of_all_keys_has_no_tuples_and_no_key():
         (lambda acc: (acc, "x"), "(2, 'x')"),
     ],
 )
-def test_results_that_make_no_column_fail_the_bolt_by_name(result, shown):
+def test_aggregate_results_that_do_not_fit_one_column_fail_the_bolt_and_name_the_column(result, shown):
     odd = agg.fold(lambda: 0, lambda acc, v: acc + 1, lambda a, b: a + b, result)
 
     @windowed_bolt(
@@ -342,8 +342,8 @@ def test_results_that_make_no_column_fail_the_bolt_by_name(result, shown):
         run_local(look, [[{"ts": 1, "key": key} for key in "aab"]])
 
 
-def test_arrays_of_aggregates_keep_whole_numbers_whole():
-    """With a None among them too: a float would not hold 2**53 + 1."""
+def test_aggregates_as_numpy_arrays_keep_integers_exact():
+    """Also in a column with a None: a float cannot hold 2**53 + 1."""
     seen = []
 
     @windowed_bolt(
@@ -371,13 +371,13 @@ def test_arrays_of_aggregates_keep_whole_numbers_whole():
         ({"key": ("k", "n")}, "two columns named 'n'"),
     ],
 )
-def test_aggregates_that_make_no_table_are_refused_when_they_are_declared(options, problem):
+def test_aggregates_that_cannot_form_a_table_are_refused_at_declaration(options, problem):
     given = {"length": millis(10), "slide": millis(10), "timestamp": "ts", "aggregate": {"n": agg.count()}} | options
     with pytest.raises(ConfigError, match=re.escape(problem)):
         windowed_bolt(**given, columnar="arrow", output="n long")(len)
 
 
-def test_where_tuples_are_acked_there_is_no_table_of_aggregates():
+def test_a_table_of_aggregates_is_refused_where_tuples_are_acked():
     @windowed_bolt(
         millis(10), millis(10), timestamp="ts", columnar="arrow", aggregate={"n": agg.count()}, output="n long"
     )
@@ -401,7 +401,7 @@ def test_where_tuples_are_acked_there_is_no_table_of_aggregates():
         execution_context(build(), acks={("source", "default"): 0})
 
 
-def test_what_fails_tuples_one_by_one_does_not_go_with_columns():
+def test_on_error_fail_or_dead_letter_is_refused_with_columnar():
     for on_error in ("fail", "dead_letter"):
         with pytest.raises(ConfigError, match="lists the tuples of a window one by one"):
             windowed_bolt(count(1), columnar="arrow", on_error=on_error, output="n long")(len)

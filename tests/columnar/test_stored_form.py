@@ -1,8 +1,8 @@
-"""Windows fed by rows and windows fed by columns have one stored form: a run goes on wherever it is cut, in either form.
+"""Row windows and columnar windows have one stored form: a run can be restored at any batch boundary, in either form.
 
-The model is the run by rows that is never stopped. Each batch of the other run is taken in by rows or by columns, and between two
-batches the windows are stored and restored into either machine; in a topology `columnar=` comes and goes, of the windows and of the
-bolt before them.
+The model is a run over rows that is never stopped. In the other run each batch is added as rows or as columns, and between two
+batches the windows are stored and restored into a row manager or a columnar manager. In a topology `columnar=` is set or left out
+at random at each restart, for the windowed bolt and for the bolt before it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def rows_in(view: Any) -> list[Any]:
 
 
 def seen(effects: Any) -> list[Any]:
-    """What windows showed, and what expired, as rows."""
+    """Return the content of the fired windows and the expired tuples, as rows."""
     found: list[Any] = []
     for effect in effects:
         if isinstance(effect, Activation):
@@ -98,7 +98,7 @@ def machine(kind: type[WindowManager], shape: int, keyed: bool) -> WindowManager
 
 
 def taken(running: WindowManager, rows: list[tuple[Any, ...]], in_columns: bool, keyed: bool) -> list[Any]:
-    """Take a batch in, by rows or by columns, and make a turn."""
+    """Add a batch, as rows or as columns, and advance the watermark."""
     late = -1 if running.watermark is None else running.watermark
     rows = [row for row in rows if row[1] > late]
     times, keys, table = [row[1] for row in rows], [row[0] for row in rows], as_table(rows)
@@ -114,7 +114,7 @@ def taken(running: WindowManager, rows: list[tuple[Any, ...]], in_columns: bool,
 
 @settings(max_examples=settings().max_examples // 2)
 @given(data=st.data(), batches=ROWS, shape=st.integers(0, 3), keyed=st.booleans(), is_apart=st.booleans())
-def test_a_run_cut_into_batches_by_rows_and_by_columns_over_either_machine_gives_what_the_run_by_rows_gives(
+def test_a_run_that_switches_between_rows_and_columns_at_restores_matches_the_run_over_rows(
     data: Any, batches: list[Any], shape: int, keyed: bool, is_apart: bool
 ) -> None:
     model = machine(WindowManager, shape, keyed)
@@ -141,14 +141,14 @@ def test_a_run_cut_into_batches_by_rows_and_by_columns_over_either_machine_gives
     assert running.tally.snapshot() == model.tally.snapshot()
 
 
-def test_windows_over_columns_that_were_stored_under_their_former_name_are_read() -> None:
+def test_snapshots_with_the_former_machine_name_of_columnar_windows_can_be_restored() -> None:
     running = machine(ColumnarWindowManager, 0, False)
     saved = running.snapshot() | {"machine": "ColumnarWindowManager"}
     for kind in (ColumnarWindowManager, WindowManager):
         machine(kind, 0, False).restore(saved)
 
 
-def test_a_whole_number_beyond_64_bits_is_kept_by_rows_and_refused_by_name_where_columns_are_asked_for() -> None:
+def test_a_stored_integer_beyond_64_bits_is_restored_as_rows_and_refused_as_columns() -> None:
     by_rows = machine(WindowManager, 0, False)
     list(by_rows.add({"n": 2**70}, 1))
     list(by_rows.add({"n": None}, 2))
@@ -162,7 +162,7 @@ def test_a_whole_number_beyond_64_bits_is_kept_by_rows_and_refused_by_name_where
     assert columns.tally.pending == 0
 
 
-def test_stored_columns_keep_their_types_those_without_a_value_too() -> None:
+def test_restored_columns_keep_their_types_even_if_all_values_are_null() -> None:
     running, again = machine(ColumnarWindowManager, 0, False), machine(ColumnarWindowManager, 0, False)
     list(running.add_batch(ColumnRows(as_table([("a", 1, *[None] * 10)])), [1]))
     again.restore(loads(dumps(running.snapshot()), "windows"))
@@ -170,7 +170,7 @@ def test_stored_columns_keep_their_types_those_without_a_value_too() -> None:
     assert shown.schema.equals(SCHEMA)
 
 
-def test_columns_of_other_widths_in_one_queue_become_the_wider_and_none_loses_a_digit() -> None:
+def test_batches_with_narrow_and_wide_column_types_are_combined_without_loss_of_precision() -> None:
     running = machine(ColumnarWindowManager, 0, False)
     narrow = pa.table({"n": pa.array([1, None], pa.int32()), "x": pa.array([0.5, 1.5], pa.float32())})
     list(running.add_batch(ColumnRows(narrow), [1, 2]))
@@ -184,7 +184,9 @@ def test_columns_of_other_widths_in_one_queue_become_the_wider_and_none_loses_a_
 
 @settings(max_examples=settings().max_examples // 2)
 @given(data=st.data(), drawn=BATCHES, shape=st.integers(0, len(SHAPES) - 1))
-def test_windowed_goes_on_where_columnar_comes_and_goes_between_batches(data: Any, drawn: Any, shape: int) -> None:
+def test_a_windowed_task_continues_with_the_same_rows_when_columnar_changes_between_batches(
+    data: Any, drawn: Any, shape: int
+) -> None:
     model, running = Task(bolt_over(None, shape)), Task(bolt_over(None, shape))
     batches = [*batches_of(drawn), []]
     for number, batch in enumerate(batches):
@@ -246,7 +248,7 @@ def topology_of(
 @pytest.mark.parametrize("spouts", [1, 2])
 @settings(max_examples=settings().max_examples // 4)
 @given(data=st.data(), batches=ROWS, shape=st.integers(0, 3), keyed=st.booleans(), acks=st.booleans())
-def test_a_topology_goes_on_where_columnar_comes_and_goes_of_its_windows_and_of_the_bolt_before_them(
+def test_a_topology_continues_with_the_same_rows_when_columnar_of_its_bolts_changes_at_restarts(
     spouts: int, data: Any, batches: list[Any], shape: int, keyed: bool, acks: bool
 ) -> None:
     feeds = [{f"in{number}": rows[number::spouts] for number in range(spouts)} for rows in batches]
@@ -266,7 +268,9 @@ def test_a_topology_goes_on_where_columnar_comes_and_goes_of_its_windows_and_of_
 
 @settings(max_examples=settings().max_examples // 4)
 @given(batches=ROWS, shape=st.integers(0, 3), ackers=st.integers(0, 1))
-def test_windows_of_local_cluster_show_the_declared_columns_too(batches: list[Any], shape: int, ackers: int) -> None:
+def test_columnar_windows_in_local_cluster_have_the_declared_column_types(
+    batches: list[Any], shape: int, ackers: int
+) -> None:
     fed = {"in0": batches}
     wanted = clustered(topology_of(shape, True, 1, None, None, ackers), fed)
     assert clustered(topology_of(shape, True, 1, None, "arrow", ackers), fed) == wanted
@@ -292,7 +296,7 @@ def totals_of(form: str | None) -> Topology:
 
 @settings(max_examples=settings().max_examples // 2)
 @given(data=st.data(), batches=ROWS)
-def test_aggregates_of_a_topology_go_on_where_columnar_comes_and_goes(data: Any, batches: list[Any]) -> None:
+def test_aggregates_of_a_topology_continue_when_columnar_changes_at_restarts(data: Any, batches: list[Any]) -> None:
     model = Chain(totals_of(None))
     running = Chain(totals_of(None))
     for rows in [*batches, None]:
@@ -305,7 +309,7 @@ def test_aggregates_of_a_topology_go_on_where_columnar_comes_and_goes(data: Any,
         running = after
 
 
-def test_a_null_of_a_stored_window_is_a_null_in_either_form() -> None:
+def test_a_null_in_a_stored_window_is_restored_as_null_as_rows_and_as_columns() -> None:
     row = ("a", 1, *[None] * 10)
     for before, after in ((None, "arrow"), ("arrow", None)):
         first, second = (Chain(topology_of(0, False, 1, None, form)) for form in (before, after))

@@ -1,9 +1,9 @@
-"""A small world around one state: batches, attempts, crashes between store operations, attempts that come late; and its model.
+"""A state machine test of one map state: batches, attempts, crashes between store operations, delayed attempts; and the model.
 
     txid 3    3:0 commits at partition 0, crashes at 1     3:1 commits at both     committed: 3:1 counts, and nothing else
-              3:0 may be held up and go on at any time after
+              3:0 may be delayed and commit at any later time
 
-The model is what an undisturbed run would have: for each key the sum of what the final attempts of all committed batches added.
+The model is the state of a run without failures: for each key the sum of what the last attempts of all committed batches added.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Crash(Exception):
 
 @dataclass
 class Fault:
-    """Die at the n-th store operation, before it happens or after."""
+    """Raise `Crash` at the n-th store operation, before or after the operation."""
 
     at: int
     after: bool
@@ -47,7 +47,7 @@ class Fault:
 
 
 class Faulty:
-    """A backing map that dies when its fault says so, and counts operations."""
+    """A backing map that crashes at its fault, and counts operations."""
 
     def __init__(self, backing: BackingMap, fault: Fault | None = None) -> None:
         self.backing = backing
@@ -82,7 +82,7 @@ class Faulty:
 
 
 class FaultyStore:
-    """A store whose maps share one fault, set from outside."""
+    """A store whose maps share one fault, set by the test."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -114,7 +114,7 @@ Batch = list[list[tuple[int, int]]]
 
 
 def batch_of(number: int) -> Batch:
-    """Return one of many batches: 0 is empty, and so are some parts of others."""
+    """Return the batch of a seed: 0 gives an empty batch; the parts of other batches may be empty too."""
     chance = random.Random(number)
     size = min(number, 5)
     return [
@@ -130,7 +130,7 @@ faults = st.none() | st.builds(Fault, at=st.integers(0, 2), after=st.booleans())
 
 
 def update(state: MapState, attempt: TransactionAttempt, part: list[tuple[int, int]]) -> list[int]:
-    """Begin an attempt and update, in two calls, so that the second finds what the first did."""
+    """Begin an attempt and update in two calls, so that the second call reads the results of the first."""
     state.begin_commit(attempt)
     half = len(part) // 2
     results = []
@@ -140,7 +140,7 @@ def update(state: MapState, attempt: TransactionAttempt, part: list[tuple[int, i
 
 
 class StateWorld(RuleBasedStateMachine):
-    """The machine; a subclass says which store, which kind, and whether rows are cached."""
+    """The state machine; a subclass defines the store, the kind of state, and whether rows are cached."""
 
     kind = StateType.OPAQUE
     cache = 0
@@ -162,7 +162,7 @@ class StateWorld(RuleBasedStateMachine):
         self.zombies: list[tuple[TransactionAttempt, MapState, bool]] = []
         self.refused = self.crashes = 0
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- rules ---------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.batch is None)
     @rule(batch=batches)
@@ -172,7 +172,7 @@ class StateWorld(RuleBasedStateMachine):
     @precondition(lambda self: self.batch is not None)
     @rule(partition=st.integers(0, PARTITIONS - 1), fault=faults, fresh=st.booleans(), again=batches)
     def a_partition_commits(self, partition: int, fault: Fault | None, fresh: bool, again: Batch) -> None:
-        """Perhaps twice, perhaps up to where it dies; perhaps in another process, of which the cache of this one does not know."""
+        """Commit a partition, also repeatedly, or up to a crash, or in another process, which makes the cache of this one stale."""
         assert self.batch is not None
         self.store.fault = fault
         state = self.factory.make_state(partition, PARTITIONS) if fresh or fault else self.states[partition]
@@ -198,7 +198,7 @@ class StateWorld(RuleBasedStateMachine):
 
     @precondition(lambda self: self.batch is not None)
     @rule(partition=st.integers(0, PARTITIONS - 1), again=batches)
-    def an_attempt_is_held_up_before_it_writes(self, partition: int, again: Batch) -> None:
+    def an_attempt_is_delayed_before_it_writes(self, partition: int, again: Batch) -> None:
         assert self.batch is not None
         state = self.factory.make_state(partition, PARTITIONS)
         update(state, self.attempt, self.batch[partition])
@@ -207,7 +207,7 @@ class StateWorld(RuleBasedStateMachine):
 
     @precondition(lambda self: self.zombies)
     @rule(data=st.data())
-    def a_late_attempt_goes_on(self, data: st.DataObject) -> None:
+    def a_delayed_attempt_commits(self, data: st.DataObject) -> None:
         attempt, state, is_twin = self.zombies.pop(data.draw(st.integers(0, len(self.zombies) - 1), "which"))
         assert attempt < self.attempt
         try:
@@ -244,7 +244,7 @@ class StateWorld(RuleBasedStateMachine):
             raise AssertionError("a batch with another key was taken for the same")
 
     def fails(self, again: Batch) -> None:
-        """Begin the next attempt: with the same tuples if the spout is transactional, with any others if it is opaque."""
+        """Begin the next attempt: with the same tuples if the spout is transactional, with any tuples if it is opaque."""
         self.attempt, self.done = self.attempt.next(), set()
         if self.kind is StateType.OPAQUE:
             self.batch = again
@@ -256,28 +256,28 @@ class StateWorld(RuleBasedStateMachine):
             added[KEYS[key]] += number
         return added
 
-    # -- what holds at all times ---------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
-    def the_value_as_of_the_last_committed_txid_is_that_of_an_undisturbed_run(self) -> None:
+    def values_as_of_the_last_committed_txid_match_the_model(self) -> None:
         for reader, model in zip(self.readers, self.model, strict=True):
             values = reader.multi_get(KEYS, as_of=self.attempt.txid - 1)
             assert [value or 0 for value in values] == [model[key] for key in KEYS]
 
     @invariant()
-    def between_batches_the_state_is_that_of_an_undisturbed_run(self) -> None:
+    def between_batches_the_state_matches_the_model(self) -> None:
         if self.batch is None:
             for reader, model in zip(self.readers, self.model, strict=True):
                 assert dict(reader.items()) == dict(model)
 
     @invariant()
-    def a_fence_says_whose_it_is_and_how_many_rows_there_are(self) -> None:
+    def a_fence_has_the_owner_and_the_number_of_rows(self) -> None:
         for reader in self.readers:
             fence, rows = counted(reader.backing)
             assert fence is None or (fence.owner, fence.rows) == ("world", rows)
 
     @invariant()
-    def caches_are_as_they_should_be(self) -> None:
+    def caches_are_consistent(self) -> None:
         for state in self.states:
             backing = state.backing
             if isinstance(backing, CachedMap):

@@ -1,4 +1,4 @@
-"""What every store promises, as tests: a test file of a store imports them and brings the fixture `store`."""
+"""The contract of every store, as tests: the test file of a store imports them and defines the fixture `store`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_empty_partition_has_no_fence_and_no_rows(rows: BackingMap) -> None:
     assert list(rows.items()) == []
 
 
-def test_rows_and_fence_are_read_as_they_were_written(store: Store, rows: BackingMap) -> None:
+def test_rows_and_fence_round_trip(store: Store, rows: BackingMap) -> None:
     written = {b"a": StateRow(1, b"5", None), b"\x00\xff": StateRow(1, b"", b""), b"b": StateRow(1, None, b"7")}
     assert rows.multi_put(written, Claim(None, fence(1))) is None
     with closing(store.open(PLACE)) as other:
@@ -53,7 +53,7 @@ def test_rows_and_fence_are_read_as_they_were_written(store: Store, rows: Backin
     assert dict(rows.items()) == written
 
 
-def test_a_claim_that_expects_another_fence_writes_nothing_and_is_told_the_one_there_is(rows: BackingMap) -> None:
+def test_a_write_with_a_stale_fence_changes_nothing_and_returns_the_current_fence(rows: BackingMap) -> None:
     rows.multi_put({b"a": StateRow(1, b"5")}, Claim(None, fence(1)))
     for expected in (None, fence(0), fence(1, 1)):
         assert rows.multi_put({b"a": StateRow(2, b"6"), b"b": StateRow(2, b"6")}, Claim(expected, fence(2))) == fence(1)
@@ -62,25 +62,25 @@ def test_a_claim_that_expects_another_fence_writes_nothing_and_is_told_the_one_t
     assert rows.multi_get([b"a"]) == (fence(2), [StateRow(2, b"6")], {})
 
 
-def test_a_none_deletes_a_row_in_the_same_write(rows: BackingMap) -> None:
+def test_none_in_a_write_deletes_the_row(rows: BackingMap) -> None:
     rows.multi_put({b"a": StateRow(1, b"5"), b"b": StateRow(1, b"5")}, Claim(None, fence(1)))
     rows.multi_put({b"a": None, b"never": None, b"c": StateRow(2, b"1")}, Claim(fence(1), fence(2)))
     assert dict(rows.items()) == {b"b": StateRow(1, b"5"), b"c": StateRow(2, b"1")}
 
 
-def test_a_claim_without_rows_moves_the_fence(rows: BackingMap) -> None:
+def test_a_write_without_rows_updates_the_fence(rows: BackingMap) -> None:
     assert rows.multi_put({}, Claim(None, fence(1))) is None
     assert rows.multi_put({}, Claim(fence(1), fence(1, 1))) is None
     assert rows.multi_get([]) == (fence(1, 1), [], {})
 
 
-def test_without_a_claim_rows_are_written_and_the_fence_stays(rows: BackingMap) -> None:
+def test_a_write_without_a_claim_keeps_the_fence(rows: BackingMap) -> None:
     assert rows.multi_put({b"a": StateRow(0, b"5")}) is None
     assert rows.multi_put({b"a": StateRow(0, b"6")}) is None
     assert rows.multi_get([b"a"]) == (None, [StateRow(0, b"6")], {})
 
 
-def test_what_an_earlier_attempt_left_comes_with_the_read_of_a_later_one_only(rows: BackingMap) -> None:
+def test_only_a_read_of_a_later_attempt_returns_the_rows_that_an_earlier_attempt_wrote(rows: BackingMap) -> None:
     rows.multi_put({b"old": StateRow(1, b"1")}, Claim(None, fence(1)))
     rows.multi_put({b"new": StateRow(2, b"2"), b"both": StateRow(2, b"3", b"1")}, Claim(fence(1), fence(2, 1)))
     left = {b"new": StateRow(2, b"2"), b"both": StateRow(2, b"3", b"1")}
@@ -96,7 +96,7 @@ def test_what_an_earlier_attempt_left_comes_with_the_read_of_a_later_one_only(ro
     assert rows.multi_get([], TransactionAttempt(2, 3)).left == {b"both": StateRow(2, b"1", b"1")}
 
 
-def test_partitions_and_states_keep_to_themselves(store: Store, rows: BackingMap) -> None:
+def test_partitions_and_states_are_isolated(store: Store, rows: BackingMap) -> None:
     rows.multi_put({b"a": StateRow(1, b"5")}, Claim(None, fence(1)))
     for place in (PartitionId("counts", 1, 2), PartitionId("sums", 0, 2), PartitionId("counts", -1, 2)):
         other = store.open(place)
@@ -104,7 +104,7 @@ def test_partitions_and_states_keep_to_themselves(store: Store, rows: BackingMap
         other.close()
 
 
-def test_thousands_of_rows_come_and_go_in_order_of_their_keys(rows: BackingMap) -> None:
+def test_thousands_of_rows_are_written_listed_in_key_order_and_deleted(rows: BackingMap) -> None:
     many = {b"%05d" % n: StateRow(1, b"%d" % n, b"-" if n % 2 else None) for n in range(2500)}
     shuffled = list(many)
     random.Random(1).shuffle(shuffled)
@@ -116,7 +116,7 @@ def test_thousands_of_rows_come_and_go_in_order_of_their_keys(rows: BackingMap) 
     assert list(rows.items()) == []
 
 
-def test_rows_are_counted_beside_their_fence(store: Store, rows: BackingMap) -> None:
+def test_counted_returns_the_fence_and_the_number_of_rows(store: Store, rows: BackingMap) -> None:
     assert counted(rows) == (None, 0)
     full = fence(1)._replace(owner="me/counts", rows=2)
     rows.multi_put({b"a": StateRow(1, b"5"), b"b": StateRow(1, None)}, Claim(None, full))
@@ -127,13 +127,13 @@ def test_rows_are_counted_beside_their_fence(store: Store, rows: BackingMap) -> 
     assert counted(rows) == (fence(1, 1), 1)
 
 
-def test_a_store_is_known_by_where_it_writes(store: Store) -> None:
+def test_the_identity_of_a_state_depends_on_store_and_name_only(store: Store) -> None:
     identity = map_state(store, "counts").identity
     assert map_state(store, "counts", cache=9).identity == identity != map_state(store, "sums").identity
     assert replace(map_state(store, "counts"), store=copy(store)).identity == identity or isinstance(store, MemoryStore)
 
 
-def test_another_owner_and_a_gap_are_refused_and_write_nothing(store: Store) -> None:
+def test_another_owner_and_a_gap_in_txids_are_refused_without_a_write(store: Store) -> None:
     def state(owner: str, since: int = 1) -> Any:
         return map_state(store, "counts").owned_by(Owner(owner, since)).make_state(0, 1)
 
@@ -170,7 +170,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("kind", StateType, ids=lambda kind: kind.value)
-def test_every_kind_of_map_gives_back_keys_and_values_of_all_types(store: Store, kind: StateType) -> None:
+def test_keys_and_values_of_all_types_round_trip_in_every_kind_of_map(store: Store, kind: StateType) -> None:
     factory = map_state(store, "typed", kind)
     keys: list[Any] = ["'; DROP TABLE typed; --", ("a", 1), (1,), (1.0,), (True,), b"\x00", *map(str, VALUES)]
     values = [VALUES[n % len(VALUES)] for n in range(len(keys))]
@@ -208,7 +208,7 @@ def test_a_superseded_attempt_is_refused_and_changes_nothing(counts: MapStateFac
     second.close()
 
 
-def test_an_opaque_attempt_undoes_all_of_the_one_before_it(counts: MapStateFactory) -> None:
+def test_an_opaque_attempt_undoes_all_updates_of_the_previous_attempt(counts: MapStateFactory) -> None:
     state = counts.make_state(0, 1)
     commit(state, 1, 0, {"a": Add(1), "b": Add(1)})
     commit(state, 2, 0, {"a": Add(10), "c": Add(10)})
@@ -220,7 +220,7 @@ def test_an_opaque_attempt_undoes_all_of_the_one_before_it(counts: MapStateFacto
     state.close()
 
 
-def test_who_reads_before_another_attempt_writes_is_to_be_tried_again(counts: MapStateFactory) -> None:
+def test_a_write_by_another_attempt_between_read_and_commit_is_a_conflict(counts: MapStateFactory) -> None:
     later, earlier = counts.make_state(0, 1), counts.make_state(0, 1)
     later.begin_commit(TransactionAttempt(1, 1))
     later.multi_update(["a"], [Add(1)])
@@ -233,7 +233,7 @@ def test_who_reads_before_another_attempt_writes_is_to_be_tried_again(counts: Ma
     earlier.close()
 
 
-def test_another_kind_codec_or_number_of_partitions_is_refused(store: Store, counts: MapStateFactory) -> None:
+def test_another_kind_of_state_or_number_of_partitions_is_refused(store: Store, counts: MapStateFactory) -> None:
     state = counts.make_state(0, 2)
     commit(state, 1, 0, {"a": Add(1)})
     for other, what in (
@@ -253,15 +253,15 @@ def test_another_kind_codec_or_number_of_partitions_is_refused(store: Store, cou
     state.close()
 
 
-def test_threads_that_race_count_each_batch_once(counts: MapStateFactory) -> None:
-    """Two a partition go through the same txids as different attempts, each over a connection of its own."""
+def test_concurrent_threads_count_each_batch_once(counts: MapStateFactory) -> None:
+    """Two threads per partition commit the same txids as different attempts, each over its own connection."""
     txids = 15
 
     def race(partition: int, attempt: int) -> None:
         with closing(counts.make_state(partition, 2)) as state:
             for txid in range(1, txids + 1):
                 with suppress(SupersededError):
-                    while not came_through(state, txid, attempt):
+                    while not committed_without_conflict(state, txid, attempt):
                         continue
 
     with ThreadPoolExecutor() as pool:
@@ -274,7 +274,7 @@ def test_threads_that_race_count_each_batch_once(counts: MapStateFactory) -> Non
             assert values["by 1"] >= 1, "nobody supersedes the last attempt at the last batch"
 
 
-def came_through(state: MapState, txid: int, attempt: int) -> bool:
+def committed_without_conflict(state: MapState, txid: int, attempt: int) -> bool:
     """Commit; return False if another attempt wrote between the read and the write."""
     try:
         commit(state, txid, attempt, {"all": Add(1), f"by {attempt}": Add(1)})
@@ -283,7 +283,7 @@ def came_through(state: MapState, txid: int, attempt: int) -> bool:
     return True
 
 
-def test_a_reader_sees_a_batch_whole_or_not_at_all(counts: MapStateFactory) -> None:
+def test_a_reader_sees_all_or_nothing_of_a_batch(counts: MapStateFactory) -> None:
     keys, batches, seen = list(range(200)), 20, set()
     written = Event()
 
@@ -304,13 +304,13 @@ def test_a_reader_sees_a_batch_whole_or_not_at_all(counts: MapStateFactory) -> N
     assert seen
 
 
-def test_claims_that_race_are_never_the_same(counts: MapStateFactory) -> None:
+def test_concurrent_claims_get_different_attempts(counts: MapStateFactory) -> None:
     with ThreadPoolExecutor(4) as pool:
         claimed = list(pool.map(lambda _: counts.claim_attempt(7, 2), range(12)))
     assert sorted(claimed) == [TransactionAttempt(7, attempt) for attempt in range(12)]
 
 
-def test_claimed_attempts_only_grow_whoever_claims_them(counts: MapStateFactory) -> None:
+def test_claimed_attempts_increase_and_an_older_txid_is_refused(counts: MapStateFactory) -> None:
     claimed = [counts.claim_attempt(txid, 2) for txid in (1, 2, 2, 2, 5, 5)]
     assert [str(attempt) for attempt in claimed] == ["1:0", "2:0", "2:1", "2:2", "5:0", "5:1"]
     with pytest.raises(SupersededError, match=r"batch 4 .* begin above txid 5"):

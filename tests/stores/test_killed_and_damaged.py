@@ -1,4 +1,4 @@
-"""A process is killed, then what it left beside its SQLite file is damaged: what was told durable is there, or an error is."""
+"""A process is killed, then the WAL beside its SQLite file is damaged: committed data is intact, or an error is raised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Told = Callable[[int], None]
 
 
 def state_file(path: Path, told: Told) -> None:
-    """A checkpoint after the other: prepared, recorded, committed."""
+    """Make one checkpoint after another: prepare, record, commit; `told` reports each."""
     provider = SqliteStateProvider(path, "words")
     states = [provider.state("count", task) for task in range(2)]
     for txid in range(1_000_000):
@@ -51,13 +51,13 @@ def found_in_states(path: Path) -> int:
             assert state.committed_txid == txid or state.store.prepared_txid == txid, "a state is behind its record"
             if state.committed_txid != txid:
                 state.commit(txid)
-            state.rollback()  # what was prepared next
+            state.rollback()  # discards the next prepared checkpoint
             assert dict(state.items()) == {f"key-{key}": f"{txid} " * 20 for key in range(KEYS) if txid >= 0}
         return txid
 
 
 def pages_file(path: Path, told: Told) -> None:
-    """A page and a manifest a checkpoint."""
+    """Write one page and one manifest per checkpoint."""
     pages = SqlitePages(path)
     for txid in range(1_000_000):
         pages.write(txid, PageRows([txid], ["x" * 3_000], [txid]))
@@ -102,7 +102,7 @@ def found_in_records(path: Path) -> int:
 
 
 def queue(path: Path, told: Told) -> None:
-    """One row more and one less each time."""
+    """Put one row and ack one row each time."""
     rows = SqliteQueue(path, "n long, text string")
     for txid in range(1_000_000):
         rows.put([(txid, "x" * 500)])
@@ -128,7 +128,7 @@ FILES = {
 
 
 def killed(path: Path, job: Callable[[Path, Told], None], after: int, delay_s: float | None) -> int:
-    """Kill the job `delay_s` after it was told `after` (None: while it waits there); return what it was told last."""
+    """Kill the job `delay_s` after it reported the txid `after` (None: while it sleeps there); return the last reported txid."""
     heard, tell = os.pipe()
     last = -1
 
@@ -153,7 +153,7 @@ def killed(path: Path, job: Callable[[Path, Told], None], after: int, delay_s: f
 
 
 def damages(beside: dict[str, bytes], chance: random.Random, flips: int) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yield what may become of the files beside the database, each with its name."""
+    """Yield damaged versions of the files beside the database: missing, truncated, with a flipped bit; each with its name."""
     yield "none", beside
     yield "all missing", {}
     for name, whole in beside.items():
@@ -167,7 +167,7 @@ def damages(beside: dict[str, bytes], chance: random.Random, flips: int) -> Iter
 
 
 def outcomes(folder: Path, found: Callable[[Path], int], seed: int, flips: int) -> dict[str, int | str]:
-    """Return for each damage what was found, or the code of our error; any other error is raised."""
+    """Return for each damage the txid that was found, or the code of a `WindowingError`; any other error is raised."""
     beside = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.name != "file.db"}
     results: dict[str, int | str] = {}
     for name, left in damages(beside, random.Random(seed), flips):
@@ -185,7 +185,7 @@ def outcomes(folder: Path, found: Callable[[Path], int], seed: int, flips: int) 
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_what_was_told_durable_is_there_whatever_happens_to_the_files_beside(tmp_path: Path, kind: str) -> None:
+def test_committed_data_survives_any_damage_to_the_files_beside_the_database(tmp_path: Path, kind: str) -> None:
     job, found = FILES[kind]
     folder = tmp_path / "left"
     folder.mkdir()
@@ -196,7 +196,9 @@ def test_what_was_told_durable_is_there_whatever_happens_to_the_files_beside(tmp
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_state_file_whose_process_died_in_a_commit_is_as_it_was_told_or_an_error(tmp_path: Path, seed: int) -> None:
+def test_a_state_file_damaged_after_a_kill_in_a_commit_has_committed_data_or_is_refused(
+    tmp_path: Path, seed: int
+) -> None:
     job, found = FILES["state file"]
     folder = tmp_path / "left"
     folder.mkdir()

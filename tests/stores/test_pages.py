@@ -1,4 +1,4 @@
-"""Stored pages: what is read is what was written, or an error that names the page; a checkpoint is whole or not there."""
+"""Stored pages round-trip, or raise an error that names the page; checkpoints are atomic."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ NUMBERS = st.integers(-(2**62), 2**62)
 
 
 def same(one: Any, two: Any) -> bool:
-    """Equal, and of the same types all the way down: 1, 1.0 and True are three values."""
+    """Compare values and types, nested too: 1, 1.0 and True are three values."""
     return repr(one) == repr(two) and one == two
 
 
 @given(payloads=OF_ONE_KIND.filter(len), data=st.data())
-def test_a_page_is_read_as_it_was_written(payloads, data):
+def test_a_page_round_trips(payloads, data):
     numbers = st.lists(NUMBERS, min_size=len(payloads), max_size=len(payloads))
     rows = PageRows(sorted(data.draw(numbers)), payloads, data.draw(numbers))
     found = decode_page(7, encode_page(7, rows), "page 7")
     assert all(same(one, two) for one, two in zip(found, rows, strict=True))
 
 
-def test_special_floats_and_lone_surrogates_survive():
+def test_special_floats_and_lone_surrogates_round_trip():
     payloads = [math.inf, -math.inf, -0.0, 5e-324, "\ud800", "\x00", 2**200]
     found = decode_page(0, encode_page(0, PageRows([0] * 7, payloads, list(range(7)))), "page 0")
     assert repr(found.payloads) == repr(payloads)
@@ -70,7 +70,7 @@ def test_special_floats_and_lone_surrogates_survive():
     assert math.isnan(nan)
 
 
-def test_tuples_of_a_topology_keep_their_fields_and_where_they_came_from():
+def test_tuples_of_a_topology_keep_their_fields_source_component_task_and_stream():
     words = Origin("split", 3, Fields("word", "at"), "words")
     numbers = Origin("count", 0, Fields("n"))
     tuples = [Tuple(("storm", 1), words), Tuple((datetime.date(1970, 1, 1),), numbers), Tuple(("spark", 2), words)]
@@ -80,7 +80,7 @@ def test_tuples_of_a_topology_keep_their_fields_and_where_they_came_from():
     assert (found[0].source_task, found[0].source_stream, found[2].word) == (3, "words", "spark")
 
 
-def test_records_and_namedtuples_come_back_as_records():
+def test_records_and_namedtuples_are_read_as_records():
     record, point = record_type(("origin", "flight no")), namedtuple("Point", "x y")
     rows = [record("JFK", 7), point(1, 2), record("LGA", None), point([1], {"a": 2})]
     found = decode_page(1, encode_page(1, PageRows([1] * 4, rows, [0, 1, 2, 3])), "page 1").payloads
@@ -91,7 +91,7 @@ def test_records_and_namedtuples_come_back_as_records():
         encode_page(1, PageRows([1, 1], [point(1, 2), (1, 2)], [0, 1]))
 
 
-def test_what_is_no_plain_data_is_refused_before_anything_is_stored(tmp_path):
+def test_a_payload_that_is_not_plain_data_is_refused_before_anything_is_stored(tmp_path):
     with SqlitePages(tmp_path / "p") as pages:
         with pytest.raises(TypeError, match="cannot be stored"):
             pages.write(0, PageRows([1], [object()], [0]))
@@ -99,7 +99,7 @@ def test_what_is_no_plain_data_is_refused_before_anything_is_stored(tmp_path):
 
 
 @given(at=st.integers(0), bit=st.integers(0, 7))
-def test_every_flipped_bit_is_found_and_the_page_is_named(at, bit):
+def test_every_flipped_bit_is_detected_and_the_page_is_named(at, bit):
     body = bytearray(encode_page(12, ROWS))
     body[at % len(body)] ^= 1 << bit
     with pytest.raises(CorruptStateError, match="page 12 "):
@@ -107,13 +107,13 @@ def test_every_flipped_bit_is_found_and_the_page_is_named(at, bit):
 
 
 @given(length=st.integers(0))
-def test_every_truncated_page_is_found(length):
+def test_every_truncated_page_is_detected(length):
     body = encode_page(12, ROWS)
     with pytest.raises(CorruptStateError, match="page 12 "):
         decode_page(12, body[: length % len(body)], "page 12")
 
 
-def test_a_page_in_the_place_of_another_is_found():
+def test_a_page_stored_under_the_id_of_another_is_detected():
     with pytest.raises(CorruptStateError, match="page 12 holds page 13 instead"):
         decode_page(12, encode_page(13, ROWS), "page 12")
 
@@ -130,7 +130,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PageStore]
         yield pages
 
 
-def test_a_store_gives_pages_back_in_lists_of_their_own(store):
+def test_a_page_store_copies_pages_on_write_and_on_read(store):
     rows = PageRows([1, 2], [{"n": 1}, {"n": Decimal("2.50")}], [5, 6])
     store.write(0, rows)
     rows.timestamps.append(3)
@@ -140,13 +140,13 @@ def test_a_store_gives_pages_back_in_lists_of_their_own(store):
     assert len(store.read(0).payloads) == 2
 
 
-def test_a_store_refuses_to_change_a_page(store):
+def test_writing_a_page_twice_is_refused(store):
     store.write(0, ROWS)
     with pytest.raises(CheckpointError, match="page 0 is already written, and pages never change"):
         store.write(0, ROWS)
 
 
-def test_a_store_forgets_what_is_dropped_and_names_what_is_missing(store):
+def test_dropped_pages_are_deleted_and_reading_one_names_it(store):
     for page_id in range(5):
         store.write(page_id, ROWS)
     store.drop([1, 3, 99])
@@ -159,7 +159,7 @@ def test_a_store_forgets_what_is_dropped_and_names_what_is_missing(store):
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_flushed_outlives_the_process_and_nothing_else(tmp_path):
+def test_only_flushed_pages_are_there_after_a_reopen(tmp_path):
     with SqlitePages(tmp_path / "p") as pages:
         pages.write(0, ROWS)
         pages.flush()
@@ -169,7 +169,7 @@ def test_what_was_flushed_outlives_the_process_and_nothing_else(tmp_path):
         assert pages.read(0) == ROWS
 
 
-def test_a_checkpoint_is_prepared_then_committed_or_rolled_back(tmp_path):
+def test_a_checkpoint_is_prepared_and_then_committed_or_rolled_back(tmp_path):
     with SqlitePages(tmp_path / "p") as pages:
         assert pages.committed() is None
         pages.prepare(1, {"n": [1, ("a", 2)]})
@@ -194,7 +194,7 @@ def test_a_checkpoint_is_prepared_then_committed_or_rolled_back(tmp_path):
         assert pages.committed() == (3, "three")
 
 
-def test_a_file_belongs_to_one_process(tmp_path):
+def test_a_file_in_use_by_another_process_is_refused(tmp_path):
     script = "import sys; from windowing.stores.pages import SqlitePages; SqlitePages(sys.argv[1])"
     with SqlitePages(tmp_path / "p") as pages:
         pages.write(0, ROWS)
@@ -207,7 +207,7 @@ def test_a_file_belongs_to_one_process(tmp_path):
         assert pages.read(0) == ROWS
 
 
-def test_damage_in_the_file_is_named_and_nothing_is_reset(tmp_path):
+def test_a_damaged_page_or_checkpoint_is_named_and_nothing_is_reset(tmp_path):
     path = tmp_path / "p"
     with SqlitePages(path) as pages:
         pages.write(4, ROWS)
@@ -226,7 +226,7 @@ def test_damage_in_the_file_is_named_and_nothing_is_reset(tmp_path):
         assert pages.ids() == [4]
 
 
-def test_a_file_that_is_no_store_is_refused(tmp_path):
+def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path):
     path = tmp_path / "p"
     path.write_bytes(b"no database at all, but a text " * 50)
     with pytest.raises(CorruptStateError, match="file is not a database"):

@@ -1,4 +1,4 @@
-"""The SQLite store when the world is not kind: damage, strangers' files, locks, many processes, kill -9 inside a commit."""
+"""The SQLite store under faults: damage, foreign files, locks, concurrent processes, kill -9 inside a commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.dying import in_a_child, killed_at_statement
 from tests.stores.state_world import Add
-from tests.stores.store_contract import came_through, commit
+from tests.stores.store_contract import commit, committed_without_conflict
 from windowing.errors import CorruptStateError, StoreUnavailableError, SupersededError
 from windowing.stores import MapStateFactory, SqliteStore, map_state
 from windowing.trident.fence import LEDGER, PartitionId
@@ -57,7 +57,7 @@ def change(path: Path, statement: str, *bound: Any) -> None:
     ],
     ids=str,
 )
-def test_a_changed_row_is_damage_that_names_the_key(tmp_path: Path, column: str, value: Any) -> None:
+def test_a_changed_row_is_detected_and_its_key_is_named(tmp_path: Path, column: str, value: Any) -> None:
     path = filled(tmp_path / "state.db")
     change(path, f'UPDATE counts SET "{column}" = ? WHERE key = ?', value, b'"key-7"')
     partition = 1 if column == "partition" else 0
@@ -75,7 +75,7 @@ def test_a_changed_row_is_damage_that_names_the_key(tmp_path: Path, column: str,
             assert commit(state, 2, 1, {"key-8": Add(1)}) == [9], "other rows can be read and written"
 
 
-def test_two_rows_that_changed_places_are_damage(tmp_path: Path) -> None:
+def test_a_row_stored_under_the_key_of_another_is_detected(tmp_path: Path) -> None:
     path = filled(tmp_path / "state.db")
     change(path, "UPDATE counts SET key = x'00' WHERE key = ?", b'"key-1"')
     change(path, "UPDATE counts SET key = ? WHERE key = ?", b'"key-1"', b'"key-2"')
@@ -84,7 +84,7 @@ def test_two_rows_that_changed_places_are_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("record", [b"", b"garbage", b"\x80\x05pickle", None, "text"], ids=repr)
-def test_a_changed_fence_is_damage_and_is_never_begun_again(tmp_path: Path, record: Any) -> None:
+def test_a_damaged_fence_is_detected_and_not_replaced(tmp_path: Path, record: Any) -> None:
     path = filled(tmp_path / "state.db")
     change(path, "UPDATE counts_fences SET record = ?", b"" if record is None else record)
     with closing(factory(path).make_state(0, 1)) as state:
@@ -93,7 +93,7 @@ def test_a_changed_fence_is_damage_and_is_never_begun_again(tmp_path: Path, reco
                 use()
 
 
-def test_a_lost_fence_is_damage(tmp_path: Path) -> None:
+def test_a_missing_fence_is_detected(tmp_path: Path) -> None:
     path = filled(tmp_path / "state.db")
     change(path, "DELETE FROM counts_fences")
     with (
@@ -106,7 +106,7 @@ def test_a_lost_fence_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"this is no database, but a text of more than 16 bytes", b"SQLite format 3\x00" + b"?" * 4096]
 )
-def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "state.db"
     path.write_bytes(content)
     with pytest.raises((CorruptStateError, StoreUnavailableError), match=r"state\.db"):
@@ -114,7 +114,7 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, content:
     assert path.read_bytes() == content
 
 
-def test_a_table_of_that_name_that_is_not_ours_is_refused_and_kept(tmp_path: Path) -> None:
+def test_a_foreign_table_of_the_same_name_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE counts (a, b)")
@@ -128,7 +128,7 @@ def test_a_table_of_that_name_that_is_not_ours_is_refused_and_kept(tmp_path: Pat
         assert db.execute("SELECT * FROM counts").fetchall() == [(1, 2)]
 
 
-def test_other_tables_of_the_file_are_left_alone(tmp_path: Path) -> None:
+def test_other_tables_of_the_file_are_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE flights (a)")
@@ -139,10 +139,10 @@ def test_other_tables_of_the_file_are_left_alone(tmp_path: Path) -> None:
         assert db.execute("SELECT count(*), max(txid) FROM counts").fetchall() == [(KEYS, 1)]
 
 
-# -- who else is there -------------------------------------------------------------------------------------------------
+# -- locks and concurrent processes ------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_locked_for_too_long_fails_the_attempt_not_the_state(tmp_path: Path) -> None:
+def test_a_lock_timeout_fails_the_attempt_and_the_next_attempt_succeeds(tmp_path: Path) -> None:
     path = filled(tmp_path / "state.db")
     with closing(factory(path, timeout_s=0.05).make_state(0, 1)) as state, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -152,23 +152,23 @@ def test_a_file_that_is_locked_for_too_long_fails_the_attempt_not_the_state(tmp_
         assert commit(state, 2, 1, {"key-1": Add(1)}) == [2]
 
 
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported_as_store_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailableError, match=r"state\.db cannot be reached or written"):
         factory(tmp_path / "file" / "state.db").make_state(0, 1)
 
 
 def compete(path: Path, partition: int, attempt: int, txids: int) -> None:
-    """Commit one batch after the other as this attempt; whoever is superseded takes the next batch."""
+    """Commit one batch after the other with this attempt number; after a `SupersededError` continue with the next batch."""
     with closing(factory(path).make_state(partition, 2)) as state:
         for txid in range(1, txids + 1):
             with suppress(SupersededError):
-                while not came_through(state, txid, attempt):
+                while not committed_without_conflict(state, txid, attempt):
                     continue
 
 
-def test_processes_that_share_a_file_wait_for_each_other_and_count_once(tmp_path: Path) -> None:
-    """Two processes a partition race through the same txids as different attempts: each batch counts once."""
+def test_concurrent_processes_on_one_file_count_each_batch_once(tmp_path: Path) -> None:
+    """Two processes per partition commit the same txids as different attempts."""
     path, txids, children = tmp_path / "state.db", 20, []
     for partition in (0, 1):
         for attempt in (0, 1):
@@ -197,7 +197,7 @@ def batch(txid: int) -> dict[str, Add]:
 
 
 def expected(txid: int) -> dict[str, int]:
-    """Return what an undisturbed run has after a txid."""
+    """Return the state of a run without failures after a txid."""
     sums: dict[str, int] = {}
     for each in range(1, txid + 1):
         for key, add in batch(each).items():
@@ -206,7 +206,7 @@ def expected(txid: int) -> dict[str, int]:
 
 
 def claimed_txid(states: MapStateFactory) -> int:
-    """Return the txid of the last claim, 0 if there is none: the coordinator's record, so to speak."""
+    """Return the txid of the last claim, 0 if there is none; it serves as the coordinator's record."""
     with closing(states.store.open(PartitionId(states.name, LEDGER, 1))) as ledger:
         fence = ledger.multi_get([]).fence
     return 0 if fence is None else fence.attempt.txid
@@ -215,7 +215,7 @@ def claimed_txid(states: MapStateFactory) -> int:
 def work(
     path: Path, kind: StateType, batches: int, watch: Callable[[sqlite3.Connection], object] = lambda db: None
 ) -> None:
-    """Go on where the file is, as a coordinator would: the txid that may be half done comes again, as the next attempt."""
+    """Continue from the file as a coordinator does: the txid that may be incomplete is replayed as the next attempt."""
     states = factory(path, kind)
     first = max(1, claimed_txid(states))
     with closing(states.make_state(0, 1)) as state:
@@ -225,7 +225,7 @@ def work(
 
 
 def check(path: Path, kind: StateType) -> int:
-    """Check that the file is exactly as after a txid: the last claimed one, or the one before."""
+    """Check that the file holds exactly the state after the last claimed txid, or after the one before."""
     states = factory(path, kind)
     claimed = claimed_txid(states)
     with closing(states.make_state(0, 1)) as state:
@@ -262,9 +262,7 @@ KINDS = [StateType.OPAQUE, StateType.TRANSACTIONAL]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
-def test_a_process_killed_at_any_statement_of_a_commit_leaves_what_was_or_what_comes(
-    tmp_path: Path, kind: StateType
-) -> None:
+def test_a_commit_is_atomic_if_the_process_is_killed_at_any_statement(tmp_path: Path, kind: StateType) -> None:
     path = tmp_path / "state.db"
     work(path, kind, 1)
     for number in range(1, 1000, 4):
@@ -277,12 +275,12 @@ def test_a_process_killed_at_any_statement_of_a_commit_leaves_what_was_or_what_c
     raise AssertionError("the job does not end")
 
 
-def test_a_process_killed_at_any_time_leaves_what_was_or_what_comes(tmp_path: Path) -> None:
+def test_a_commit_is_atomic_if_the_process_is_killed_at_any_time(tmp_path: Path) -> None:
     assert kill_at_random_times(tmp_path / "state.db", StateType.OPAQUE, kills=10, seed=1) > 0
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
 @pytest.mark.parametrize("seed", range(5))
-def test_five_hundred_kills_leave_what_was_or_what_comes(tmp_path: Path, kind: StateType, seed: int) -> None:
+def test_commits_are_atomic_over_five_hundred_kills(tmp_path: Path, kind: StateType, seed: int) -> None:
     assert kill_at_random_times(tmp_path / "state.db", kind, kills=50, seed=seed) > 2

@@ -1,4 +1,4 @@
-"""state_table: what a state holds, other programs read as typed columns. PostgreSQL: tests/services/test_server_tables.py."""
+"""state_table: other programs read a state as typed columns. For PostgreSQL: tests/services/test_postgres_tables.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def put(factory: Any, txid: int, values: Mapping[Any, Any]) -> None:
         commit(state, txid, 0, {key: ReplaceUpdater(value) for key, value in values.items()})
 
 
-def test_a_state_is_read_as_a_table_of_typed_columns(tmp_path: Path) -> None:
+def test_a_state_is_stored_as_a_table_of_typed_columns(tmp_path: Path) -> None:
     path = tmp_path / "counts.db"
     made = state_table(SqliteStore(path), "counts", COLUMNS)
     put(made, 1, {("JFK",): 4, ("LGA",): 1, (None,): 7})
@@ -50,7 +50,7 @@ def test_a_state_is_read_as_a_table_of_typed_columns(tmp_path: Path) -> None:
         assert state.multi_get([("JFK",)]) == [14]
 
 
-def test_every_type_comes_back_as_it_was_and_is_shown_as_what_it_is(tmp_path: Path) -> None:
+def test_every_type_round_trips_and_has_a_readable_column_value(tmp_path: Path) -> None:
     path = tmp_path / "counts.db"
     made = state_table(SqliteStore(path), "counts", EVERY)
     put(made, 1, {KEY: 0.5, (None,) * 7: math.inf})
@@ -60,7 +60,7 @@ def test_every_type_comes_back_as_it_was_and_is_shown_as_what_it_is(tmp_path: Pa
     assert read(path) == [(*(None,) * 7, "Infinity"), shown]
 
 
-def test_a_topology_counts_into_a_table(tmp_path: Path) -> None:
+def test_persistent_aggregate_writes_a_state_table_and_counts_each_batch_once(tmp_path: Path) -> None:
     path = tmp_path / "totals.db"
     topology = TridentTopology("totals")
     delays = topology.new_stream("delays", InputSpout("airport string, day int, delay long"))
@@ -92,7 +92,7 @@ def test_a_topology_counts_into_a_table(tmp_path: Path) -> None:
         ("k string, v bigint", [1]),
     ],
 )
-def test_a_value_that_does_not_fit_its_column_is_a_type_error_and_nothing_is_stored(
+def test_a_value_that_does_not_fit_its_column_raises_type_error_and_nothing_is_stored(
     tmp_path: Path, columns: str, value: Any
 ) -> None:
     path = tmp_path / "counts.db"
@@ -106,13 +106,13 @@ def test_a_value_that_does_not_fit_its_column_is_a_type_error_and_nothing_is_sto
 
 
 @pytest.mark.parametrize("key", [("a", 1), (), (1,)])
-def test_a_key_that_does_not_fit_its_columns_is_a_type_error(key: tuple[Any, ...]) -> None:
+def test_a_key_that_does_not_fit_its_columns_raises_type_error(key: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError):
         TableCodec(COLUMNS).encode(key)
 
 
 @pytest.mark.parametrize("blob", [b"", b"[", b'"a"', b"[7]", b'{"a": 1}', b"\xff", b"1e9999"])
-def test_bytes_that_are_no_value_are_named(blob: bytes) -> None:
+def test_a_stored_value_that_cannot_be_decoded_is_named(blob: bytes) -> None:
     with pytest.raises(CorruptStateError, match="the value of x"):
         TableCodec(COLUMNS).decode(blob, "the value of x")
 
@@ -134,7 +134,7 @@ def test_bytes_that_are_no_value_are_named(blob: bytes) -> None:
         (lambda path: state_table(SqliteStore(path), "counts", "k strng, v bigint"), "unknown type 'strng'"),
     ],
 )
-def test_what_can_be_no_table_is_refused_when_it_is_declared(
+def test_a_state_that_cannot_be_a_table_is_refused_at_declaration(
     declare: Callable[[Path], Any], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as found:
@@ -143,7 +143,7 @@ def test_what_can_be_no_table_is_refused_when_it_is_declared(
     assert not (tmp_path / "counts.db").exists()
 
 
-def test_other_columns_and_other_states_are_refused_by_name(tmp_path: Path) -> None:
+def test_a_table_with_other_columns_or_of_another_state_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "counts.db"
     put(state_table(SqliteStore(path), "counts", COLUMNS), 1, {("JFK",): 4})
     with pytest.raises(ConfigError, match="something else of the name counts"):
@@ -158,5 +158,5 @@ def test_other_columns_and_other_states_are_refused_by_name(tmp_path: Path) -> N
     assert read(path) == [("JFK", 4)]
 
 
-def test_text_is_a_string() -> None:
+def test_type_text_is_parsed_as_string() -> None:
     assert str(FieldType.parse("TEXT")) == "string"

@@ -1,4 +1,4 @@
-"""States: what is committed stays, what is rolled back is gone, in memory and in a file; a damaged file is named, never reset."""
+"""States keep committed values and drop rolled-back ones, in memory and in a file; a damaged file is an error, never reset."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def content(state: BufferedState) -> dict[Any, Any]:
     return dict(state.items())
 
 
-# -- what a state does (Storm's RedisKeyValueStateTest, and more) --------------------------------------------------------
+# -- operations of a state (Storm's RedisKeyValueStateTest, and more) ----------------------------------------------------
 
 
-def test_what_is_put_is_got(state: BufferedState) -> None:
+def test_get_returns_the_value_that_was_put(state: BufferedState) -> None:
     state.put("a", 1)
     state.put(("b", 2), [1.5, None])
     assert (state.get("a"), state.get(("b", 2)), state.get("c"), state.get("c", 0)) == (1, [1.5, None], None, 0)
@@ -55,7 +55,7 @@ def test_what_is_put_is_got(state: BufferedState) -> None:
     assert "c" not in state
 
 
-def test_what_is_deleted_is_gone_and_handed_back(state: BufferedState) -> None:
+def test_delete_removes_the_value_and_returns_it(state: BufferedState) -> None:
     state.put("a", 1)
     checkpoint(state, 0)
     assert (state.delete("a"), state.delete("a"), state.get("a", "none")) == (1, None, "none")
@@ -64,7 +64,7 @@ def test_what_is_deleted_is_gone_and_handed_back(state: BufferedState) -> None:
     assert content(state) == {}
 
 
-def test_a_rollback_brings_back_what_was_committed_however_often(state: BufferedState) -> None:  # C2 of Storm's
+def test_a_rollback_restores_the_committed_value_each_time(state: BufferedState) -> None:  # C2 of Storm's
     state.put("a", 1)
     checkpoint(state, 0)
     for attempt in range(3):
@@ -75,7 +75,7 @@ def test_a_rollback_brings_back_what_was_committed_however_often(state: Buffered
         assert state.get("a") == 1
 
 
-def test_a_commit_takes_what_was_prepared_and_leaves_what_was_put_since(state: BufferedState) -> None:
+def test_a_commit_takes_the_prepared_values_and_not_later_puts(state: BufferedState) -> None:
     state.put("a", 1)
     state.prepare_commit(0)
     state.put("a", 2)
@@ -86,7 +86,7 @@ def test_a_commit_takes_what_was_prepared_and_leaves_what_was_put_since(state: B
     assert content(state) == {"a": 1}
 
 
-def test_a_commit_that_comes_twice_is_done_once(state: BufferedState) -> None:
+def test_a_repeated_commit_has_no_effect(state: BufferedState) -> None:
     state.put("a", 1)
     checkpoint(state, 0)
     state.put("a", 2)
@@ -96,7 +96,7 @@ def test_a_commit_that_comes_twice_is_done_once(state: BufferedState) -> None:
 
 
 @pytest.mark.parametrize(("value", "change"), [([1], lambda v: v.append(2)), ({"n": 1}, lambda v: v.update(n=2))])
-def test_to_change_a_value_changes_nothing_until_it_is_put(
+def test_mutating_a_value_in_place_does_not_change_the_state(
     state: BufferedState, value: Any, change: Callable[[Any], None]
 ) -> None:
     state.put("a", value)
@@ -109,14 +109,14 @@ def test_to_change_a_value_changes_nothing_until_it_is_put(
     assert state.get("a") == before
 
 
-def test_what_is_not_plain_data_is_refused_when_it_is_put(state: BufferedState) -> None:
+def test_put_refuses_a_value_that_is_not_plain_data(state: BufferedState) -> None:
     state.put("a", 1)
     with pytest.raises(TypeError, match="keep plain data"):
         state.put("a", object())
     assert state.get("a") == 1
 
 
-def test_a_txid_out_of_turn_is_refused_and_changes_nothing(state: BufferedState) -> None:
+def test_a_txid_out_of_order_is_refused_and_changes_nothing(state: BufferedState) -> None:
     state.put("a", 1)
     with pytest.raises(CheckpointError, match="told to commit txid 0"):
         state.commit(0)
@@ -133,15 +133,15 @@ def test_a_txid_out_of_turn_is_refused_and_changes_nothing(state: BufferedState)
     assert (state.get("a"), state.committed_txid) == (2, 6)
 
 
-def test_a_state_that_is_not_of_the_txid_that_the_topology_goes_on_from_is_an_error(state: BufferedState) -> None:
-    state.require(7)  # never committed: a task that is new
+def test_a_state_of_another_txid_than_that_of_the_topology_is_refused(state: BufferedState) -> None:
+    state.require(7)  # never committed: the state of a new task
     checkpoint(state, 5)
     state.require(5)
     with pytest.raises(CorruptStateError, match="that of txid 5, but the topology goes on from 7"):
         state.require(7)
 
 
-def test_states_of_tasks_and_names_are_apart(provider: Provider) -> None:
+def test_states_of_different_tasks_and_names_are_isolated(provider: Provider) -> None:
     states = [provider.state("count", 0), provider.state("count", 1), provider.state("count", 0, "windows")]
     for number, state in enumerate(states):
         state.put("a", number)
@@ -150,14 +150,14 @@ def test_states_of_tasks_and_names_are_apart(provider: Provider) -> None:
     assert provider.state("count", 0) is states[0]
 
 
-def test_a_record_is_kept_at_once(provider: Provider) -> None:
+def test_save_record_replaces_the_record_without_a_commit(provider: Provider) -> None:
     assert provider.record("checkpoint") is None
     provider.save_record("checkpoint", {"txid": 1})
     provider.save_record("checkpoint", {"txid": 2})
     assert provider.record("checkpoint") == {"txid": 2}
 
 
-def test_items_come_in_an_order_that_the_content_alone_decides(provider: Provider) -> None:
+def test_the_order_of_items_depends_only_on_the_content(provider: Provider) -> None:
     keys = [f"k{number}" for number in range(2500)]  # more than a page of them
     for task in range(2):
         random.Random(task).shuffle(keys)
@@ -171,7 +171,7 @@ def test_items_come_in_an_order_that_the_content_alone_decides(provider: Provide
     assert len(list(provider.state("count", 0).items())) == 2500
 
 
-def test_a_provider_that_nobody_knows_and_a_file_without_a_path_are_refused() -> None:
+def test_an_unknown_state_provider_and_a_file_without_a_path_are_refused() -> None:
     with pytest.raises(ConfigError, match="'memory' or 'sqlite'"):
         state_provider("redis", "words")
     with pytest.raises(ConfigError, match="give its path"):
@@ -179,7 +179,7 @@ def test_a_provider_that_nobody_knows_and_a_file_without_a_path_are_refused() ->
 
 
 class StatesBesideModel(RuleBasedStateMachine):
-    """Two tasks' states in a file and in memory, beside dicts, with restarts at any time."""
+    """The same state in a file and in memory, compared with dicts, with restarts at any time."""
 
     KEYS = st.sampled_from(["a", "b", 1, True, ("t", 1), None])
     VALUES = st.integers(0, 5) | st.text(max_size=3) | st.lists(st.integers(0, 2), max_size=2) | st.just("x" * 5000)
@@ -244,7 +244,7 @@ class StatesBesideModel(RuleBasedStateMachine):
         self.now = dict(self.committed if self.prepared is None else self.prepared)
 
     @invariant()
-    def all_are_the_same(self) -> None:
+    def states_match_the_model(self) -> None:
         if hasattr(self, "now"):
             for state in self.states:
                 assert [(encode_value(key), value) for key, value in state.items()] == sorted(self.now.items())
@@ -282,13 +282,13 @@ def everything(path: Path) -> Any:
         return found, provider.record("checkpoint")
 
 
-def test_a_file_is_found_again_with_all_that_was_prepared(filled: Path) -> None:
+def test_a_reopened_file_has_the_committed_and_prepared_values(filled: Path) -> None:
     (first, second), record = everything(filled)
     assert first[0] == {"key-0": "prepared"} | {f"key-{n}": f"value-0-{n}" for n in range(2, 20)}
     assert (first[1:], second[1:], record) == ((0, 1), (0, 1), {"txid": 1})
 
 
-def test_what_is_prepared_can_be_committed_or_rolled_back_by_the_next_process(filled: Path) -> None:
+def test_prepared_values_can_be_committed_or_rolled_back_after_a_reopen(filled: Path) -> None:
     with SqliteStateProvider(filled, "words") as provider:
         provider.state("count", 0).commit(1)
         provider.state("count", 1).rollback()
@@ -297,7 +297,7 @@ def test_what_is_prepared_can_be_committed_or_rolled_back_by_the_next_process(fi
     assert (second[0]["key-0"], second[0]["key-1"], second[1:]) == ("value-1-0", "value-1-1", (0, None))
 
 
-def test_only_what_changed_is_written(tmp_path: Path) -> None:
+def test_a_checkpoint_writes_only_the_changed_values(tmp_path: Path) -> None:
     with SqliteStateProvider(tmp_path / "state.db", "words") as provider:
         state, db = provider.state("count", 0), provider.file._db
         for number in range(1000):
@@ -329,7 +329,7 @@ def test_a_file_in_use_is_refused(filled: Path) -> None:
         StateFile(filled, "words")
 
 
-def test_who_only_reads_a_file_in_use_does_not_hold_up_a_commit(filled: Path) -> None:
+def test_a_reader_of_a_file_in_use_does_not_block_a_commit(filled: Path) -> None:
     with SqliteStateProvider(filled, "words") as provider, closing(sqlite3.connect(filled, timeout=0)) as other:
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             other.execute("SELECT * FROM committed")
@@ -337,7 +337,7 @@ def test_who_only_reads_a_file_in_use_does_not_hold_up_a_commit(filled: Path) ->
 
 
 @pytest.mark.parametrize("found", [b"", b"gASVCAAAAAAAAACMBG1haW6ULg==", b"SQLite format 3\0" + b"\0" * 100])
-def test_a_file_that_is_not_ours_is_an_error_and_stays_as_it_is(tmp_path: Path, found: bytes) -> None:
+def test_a_file_that_is_not_a_state_file_is_refused_and_not_changed(tmp_path: Path, found: bytes) -> None:
     path = tmp_path / "state.db"
     path.write_bytes(found)
     with pytest.raises(CorruptStateError, match="nothing was reset"):
@@ -345,7 +345,7 @@ def test_a_file_that_is_not_ours_is_an_error_and_stays_as_it_is(tmp_path: Path, 
     assert path.read_bytes() == found
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_state_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="cannot be opened"):
         StateFile(tmp_path / "file" / "state.db", "words")
@@ -372,7 +372,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         "DROP TABLE prepared",
     ],
 )
-def test_a_row_that_is_changed_moved_or_lost_is_an_error(filled: Path, change: str) -> None:
+def test_a_changed_moved_or_missing_row_is_detected_and_the_file_is_not_changed(filled: Path, change: str) -> None:
     with closing(sqlite3.connect(filled, isolation_level=None)) as db:
         db.execute(change)
     before = filled.read_bytes()
@@ -381,7 +381,7 @@ def test_a_row_that_is_changed_moved_or_lost_is_an_error(filled: Path, change: s
     assert filled.read_bytes() == before
 
 
-def test_a_damaged_value_is_named_when_it_is_read(filled: Path) -> None:
+def test_reading_a_damaged_value_names_its_key(filled: Path) -> None:
     with closing(sqlite3.connect(filled, isolation_level=None)) as db:
         db.execute("UPDATE committed SET value = x'31' WHERE key = CAST('\"key-3\"' AS BLOB) AND state = 1")
     with SqliteStateProvider(filled, "words", verify=False) as provider:
@@ -391,10 +391,10 @@ def test_a_damaged_value_is_named_when_it_is_read(filled: Path) -> None:
             state.get("key-3")
 
 
-def test_a_flipped_bit_anywhere_is_an_error_or_does_no_harm(filled: Path) -> None:
+def test_a_flipped_bit_is_detected_or_has_no_effect(filled: Path) -> None:
     whole, wanted = filled.read_bytes(), everything(filled)
     whole = filled.read_bytes()
-    used = [at for at, byte in enumerate(whole) if byte]  # most of a small file is room for more
+    used = [at for at, byte in enumerate(whole) if byte]  # most bytes of a small file are free space
     chance, refused = random.Random(1), 0
     for at in chance.sample(used, 300):
         filled.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :])
@@ -406,7 +406,7 @@ def test_a_flipped_bit_anywhere_is_an_error_or_does_no_harm(filled: Path) -> Non
     assert refused > 100, "the flips should hit something"
 
 
-def test_a_file_cut_short_anywhere_is_an_error(filled: Path) -> None:
+def test_a_truncated_file_is_refused(filled: Path) -> None:
     whole = filled.read_bytes()
     for cut in range(0, len(whole), len(whole) // 64):
         filled.write_bytes(whole[:cut])
@@ -414,7 +414,7 @@ def test_a_file_cut_short_anywhere_is_an_error(filled: Path) -> None:
             everything(filled)
 
 
-def test_a_full_disk_leaves_the_state_as_it_was_and_says_so(tmp_path: Path) -> None:
+def test_a_full_disk_fails_prepare_and_no_value_is_lost(tmp_path: Path) -> None:
     with SqliteStateProvider(tmp_path / "state.db", "words") as provider:
         state, db = provider.state("count", 0), provider.file._db
         state.put("a", 1)
@@ -426,11 +426,11 @@ def test_a_full_disk_leaves_the_state_as_it_was_and_says_so(tmp_path: Path) -> N
             state.prepare_commit(1)
         assert state.store.prepared_txid is None
         db.execute("PRAGMA max_page_count = 100000")
-        checkpoint(state, 1)  # nothing that was put is lost
+        checkpoint(state, 1)  # no value that was put is lost
         assert len(state.get("a")) > 5_000
 
 
-def test_names_and_keys_are_data_and_never_sql(tmp_path: Path) -> None:
+def test_names_and_keys_are_bound_as_data_and_never_run_as_sql(tmp_path: Path) -> None:
     name = "x'; DROP TABLE committed; --"
     with SqliteStateProvider(tmp_path / "state.db", name) as provider:
         state = provider.state(name, 0)
@@ -441,7 +441,7 @@ def test_names_and_keys_are_data_and_never_sql(tmp_path: Path) -> None:
         assert content(provider.state(name, 0)) == {name: name, "\0\n\x1b[31m\ud800": "…"}
 
 
-def test_rows_of_the_commit_before_are_not_taken_for_the_last_though_all_changed_by_the_same_bits(
+def test_rows_of_the_previous_commit_are_detected_even_if_all_differ_by_the_same_bits(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "states.db"

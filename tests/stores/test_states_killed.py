@@ -1,4 +1,4 @@
-"""A process is killed in the middle of a prepare or a commit: the file holds what was before or what comes after, no mixture."""
+"""A process is killed in a prepare or a commit: the file holds the state before or after it, never a mixture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = 10
 
 
 def expected(txid: int) -> dict[str, str]:
-    """Return what a state holds as of a txid: every value is new with each, and one key is gone."""
+    """Return the content of a state as of a txid: each txid changes every value and deletes one key."""
     return {f"key-{n}": f"value-{txid}-{n}" for n in range(KEYS) if n != txid % KEYS} if txid >= 0 else {}
 
 
@@ -30,7 +30,7 @@ def last_txid(provider: SqliteStateProvider) -> int:
 
 
 def work(path: Path, checkpoints: int, watch: Callable[[sqlite3.Connection], object] = lambda db: None) -> None:
-    """Go on from what the file holds, with as many checkpoints."""
+    """Continue from the content of the file, for this number of checkpoints."""
     provider = SqliteStateProvider(path, "words")
     watch(provider.file._db)
     states = [provider.state("count", task) for task in range(TASKS)]
@@ -48,7 +48,7 @@ def work(path: Path, checkpoints: int, watch: Callable[[sqlite3.Connection], obj
 
 
 def recover(path: Path) -> int:
-    """Check that the file holds one txid whole, or the next one prepared; finish or undo it; return the txid."""
+    """Check that the file holds one complete txid, and perhaps a prepared one; commit or roll that back; return the txid."""
     with SqliteStateProvider(path, "words") as provider:
         record = last_txid(provider)
         for task in range(TASKS):
@@ -75,7 +75,7 @@ def kill_at_every_statement(path: Path, every: int) -> int:
 
 
 def kill_at_random_times(path: Path, kills: int, seed: int) -> int:
-    """Kill that often; return up to which txid the children came in spite of it."""
+    """Kill the process this number of times; return the last txid that the child processes reached."""
     chance, txid = random.Random(seed), -1
     for _ in range(kills):
         opened, told = os.pipe()
@@ -97,15 +97,15 @@ def kill_at_random_times(path: Path, kills: int, seed: int) -> int:
     return txid
 
 
-def test_a_process_killed_at_a_statement_leaves_one_state_or_the_next(tmp_path: Path) -> None:
+def test_a_kill_at_every_ninth_statement_leaves_one_state_or_the_next(tmp_path: Path) -> None:
     assert kill_at_every_statement(tmp_path / "state.db", every=9) > 10
 
 
-def test_a_process_killed_at_any_time_leaves_one_state_or_the_next(tmp_path: Path) -> None:
+def test_a_kill_at_any_time_leaves_one_state_or_the_next(tmp_path: Path) -> None:
     assert kill_at_random_times(tmp_path / "state.db", kills=20, seed=1) > 0
 
 
-def test_a_process_killed_while_it_makes_the_file_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+def test_a_kill_while_the_file_is_created_leaves_no_file_or_a_complete_one(tmp_path: Path) -> None:
     for number, delay_ms in enumerate([0, 1, 2, 3, 5, 8]):
         path = tmp_path / str(number) / "state.db"
 
@@ -118,7 +118,7 @@ def test_a_process_killed_while_it_makes_the_file_leaves_none_or_a_whole_one(tmp
 
 
 @pytest.mark.crash
-def test_a_process_killed_at_each_statement_leaves_one_state_or_the_next(tmp_path: Path) -> None:
+def test_a_kill_at_every_statement_leaves_one_state_or_the_next(tmp_path: Path) -> None:
     assert kill_at_every_statement(tmp_path / "state.db", every=1) > 100
 
 

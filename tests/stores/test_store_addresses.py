@@ -1,4 +1,4 @@
-"""Addresses of stores: what is none is refused by name, and no secret in one is ever shown."""
+"""Addresses of stores: an invalid one is refused, and the secret in an address is never shown."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ADDRESSES = [
 
 
 def shown(error: BaseException | None) -> str:
-    """Return all that is said of an error and of what it came of, whether a traceback prints that or not."""
+    """Return all texts of an error, of its causes and contexts, whether or not a traceback prints them."""
     text = "" if error is None else "".join(traceback.format_exception(error))
     while error is not None:
         text += f"{error!r} {error} {getattr(error, '__notes__', '')}"
@@ -60,7 +60,7 @@ def shown(error: BaseException | None) -> str:
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_secret_of_an_address_is_in_no_repr_and_in_no_error(address: str) -> None:
+def test_a_secret_of_an_address_is_in_no_repr_and_no_error(address: str) -> None:
     kind: Any = RedisStore if address.startswith(("redis", "unix")) else PostgresStore
     store = kind(address, 0.05)
     assert SECRET not in repr(store) + repr(map_state(store, "counts")) + str(vars(map_state(store, "counts")))
@@ -70,7 +70,7 @@ def test_a_secret_of_an_address_is_in_no_repr_and_in_no_error(address: str) -> N
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_secret_is_masked_in_what_a_driver_says_however_it_writes_it(address: str) -> None:
+def test_a_secret_is_masked_in_driver_errors_in_whatever_form_they_quote_it(address: str) -> None:
     store = PostgresStore("host=127.0.0.1 port=1", 0.05).open(PartitionId("counts", 0, 1))
     store._url = address
     for told in (
@@ -88,7 +88,7 @@ def test_a_secret_is_masked_in_what_a_driver_says_however_it_writes_it(address: 
         assert store._cause(problem) is None
 
 
-def test_what_is_not_secret_is_still_told() -> None:
+def test_the_parts_of_an_address_that_are_not_secret_are_shown() -> None:
     told = 'connection to server at "127.0.0.1", port 1 failed: Connection refused'
     assert masked(told, ADDRESSES[0]) == told
     assert masked("postgresql://me:x@h/db?sslmode=require&user=u") == "postgresql://me:***@h/db?sslmode=require&user=u"
@@ -107,14 +107,14 @@ STORES: list[Callable[[Any], Any]] = [
 
 @pytest.mark.parametrize("make", STORES)
 @pytest.mark.parametrize("address", [None, 7, b"x.db", 1.5, ["x.db"], object()], ids=lambda value: type(value).__name__)
-def test_an_address_that_is_none_is_refused_when_it_is_given(make: Callable[[Any], Any], address: Any) -> None:
+def test_an_address_of_another_type_is_refused_at_construction(make: Callable[[Any], Any], address: Any) -> None:
     with pytest.raises(ConfigError, match=r"got (None|7|b'x\.db'|1\.5|\['x\.db'\]|<object).*; (give|write) "):
         make(address)
 
 
 @pytest.mark.parametrize("address", ["", "  "])
 @pytest.mark.parametrize("make", [PostgresStore, RedisStore])
-def test_an_address_without_text_is_refused_when_it_is_given(make: Callable[[Any], Any], address: str) -> None:
+def test_an_empty_address_is_refused_at_construction(make: Callable[[Any], Any], address: str) -> None:
     with pytest.raises(ConfigError, match=r"the address of a store is text, got '\s*'; write (postgresql|redis)://"):
         make(address)
 
@@ -123,13 +123,13 @@ def test_an_address_without_text_is_refused_when_it_is_given(make: Callable[[Any
 @pytest.mark.parametrize(
     "make", [SqliteStore, SqliteRecordStore, SqlitePages, lambda path: SqliteStateProvider(path, "words")]
 )
-def test_a_path_that_names_no_file_is_refused(make: Callable[[Any], Any], address: str) -> None:
+def test_an_empty_path_or_one_with_a_null_character_is_refused(make: Callable[[Any], Any], address: str) -> None:
     with pytest.raises(ConfigError, match=r"the path of .* is text or a Path, got"):
         make(address)
 
 
 @pytest.mark.parametrize("path", [None, 7, "", b"x"], ids=repr)
-def test_a_folder_on_spark_that_is_none_is_refused_before_the_session_is_asked(path: Any) -> None:
+def test_an_invalid_folder_is_refused_on_spark_before_the_session_is_used(path: Any) -> None:
     nothing: Any = None
     for use in (
         lambda: ParquetSink(path),
@@ -143,7 +143,7 @@ def test_a_folder_on_spark_that_is_none_is_refused_before_the_session_is_asked(p
 
 
 @pytest.mark.parametrize("path", [7, "", b"x"], ids=repr)
-def test_a_state_path_that_is_none_is_refused(path: Any) -> None:
+def test_an_invalid_state_path_is_refused(path: Any) -> None:
     @bolt(output="n long")
     class Counts:
         def init_state(self, state: Any) -> None: ...
@@ -161,13 +161,13 @@ def test_a_state_path_that_is_none_is_refused(path: Any) -> None:
 
 
 @pytest.mark.parametrize("address", ["counts.db", Path("counts.db")])
-def test_an_address_in_the_place_of_a_store_is_refused_with_the_way_out(address: Any) -> None:
+def test_an_address_in_place_of_a_store_is_refused_and_store_of_is_suggested(address: Any) -> None:
     with pytest.raises(ConfigError, match=r"the store of the state counts is .*give one, or store_of\(address\)"):
         map_state(address, "counts")
 
 
 @pytest.mark.parametrize("patience_s", [None, -1, 0, "2", True, float("nan"), float("inf")], ids=repr)
 @pytest.mark.parametrize("kind", [PostgresStore, RedisStore])
-def test_a_patience_that_is_no_time_is_refused(kind: Any, patience_s: Any) -> None:
+def test_a_patience_that_is_not_a_positive_number_is_refused(kind: Any, patience_s: Any) -> None:
     with pytest.raises(ConfigError, match="patience of a store is a number of seconds above 0"):
         kind("redis://127.0.0.1/0", patience_s)

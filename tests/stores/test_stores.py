@@ -1,4 +1,4 @@
-"""The memory and SQLite stores keep what every store promises (store_contract.py)."""
+"""The memory and SQLite stores pass the contract of stores (store_contract.py)."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         ("rediss://h", "RedisStore('rediss://h')"),
     ],
 )
-def test_a_store_by_its_address(address: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_of_returns_the_store_for_an_address(
+    address: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert wanted in repr(store_of(address)).replace(str(tmp_path), "/here")
 
 
 @pytest.mark.parametrize("address", ["", "sqlite:", "mysql://me:secret@h/db", "//x", "sqlite://h/x"])
-def test_an_address_of_no_store_is_refused_without_its_password(address: str) -> None:
+def test_an_unknown_store_address_is_refused_and_its_password_not_shown(address: str) -> None:
     with pytest.raises(ConfigError, match="there is no store at") as caught:
         store_of(address)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("address", "module"), [("postgresql://h/db", "postgres"), ("redis://h", "redis")])
-def test_an_extra_that_is_not_installed_is_named(address: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(address: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, f"windowing.stores.{module}", raising=False)
     monkeypatch.setitem(sys.modules, {"postgres": "psycopg", "redis": "redis"}[module], None)
     with pytest.raises(ConfigError, match=rf"install windowing\[{module}\]"):
@@ -52,13 +54,13 @@ def test_an_extra_that_is_not_installed_is_named(address: str, module: str, monk
 
 
 @pytest.mark.parametrize("address", ["counts.db", "postgresql://me:secret@h/db", "redis://:secret@h:1/0"])
-def test_a_state_travels_to_other_processes_as_plain_data(address: str) -> None:
+def test_a_state_factory_can_be_pickled(address: str) -> None:
     factory = map_state(store_of(address), "counts", cache=10)
     copy = pickle.loads(pickle.dumps(factory))
     assert (copy.store, copy.name, copy.kind, copy.cache) == (factory.store, "counts", factory.kind, 10)
 
 
-def test_clients_of_servers_are_not_loaded_where_nobody_asks_for_them() -> None:
+def test_importing_the_stores_loads_no_client_of_a_server() -> None:
     code = "import sys, windowing.stores; print(*{'psycopg', 'redis', 'pyspark'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

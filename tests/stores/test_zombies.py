@@ -1,4 +1,4 @@
-"""An attempt that stands still, in a process of its own, while the next one commits: when it wakes up it changes nothing."""
+"""An attempt is paused in its own process while the next attempt commits: when it resumes, it changes nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ REFUSED = 7
 ADDED = {f"key-{n}": Add(1) for n in range(5)}
 
 
-def stand_still_and_commit(states: MapStateFactory, txid: int, within: bool) -> None:
-    """Claim an attempt, begin to commit it, stop; woken up, commit."""
+def pause_and_commit(states: MapStateFactory, txid: int, within: bool) -> None:
+    """Claim an attempt, begin to commit it, stop the process; after it is resumed, commit."""
     attempt = states.claim_attempt(txid, 1)
     with closing(states.make_state(0, 1)) as state:
         state.begin_commit(attempt)
@@ -39,7 +39,7 @@ def stand_still_and_commit(states: MapStateFactory, txid: int, within: bool) -> 
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL], ids=lambda kind: kind.value)
 @pytest.mark.parametrize("within", [False, True], ids=["before it reads", "after it has read"])
 @pytest.mark.parametrize("ahead", [0, 1], ids=["the same batch", "the next batch too"])
-def test_an_attempt_that_wakes_up_too_late_is_refused(
+def test_an_attempt_that_resumes_after_a_later_one_committed_is_refused(
     tmp_path: Path, kind: StateType, within: bool, ahead: int
 ) -> None:
     states = map_state(SqliteStore(tmp_path / "states.db"), "counts", kind)
@@ -56,6 +56,6 @@ def test_an_attempt_that_wakes_up_too_late_is_refused(
                 commit(state, *attempt, ADDED)
         os.kill(pid, signal.SIGCONT)
 
-    assert in_a_child(lambda: stand_still_and_commit(states, 2, within), overtake) == REFUSED
+    assert in_a_child(lambda: pause_and_commit(states, 2, within), overtake) == REFUSED
     with closing(states.make_state(0, 1)) as state:
         assert dict(state.items()) == dict.fromkeys(ADDED, 2 + ahead)
