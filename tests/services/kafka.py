@@ -1,4 +1,4 @@
-"""The broker of `make services`: its address, topics of a test's own, and what readers see in them."""
+"""The broker of `make services`: its address, a new topic for each test, and readers of topics."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def admin() -> Any:
 
 
 def new_topic(partitions: int = 2, **config: str) -> str:
-    """Make a topic of a name that no other test has, and return the name."""
+    """Create a topic with a unique name, and return the name."""
     name = f"t-{uuid.uuid4().hex[:12]}"
-    client = admin()  # what it was asked ends with it
+    client = admin()  # must live until the request has completed
     client.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(20)
     return name
 
@@ -61,7 +61,7 @@ def send(topic: str, partition: int, *values: bytes | None, at_ms: int = 0) -> N
 
 
 def read(topic: str, isolation: str = "read_committed") -> list[tuple[bytes | None, bytes]]:
-    """Return the messages of all partitions, as a reader sees them that begins now."""
+    """Return the messages of all partitions, as a new consumer reads them."""
     consumer = Consumer(
         settings(**{"group.id": uuid.uuid4().hex, "isolation.level": isolation, "enable.partition.eof": True})
     )

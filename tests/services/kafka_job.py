@@ -1,4 +1,4 @@
-"""Writes a batch to a topic, and dies by SIGKILL where it is told: `python -m tests.services.kafka_job TOPIC BATCH PLACE`."""
+"""Writes a batch to a topic, and kills itself after the given call: `python -m tests.services.kafka_job TOPIC BATCH PLACE`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACES = (
 
 
 class Dying(kafka_topics.Producer):  # type: ignore[misc, name-defined, unused-ignore]
-    """Kills the process behind a call; at `produce` behind the second, which has reached the broker."""
+    """Kills the process after a call; for `produce` after the second one, when the message has reached the broker."""
 
     place = "none"
     produced = 0

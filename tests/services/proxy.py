@@ -1,4 +1,4 @@
-"""Proxy: a connection to a server that counts its round trips, and is cut where a test says.
+"""Proxy: counts the round trips of connections to a server, and cuts a connection at a given request.
 
 client --- request 1 --> proxy --> server       a request is what the client sends until the server answers
 client <-- answer 1  --- proxy <-- server       cut "before" request n: it never arrives; "after": it does, its answer does not
@@ -22,7 +22,7 @@ class Cut:
 
 
 class Proxy:
-    """Stands before a server; a context manager. `requests` counts over all connections, `refuse` turns new ones away."""
+    """A proxy of one server; a context manager. `requests` counts over all connections, `refuse` new connections are closed."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -37,7 +37,7 @@ class Proxy:
         self.cuts = 0
         self.stall_s = 0.0
         self.silent = False
-        """Nothing is passed on any more, and nothing is closed: a network that has died."""
+        """If true, no data is forwarded and no connection is closed, as in a network partition."""
         self._open: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()

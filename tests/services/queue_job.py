@@ -35,7 +35,7 @@ class ServerJob(TopologyJob):
         return Path(self.folder, f"{self.kind}.jsonl")
 
     def queue(self) -> Any:
-        return ToldStream(self) if self.kind == "redis" else ToldSpool(self)
+        return RecordingStream(self) if self.kind == "redis" else RecordingSpool(self)
 
     def fill(self) -> None:
         """Put the rows into a new queue."""
@@ -57,8 +57,8 @@ class ServerJob(TopologyJob):
         connection.close()
 
 
-class ToldStream(RedisStream):
-    """A stream that writes down what it is told, before it does it."""
+class RecordingStream(RedisStream):
+    """A stream that records each ack before it performs it."""
 
     def __init__(self, job: ServerJob) -> None:
         super().__init__(address("redis"), job.name, FIELDS, consumer="killed", max_rows=_PER_BATCH)
@@ -69,7 +69,7 @@ class ToldStream(RedisStream):
         super().ack(root)
 
     def rows(self) -> list[tuple[int]]:
-        """Return the ids that are not acked: those of entries that were not taken, and of pending ones."""
+        """Return the ids that are not acked: those of undelivered and of pending entries."""
         with redis.Redis.from_url(address("redis"), decode_responses=True) as db:
             entries: Any = db.xrange(self.name)
             groups: Any = db.xinfo_groups(self.name)
@@ -86,8 +86,8 @@ def _place(entry: str) -> tuple[int, ...]:
     return tuple(map(int, entry.split("-")))
 
 
-class ToldSpool(Spooled):
-    """A spool that does; what is not in it yet is in the queue."""
+class RecordingSpool(Spooled):
+    """A spool that records each ack before it performs it."""
 
     def __init__(self, job: ServerJob) -> None:
         source = RabbitQueue(address("rabbitmq"), job.name, FIELDS, stream=job.kind == "stream")

@@ -1,4 +1,4 @@
-"""KafkaSink: a reader of committed messages sees each row of a batch once, whoever is killed; bad input is named."""
+"""KafkaSink: a read_committed consumer reads each row once, also after kills; bad input raises an error that names it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refusal(kind: type[WindowingError], do: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
-def test_a_batch_made_again_writes_nothing_twice() -> None:
+def test_a_replayed_batch_is_not_written_twice() -> None:
     topic = new_topic()
     opened(topic).claim("q", "default", None)
     assert [write(topic, batch) for batch in (0, 0, 1, 1)] == [True, False, True, False]
@@ -53,7 +53,7 @@ def test_a_batch_made_again_writes_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_writer_killed_anywhere_leaves_a_batch_whole_or_not_at_all(place: str) -> None:
+def test_a_batch_is_atomic_if_the_writer_is_killed_after_any_call(place: str) -> None:
     topic = new_topic()
     write(topic, 0)
     job = subprocess.run([sys.executable, "-m", "tests.services.kafka_job", topic, "1", place], cwd=ROOT, timeout=60)
@@ -67,7 +67,7 @@ def test_a_writer_killed_anywhere_leaves_a_batch_whole_or_not_at_all(place: str)
         assert len(read(topic, "read_uncommitted")) == 3 + 2 + 3, "rows of the attempt that died had reached the broker"
 
 
-def test_a_driver_whose_place_was_taken_is_fenced() -> None:
+def test_a_driver_that_was_replaced_by_another_is_fenced() -> None:
     topic = new_topic()
     begun, go_on = threading.Event(), threading.Event()
     errors: list[BaseException] = []
@@ -78,13 +78,13 @@ def test_a_driver_whose_place_was_taken_is_fenced() -> None:
         assert go_on.wait(30)
         yield from ROWS[0][1:]
 
-    def held_up() -> None:
+    def delayed_writer() -> None:
         try:
             opened(topic).write("q", "default", 0, rows)
         except WindowingError as error:
             errors.append(error)
 
-    thread = threading.Thread(target=held_up)
+    thread = threading.Thread(target=delayed_writer)
     thread.start()
     assert begun.wait(30)
     assert write(topic, 0)
@@ -96,12 +96,12 @@ def test_a_driver_whose_place_was_taken_is_fenced() -> None:
     assert found(topic) == ordered(0, 1)
 
 
-def test_a_transaction_that_was_open_for_too_long_is_told_as_that_and_not_as_another_driver() -> None:
+def test_a_transaction_timeout_is_reported_as_such_and_not_as_another_driver() -> None:
     topic = new_topic()
 
     def rows() -> Iterator[tuple[Any, bytes]]:
         yield ROWS[0][0]
-        time.sleep(13)  # brokers look every 10 s
+        time.sleep(13)  # brokers abort expired transactions every 10 s
         yield from ROWS[0][1:]
 
     slow = KafkaTopic(servers(), topic, {**options(), "transaction.timeout.ms": 1_000}, 20)
@@ -116,7 +116,7 @@ def test_a_transaction_that_was_open_for_too_long_is_told_as_that_and_not_as_ano
     assert found(topic) == ordered(0)
 
 
-def test_offsets_that_somebody_else_has_put_into_the_group_of_a_query_are_not_taken_for_batches() -> None:
+def test_offsets_that_another_program_committed_to_the_query_s_group_are_refused() -> None:
     topic = new_topic()
     write(topic, 0)
     foreign = Consumer(settings(**{"group.id": "windowing.q.default"}))
@@ -128,7 +128,7 @@ def test_offsets_that_somebody_else_has_put_into_the_group_of_a_query_are_not_ta
     assert found(topic) == ordered(0)
 
 
-def test_a_source_of_rows_that_fails_leaves_nothing_and_its_error_comes_through() -> None:
+def test_an_error_while_rows_are_read_aborts_the_batch_and_is_raised_unchanged() -> None:
     topic = new_topic()
 
     def rows() -> Iterator[tuple[Any, bytes]]:
@@ -141,7 +141,7 @@ def test_a_source_of_rows_that_fails_leaves_nothing_and_its_error_comes_through(
     assert write(topic, 0)
 
 
-def test_streams_and_queries_beside_each_other_do_not_take_each_other_s_batches() -> None:
+def test_batches_of_several_queries_and_streams_in_one_topic_are_tracked_separately() -> None:
     topic = new_topic()
     assert write(topic, 0, query="a")
     assert write(topic, 0, query="b")
@@ -149,7 +149,7 @@ def test_streams_and_queries_beside_each_other_do_not_take_each_other_s_batches(
     assert found(topic) == sorted([*ordered(0), *ordered(0, 1)], key=lambda row: row[1])
 
 
-def test_a_checkpoint_that_is_older_than_the_topic_is_refused() -> None:
+def test_a_checkpoint_older_than_the_topic_is_refused() -> None:
     topic = new_topic()
     write(topic, 1)
     assert "holds batch 1 of query q, which has come to batch 0" in refusal(
@@ -159,7 +159,7 @@ def test_a_checkpoint_that_is_older_than_the_topic_is_refused() -> None:
     assert found(topic) == ordered(1)
 
 
-def test_no_broker_a_wrong_password_and_a_topic_that_is_not_there_are_named() -> None:
+def test_an_unreachable_broker_a_wrong_password_and_a_missing_topic_are_reported() -> None:
     nobody = KafkaTopic("127.0.0.1:1", "t", {"sasl.password": "s3cret-word"}, 2)
     started = time.monotonic()
     assert "topic 't' at 127.0.0.1:1 did not answer for 2 s" in refusal(SinkError, lambda: nobody.claim("q", "s", None))
@@ -170,7 +170,7 @@ def test_no_broker_a_wrong_password_and_a_topic_that_is_not_there_are_named() ->
     assert "is not there" in refusal(ConfigError, lambda: opened("not-there").write("q", "s", 0, lambda: ROWS[0]))
 
 
-def test_a_topic_that_vanishes_is_named_and_what_was_there_is_not_taken_for_written() -> None:
+def test_a_topic_deleted_between_batches_is_reported() -> None:
     topic = new_topic()
     write(topic, 0)
     client = admin()
@@ -181,7 +181,7 @@ def test_a_topic_that_vanishes_is_named_and_what_was_there_is_not_taken_for_writ
     assert "is not there" in refusal(ConfigError, lambda: write(topic, 1))
 
 
-def test_a_message_that_is_too_large_is_named() -> None:
+def test_a_message_that_is_too_large_fails_the_batch_and_nothing_is_written() -> None:
     topic = new_topic()
     large = opened(topic)
     message = refusal(SinkError, lambda: large.write("q", "s", 0, lambda: [(None, b"x" * 2_000_000)]))
@@ -201,11 +201,11 @@ def test_a_message_that_is_too_large_is_named() -> None:
         ({"options": {"transactional.id": "mine"}}, "is set by the library"),
     ],
 )
-def test_what_can_be_no_sink_is_refused_when_it_is_made(given: dict[str, Any], sentence: str) -> None:
+def test_invalid_arguments_of_a_sink_are_refused_at_construction(given: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(ConfigError, lambda: KafkaSink(**{"servers": "h:1", "topic": "t", **given}))
 
 
-def test_an_option_that_librdkafka_has_not_is_named_and_secrets_are_not() -> None:
+def test_an_invalid_librdkafka_option_is_named_and_secrets_are_not_shown() -> None:
     odd = KafkaTopic(servers(), "t", {"sasl.pasword": "x", "sasl.password": "s3cret-word"}, 5)
     message = refusal(ConfigError, lambda: odd.claim("q", "s", None))
     assert "sasl.pasword" in message

@@ -1,4 +1,4 @@
-"""kafka(): a topic as a stream; what is lost, missing or refused is said. And Kafka to Kafka, each row once."""
+"""kafka(): a topic as a stream; lost messages, missing topics and refused users are errors. And Kafka to Kafka, each row once."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def run(rows: DataFrame, sinks: dict[str, Any], checkpoint: Path, drain: bool = 
     return query
 
 
-def test_partitions_that_are_idle_or_new_and_messages_that_are_no_json_lose_nothing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_no_message_is_lost_with_idle_or_new_partitions_and_malformed_json(spark: SparkSession, tmp_path: Path) -> None:
     topic = new_topic(partitions=3)  # the third stays empty
     unreadable = [b"no json", b'{"k": "b", "ms": "soon"}', b"", b"null", b"[" * 2_000]
     send(topic, 0, *(message("a", 1000 * n) for n in range(40)), *unreadable, None)
@@ -87,7 +85,7 @@ def test_partitions_that_are_idle_or_new_and_messages_that_are_no_json_lose_noth
     assert sum(shown.values()) + len(late) == 40 + 6 + 2 + 20
 
 
-def test_offsets_that_the_retention_has_eaten_are_an_error_that_says_which(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_removed_by_retention_are_an_error_or_skipped_and_counted(spark: SparkSession, tmp_path: Path) -> None:
     topic = new_topic(partitions=1)
     send(topic, 0, *(message("a", n) for n in range(10)))
     sinks = {"default": MemorySink(), "late": MemorySink()}
@@ -112,9 +110,7 @@ def test_offsets_that_the_retention_has_eaten_are_an_error_that_says_which(spark
     assert sum(n for _, _, n in sinks["default"].rows) == 10 + 15
 
 
-def test_a_topic_that_vanishes_ends_the_query_and_is_named_at_the_next_start(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_deleted_topic_ends_the_query_and_is_named_at_the_next_start(spark: SparkSession, tmp_path: Path) -> None:
     topic = new_topic(partitions=1)
     send(topic, 0, message("a", 1))
     sinks = {"default": MemorySink(), "late": MemorySink()}
@@ -128,7 +124,7 @@ def test_a_topic_that_vanishes_ends_the_query_and_is_named_at_the_next_start(
         source(spark, topic)
 
 
-def test_a_topic_that_was_made_anew_and_is_shorter_is_an_error_and_what_is_left_out_of_it_is_counted(
+def test_a_topic_recreated_with_fewer_messages_is_an_error_or_skipped_and_counted(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(partitions=1)
@@ -150,14 +146,14 @@ def test_a_topic_that_was_made_anew_and_is_shorter_is_an_error_and_what_is_left_
 
 
 class Interrupted(KafkaSink):
-    """Ends the query behind the commit of a batch, before Spark's."""
+    """Fails after the sink has committed a batch, before Spark commits it."""
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         super().write(rows, batch_id)
         raise KeyError("the driver dies here")
 
 
-def test_from_kafka_to_kafka_each_row_is_there_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_from_kafka_to_kafka_writes_each_row_once_after_a_failure(spark: SparkSession, tmp_path: Path) -> None:
     start, end = new_topic(), new_topic()
     sent = [
         {"k": f"k{partition}", "ms": 1000 * n, "kafka_partition": partition} for n in range(60) for partition in (0, 1)
@@ -175,7 +171,7 @@ def test_from_kafka_to_kafka_each_row_is_there_once(spark: SparkSession, tmp_pat
     assert all(key == value["k"].encode() for key, value in found)
 
 
-def test_a_key_of_bytes_is_the_key_as_it_is_and_one_of_another_type_is_its_text(spark: SparkSession) -> None:
+def test_a_binary_key_is_sent_unchanged_and_a_key_of_another_type_as_text(spark: SparkSession) -> None:
     for fields, keys, wanted in (
         ("k binary, n int", [b"\xff\x00", b"JFK", None], [b"\xff\x00", b"JFK", None]),
         ("k int, n int", [7, None], [b"7", None]),
@@ -188,7 +184,7 @@ def test_a_key_of_bytes_is_the_key_as_it_is_and_one_of_another_type_is_its_text(
         assert [key for key, _ in read(topic)] == wanted
 
 
-# -- bad input, before Spark is asked ------------------------------------------------------------------------------------------
+# -- bad input, refused before Spark is used -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -203,13 +199,15 @@ def test_a_key_of_bytes_is_the_key_as_it_is_and_one_of_another_type_is_its_text(
         (lambda: kafka(NO_SPARK, "h:1", "t", FIELDS, per_batch=0), ConfigError, "above 0, got 0"),
     ],
 )
-def test_what_cannot_be_read_is_refused_before_spark_is_asked(do: Callable[[], Any], kind: Any, sentence: str) -> None:
+def test_invalid_arguments_of_a_source_are_refused_before_spark_is_used(
+    do: Callable[[], Any], kind: Any, sentence: str
+) -> None:
     with pytest.raises(kind) as found:
         do()
     assert sentence in str(found.value)
 
 
-def test_a_user_who_is_refused_hears_so_at_once() -> None:
+def test_a_wrong_password_is_reported_within_five_seconds() -> None:
     began = time.monotonic()
     with pytest.raises(ConfigError, match="refuses the user") as found:
         source(NO_SPARK, "t", options={**options(), "sasl.password": "s3cret-word"})
@@ -242,14 +240,14 @@ def test_a_user_who_is_refused_hears_so_at_once() -> None:
         ),
     ],
 )
-def test_what_spark_says_of_kafka_becomes_an_error_of_the_source(said: str, sentence: str) -> None:
+def test_errors_of_spark_about_kafka_become_source_errors(said: str, sentence: str) -> None:
     found = library_error(cast(Exception, StreamingQueryException(said)), FailedQuery("counts", "/data/checkpoint"))
     assert isinstance(found, SourceError)
     assert sentence in str(found)
     assert "/data/checkpoint" in str(found)
 
 
-def test_options_of_librdkafka_become_those_of_java() -> None:
+def test_options_of_librdkafka_are_translated_to_those_of_the_java_client() -> None:
     given = {
         "sasl.username": 'a"b',
         "sasl.password": "c\\d",

@@ -1,4 +1,4 @@
-"""A topic of Kafka as a spout of Trident in one process: each message counts once, whatever fails, is killed, or is gone."""
+"""A topic of Kafka as a Trident spout: each message counts once despite failures and kills; lost messages are reported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def spout(kind: str, topic: str, fields: str = FIELDS, **given: Any) -> Any:
 def counting(
     given: Any, kind: str, store: Any, look: Callable[[Any], Any] = lambda row: True, tasks: int = 1
 ) -> TridentTopology:
-    """Count messages by key, which is exact with either kind of state; the sink has all of them."""
+    """Count messages by key in a state of the given kind; the sink gets all of them."""
     topology = TridentTopology("counting").configure(max_spout_pending=3)
     words = topology.new_stream("words", given).parallelism_hint(tasks).filter(look)
     words.sink("rows")
@@ -64,10 +64,10 @@ def counts_of(running: TridentCluster) -> dict[Any, int]:
     return {key[0]: n for key, n in running.values("state1").items()}
 
 
-# -- what is read ------------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------------------------------
 
 
-def test_each_message_of_each_partition_counts_once_also_of_one_that_is_added(kind: str) -> None:
+def test_each_message_counts_once_also_of_a_partition_added_between_runs(kind: str) -> None:
     topic = new_topic(partitions=3)  # the third stays empty
     send(topic, 0, *(body("a", n) for n in range(8)))
     send(topic, 1, *(body("b", n) for n in range(2)))
@@ -85,7 +85,7 @@ def test_each_message_of_each_partition_counts_once_also_of_one_that_is_added(ki
         assert counts_of(running) == {"a": 8, "b": 3, "c": 4}
 
 
-def test_a_new_topology_may_begin_with_the_messages_that_come(kind: str) -> None:
+def test_starting_latest_begins_with_new_messages(kind: str) -> None:
     topic = new_topic(partitions=1)
     send(topic, 0, body("old", 1))
     given = spout(kind, topic, starting="latest", bounded=False)
@@ -99,7 +99,7 @@ def test_a_new_topology_may_begin_with_the_messages_that_come(kind: str) -> None
         assert running.result.batches == begun, "without new messages there is no batch"
 
 
-def test_messages_of_transactions_that_are_open_or_were_given_up_are_not_read(kind: str) -> None:
+def test_messages_of_open_and_aborted_transactions_are_not_read(kind: str) -> None:
     topic = new_topic(partitions=1)
     for key, end in (("done", "commit"), ("undone", "abort"), ("open", None)):
         producer = Producer(settings(**{"transactional.id": f"{topic}-{key}"}))
@@ -121,7 +121,7 @@ def test_messages_of_transactions_that_are_open_or_were_given_up_are_not_read(ki
         assert counts_of(running) == {"done": 3, "between": 2, "open": 3}
 
 
-def test_a_row_says_where_it_stands_and_takes_the_text_of_what_is_no_row(kind: str) -> None:
+def test_a_row_has_the_metadata_of_its_message_and_the_text_of_a_malformed_one(kind: str) -> None:
     topic = new_topic(partitions=1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
     producer = Producer(settings())
     producer.produce(topic, body("a", 1), key=b"key", partition=0, timestamp=1_700_000_000_123)
@@ -147,10 +147,12 @@ def test_a_row_says_where_it_stands_and_takes_the_text_of_what_is_no_row(kind: s
     assert "declare what its fields are, or a field 'malformed string'" in str(problem.value)
 
 
-# -- what fails and is killed ----------------------------------------------------------------------------------------------------
+# -- failures and kills ------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_fails_comes_again_the_same_or_with_what_there_is(kind: str) -> None:
+def test_a_failed_batch_is_replayed_with_the_same_messages_if_transactional_and_with_new_ones_if_opaque(
+    kind: str,
+) -> None:
     topic = new_topic(partitions=1)
     send(topic, 0, *(body("a", n) for n in range(2)))
     failed: list[tuple[str, int]] = []
@@ -172,7 +174,7 @@ def test_a_batch_that_fails_comes_again_the_same_or_with_what_there_is(kind: str
 
 
 def killed_run(kind: str, topic: str, folder: Path, steps: int | None) -> None:
-    """Count a topic, and die at that step: around what is read, within a batch, around the write of a sink."""
+    """Count the messages of a topic, and kill the process at a step: at a read, within a batch, or at the write of a sink."""
     step = killed_at_step(steps)
     emit = made._Emitter._emit
 
@@ -200,7 +202,7 @@ def killed_run(kind: str, topic: str, folder: Path, steps: int | None) -> None:
 
 
 @pytest.mark.crash
-def test_a_process_that_is_killed_at_any_step_counts_each_message_once(kind: str, tmp_path: Path) -> None:
+def test_each_message_counts_once_if_the_process_is_killed_at_any_step(kind: str, tmp_path: Path) -> None:
     topic = new_topic(partitions=2)
     for partition in (0, 1):
         send(topic, partition, *(body(f"k{n % 2}", 10 * partition + n) for n in range(5)))
@@ -221,7 +223,7 @@ def test_a_process_that_is_killed_at_any_step_counts_each_message_once(kind: str
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_on_spark_each_message_counts_once_too(spark: Any, kind: str, fails: bool, tmp_path: Path) -> None:
+def test_each_message_counts_once_on_spark(spark: Any, kind: str, fails: bool, tmp_path: Path) -> None:
     from windowing.spark import MemorySink, submit_trident
 
     topic = new_topic(partitions=2)
@@ -252,7 +254,7 @@ def test_on_spark_each_message_counts_once_too(spark: Any, kind: str, fails: boo
     assert Counter(rows) == {(f"k{n % 2}", 10 * partition + n): 1 for partition in (0, 1) for n in range(5)}
 
 
-# -- what is gone --------------------------------------------------------------------------------------------------------------
+# -- lost messages and deleted topics ------------------------------------------------------------------------------------------
 
 
 def delete_before(topic: str, offset: int) -> None:
@@ -261,7 +263,7 @@ def delete_before(topic: str, offset: int) -> None:
     client.delete_records([place])[TopicPartition(topic, 0)].result(20)
 
 
-def test_messages_that_the_retention_has_removed_are_an_error_or_reported_with_their_number(kind: str) -> None:
+def test_messages_removed_by_retention_are_an_error_or_skipped_and_counted(kind: str) -> None:
     topic = new_topic(partitions=1)
     send(topic, 0, *(body("a", n) for n in range(2)))
     store, records = MemoryStore(), MemoryRecordStore()
@@ -279,7 +281,7 @@ def test_messages_that_the_retention_has_removed_are_an_error_or_reported_with_t
         assert ["5 offsets" in str(error) for error in found.errors] == [True]
 
 
-def test_a_transactional_batch_that_cannot_be_made_again_is_an_error() -> None:
+def test_a_transactional_batch_whose_messages_are_gone_cannot_be_replayed_and_is_an_error() -> None:
     topic = new_topic(partitions=1)
     send(topic, 0, *(body("a", n) for n in range(9)))
     store, records = MemoryStore(), MemoryRecordStore()
@@ -300,7 +302,7 @@ def test_a_transactional_batch_that_cannot_be_made_again_is_an_error() -> None:
     assert "KafkaTridentSpoutOpaque" in str(problem.value)
 
 
-def test_a_topic_that_vanishes_and_one_that_is_made_in_its_place_are_errors(kind: str) -> None:
+def test_a_deleted_topic_and_a_recreated_one_are_errors(kind: str) -> None:
     topic = new_topic(partitions=1)
     send(topic, 0, *(body("a", n) for n in range(5)))
     store, records = MemoryStore(), MemoryRecordStore()
@@ -314,7 +316,7 @@ def test_a_topic_that_vanishes_and_one_that_is_made_in_its_place_are_errors(kind
     assert f"topic '{topic}' at" in str(gone.value)
     assert "is not there" in str(gone.value)
     topic_made(topic)
-    for count in (1, 9):  # one that is shorter, and one that is longer than what was read
+    for count in (1, 9):  # shorter, and longer, than the part that was read
         send(topic, 0, *(body("a", n) for n in range(count)))
         with pytest.raises(SourceError) as other, cluster(given, kind, store, records) as running:
             running.run()
@@ -322,7 +324,7 @@ def test_a_topic_that_vanishes_and_one_that_is_made_in_its_place_are_errors(kind
         assert "is another topic than the one that was read: it was deleted, and made anew" in str(other.value)
 
 
-def test_records_of_a_version_that_did_not_know_the_topic_go_on_and_miss_messages_that_are_gone(
+def test_records_without_a_topic_identity_can_be_continued_and_lost_messages_are_detected(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(partitions=1)
@@ -379,7 +381,9 @@ def topic_made(topic: str) -> None:
         (lambda: spout("opaque", "t", max_rows=0), ConfigError, "at least 1, got 0"),
     ],
 )
-def test_what_cannot_be_read_is_refused_at_once(do: Callable[[], Any], error: Any, sentence: str) -> None:
+def test_invalid_arguments_of_a_spout_are_refused_at_construction(
+    do: Callable[[], Any], error: Any, sentence: str
+) -> None:
     with pytest.raises(error) as found:
         do()
     assert sentence in str(found.value)

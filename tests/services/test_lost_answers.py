@@ -1,4 +1,4 @@
-"""Connections that are cut at every step, answers that get lost, servers that stop: PostgreSQL and Redis."""
+"""PostgreSQL and Redis stores with cut connections, lost responses and stopped servers."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def stored(server: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("keys", [0, 1, 1000])
-def test_a_batch_is_two_round_trips_whatever_its_size(server: str, proxy: Proxy, keys: int) -> None:
+def test_a_batch_takes_two_round_trips_at_any_size(server: str, proxy: Proxy, keys: int) -> None:
     with closing(state_through(server, proxy)) as state:
         commit(state, 1, 0, {n: Add(1) for n in range(keys)})
-        for txid in range(2, 10):  # psycopg prepares statements that come often, which is a round trip of its own, once
+        for txid in range(2, 10):  # psycopg prepares a frequent statement once, in a round trip
             commit(state, txid, 0, {n: Add(1) for n in range(keys)})
         before = proxy.requests
         commit(state, 10, 0, {n: Add(1) for n in range(keys)})
         assert proxy.requests - before == ROUND_TRIPS_OF_A_BATCH
 
 
-def live(server: str, proxy: Proxy, name: str) -> int:
-    """Connect, make the tables, commit two batches; return how many requests that took, the good-bye not counted."""
+def connect_and_commit(server: str, proxy: Proxy, name: str) -> int:
+    """Connect, create the tables, commit two batches; return the number of requests, without that of closing."""
     before = proxy.requests
     with closing(map_state(store_on(server, proxy.url, 10), name).make_state(0, 1)) as state:
         assert commit(state, 1, 0, {"a": Add(1), "b": Add(2)}) == [1, 2]
@@ -74,21 +74,23 @@ def live(server: str, proxy: Proxy, name: str) -> int:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])
-def test_a_connection_cut_at_any_step_counts_every_batch_once(server: str, proxy: Proxy, after: bool) -> None:
-    steps = live(server, proxy, "undisturbed")
+def test_every_batch_counts_once_if_the_connection_is_cut_at_any_request(
+    server: str, proxy: Proxy, after: bool
+) -> None:
+    steps = connect_and_commit(server, proxy, "undisturbed")
     assert steps >= 2 * ROUND_TRIPS_OF_A_BATCH
     for step in range(1, steps + 1):
-        time.sleep(0.05)  # for the good-bye of the last connection, which is a request too
+        time.sleep(0.05)  # closing the previous connection is a request too
         proxy.cut = Cut(proxy.requests + step, after)
-        live(server, proxy, f"cut_{step}")
+        connect_and_commit(server, proxy, f"cut_{step}")
         assert proxy.cuts == step, "the connection was not cut"
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])
-def test_a_commit_whose_answer_is_lost_for_good_is_looked_up_by_the_next_attempt(
+def test_the_next_attempt_finds_out_whether_a_commit_without_response_was_written(
     server: str, proxy: Proxy, after: bool
 ) -> None:
-    """The patience ends while nobody answers: the attempt fails, and whoever comes next finds out what happened."""
+    """No response comes within the patience: the attempt fails; the next attempt reads what was written."""
     for kind, txid in ((StateType.OPAQUE, 2), (StateType.OPAQUE, 3)):
         with closing(state_through(server, proxy, kind, patience_s=0.5)) as state:
             if txid == 2:
@@ -102,14 +104,14 @@ def test_a_commit_whose_answer_is_lost_for_good_is_looked_up_by_the_next_attempt
     assert stored(server) == {"a": 21}
 
 
-def test_a_server_that_refuses_for_a_while_is_asked_again(server: str, proxy: Proxy) -> None:
+def test_a_refused_connection_is_retried(server: str, proxy: Proxy) -> None:
     proxy.refuse = 3
     with closing(state_through(server, proxy)) as state:
         assert commit(state, 1, 0, {"a": Add(1)}) == [1]
     assert proxy.refuse == 0
 
 
-def test_a_non_transactional_put_is_sent_again(server: str, proxy: Proxy) -> None:
+def test_a_non_transactional_put_is_retried(server: str, proxy: Proxy) -> None:
     with closing(state_through(server, proxy, StateType.NON_TRANSACTIONAL)) as state:
         commit(state, 1, 0, {"a": Add(1)})
         proxy.cut = Cut(proxy.requests + 2, after=True)
@@ -124,15 +126,15 @@ def test_a_non_transactional_put_is_sent_again(server: str, proxy: Proxy) -> Non
 PATIENCE_S = 1.0
 
 
-def given_up(server: str, use: Any, what: str) -> None:
-    """Check that a call ends within its patience, by an error that names the state and hides the password."""
+def assert_timeout(server: str, use: Any, what: str) -> None:
+    """Check that a call fails within its patience with an error that names the state and hides the password."""
     started = time.monotonic()
     with pytest.raises(StoreUnavailableError, match=rf"the state counts/0 at .* did not answer for 1 s: .*{what}"):
         use()
     assert time.monotonic() - started < PATIENCE_S + 1.5, "two seconds is the least for a connection"
 
 
-def test_a_lock_of_somebody_else_is_waited_for_no_longer_than_the_patience() -> None:
+def test_waiting_for_a_lock_ends_after_the_patience() -> None:
     empty("postgres")
     with (
         closing(map_state(store_on("postgres", patience_s=PATIENCE_S), "counts").make_state(0, 1)) as state,
@@ -140,10 +142,10 @@ def test_a_lock_of_somebody_else_is_waited_for_no_longer_than_the_patience() -> 
     ):
         commit(state, 1, 0, {"a": Add(1)})
         other.execute("SELECT * FROM counts_fences FOR UPDATE")
-        given_up("postgres", lambda: commit(state, 2, 0, {"a": Add(10)}), "(lock|statement) timeout")
+        assert_timeout("postgres", lambda: commit(state, 2, 0, {"a": Add(10)}), "(lock|statement) timeout")
         other.rollback()
         other.execute("LOCK TABLE counts")
-        given_up("postgres", lambda: state.multi_get(["a"]), "(lock|statement) timeout")
+        assert_timeout("postgres", lambda: state.multi_get(["a"]), "(lock|statement) timeout")
         other.rollback()
         assert commit(state, 2, 1, {"a": Add(100)}) == [101]
         other.execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(b"others"),))
@@ -154,7 +156,7 @@ def test_a_lock_of_somebody_else_is_waited_for_no_longer_than_the_patience() -> 
     assert stored("postgres") == {"a": 101}
 
 
-def test_timeouts_that_the_address_asks_for_are_kept_if_they_are_shorter() -> None:
+def test_timeouts_of_the_address_are_kept_if_they_are_shorter() -> None:
     url = f"{address('postgres')}?options=-c%20statement_timeout%3D200%20-c%20lock_timeout%3D90min"
     with closing(PostgresStore(url, PATIENCE_S).open(PartitionId("counts", 0, 1))) as rows:
         rows.multi_get([])
@@ -164,7 +166,7 @@ def test_timeouts_that_the_address_asks_for_are_kept_if_they_are_shorter() -> No
         assert db.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("1s",)
 
 
-def test_a_server_that_was_stopped_is_given_up_in_time(server: str) -> None:
+def test_a_stopped_server_is_a_timeout_after_the_patience(server: str) -> None:
     with closing(map_state(store_on(server, patience_s=PATIENCE_S), "counts").make_state(0, 1)) as state:
         commit(state, 1, 0, {"a": Add(1)})
         if server == "redis":
@@ -173,19 +175,19 @@ def test_a_server_that_was_stopped_is_given_up_in_time(server: str) -> None:
             pid = state.backing._db.info.backend_pid
         os.kill(pid, signal.SIGSTOP)
         try:
-            given_up(server, lambda: commit(state, 2, 0, {"a": Add(10)}), "")
+            assert_timeout(server, lambda: commit(state, 2, 0, {"a": Add(10)}), "")
         finally:
             os.kill(pid, signal.SIGCONT)
         assert commit(state, 2, 1, {"a": Add(100)}) == [101], "whatever became of the other attempt"
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_network_that_is_silent_is_given_up_in_time(server: str, proxy: Proxy, connected: bool) -> None:
+def test_a_silent_network_is_a_timeout_after_the_patience(server: str, proxy: Proxy, connected: bool) -> None:
     with closing(state_through(server, proxy, patience_s=PATIENCE_S)) as state:
         if connected:
             commit(state, 1, 0, {"a": Add(1)})
         proxy.silent = True
-        given_up(server, lambda: commit(state, 2, 0, {"a": Add(10)}), "")
+        assert_timeout(server, lambda: commit(state, 2, 0, {"a": Add(10)}), "")
         proxy.silent = False
         assert commit(state, 2, 1, {"a": Add(100)}) == [101 if connected else 100]
 
@@ -209,7 +211,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_a_password_is_in_no_error_and_no_repr(server: str, which: int) -> None:
+def test_a_password_is_in_no_error_and_no_repr_of_a_store(server: str, which: int) -> None:
     factory = map_state(store_on(server, WRONG[server][which], 0.1), "counts")
     assert SECRET not in repr(factory)
     with pytest.raises((StoreUnavailableError, ConfigError)) as caught:
@@ -217,7 +219,7 @@ def test_a_password_is_in_no_error_and_no_repr(server: str, which: int) -> None:
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_wrong_password_is_refused_at_once_and_not_shown(server: str) -> None:
+def test_a_wrong_password_is_reported_at_once_and_not_shown(server: str) -> None:
     url = address(server)
     password = url.split("@")[0].rpartition(":")[2]
     started = time.monotonic()
@@ -231,7 +233,7 @@ def test_a_wrong_password_is_refused_at_once_and_not_shown(server: str) -> None:
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def test_damage_on_a_server_names_the_key_and_nothing_is_reset(server: str) -> None:
+def test_a_damaged_row_on_a_server_is_named_and_nothing_is_reset(server: str) -> None:
     with closing(map_state(store_on(server), "counts").make_state(0, 1)) as state:
         commit(state, 1, 0, {"a": Add(1), "b": Add(2)})
         if server == "postgres":
@@ -248,7 +250,7 @@ def test_damage_on_a_server_names_the_key_and_nothing_is_reset(server: str) -> N
         assert state.multi_get(["b"]) == [2]
 
 
-def test_rows_that_redis_evicted_are_missed() -> None:
+def test_rows_that_redis_evicted_are_detected() -> None:
     empty("redis")
     with closing(map_state(store_on("redis"), "counts").make_state(0, 1)) as state:
         commit(state, 1, 0, {"a": Add(1), "b": Add(2)})
@@ -258,7 +260,7 @@ def test_rows_that_redis_evicted_are_missed() -> None:
             commit(state, 2, 0, {"b": Add(1)})
 
 
-def test_keys_of_another_type_in_redis_and_tables_of_another_shape_in_postgres_are_refused(server: str) -> None:
+def test_foreign_keys_in_redis_and_foreign_tables_in_postgres_are_refused(server: str) -> None:
     if server == "postgres":
         with psycopg.connect(address(server), autocommit=True) as db:
             db.execute("CREATE TABLE counts (a int)")
@@ -276,7 +278,7 @@ def test_keys_of_another_type_in_redis_and_tables_of_another_shape_in_postgres_a
 # -- the server itself -------------------------------------------------------------------------------------------------
 
 
-def test_a_backend_that_the_administrator_ends_is_replaced() -> None:
+def test_a_terminated_postgres_backend_is_replaced_by_a_new_connection() -> None:
     empty("postgres")
     with closing(map_state(store_on("postgres"), "counts").make_state(0, 1)) as state:
         commit(state, 1, 0, {"a": Add(1)})
@@ -304,7 +306,7 @@ def postgres_data() -> Path:
 
 
 def kill_postgres(data: Path) -> int:
-    """Kill the server process; its children see that and end by themselves."""
+    """Kill the server process, and wait until its child processes have ended by themselves."""
     pid = int((data / "postmaster.pid").read_text().split()[0])
     children = [child.pid for child in psutil.Process(pid).children()]
     os.kill(pid, signal.SIGKILL)
@@ -319,8 +321,8 @@ def start_postgres(data: Path, pg_ctl: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, cwd="/")
 
 
-def test_a_server_killed_while_it_commits_has_what_was_committed(server: str) -> None:
-    """What was answered is there when the server comes back, and every batch counts once."""
+def test_committed_batches_survive_a_kill_of_the_server(server: str) -> None:
+    """Each acknowledged batch is there after the restart of the server, and counts once."""
     if server == "postgres":
         data = postgres_data()
         binary = Path(psutil.Process(int((data / "postmaster.pid").read_text().split()[0])).exe())

@@ -1,4 +1,4 @@
-"""States of Trident are copied between servers, into another number of partitions; tables that others read show them."""
+"""Trident states are copied between servers, into another number of partitions; state tables too."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ BATCHES = [{(f"shop {number % 700}", float(number % 3)): number for number in ra
 
 @pytest.mark.parametrize(("old", "new"), [("postgres", "redis"), ("redis", "postgres")])
 @pytest.mark.parametrize("kind", list(StateType))
-def test_a_state_goes_to_another_server_with_another_number_of_partitions(old: str, new: str, kind: StateType) -> None:
+def test_a_state_is_moved_to_another_server_and_number_of_partitions(old: str, new: str, kind: StateType) -> None:
     for server in (old, new):
         empty(server)
     before, after = plan_of(store_of(address(old)), 3, kind), plan_of(store_of(address(new)), 2, kind)
     committed(before, "old", 1, BATCHES)
     (move,) = moves(before, after)
     perform(move, after)
-    perform(move, after)  # as after a kill
+    perform(move, after)  # repeated, as after a kill
     assert whole(before) == whole(after) == left(BATCHES)
     check(after, "new", 1)
     committed(after, "new", 2, [{("shop 1", 1.0): 7}])
     check(after, "new", 2)
 
 
-def test_a_state_that_is_shown_as_a_table_is_shown_under_its_new_name() -> None:
+def test_a_moved_state_table_is_readable_under_its_new_name() -> None:
     def made(name, partitions):
         topology = TridentTopology("sales")
         stream = topology.new_stream("sales", InputSpout("shop string, size double, n long"))

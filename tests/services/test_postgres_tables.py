@@ -1,4 +1,4 @@
-"""PostgresTable and PostgresSink: rows of a batch are in a typed table once, whoever is killed; what does not fit is refused."""
+"""PostgresTable and PostgresSink write each batch once to a typed table, also after kills; tables that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def refusal(kind: type[WindowingError], do: Callable[[], Any], url: str = "") ->
     return str(found.value)
 
 
-# -- once ------------------------------------------------------------------------------------------------------------------------
+# -- each batch once -------------------------------------------------------------------------------------------------------------
 
 APPENDED = sorted([*FIRST, *SECOND])
 REPLACED = [("EWR", 2), ("JFK", 11), ("LGA", 1)]
 
 
 @pytest.mark.parametrize(("key", "wanted"), [((), APPENDED), (("origin",), REPLACED)], ids=["append", "upsert"])
-def test_a_batch_made_again_writes_nothing_twice(url: str, key: tuple[str, ...], wanted: Rows) -> None:
+def test_a_replayed_batch_is_not_written_twice(url: str, key: tuple[str, ...], wanted: Rows) -> None:
     assert claim(url, key) == "public"
     assert [write(url, batch, rows, key) for batch, rows in ((0, FIRST), (0, FIRST), (3, SECOND))] == [
         True,
@@ -109,7 +109,7 @@ def test_a_batch_made_again_writes_nothing_twice(url: str, key: tuple[str, ...],
 
 
 @pytest.mark.parametrize(("key", "wanted"), [((), APPENDED), (("origin",), REPLACED)], ids=["append", "upsert"])
-def test_a_writer_killed_at_any_step_leaves_a_batch_whole_or_not_at_all(
+def test_a_batch_is_atomic_if_the_writer_is_killed_at_any_step(
     url: str, key: tuple[str, ...], wanted: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Bounded.wait
@@ -147,7 +147,7 @@ def test_a_writer_killed_at_any_step_leaves_a_batch_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])
-def test_a_connection_cut_at_any_step_writes_a_batch_once(url: str, after: bool) -> None:
+def test_a_batch_is_written_once_if_the_connection_is_cut_at_any_request(url: str, after: bool) -> None:
     with Proxy(url) as proxy:
         claim(url, ("origin",))
         write(proxy.url, 0, FIRST, ("origin",))
@@ -161,7 +161,7 @@ def test_a_connection_cut_at_any_step_writes_a_batch_once(url: str, after: bool)
         assert stored(url) == FIRST, f"cut at request {step}"
 
 
-def test_of_two_writers_of_a_batch_one_writes(url: str) -> None:
+def test_of_two_concurrent_writers_of_a_batch_one_writes(url: str) -> None:
     claim(url)
 
     def twin() -> Iterator[tuple[Any, ...]]:  # in the middle of the first one's transaction
@@ -177,14 +177,14 @@ def test_of_two_writers_of_a_batch_one_writes(url: str) -> None:
     assert stored(url) == FIRST
 
 
-def test_rows_beyond_one_chunk_are_all_there(url: str) -> None:
+def test_a_batch_larger_than_one_chunk_is_written_completely(url: str) -> None:
     claim(url, ("origin",))
     many = [(f"o{n % 7000}", n) for n in range(12_000)]
     write(url, 0, many, ("origin",))
     assert stored(url) == sorted(dict(many).items())
 
 
-# -- whose it is -----------------------------------------------------------------------------------------------------------------
+# -- ownership -------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_table_belongs_to_one_stream_of_one_query(url: str) -> None:
@@ -198,7 +198,7 @@ def test_a_table_belongs_to_one_stream_of_one_query(url: str) -> None:
     assert stored(url) == FIRST
 
 
-def test_a_checkpoint_that_is_older_than_the_table_is_refused(url: str) -> None:
+def test_a_checkpoint_older_than_the_table_is_refused(url: str) -> None:
     claim(url)
     write(url, 4, FIRST)
     assert "holds batch 4, and query q has come to batch 3" in refusal(ConfigError, lambda: claim(url, last=3))
@@ -207,7 +207,7 @@ def test_a_checkpoint_that_is_older_than_the_table_is_refused(url: str) -> None:
     assert stored(url) == FIRST
 
 
-def test_a_table_that_was_dropped_is_not_made_anew_as_if_nothing_were_lost(url: str) -> None:
+def test_a_dropped_table_is_an_error_and_is_not_recreated(url: str) -> None:
     claim(url)
     write(url, 0, FIRST)
     run_sql(url, "DROP TABLE counts")
@@ -215,7 +215,7 @@ def test_a_table_that_was_dropped_is_not_made_anew_as_if_nothing_were_lost(url: 
     assert "is gone, and held the batches of query q up to 0" in refusal(ConfigError, lambda: claim(url, last=1))
 
 
-def test_a_database_and_the_table_of_batches_that_vanish_between_two_batches_are_named(url: str) -> None:
+def test_a_database_or_windowing_sinks_table_that_disappears_between_batches_is_named(url: str) -> None:
     run_sql(url, "DROP DATABASE IF EXISTS brief WITH (FORCE)", "CREATE DATABASE brief")
     brief = with_part(url, path="/brief")
     claim(brief)
@@ -235,7 +235,7 @@ def test_a_database_and_the_table_of_batches_that_vanish_between_two_batches_are
 # -- bad input -------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_password_a_missing_database_and_a_missing_schema_are_named_at_once(url: str) -> None:
+def test_a_wrong_password_a_missing_database_and_a_missing_schema_are_reported(url: str) -> None:
     given = urlsplit(url)
     wrong = with_part(url, netloc=f"windowing:not-the-password@127.0.0.1:{given.port}")
     assert "refuses the user" in refusal(ConfigError, lambda: claim(wrong), wrong)
@@ -244,7 +244,7 @@ def test_a_wrong_password_a_missing_database_and_a_missing_schema_are_named_at_o
         assert "'nowhere' is not there; CREATE SCHEMA" in refusal(ConfigError, lambda: opened.claim("q", "s", None))
 
 
-def test_a_server_that_does_not_run_is_an_error_of_the_sink_after_its_patience() -> None:
+def test_an_unreachable_server_is_a_sink_error_after_the_patience() -> None:
     nobody = "postgresql://me:s3cret-word@127.0.0.1:1/db"
     with table(nobody, patience_s=0.5) as opened:
         message = refusal(SinkError, lambda: opened.claim("q", "s", None), nobody)
@@ -255,7 +255,7 @@ def test_a_server_that_does_not_run_is_an_error_of_the_sink_after_its_patience()
     assert "not shown" in refusal(ConfigError, lambda: table(unreadable), nobody)
 
 
-def test_a_user_who_may_not_write_is_told_so(url: str) -> None:
+def test_a_user_without_the_right_to_write_is_refused(url: str) -> None:
     run_sql(url, "DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN PASSWORD 'reader-secret'")
     reader = with_part(url, netloc=f"reader:reader-secret@127.0.0.1:{urlsplit(url).port}")
     try:
@@ -287,7 +287,9 @@ def test_a_user_who_may_not_write_is_told_so(url: str) -> None:
         ("CREATE VIEW counts AS SELECT 'JFK' AS origin, 1::bigint AS flights", "is there and is no table"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused_before_anything_is_written(url: str, made: str, sentence: str) -> None:
+def test_a_table_that_does_not_match_the_stream_is_refused_before_anything_is_written(
+    url: str, made: str, sentence: str
+) -> None:
     run_sql(url, made)
     assert sentence in refusal(ConfigError, lambda: claim(url, ("origin",)))
     with psycopg.connect(url) as db:
@@ -296,7 +298,7 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_is_written(url: st
         )
 
 
-def test_a_table_with_columns_of_its_own_and_a_unique_index_will_do(url: str) -> None:
+def test_a_table_with_additional_columns_and_a_unique_index_is_accepted(url: str) -> None:
     run_sql(
         url,
         "CREATE TABLE counts (id bigint GENERATED ALWAYS AS IDENTITY, origin varchar(9), flights numeric, seen int DEFAULT 1)",
@@ -308,7 +310,7 @@ def test_a_table_with_columns_of_its_own_and_a_unique_index_will_do(url: str) ->
     assert stored(url, "origin, flights, seen") == [(*row, 1) for row in REPLACED]
 
 
-def test_a_value_that_does_not_fit_names_the_column_and_writes_nothing_of_the_batch(url: str) -> None:
+def test_a_value_that_does_not_fit_fails_the_whole_batch_and_names_the_column(url: str) -> None:
     run_sql(url, "CREATE TABLE counts (origin varchar(3), flights bigint CHECK (flights < 100))")
     claim(url)
     write(url, 0, FIRST)
@@ -324,7 +326,7 @@ def test_a_value_that_does_not_fit_names_the_column_and_writes_nothing_of_the_ba
     assert write(url, 1, SECOND)
 
 
-def test_a_row_without_a_value_in_its_key_is_refused(url: str) -> None:
+def test_a_row_with_a_null_in_its_key_is_refused(url: str) -> None:
     claim(url, ("origin",))
     message = refusal(SinkError, lambda: write(url, 0, [*FIRST, (None, 3)], ("origin",)))
     assert "has no value in 'origin', a column of its key: (None, 3)" in message
@@ -332,12 +334,12 @@ def test_a_row_without_a_value_in_its_key_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a; DROP TABLE counts", "", 'a"b', "a.b.c", "1a", "ä" * 9, 7, None, "x" * 64])
-def test_the_name_of_a_table_is_an_identifier(name: Any) -> None:
+def test_an_invalid_table_name_is_refused(name: Any) -> None:
     with pytest.raises(ConfigError):
         checked_table(name)
 
 
-def test_values_and_columns_that_look_like_sql_are_data(url: str) -> None:
+def test_values_and_column_names_that_look_like_sql_are_treated_as_data(url: str) -> None:
     odd = [Column('a"; DROP TABLE other; --', "text"), Column("select", "text")]
     rows = [("'; DROP TABLE other; --", "\\.\n\t\\N"), ("€\u202e\U0001f600", "{}")]
     run_sql(url, "CREATE TABLE other (n int)")
@@ -359,7 +361,7 @@ def put(factory: MapStateFactory, txid: int, values: dict[Any, Any], partition: 
         commit(state, txid, 0, {key: ReplaceUpdater(value) for key, value in values.items()})
 
 
-def test_a_state_is_read_as_a_table_of_typed_columns(url: str) -> None:
+def test_a_state_is_readable_as_a_view_with_typed_columns(url: str) -> None:
     made = state_table(PostgresStore(url), "counts", "origin text, flights bigint")
     put(made, 1, {("JFK",): 4, ("LGA",): 1})
     put(made, 1, {("EWR",): 2}, partition=1)
@@ -370,7 +372,7 @@ def test_a_state_is_read_as_a_table_of_typed_columns(url: str) -> None:
     assert stored(url, "origin, flights, pg_typeof(flights)::text") == [("EWR", 2, "bigint"), ("JFK", 14, "bigint")]
 
 
-def test_every_type_is_shown_as_what_it_is(url: str) -> None:
+def test_every_type_has_its_column_type_in_the_view_of_a_state(url: str) -> None:
     made = state_table(PostgresStore(url), "counts", EVERY)
     put(made, 1, {KEY: 0.5})
     put(made, 2, {(None,) * 7: -math.inf})
@@ -380,7 +382,7 @@ def test_every_type_is_shown_as_what_it_is(url: str) -> None:
         assert dict(state.items()) == {KEY: 0.5, (None,) * 7: -math.inf}
 
 
-def test_a_table_of_the_name_of_a_view_is_left_alone(url: str) -> None:
+def test_a_foreign_table_with_the_name_of_the_view_is_refused_and_not_changed(url: str) -> None:
     run_sql(url, "CREATE TABLE counts (n int)")
     made = state_table(PostgresStore(url, 5), "counts", "origin text, flights bigint")
     assert "has something else of the name counts" in refusal(ConfigError, lambda: put(made, 1, {("JFK",): 4}))
@@ -404,7 +406,7 @@ def sink(url: str, key: Any = (), **options: Any) -> PostgresSink:
     return PostgresSink(url, "counts", key, patience_s=5, **options)
 
 
-def test_every_type_of_spark_has_its_own_in_the_table(url: str, spark: SparkSession) -> None:
+def test_every_type_of_spark_is_written_to_its_column_type(url: str, spark: SparkSession) -> None:
     rows = spark.createDataFrame([VALUES], TYPES)
     to = sink(url)
     to.claim(spark, OutputOwner("q", "default", None, rows.schema))
@@ -424,7 +426,7 @@ def test_every_type_of_spark_has_its_own_in_the_table(url: str, spark: SparkSess
     ]  # fmt: skip
 
 
-def test_a_type_without_a_place_in_the_table_and_a_date_beyond_python_are_refused(
+def test_an_unsupported_type_a_date_out_of_range_and_a_loss_of_digits_are_refused(
     url: str, spark: SparkSession
 ) -> None:
     odd = spark.sql("SELECT INTERVAL 1 DAY AS gap")
@@ -448,7 +450,7 @@ def totals(window: Any) -> tuple[Any, ...]:
 
 
 class Interrupted(PostgresSink):
-    """Ends the query behind the commit of batch 1, before Spark's."""
+    """Fails after the sink has committed batch 1, before Spark commits it."""
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         super().write(rows, batch_id)
@@ -457,7 +459,7 @@ class Interrupted(PostgresSink):
 
 
 @pytest.mark.parametrize("key", [(), ("k",)], ids=["append", "upsert"])
-def test_a_query_that_ends_between_the_table_and_its_own_commit_has_each_row_once(
+def test_each_row_is_written_once_if_the_query_fails_between_the_commits_of_sink_and_spark(
     url: str, spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
 ) -> None:
     folder = tmp_path / "in"

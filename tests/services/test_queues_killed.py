@@ -1,4 +1,4 @@
-"""Topologies on Spark on streams of Redis and queues of RabbitMQ, killed: nothing is lost or repeated or acked early."""
+"""Topologies on Spark that read Redis streams and RabbitMQ queues are killed: no row is lost, repeated or acked early."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def prepared(folder: Path, kind: str) -> ServerJob:
         ("stream", ("in_sink:1", "before_commit:2", "before_ack:2", f"after_ack:{DRAIN}")),
     ],
 )
-def test_a_topology_on_a_queue_of_a_server_killed_at_any_point_loses_and_repeats_nothing_and_acks_nothing_early(
+def test_a_topology_on_a_server_queue_killed_at_any_point_loses_repeats_and_acks_early_no_row(
     spark: SparkSession, tmp_path: Path, kind: str, points: tuple[str, ...]
 ) -> None:
     wanted, done = undisturbed_run(spark, prepared(tmp_path / "undisturbed", kind))
@@ -55,7 +55,7 @@ def test_a_topology_on_a_queue_of_a_server_killed_at_any_point_loses_and_repeats
 
 
 def assert_no_row_of_trident_lost_or_acked_early(job: QueuesJob) -> None:
-    """Each root was told after its batch was committed; what is acked is in the states, once."""
+    """Check that each root was acked after the commit of its batch, and that each acked row is in the states, once."""
     committed = max((int(path.name) for path in (job.checkpoint / "commits").glob("[0-9]*")), default=-1)
     ids = states(job)["state2"]
     for kind, queue in job.queues.items():
@@ -67,7 +67,7 @@ def assert_no_row_of_trident_lost_or_acked_early(job: QueuesJob) -> None:
 
 
 @pytest.mark.crash(minutes=1.2)
-def test_a_trident_topology_on_queues_of_servers_killed_at_any_point_counts_each_row_once_and_acks_no_batch_early(
+def test_a_trident_topology_on_server_queues_killed_at_any_point_counts_each_row_once_and_acks_none_early(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     job = QueuesJob(str(tmp_path))

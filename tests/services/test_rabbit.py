@@ -1,4 +1,4 @@
-"""RabbitQueue and its spool on a real RabbitMQ: classic queues and streams, kills, messages that come again, bad input."""
+"""RabbitQueue and its spool on a real RabbitMQ: classic queues, quorum queues and streams, redelivery, kills, bad input."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def ran(spool: Spooled, declared: Any = counted, drain: bool = True) -> ClusterR
 # -- from the broker to the spool ----------------------------------------------------------------------------------------
 
 
-def test_messages_are_in_the_spool_until_their_windows_have_expired(channel: Any, kind: str, tmp_path: Path) -> None:
+def test_messages_stay_in_the_spool_until_their_windows_have_expired(channel: Any, kind: str, tmp_path: Path) -> None:
     declare(channel, kind)
     put(channel, ROWS[:4])
     spool = Spooled(queue_of(kind), log=tmp_path / "spool.db", max_rows=2)
@@ -116,13 +116,13 @@ def test_messages_are_in_the_spool_until_their_windows_have_expired(channel: Any
 
 
 def take_all(spool: Spooled, count: int) -> None:
-    """Take until there are so many: on a machine that is busy a stream may pause within what it has."""
+    """Read until the spool has this number of messages: on a busy machine a stream may deliver them in parts."""
     deadline = time.monotonic() + 60
     while spool.latest() != {"0": count}:
         assert time.monotonic() < deadline, spool.latest()
 
 
-def test_more_messages_than_a_page_come_in_order(channel: Any, kind: str, tmp_path: Path) -> None:
+def test_more_messages_than_one_page_are_read_in_order(channel: Any, kind: str, tmp_path: Path) -> None:
     declare(channel, kind)
     rows = [(f"w{n}", n) for n in range(2_300)]
     put(channel, rows)
@@ -134,7 +134,7 @@ def test_more_messages_than_a_page_come_in_order(channel: Any, kind: str, tmp_pa
     assert spool.rows() == [*rows, ("more", 1)]
 
 
-def test_messages_that_come_while_the_spool_is_filled_do_not_hold_up_the_batch(channel: Any, tmp_path: Path) -> None:
+def test_new_messages_while_the_spool_is_filled_do_not_delay_the_batch(channel: Any, tmp_path: Path) -> None:
     class Followed(RabbitQueue):
         def confirm(self) -> None:
             super().confirm()
@@ -147,10 +147,10 @@ def test_messages_that_come_while_the_spool_is_filled_do_not_hold_up_the_batch(c
     spool.close()
 
 
-def test_a_stream_is_read_on_behind_the_last_offset_also_within_a_chunk(channel: Any) -> None:
-    """A stream keeps messages that come together as a chunk; the server sends of it what is behind the offset."""
+def test_a_stream_is_continued_after_the_last_offset_also_within_a_chunk(channel: Any) -> None:
+    """A stream stores messages that arrive together as one chunk; the server sends the part after the offset."""
     declare(channel, "stream")
-    fast = channel.connection.channel()  # without confirms, so that they come together
+    fast = channel.connection.channel()  # without confirms, so that they arrive together
     for n in range(500):
         fast.basic_publish("", "words", json.dumps({"word": "cow", "at": n}).encode())
     fast.close()
@@ -163,8 +163,8 @@ def test_a_stream_is_read_on_behind_the_last_offset_also_within_a_chunk(channel:
     assert [each.id for each in queue.take(1_000, begun[-1].id)] == [str(n) for n in range(7, 500)]
 
 
-def test_what_a_stream_has_sent_beyond_a_page_is_read_again(channel: Any, tmp_path: Path) -> None:
-    """On a slow machine messages arrive while the consumer is cancelled: a stream refuses to take them back."""
+def test_messages_that_a_stream_delivered_beyond_a_page_are_read_again(channel: Any, tmp_path: Path) -> None:
+    """On a slow machine messages arrive while the consumer is cancelled: they cannot be requeued to a stream."""
 
     class Greedy(RabbitQueue):
         def _connect(self) -> None:
@@ -183,13 +183,13 @@ def test_what_a_stream_has_sent_beyond_a_page_is_read_again(channel: Any, tmp_pa
     spool.close()
 
 
-def retained(channel: Any, numbers: range) -> None:
+def overflow_retention(channel: Any, numbers: range) -> None:
     """Put messages into a stream until its retention has removed all but the last ones."""
     for n in numbers:
         channel.basic_publish("", "words", json.dumps({"word": "w" * 200, "at": n}).encode(), mandatory=True)
 
 
-def test_messages_that_the_retention_of_a_stream_has_removed_are_an_error_or_left_out_and_logged(
+def test_messages_of_a_stream_removed_by_retention_are_an_error_or_skipped_and_logged(
     channel: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     size = {"x-max-length-bytes": 2_000, "x-stream-max-segment-size-bytes": 1_000}
@@ -197,7 +197,7 @@ def test_messages_that_the_retention_of_a_stream_has_removed_are_an_error_or_lef
     put(channel, ROWS)
     spool = Spooled(queue_of("stream"), log=tmp_path / "spool.db")
     take_all(spool, 5)
-    retained(channel, range(200))
+    overflow_retention(channel, range(200))
     with pytest.raises(
         SourceError, match=r"queue 'words' of .* has lost \d+ offsets that were not read, 5 to \d+: its ret"
     ):
@@ -212,15 +212,13 @@ def test_messages_that_the_retention_of_a_stream_has_removed_are_an_error_or_lef
 
 
 @pytest.mark.parametrize("is_running", [False, True])
-def test_a_stream_that_was_made_anew_is_not_read_on_as_if_it_were_the_one_before(
-    channel: Any, tmp_path: Path, is_running: bool
-) -> None:
+def test_a_recreated_stream_is_an_error(channel: Any, tmp_path: Path, is_running: bool) -> None:
     declare(channel, "stream")
     put(channel, ROWS)
     spool = Spooled(queue_of("stream"), log=tmp_path / "spool.db")
     take_all(spool, 5)
     deadline = time.monotonic() + 60
-    while waiting(channel) != 5:  # what a stream says of its length comes late
+    while waiting(channel) != 5:  # a stream reports its length with a delay
         assert time.monotonic() < deadline
     assert spool.latest() == {"0": 5}
     channel.queue_delete("words")
@@ -233,7 +231,7 @@ def test_a_stream_that_was_made_anew_is_not_read_on_as_if_it_were_the_one_before
         take_all(again, -1)
 
 
-def test_a_message_whose_confirmation_was_lost_comes_again_and_is_put_once(channel: Any, tmp_path: Path) -> None:
+def test_a_redelivered_message_is_stored_once_by_its_message_id(channel: Any, tmp_path: Path) -> None:
     class Unconfirmed(RabbitQueue):
         def confirm(self) -> None:
             self.close()
@@ -257,7 +255,7 @@ def test_a_message_whose_confirmation_was_lost_comes_again_and_is_put_once(chann
     assert after.rows() == [*ROWS, ("new", 1), ROWS[0], ROWS[0]], "without an id nobody can say that it is the same"
 
 
-def test_a_connection_that_was_lost_is_made_anew(channel: Any, kind: str, tmp_path: Path) -> None:
+def test_a_lost_connection_is_opened_again(channel: Any, kind: str, tmp_path: Path) -> None:
     declare(channel, kind)
     put(channel, ROWS[:1])
     queue = queue_of(kind)
@@ -272,7 +270,7 @@ def test_a_connection_that_was_lost_is_made_anew(channel: Any, kind: str, tmp_pa
 # -- bad input -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_that_was_idle_for_longer_than_its_heartbeats_is_read_on_and_what_was_not_confirmed_is_put_once(
+def test_reading_continues_after_a_heartbeat_timeout_and_unconfirmed_messages_are_stored_once(
     channel: Any, tmp_path: Path
 ) -> None:
     declare(channel)
@@ -293,7 +291,7 @@ def test_a_queue_that_was_idle_for_longer_than_its_heartbeats_is_read_on_and_wha
     assert queue.rows() == ROWS[:2]
 
 
-def test_a_server_that_restarts_is_waited_for_as_the_address_says(channel: Any, tmp_path: Path) -> None:
+def test_connection_attempts_are_retried_as_the_address_says(channel: Any, tmp_path: Path) -> None:
     declare(channel)
     put(channel, ROWS)
     with Proxy(address("rabbitmq")) as proxy:
@@ -308,7 +306,7 @@ def test_a_server_that_restarts_is_waited_for_as_the_address_says(channel: Any, 
             queue.latest()
 
 
-def test_a_message_that_is_no_row_stays_in_the_queue_or_is_put_among_the_dead(channel: Any, tmp_path: Path) -> None:
+def test_a_message_that_does_not_match_the_schema_is_an_error_or_a_dead_letter(channel: Any, tmp_path: Path) -> None:
     declare(channel)
     put(channel, ROWS[:2])
     channel.basic_publish("", "words", b'{"word": "cow", "at": "soon"}', pika.BasicProperties(message_id="odd"))
@@ -328,7 +326,7 @@ def test_a_message_that_is_no_row_stays_in_the_queue_or_is_put_among_the_dead(ch
     assert waiting(channel) == 0
 
 
-def test_a_queue_that_cannot_be_read_is_an_error_with_the_way_out(channel: Any, tmp_path: Path) -> None:
+def test_a_queue_that_cannot_be_read_is_an_error_that_names_the_remedy(channel: Any, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"queue 'words' of amqp://\S*:\*\*\*@\S+: it is not there: .*declare it"):
         queue_of()
     channel.queue_declare("words", exclusive=True)
@@ -359,7 +357,7 @@ def test_a_queue_that_cannot_be_read_is_an_error_with_the_way_out(channel: Any, 
         queue_of("stream", on_gap="ignore")
 
 
-def test_a_queue_that_another_consumer_reads_alone_is_an_error_that_says_so(channel: Any, tmp_path: Path) -> None:
+def test_a_queue_with_an_exclusive_consumer_is_an_error(channel: Any, tmp_path: Path) -> None:
     declare(channel)
     tag = channel.basic_consume("words", lambda *_: None, exclusive=True)
     spool = Spooled(queue_of(), log=tmp_path / "spool.db")
@@ -371,8 +369,8 @@ def test_a_queue_that_another_consumer_reads_alone_is_an_error_that_says_so(chan
         spool.latest()
 
 
-def test_to_ask_what_a_queue_is_takes_no_message_out_of_it(channel: Any, kind: str) -> None:
-    """A quorum queue counts how often a message came back, and drops it at its delivery limit."""
+def test_checking_a_queue_at_construction_consumes_no_message(channel: Any, kind: str) -> None:
+    """A quorum queue counts the redeliveries of a message, and drops it at its delivery limit."""
     declare(channel, kind)
     put(channel, ROWS)
     for _ in range(3):
@@ -383,7 +381,7 @@ def test_to_ask_what_a_queue_is_takes_no_message_out_of_it(channel: Any, kind: s
         assert not any(method.redelivered for method, _, _ in found)
 
 
-def test_no_server_and_wrong_credentials_are_errors_without_the_secret(channel: Any) -> None:
+def test_an_unreachable_server_and_wrong_credentials_are_errors_without_the_secret(channel: Any) -> None:
     declare(channel)
     url = address("rabbitmq")
     secret, port = url.split(":")[2].partition("@")[0], url.rpartition(":")[2].partition("/")[0]
@@ -408,9 +406,7 @@ def test_a_spool_belongs_to_one_source(channel: Any, tmp_path: Path) -> None:
         ):
             Spooled(RabbitQueue(address("rabbitmq"), "others", WORDS), log=tmp_path / "spool.db")
         other_user = f"{address('rabbitmq').replace('windowing:', 'no-write:')}?heartbeat=30"
-        Spooled(
-            RabbitQueue(other_user, "words", WORDS), log=tmp_path / "spool.db"
-        )  # what is in it would be lost with another
+        Spooled(RabbitQueue(other_user, "words", WORDS), log=tmp_path / "spool.db")  # the same queue, by another user
     finally:
         channel.queue_delete("others")
 
@@ -419,7 +415,7 @@ def test_a_spool_belongs_to_one_source(channel: Any, tmp_path: Path) -> None:
 
 
 def killed_run(kind: str, folder: Path, steps: int | None) -> None:
-    """Run a topology that writes down what its windows show, and die at that step: a call of the broker or a transaction."""
+    """Run a topology that records its windows, and kill the process at a step: a call to the broker, or a transaction."""
     left = [steps]
 
     def step() -> None:
@@ -460,7 +456,7 @@ def killed_run(kind: str, folder: Path, steps: int | None) -> None:
 
 
 @pytest.mark.crash
-def test_a_process_that_is_killed_at_any_step_loses_no_message_and_puts_none_twice(
+def test_no_message_is_lost_or_stored_twice_if_the_process_is_killed_at_any_step(
     channel: Any, kind: str, tmp_path: Path
 ) -> None:
     rows = [(f"w{n % 3}", n * 4_000) for n in range(7)]
@@ -493,7 +489,7 @@ def test_a_process_that_is_killed_at_any_step_loses_no_message_and_puts_none_twi
 # -- Spark ---------------------------------------------------------------------------------------------------------------
 
 
-def test_on_spark_rows_leave_the_spool_after_the_batch_that_settles_them_is_committed(
+def test_on_spark_rows_are_acked_to_the_spool_after_the_commit_of_their_batch(
     spark: Any, channel: Any, tmp_path: Path
 ) -> None:
     from windowing.spark import MemorySink, submit

@@ -1,4 +1,4 @@
-"""RedisStream on a real Redis: entries are acked when they are done; what a dead consumer held is taken over; bad input."""
+"""RedisStream on a real Redis: acks of processed entries, claims of the entries of dead consumers, kills, bad input."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def ran(stream: RedisStream, declared: Any = counted, drain: bool = True, **sett
 # -- acks ----------------------------------------------------------------------------------------------------------------
 
 
-def test_entries_are_acked_when_their_windows_have_expired_and_another_run_reads_the_rest(db: redis.Redis) -> None:
+def test_entries_are_acked_when_their_windows_have_expired_and_the_next_run_reads_the_rest(db: redis.Redis) -> None:
     put(db, ROWS[:4])
     assert ran(stream_of(max_rows=2), drain=False)["count"] == []
     assert pending(db) == 4, "windows are open: nothing is acked"
@@ -90,7 +90,7 @@ def test_entries_are_acked_when_their_windows_have_expired_and_another_run_reads
     assert db.xlen("words") == 5, "another group may read them still"
 
 
-def test_a_batch_is_the_same_whenever_it_is_read_and_in_a_copy_too(db: redis.Redis) -> None:
+def test_a_range_of_offsets_always_has_the_same_rows_also_in_a_pickled_copy(db: redis.Redis) -> None:
     ids = put(db, ROWS)
     stream = stream_of("entry_id string, word string, at long", partitions=2)
     assert stream.initial() == {"0": 0, "1": 0}
@@ -106,7 +106,7 @@ def test_a_batch_is_the_same_whenever_it_is_read_and_in_a_copy_too(db: redis.Red
     assert rows_of(stream, 0, 5) == [(ids[3], *ROWS[3])]
 
 
-def test_more_entries_than_a_page_are_taken_and_read_in_order(db: redis.Redis) -> None:
+def test_more_entries_than_one_page_are_read_in_order(db: redis.Redis) -> None:
     rows = [(f"w{n}", n) for n in range(2_500)]
     with db.pipeline() as pipe:
         for word, at in rows:
@@ -119,7 +119,7 @@ def test_more_entries_than_a_page_are_taken_and_read_in_order(db: redis.Redis) -
     assert rows_of(stream, 2_400, 4_900) == rows[2_400:] + rows[:2_400]
 
 
-def test_entries_that_come_while_others_are_taken_do_not_hold_up_the_batch(db: redis.Redis) -> None:
+def test_new_entries_while_others_are_read_do_not_delay_the_batch(db: redis.Redis) -> None:
     class Followed(RedisStream):
         calls = 0
 
@@ -141,7 +141,7 @@ def test_entries_that_come_while_others_are_taken_do_not_hold_up_the_batch(db: r
     assert queue.latest() == {"0": 2_000}, "two pages: all that there was after the first, and no more"
 
 
-def test_a_batch_that_failed_comes_again_and_after_its_last_attempt_is_dead(db: redis.Redis) -> None:
+def test_a_failed_entry_is_replayed_and_becomes_a_dead_letter_after_max_attempts(db: redis.Redis) -> None:
     @bolt(output="word string")
     def picky(tuple: Any) -> Any:
         if tuple.word == "moon":
@@ -156,10 +156,10 @@ def test_a_batch_that_failed_comes_again_and_after_its_last_attempt_is_dead(db: 
     assert pending(db) == len(stream) == 0
 
 
-# -- who reads -----------------------------------------------------------------------------------------------------------
+# -- consumers and groups ------------------------------------------------------------------------------------------------
 
 
-def test_what_a_dead_consumer_held_is_taken_over_and_what_a_living_one_holds_is_not(db: redis.Redis) -> None:
+def test_entries_of_a_dead_consumer_are_claimed_and_those_of_a_live_one_are_not(db: redis.Redis) -> None:
     put(db, ROWS)
     dead = stream_of(consumer="dead", claim_after=millis(300))
     assert dead.latest() == {"0": 5}
@@ -176,7 +176,7 @@ def test_what_a_dead_consumer_held_is_taken_over_and_what_a_living_one_holds_is_
     assert stream_of(consumer="never", claim_after=None).latest() == {"0": 0}
 
 
-def test_what_comes_back_to_a_consumer_has_the_offsets_that_it_had(db: redis.Redis) -> None:
+def test_entries_claimed_back_by_a_consumer_keep_their_offsets(db: redis.Redis) -> None:
     put(db, ROWS)
     first, second = (stream_of(consumer=name, claim_after=millis(200)) for name in ("first", "second"))
     for stream in (first, second, first):
@@ -185,14 +185,14 @@ def test_what_comes_back_to_a_consumer_has_the_offsets_that_it_had(db: redis.Red
     assert rows_of(first, 0, 5) == ROWS
 
 
-def test_groups_read_the_same_stream_each_for_itself(db: redis.Redis) -> None:
+def test_groups_read_the_same_stream_independently(db: redis.Redis) -> None:
     put(db, ROWS)
     for group in ("first", "second"):
         assert len(ran(stream_of(group=group))["count"]) == 4
     assert pending(db, "first") == pending(db, "second") == 0
 
 
-def test_a_query_that_would_miss_entries_is_refused(db: redis.Redis) -> None:
+def test_a_query_whose_checkpoint_is_older_than_the_acks_is_refused(db: redis.Redis) -> None:
     put(db, ROWS)
     stream = stream_of()
     stream.begin("query", None)
@@ -211,7 +211,7 @@ def test_a_query_that_would_miss_entries_is_refused(db: redis.Redis) -> None:
 # -- bad input -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_stream_or_of_another_shape_is_refused(db: redis.Redis) -> None:
+def test_a_missing_key_a_key_of_another_type_and_changed_fields_are_refused(db: redis.Redis) -> None:
     with pytest.raises(ConfigError, match=r"the key 'words' of redis://:\*\*\*@\S+ is not there: XADD its first entry"):
         stream_of()
     db.set("words", "text")
@@ -229,7 +229,7 @@ def test_what_is_no_stream_or_of_another_shape_is_refused(db: redis.Redis) -> No
             stream_of(**options)
 
 
-def test_no_server_and_wrong_credentials_are_errors_with_the_way_out_and_without_the_secret(db: redis.Redis) -> None:
+def test_an_unreachable_server_and_wrong_credentials_are_errors_without_the_secret(db: redis.Redis) -> None:
     put(db, ROWS)
     url = address("redis")
     secret, port = url.split(":")[2].partition("@")[0], url.rpartition(":")[2].partition("/")[0]
@@ -252,7 +252,7 @@ def test_no_server_and_wrong_credentials_are_errors_with_the_way_out_and_without
         *(f"~* +@all -{command}" for command in ("xreadgroup", "eval", "zadd", "hincrby")),
     ],
 )
-def test_a_user_without_the_rights_is_refused_and_takes_nothing(db: redis.Redis, rules: str) -> None:
+def test_a_user_without_the_rights_is_refused_and_no_entry_is_delivered(db: redis.Redis, rules: str) -> None:
     put(db, ROWS)
     stream_of()
     db.execute_command("ACL", "SETUSER", "reader", "on", ">s3cret-word", *rules.split())  # type: ignore[no-untyped-call]
@@ -270,7 +270,7 @@ def test_a_user_without_the_rights_is_refused_and_takes_nothing(db: redis.Redis,
     assert rows_of(found, 0, found.latest()["0"]) == ROWS
 
 
-def test_a_group_of_others_is_read_on_where_it_is_and_what_they_hold_is_theirs_until_they_are_silent(
+def test_an_existing_group_is_continued_and_entries_of_its_other_consumers_are_claimed_after_claim_after(
     db: redis.Redis,
 ) -> None:
     put(db, ROWS[:2])
@@ -288,7 +288,7 @@ def test_a_group_of_others_is_read_on_where_it_is_and_what_they_hold_is_theirs_u
     assert [each["message_id"].decode() for each in left] == ids[:1]
 
 
-def test_a_group_that_was_deleted_and_data_that_were_lost_are_noticed(db: redis.Redis) -> None:
+def test_a_renamed_stream_a_deleted_group_and_a_flushed_database_are_detected(db: redis.Redis) -> None:
     put(db, ROWS)
     stream = stream_of()
     stream.latest()
@@ -308,7 +308,7 @@ def test_a_group_that_was_deleted_and_data_that_were_lost_are_noticed(db: redis.
             call()
 
 
-def test_an_entry_that_was_trimmed_before_its_ack_is_an_error_or_left_out(
+def test_an_entry_trimmed_before_its_ack_is_an_error_or_skipped(
     db: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = put(db, ROWS)
@@ -323,7 +323,7 @@ def test_an_entry_that_was_trimmed_before_its_ack_is_an_error_or_left_out(
     assert f"entry {ids[0]} of the stream words" in caplog.text
 
 
-def test_an_entry_of_a_dead_consumer_that_was_trimmed_is_missed_by_who_takes_over_and_not_while_it_lives(
+def test_a_trimmed_entry_of_a_consumer_is_reported_by_the_one_that_claims_it(
     db: redis.Redis,
 ) -> None:
     ids = put(db, ROWS)
@@ -341,12 +341,12 @@ def test_an_entry_of_a_dead_consumer_that_was_trimmed_is_missed_by_who_takes_ove
     assert rows_of(stream_of(consumer="other", on_gap="skip"), 0, 5) == ROWS[2:]
 
 
-def test_entries_that_were_trimmed_before_anybody_took_them_are_an_error_or_left_out_and_counted(
+def test_entries_trimmed_before_delivery_are_an_error_or_skipped_and_counted(
     db: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(db, ROWS)
     db.xtrim("words", maxlen=4, approximate=False)
-    stream = stream_of()  # a new group begins with the first entry that is there
+    stream = stream_of()  # a new group begins with the first existing entry
     assert stream.latest() == {"0": 4}
     last = put(db, ROWS[:2])[-1]
     assert stream.latest() == {"0": 6}
@@ -372,7 +372,7 @@ def test_entries_that_were_trimmed_before_anybody_took_them_are_an_error_or_left
     assert caplog.text == "", "once told, and what was read may be trimmed"
 
 
-def test_an_entry_that_is_no_row_is_an_error_or_put_among_the_dead(db: redis.Redis) -> None:
+def test_an_entry_that_does_not_match_the_schema_is_an_error_or_a_dead_letter(db: redis.Redis) -> None:
     put(db, ROWS[:1])
     odd = [db.xadd("words", {"word": "cow", "at": "soon"}).decode(), db.xadd("words", {"other": "x"}).decode()]  # type: ignore[union-attr]
     put(db, ROWS[1:])
@@ -394,7 +394,7 @@ def test_an_entry_that_is_no_row_is_an_error_or_put_among_the_dead(db: redis.Red
 
 
 def killed_run(out: Path, calls: int | None) -> None:
-    """Run a topology that writes down what its windows show, and die before or after that command to the server."""
+    """Run a topology that records its windows, and kill the process before or after the n-th command to the server."""
     left = [calls]
 
     def step() -> None:
@@ -419,7 +419,7 @@ def killed_run(out: Path, calls: int | None) -> None:
 
 
 @pytest.mark.crash
-def test_a_process_that_is_killed_at_any_command_loses_no_entry(db: redis.Redis, tmp_path: Path) -> None:
+def test_no_entry_is_lost_if_the_process_is_killed_at_any_command(db: redis.Redis, tmp_path: Path) -> None:
     rows = [(f"w{n % 3}", n * 4_000) for n in range(7)]
     deaths, alone = 0, 0
     while True:
@@ -447,7 +447,7 @@ def test_a_process_that_is_killed_at_any_command_loses_no_entry(db: redis.Redis,
 # -- Spark ---------------------------------------------------------------------------------------------------------------
 
 
-def test_on_spark_entries_are_acked_after_the_batch_that_settles_them_is_committed(
+def test_on_spark_entries_are_acked_after_the_commit_of_their_batch(
     spark: Any, db: redis.Redis, tmp_path: Path
 ) -> None:
     from windowing.spark import MemorySink, submit

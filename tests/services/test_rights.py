@@ -1,4 +1,4 @@
-"""Users of servers who lack one right: the error says so at once and without secrets; with the right nothing is lost."""
+"""Users of servers without one of the rights: a quick error without secrets; once the right is granted, no data is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from windowing.trident import Count, TridentTopology
 
 
 def refusal(kind: type[WindowingError], do: Callable[[], Any], within_s: float = 5.0) -> str:
-    """Return what is said to a user who lacks a right, at once and without a secret."""
+    """Return the error of a call; check that it came in time and holds no secret."""
     begun = time.monotonic()
     with pytest.raises(kind) as caught:
         do()
@@ -105,7 +105,7 @@ def limited() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lacks", ["describe", "read", "write", "group", "transactions"])
-def test_a_sink_whose_user_lacks_a_right_in_kafka_says_which_rights_it_needs_and_writes_when_it_has_them(
+def test_a_kafka_sink_without_a_right_names_the_needed_rights_and_writes_once_they_are_granted(
     allow: Rights, lacks: str
 ) -> None:
     topic = new_topic(1)
@@ -127,7 +127,7 @@ def test_a_sink_whose_user_lacks_a_right_in_kafka_says_which_rights_it_needs_and
     assert read(topic) == ROWS[0]
 
 
-def test_a_spout_whose_user_may_only_read_its_topic_reads_it_and_one_who_may_not_is_told_so(allow: Rights) -> None:
+def test_a_kafka_spout_needs_only_the_right_to_read_its_topic(allow: Rights) -> None:
     topic = new_topic(1)
     send(topic, 0, b'{"k": "a"}', b'{"k": "b"}', b'{"k": "a"}')
 
@@ -138,7 +138,7 @@ def test_a_spout_whose_user_may_only_read_its_topic_reads_it_and_one_who_may_not
         words.persistent_aggregate(map_state(MemoryStore(), "counts"), None, Count(), "n long")
         return run_trident(topology, clock=VirtualClock()).states["state1"]
 
-    for given in ((), ("describe",)):  # of a topic that it may describe a user is told where it ends
+    for given in ((), ("describe",)):  # with Describe alone, a user gets the end offsets
         allow(topic, *given)
         said = refusal(ConfigError, counted)
         assert f"topic '{topic}' at {servers()} is not open to the user: " in said
@@ -147,7 +147,7 @@ def test_a_spout_whose_user_may_only_read_its_topic_reads_it_and_one_who_may_not
     assert counted() == {("a",): 2, ("b",): 1}
 
 
-def test_what_brokers_say_of_a_group_ends_a_sink_which_uses_one_and_no_source() -> None:
+def test_a_group_authorization_error_fails_a_kafka_sink_and_is_ignored_by_a_source() -> None:
     late, denied = KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
     sink, source = (kind(servers(), "t", limited(), 1) for kind in (KafkaTopic, SourceTopic))
     for topic in (sink, source):
@@ -161,7 +161,7 @@ def passed(row: Any) -> Any:
     return row.k, row.n
 
 
-def test_a_query_on_spark_whose_user_lacks_rights_in_kafka_ends_and_goes_on_when_it_has_them(
+def test_a_spark_query_without_kafka_rights_fails_and_continues_once_they_are_granted(
     allow: Rights, spark: SparkSession, tmp_path: Path
 ) -> None:
     start, end = new_topic(1), new_topic(1)
@@ -192,7 +192,7 @@ def test_a_query_on_spark_whose_user_lacks_rights_in_kafka_ends_and_goes_on_when
 
 
 @pytest.mark.parametrize("kind", ["classic", "stream"])
-def test_of_the_rights_in_rabbitmq_the_one_to_read_is_needed_and_no_other(kind: str, tmp_path: Path) -> None:
+def test_a_rabbitmq_queue_needs_only_the_right_to_read(kind: str, tmp_path: Path) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(address("rabbitmq")))
     with closing(connection):
         channel = connection.channel()
@@ -225,7 +225,7 @@ def test_of_the_rights_in_rabbitmq_the_one_to_read_is_needed_and_no_other(kind: 
 
 
 RULES = "~windowing:* +@read +@write +@scripting +@connection +time"
-"""What docs/operate/deploy.md says that a state in Redis needs."""
+"""The rights of a state in Redis, as docs/operate/deploy.md lists them."""
 
 
 # -- states ------------------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def counted(store: Any, txid: int) -> dict[Any, Any]:
         *(f"~windowing* +@all -{command}" for command in ("hmget", "hset", "hdel", "del", "sadd")),
     ],
 )
-def test_a_state_in_redis_whose_user_lacks_a_right_is_as_it_was_and_goes_on_when_it_has_it(rules: str) -> None:
+def test_a_redis_state_without_a_right_is_not_changed_and_continues_once_it_is_granted(rules: str) -> None:
     empty("redis")
     counted(store_on("redis"), 1)
     with redis.Redis.from_url(address("redis")) as db:
@@ -291,7 +291,7 @@ USAGE = "GRANT USAGE ON SCHEMA public TO limited"
     ],
     ids=["no schema", "no tables", "tables", "to read"],
 )
-def test_a_state_in_postgres_whose_role_lacks_a_right_is_refused_and_made_when_it_has_it(
+def test_a_postgres_state_without_a_right_is_refused_and_continues_once_it_is_granted(
     database: psycopg.Connection[Any], given: list[str], sentence: str, way_out: str
 ) -> None:
     for each in given:
@@ -326,7 +326,7 @@ def test_a_state_in_postgres_whose_role_lacks_a_right_is_refused_and_made_when_i
     ],
     ids=["connect", "login"],
 )
-def test_a_role_that_may_not_connect_to_postgres_is_told_so_at_once(
+def test_a_postgres_role_that_may_not_connect_is_refused_at_once(
     database: psycopg.Connection[Any], refuse: str, allow: str, said: str
 ) -> None:
     url = as_user("postgres", "limited")
@@ -350,7 +350,7 @@ def test_a_role_that_may_not_connect_to_postgres_is_told_so_at_once(
     assert "is in a database that is not there" in said
 
 
-def test_a_connection_that_postgres_ends_when_it_is_idle_is_made_anew(database: psycopg.Connection[Any]) -> None:
+def test_a_connection_that_postgres_closed_as_idle_is_opened_again(database: psycopg.Connection[Any]) -> None:
     database.execute("GRANT ALL ON SCHEMA public TO limited")
     database.execute("ALTER ROLE limited SET idle_session_timeout = '200ms'")
     with closing(map_state(store_on("postgres", as_user("postgres", "limited")), "counts").make_state(0, 1)) as state:
@@ -377,7 +377,7 @@ NO_TEMPORARY = "REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC"
         ([USAGE, TABLE, SINKS, ON_SINKS, "GRANT ALL ON t TO limited", NO_TEMPORARY], "k", "create temporary tables in"),
     ],
 )
-def test_a_table_in_postgres_whose_role_lacks_a_right_says_which_it_needs_and_takes_the_batch_when_it_has_them(
+def test_a_postgres_table_without_a_right_names_the_needed_rights_and_is_written_once_they_are_granted(
     database: psycopg.Connection[Any], given: list[str], key: str, sentence: str
 ) -> None:
     for each in given:

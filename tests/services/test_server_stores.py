@@ -1,4 +1,4 @@
-"""The PostgreSQL and Redis stores keep what every store promises (store_contract.py)."""
+"""The PostgreSQL and Redis stores pass the contract of stores (store_contract.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(server: str) -> Store:
 
 
 def flush(server: str, *, partition: int | None = None) -> None:
-    """Lose what the server holds, or one partition of it."""
+    """Delete the state on the server, or one partition of it."""
     if server == "redis":
         with redis.Redis.from_url(address(server)) as client:
             for key in client.scan_iter("*" if partition is None else f"*/{partition}}}:*"):
@@ -44,7 +44,7 @@ def flush(server: str, *, partition: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("partition", [None, 1])
-def test_a_server_that_lost_a_state_or_a_partition_is_noticed_at_the_start(
+def test_a_state_or_partition_lost_on_the_server_is_detected_at_the_start(
     server: str, partition: int | None, tmp_path: Path
 ) -> None:
     def run(rows: list[tuple[str]]) -> TridentResult:

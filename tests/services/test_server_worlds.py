@@ -1,4 +1,4 @@
-"""Exactly once on real servers: the random worlds of test_trident_worlds.py, in fewer examples."""
+"""Exactly once on real servers: the state machine tests of test_trident_worlds.py, with fewer examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windowing.trident.kinds import StateType
 
 
 class Renamed:
-    """A store in which every state has a name that no other example has."""
+    """A store in which the state of each example has a unique name."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -34,7 +34,9 @@ class OnServer(StateWorld):
 
 
 @pytest.mark.parametrize(("kind", "cache"), [(StateType.TRANSACTIONAL, 2), (StateType.OPAQUE, 0)], ids=str)
-def test_on_a_server(server: str, kind: StateType, cache: int) -> None:
+def test_a_map_state_on_a_server_matches_the_model_under_random_faults(
+    server: str, kind: StateType, cache: int
+) -> None:
     world = type("World", (OnServer,), {"server": server, "kind": kind, "cache": cache})
     few = settings(
         max_examples=10,

@@ -1,4 +1,4 @@
-"""`windowing states` on PostgreSQL: what it shows, that it makes nothing, and that nobody waits for it."""
+"""`windowing states` on PostgreSQL: its output, and that it creates nothing and waits for no writer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shown():
     return CliRunner().invoke(commands, ["states", address("postgres")])
 
 
-def test_states_in_postgresql_are_shown_beside_a_writer_and_nothing_is_made():
+def test_states_in_postgresql_are_shown_beside_a_writer_and_nothing_is_created():
     empty("postgres")
     assert "has no Trident states" in shown().output
     assert tables() == []

@@ -1,4 +1,4 @@
-"""Queues of servers as sources of a Trident topology in one process: killed at any step, each message counts once and is acked."""
+"""Queues of servers as sources of a local Trident topology: each message counts once and is acked, also after kills."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def remove(kind: str) -> None:
 
 
 def put(kind: str, rows: list[tuple[str, int]]) -> None:
-    """Put rows behind those of the queue, which is made where it is not there."""
+    """Append rows to the queue, which is created if it does not exist."""
     if kind == "redis":
         with redis.Redis.from_url(address("redis")) as db:
             for k, n in rows:
@@ -57,7 +57,7 @@ def put(kind: str, rows: list[tuple[str, int]]) -> None:
 
 
 def opened(kind: str, folder: Path, step: Any = lambda: None) -> Any:
-    """Return the queue, whose acks are steps."""
+    """Return the queue; each of its acks is a step at which the process can be killed."""
     made = dying(RedisStream if kind == "redis" else Spooled, step)
     if kind == "redis":
         return made(address("redis"), NAME, FIELDS, partitions=2, max_rows=4)
@@ -65,8 +65,8 @@ def opened(kind: str, folder: Path, step: Any = lambda: None) -> Any:
     return made(source, log=folder / "spool.db", partitions=2, max_rows=4)
 
 
-def all_there(kind: str, queue: PartitionedSpout, count: int) -> None:
-    """Wait for what was put: a stream hands it over a little later."""
+def wait_for_messages(kind: str, queue: PartitionedSpout, count: int) -> None:
+    """Wait until the messages can be read: a stream delivers them with a delay."""
     deadline = time.monotonic() + 60
     while max(queue.latest().values()) < count:
         assert time.monotonic() < deadline
@@ -74,12 +74,12 @@ def all_there(kind: str, queue: PartitionedSpout, count: int) -> None:
 
 def filled(kind: str, folder: Path, count: int, step: Callable[[], None]) -> Any:
     queue = opened(kind, folder, step)
-    all_there(kind, queue, count)
+    wait_for_messages(kind, queue, count)
     return queue
 
 
 @pytest.mark.crash
-def test_a_process_that_is_killed_at_any_step_counts_each_message_once_and_acks_all(kind: str, tmp_path: Path) -> None:
+def test_each_message_counts_once_and_is_acked_if_the_process_is_killed_at_any_step(kind: str, tmp_path: Path) -> None:
     deaths, stride = 0, 1 if kind == "redis" else 3
     while True:
         remove(kind)
@@ -98,7 +98,7 @@ def test_a_process_that_is_killed_at_any_step_counts_each_message_once_and_acks_
     assert deaths * stride > 15
 
 
-def test_a_queue_that_vanishes_while_it_is_read_ends_the_run_and_nothing_is_acked(kind: str, tmp_path: Path) -> None:
+def test_a_queue_deleted_while_it_is_read_fails_the_run(kind: str, tmp_path: Path) -> None:
     put(kind, ROWS)
     queue = opened(kind, tmp_path)
     looked: list[int] = []

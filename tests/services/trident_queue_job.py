@@ -4,7 +4,7 @@
     a queue of RabbitMQ, spooled +--> merge --by key--> counts (opaque)
     a stream of RabbitMQ, spooled+      |  +--by id---> ids (transactional)
                                         +--> sink "rows"
-All states lie in one SQLite file. Told acks are written down as in queue_job.py, by kind of queue.
+All states are in one SQLite file. Acks are recorded as in queue_job.py, by kind of queue.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def topology_of(job: QueuesJob) -> TridentTopology:
 
 
 def states(job: QueuesJob) -> dict[str, dict[Any, int]]:
-    """Return what the states hold, of all partitions."""
+    """Return the content of the states, over all partitions."""
     found: dict[str, dict[Any, int]] = {}
     for id, state in topology_of(job).build().states.items():
         for part in range(state.partitions):
@@ -81,7 +81,7 @@ def states(job: QueuesJob) -> dict[str, dict[Any, int]]:
 
 
 def start(spark: SparkSession, job: QueuesJob) -> WindowedQuery:
-    """Start the job, or go on with it."""
+    """Start the job, or continue it."""
     return submit_trident(
         topology_of(job),
         spark,
