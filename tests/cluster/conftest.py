@@ -1,4 +1,4 @@
-"""The cluster of `make cluster`, and what its runs are compared with: the same jobs on `local[2]`, in the same JVM before it."""
+"""The cluster of `make cluster`, and the expected results: those of the same jobs on `local[2]`, run before in the same JVM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.log.level": "ERROR",
-    # An executor that is silent is given up after seconds, not after two minutes.
+    # A silent executor is declared lost after seconds, not after two minutes.
     "spark.executor.heartbeatInterval": "1s",
     "spark.network.timeout": "10s",
     "spark.network.timeoutInterval": "1s",
@@ -72,7 +72,7 @@ class Windows:
 
 
 class Acks:
-    """A topology on a queue: what it wrote, which roots the queue was told to be done, what is left in the queue."""
+    """A topology on a queue; the result is its output, the acked roots, and the number of rows left in the queue."""
 
     @staticmethod
     def prepared(folder: Path) -> topology_job.TopologyJob:
@@ -89,7 +89,7 @@ class Acks:
 
 
 class Trident:
-    """Trident into PostgreSQL: what it wrote, and what its tables hold."""
+    """Trident into PostgreSQL; the result is its output and the content of its tables."""
 
     @staticmethod
     def prepared(folder: Path) -> trident_spark_job.TridentJob:
@@ -105,7 +105,7 @@ class Trident:
 
 
 class Late(Trident):
-    """Trident on a database that notes what comes of a late worker."""
+    """Trident with a state that records the outcome of a delayed worker."""
 
     @staticmethod
     def prepared(folder: Path) -> trident_spark_job.LateJob:
@@ -116,14 +116,14 @@ CASES: Mapping[str, Any] = {"windows": Windows, "acks": Acks, "trident": Trident
 
 
 def finish(spark: SparkSession, case: Any, of: Any) -> Any:
-    """Run a job to its end, and return what came of it."""
+    """Run a job to its end, and return its result."""
     assert case.start(spark, of).await_end(240), "the query does not end"
     return case.result(of)
 
 
 @pytest.fixture(scope="session")
 def local_results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """What each job gives on `local[2]`."""
+    """The result of each job on `local[2]`."""
     running = session("local", cores=2, **{"spark.log.level": "ERROR"})
     try:
         assert running.sparkContext.master == "local[2,4]"
@@ -138,7 +138,7 @@ def local_results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]
 
 
 def waited_for(find: Callable[[], Any], what: str, timeout_s: float = 90) -> Any:
-    """Return what is found, once it is there."""
+    """Poll `find` until it returns a true value, and return that."""
     until = time.monotonic() + timeout_s
     while not (found := find()):
         assert time.monotonic() < until, f"waited {timeout_s} s for {what}"
@@ -172,7 +172,7 @@ class Cluster:
         return psutil.Process(int((HOME / f"{name}.pid").read_text()))
 
     def executors(self, spark: SparkSession) -> list[psutil.Process]:
-        """Return the executors of a session that live."""
+        """Return the running executors of a session."""
         found = []
         for worker in ("worker1", "worker2"):
             for child in self.worker(worker).children():
@@ -188,19 +188,19 @@ class Cluster:
         return found
 
     def known_executors(self, spark: SparkSession) -> list[psutil.Process]:
-        """Return the executors that live, and that the driver knows."""
+        """Return the running executors that are registered with the driver."""
         hosts = str(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" "))
         return [each for each in self.executors(spark) if f"{host_of(each)}:" in hosts]
 
     def frozen_executor(self, spark: SparkSession) -> psutil.Process:
-        """Return the executor of a session that was stopped by SIGSTOP; wait for it."""
+        """Wait until an executor of the session is stopped by SIGSTOP, and return it."""
         return waited_for(
             lambda: next((each for each in self.executors(spark) if each.status() == psutil.STATUS_STOPPED), None),
             "a frozen executor",
         )
 
     def spread_executors(self, spark: SparkSession) -> None:
-        """Wait for an executor on each worker: where one was lost, the master may have put both on the other."""
+        """Wait for an executor on each worker: after the loss of one, the master may have started both on the other worker."""
         self.wait_for_executors(spark, 2)
         while len({host_of(each) for each in self.executors(spark)}) < 2:
             lost, *_ = self.executors(spark)
@@ -219,7 +219,7 @@ def cluster() -> Cluster:
     if not (HOME / "address").exists():
         pytest.fail("no cluster runs here: start it with make cluster", pytrace=False)
     found = Cluster()
-    found.command("start")  # a worker that a test of another run has killed
+    found.command("start")  # starts a worker that a test of an earlier run killed
     return found
 
 
@@ -233,12 +233,12 @@ def spark(cluster: Cluster, local_results: Mapping[str, Any]) -> Iterator[SparkS
     running.stop()
 
 
-# -- deaths ------------------------------------------------------------------------------------------------------------------
+# -- kills -------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Deaths:
-    """Kills executors at the named points of a run, those of the driver and those of its workers, and takes the times."""
+    """Kills executors at failpoints of the driver and of the Python workers, and records the times."""
 
     cluster: Cluster
     spark: SparkSession
@@ -246,7 +246,7 @@ class Deaths:
     killed: dict[str, float] = field(default_factory=dict)
 
     def of_driver(self, monkeypatch: pytest.MonkeyPatch, points: Sequence[str], act: Callable[[str], None]) -> None:
-        """Do something at points that the driver comes to, once at each."""
+        """Call `act` when the driver reaches a failpoint, once at each."""
         by_name = {point.partition(":")[0]: point for point in points}
 
         def reached(name: str) -> None:
@@ -263,9 +263,11 @@ class Deaths:
         living[len(self.killed) % len(living)].send_signal(signal.SIGKILL)
 
     def in_workers(self, points: Sequence[str], group: str = "executor") -> dict[str, str]:
-        """Return the variables with which the executor dies, or is frozen, whose worker comes to a point."""
+        """Return the environment variables that kill or freeze the executor whose Python worker reaches a failpoint."""
         return {
-            "WINDOWING_FAILPOINT": ",".join((*points, "kill_worker:999")),  # of several points each has its marker
+            "WINDOWING_FAILPOINT": ",".join(
+                (*points, "kill_worker:999")
+            ),  # with several points, each has its own marker file
             "WINDOWING_FAILPOINT_GROUP": group,
             "WINDOWING_FAILPOINT_ONCE": str(self.folder / "worker"),
         }
@@ -275,7 +277,7 @@ class Deaths:
         return self.killed | found
 
     def seconds_to_next_commit(self, checkpoint: Path) -> dict[str, float]:
-        """Return, for each death, how long it took until the next batch was committed."""
+        """Return, for each kill, the seconds until the next batch was committed."""
         commits = sorted(path.stat().st_mtime for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
         return {
             point: round(next(commit for commit in commits if commit > at) - at, 1)

@@ -1,10 +1,10 @@
-"""The driver of `test_namespaces.py`, which runs in a network namespace that the test has made.
+"""The driver of `test_namespaces.py`, which runs in a network namespace that the test has created.
 
-    near    10.77.0.1    master, a worker, this driver  --- one cable ---  far    10.77.0.2    a worker
+    near    10.77.0.1    master, a worker, this driver  --- veth pair ---  far    10.77.0.2    a worker
 
-A task of batch 1 on the far worker waits; the cable is cut; the driver gives that executor up and goes on. Before batch 3 the task
-goes on too, and writes its state, while the driver cannot hear of it. Then the cable is mended, the far worker gets an executor
-again, and that of the near one is killed: the far one reads the state from the checkpoint.
+A task of batch 1 on the far worker blocks; the link goes down; the driver declares that executor lost and continues. Before batch 3
+the task continues too, and writes its state, without a connection to the driver. Then the link comes up, the far worker gets a new
+executor, and the executor of the near worker is killed: the far one loads the state from the checkpoint.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ NEAR, FAR, PORT = "10.77.0.1", "10.77.0.2", 7077
 CUT_AT, GO_ON_AT = 1, 3
 
 
-def held_up(folder: str, far: int, window: Any) -> tuple[Any, ...]:
-    """In the first task of a batch that runs in the far namespace, wait until it may go on."""
+def describe_with_a_delay(folder: str, far: int, window: Any) -> tuple[Any, ...]:
+    """Block the first task of batch `CUT_AT` in the far namespace until the file "go on" exists."""
     if batch_id() == CUT_AT and os.stat("/proc/self/ns/net").st_ino == far:
         with suppress(FileExistsError):
             os.close(os.open(f"{folder}/held", os.O_CREAT | os.O_EXCL))
@@ -42,7 +42,7 @@ def held_up(folder: str, far: int, window: Any) -> tuple[Any, ...]:
 
 
 def executors(spark: SparkSession) -> dict[str, list[psutil.Process]]:
-    """Return the executors of the session that live, by the address of their worker."""
+    """Return the running executors of the session, by the address of their worker."""
     found: dict[str, list[psutil.Process]] = {NEAR: [], FAR: []}
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess):
@@ -53,7 +53,7 @@ def executors(spark: SparkSession) -> dict[str, list[psutil.Process]]:
 
 
 def known(spark: SparkSession) -> list[str]:
-    """Return the addresses of the executors that the driver knows, and its own."""
+    """Return the addresses of the executors registered with the driver, and its own."""
     hosts = str(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" "))
     return sorted(each.rpartition(":")[0] for each in hosts.split())
 
@@ -78,7 +78,7 @@ def main(far: str, job: Job, folder: Path) -> int:
         assert lost.is_running()
         (folder / "late").touch()
         cable("up")
-        # Each end sends again what was lost after a pause that has doubled as long as the cable was cut.
+        # TCP retransmits after a pause that doubled as long as the link was down.
         waited_for(lambda: FAR in known(spark) and not lost.is_running(), "another executor on the far worker", 200)
         (near,) = executors(spark)[NEAR]
         near.kill()
@@ -92,7 +92,7 @@ def main(far: str, job: Job, folder: Path) -> int:
     failpoints._kill = go_on
     os.environ["WINDOWING_FAILPOINT"] = f"before_batch:{GO_ON_AT}"
     at = os.stat(f"/var/run/netns/{far}").st_ino
-    definition = replace(DEFINITIONS[job.name], body=partial(held_up, str(folder), at))
+    definition = replace(DEFINITIONS[job.name], body=partial(describe_with_a_delay, str(folder), at))
     try:
         assert start(spark, job, definition).await_end(400), "the query does not end"
     finally:

@@ -1,4 +1,4 @@
-"""Jobs on a standalone cluster give the bytes of `local[2]`, whatever is killed there, and wherever the driver starts again."""
+"""Jobs on a standalone cluster have the same results as on `local[2]`, also when executors and workers are killed or delayed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.crash.topology_job import TopologyJob
 from windowing.errors import SessionError
 from windowing.spark import check
 
-POINTS = {  # of the driver, and of the Python workers of executors
+POINTS = {  # failpoints of the driver, and of the Python workers of executors
     "windows": (
         ("before_batch:1", "in_sink:2", f"before_commit:{DRAIN}"),
         ("before_state_write:3", "after_state_write:4"),
@@ -45,25 +45,25 @@ POINTS = {  # of the driver, and of the Python workers of executors
     ),
 }
 LATE = {"before_claim:1": r"read 3:\d+\n", "after_claim:1": r"refused by 3:\d+\n"}
-"""Where a worker of Trident is stopped, and what comes of it: it finds batch 2 in the state, and writes nothing."""
+"""The failpoint at which a Trident worker is stopped, and its outcome: it reads batch 2 in the state, and writes nothing."""
 
 
-def assert_told_once(job: TopologyJob) -> None:
-    """Check that a queue was told of each root once, by a driver that lived, and not before the root's batch was committed."""
+def assert_acked_once(job: TopologyJob) -> None:
+    """Check that each root was acked exactly once, and not before its batch was committed."""
     roots = [root for root, _ in told(job)]
     assert sorted(roots) == list(range(ROOTS))
     assert all(root <= committed for root, committed in told(job))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_job_gives_the_bytes_of_a_local_run(
+def test_a_job_on_the_cluster_has_the_results_of_a_local_run(
     spark: SparkSession, local_results: Mapping[str, Any], tmp_path: Path, name: str
 ) -> None:
     assert finish(spark, CASES[name], CASES[name].prepared(tmp_path)) == local_results[name]
 
 
 @pytest.mark.parametrize("name", POINTS)
-def test_an_executor_killed_at_any_point_changes_nothing(
+def test_results_do_not_change_if_executors_are_killed_at_any_failpoint(
     spark: SparkSession,
     cluster: Cluster,
     deaths: Deaths,
@@ -80,14 +80,14 @@ def test_an_executor_killed_at_any_point_changes_nothing(
         assert finish(spark, CASES[name], job) == local_results[name]
     assert set(deaths.all_killed()) == {*of_driver, *in_workers}
     if name == "acks":
-        assert_told_once(job)
+        assert_acked_once(job)
     print(
         "seconds from a killed executor to the next commit:",
         deaths.seconds_to_next_commit(Path(job.folder, "checkpoint")),
     )
 
 
-def test_a_worker_killed_with_its_executors_and_started_again_changes_nothing(
+def test_results_do_not_change_if_a_worker_is_killed_and_restarted(
     spark: SparkSession,
     cluster: Cluster,
     deaths: Deaths,
@@ -108,7 +108,7 @@ def test_a_worker_killed_with_its_executors_and_started_again_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["windows", "acks"])
-def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
+def test_results_do_not_change_if_a_lost_executor_resumes_and_writes_late(
     spark: SparkSession,
     cluster: Cluster,
     deaths: Deaths,
@@ -117,8 +117,8 @@ def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
     tmp_path: Path,
     name: str,
 ) -> None:
-    """The late task writes the state of batch 1 into the checkpoint once more; then the other executor is killed, so that whoever
-    follows reads the state from the checkpoint.
+    """The late task writes the state of batch 1 into the checkpoint again; then the other executor is killed, so that its
+    replacement loads the state from the checkpoint.
     """
     cluster.spread_executors(spark)
     job = CASES[name].prepared(tmp_path)
@@ -141,11 +141,11 @@ def test_an_executor_that_was_given_up_and_comes_back_changes_nothing(
         assert finish(spark, CASES[name], job) == local_results[name]
     assert late.is_set()
     if name == "acks":
-        assert_told_once(job)
+        assert_acked_once(job)
 
 
 @pytest.mark.parametrize("point", LATE)
-def test_a_worker_of_trident_that_comes_to_the_state_after_the_next_batch_writes_nothing(
+def test_a_trident_worker_delayed_beyond_the_next_batch_writes_nothing(
     spark: SparkSession,
     cluster: Cluster,
     deaths: Deaths,
@@ -154,7 +154,7 @@ def test_a_worker_of_trident_that_comes_to_the_state_after_the_next_batch_writes
     tmp_path: Path,
     point: str,
 ) -> None:
-    """Its executor stays frozen, which would end it as soon as it finds out that the driver has given it up."""
+    """Its executor stays frozen: resumed, it would stop the worker once it learns that the driver has declared it lost."""
     cluster.spread_executors(spark)
     job = Late.prepared(tmp_path)
 
@@ -176,8 +176,9 @@ def frozen(
     point: str,
     go_on: Callable[[psutil.Process, psutil.Process, Sequence[psutil.Process]], None],
 ) -> Iterator[None]:
-    """Freeze the executor whose worker comes to a point first, that worker, and the process that could kill them. In batch 3, when
-    the driver has given the executor up and is frozen too, call `go_on` with the two, and the executors that the driver has then.
+    """Freeze the executor whose Python worker first reaches a failpoint, that worker, and the worker process of the cluster that
+    could kill them. In batch 3, when the driver has declared the executor lost and is frozen too, call `go_on` with the executor,
+    its Python worker, and the other registered executors.
     """
 
     def freeze_parent() -> None:
@@ -209,7 +210,7 @@ SLOW_BATCHES = 2
 
 
 def slow_at_first(folder: str, window: Any) -> tuple[Any, ...]:
-    """Let the first attempt of a task in two of the batches be slow: until another one has begun, and then longer than it takes."""
+    """Delay the first attempt of a task in two batches until a speculative attempt has started, and then until that has ended."""
     context: Any = TaskContext.get()
     attempts = Path(folder, f"stage-{context.stageId()}")
     if context.partitionId() == 1 and (attempts.exists() or len(list(attempts.parent.iterdir())) < SLOW_BATCHES):
@@ -222,7 +223,7 @@ def slow_at_first(folder: str, window: Any) -> tuple[Any, ...]:
     return describe(window)
 
 
-def test_a_second_attempt_that_overtakes_the_first_changes_nothing(
+def test_results_do_not_change_if_a_speculative_attempt_overtakes_the_first(
     spark: SparkSession, cluster: Cluster, local_results: Mapping[str, Any], tmp_path: Path
 ) -> None:
     cluster.spread_executors(spark)
@@ -242,7 +243,7 @@ sys.version_info = namedtuple("version_info", "major minor micro releaselevel se
 """
 
 
-def test_a_python_of_another_version_on_the_executors_is_refused_before_the_first_batch(
+def test_another_python_version_on_the_executors_is_refused_before_the_first_batch(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
@@ -260,7 +261,7 @@ def test_a_python_of_another_version_on_the_executors_is_refused_before_the_firs
     assert not job.checkpoint.exists(), "nothing was begun"
 
 
-def test_a_python_that_is_not_there_on_the_executors_is_refused_before_the_first_batch(
+def test_a_missing_python_on_the_executors_is_refused_before_the_first_batch(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / "nowhere"))

@@ -1,4 +1,4 @@
-"""A driver that is killed goes on from its checkpoint on whatever master it is started again."""
+"""A killed driver continues from its checkpoint on another master: the cluster, a restarted cluster, or `local[2]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.conftest import CASES, SMALL, Cluster
 from tests.crash.harness import DRAIN, finish_process, kill_process
 
 LOCAL, CLUSTER, MADE_AGAIN = "local[2]", "the cluster", "the cluster, made again"
-JOURNEYS = {  # where a driver is killed, and at which point; where the last one comes to the end
+JOURNEYS = {  # the masters one after another, and the failpoint at which the driver is killed there; the last one ends the job
     "windows": ((CLUSTER, "in_sink:1"), (MADE_AGAIN, f"before_commit:{DRAIN}"), (LOCAL, None)),
     "acks": ((LOCAL, "after_ledger:1"), (CLUSTER, None)),
     "trident": ((LOCAL, "after_commits:1"), (CLUSTER, "before_commit:3"), (LOCAL, None)),
@@ -21,7 +21,7 @@ JOURNEYS = {  # where a driver is killed, and at which point; where the last one
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_a_driver_killed_and_started_again_on_another_master_changes_nothing(
+def test_results_do_not_change_if_a_killed_driver_is_restarted_on_another_master(
     cluster: Cluster, local_results: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     job = CASES[name].prepared(tmp_path)

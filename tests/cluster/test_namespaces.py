@@ -1,4 +1,4 @@
-"""A worker whose network is cut off works on and comes back: network namespaces that the test makes, where that is allowed."""
+"""A worker loses its network, continues, and reconnects; uses network namespaces, where the test may create them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def namespaces() -> Iterator[tuple[str, str]]:
-    """Two network namespaces with one cable between them."""
+    """Two network namespaces, connected by a veth pair."""
     near, far = (f"windowing-{side}-{os.getpid()}" for side in ("near", "far"))
     try:
         for name in (near, far):
@@ -85,7 +85,7 @@ def far(namespaces: tuple[str, str], tmp_path: Path) -> Iterator[tuple[str, str]
 
 
 @pytest.mark.timeout(900)
-def test_a_worker_that_is_cut_off_writes_its_state_late_and_comes_back_changes_nothing(
+def test_results_do_not_change_if_a_worker_loses_its_network_and_writes_its_state_late(
     far: tuple[str, str], local_results: Mapping[str, Any], tmp_path: Path
 ) -> None:
     job = Windows.prepared(tmp_path)

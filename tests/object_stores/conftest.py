@@ -1,4 +1,4 @@
-"""The servers of `make object-stores`, and what jobs there are compared with: the same jobs on a local disk."""
+"""The servers of `make object-stores`, and the expected results: those of the same jobs on a local disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The session of the tests here: it has what S3 needs."""
+    """The session of the tests here, with the jars and settings for S3."""
     if not (HOME / "addresses").exists():
         pytest.fail("HDFS and S3 do not run here: start them with make object-stores", pytrace=False)
     running = session("stores", cores=2, **settings())
@@ -41,13 +41,13 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(params=["hdfs", "s3a"])
 def there(request: pytest.FixtureRequest, spark: SparkSession) -> str:
-    """A folder on a store that is not there yet."""
+    """The address of a new folder on a store; it does not exist yet."""
     return f"{folders()[request.param]}/{uuid4().hex}"
 
 
 def prepared(kind: str, folder: Path, there: str | None = None, postgres: str = "") -> Any:
-    """Return a job that has its input: all in a folder of the disk, or with checkpoint and output on a store, its states perhaps
-    in PostgreSQL.
+    """Return a job with its input: all on the disk, or with checkpoint and output on a store, and the states of Trident in
+    PostgreSQL if an address is given.
     """
     if kind == "windows":
         source = str(harness.write_input(folder / "in"))
@@ -64,7 +64,7 @@ def prepared(kind: str, folder: Path, there: str | None = None, postgres: str = 
 
 
 def result(spark: SparkSession, kind: str, of: Any) -> tuple[Any, ...]:
-    """Return what a job has written, that on a store by way of the disk; and what its queue or its states hold."""
+    """Return the output of a job, copied from a store to the disk first; and the content of its queue or its states."""
     if hasattr(of, "there"):
         Folder(spark, of.there).copy("out", Folder(spark, of.folder))
     if kind == "trident":
@@ -80,7 +80,7 @@ def closed_port() -> int:
 
 @pytest.fixture(scope="session")
 def local(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, ...]]:
-    """What each job gives on the disk, run once; of the topology also with which batch each root is done."""
+    """The result of each job on the disk, run once; for the topology also the batch with which each root is acked."""
     found: dict[str, tuple[Any, ...]] = {}
 
     def run(kind: str) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """The jobs of `crash/` with their checkpoint and their output on HDFS or S3: `python -m tests.object_stores.jobs '{"kind": ...}'`.
 
-What a job reads, its queue and its states stay on the disk, in `folder`; `there` is the folder on the store. It exits with 0, or
-with REFUSED after it wrote the error of this library into `<folder>/error.json`.
+The input of a job, its queue and its states stay on the disk, in `folder`; `there` is the folder on the store. The exit code is 0,
+or REFUSED after a `WindowingError`, which is written to `<folder>/error.json`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ HOME = ROOT / ".object_stores"
 
 
 def addresses() -> dict[str, str]:
-    """Return the URL of each server; that of S3 has the key, and ends with the bucket."""
+    """Return the URL of each server; that of S3 contains the key, and ends with the bucket."""
     return dict(line.split("=", 1) for line in (HOME / "addresses").read_text().splitlines())
 
 
 def folders() -> dict[str, str]:
-    """Return the folder above all others, of each store, as Spark names it."""
+    """Return the root folder of each store, as Spark addresses it."""
     found = addresses()
     s3 = {"s3a": "s3a:/" + urlsplit(found["WINDOWING_S3_URL"]).path} if "WINDOWING_S3_URL" in found else {}
     return {"hdfs": found["WINDOWING_HDFS_URL"], **s3}
 
 
 def settings() -> dict[str, str]:
-    """Return what a session needs to reach S3, where it runs; HDFS needs nothing."""
+    """Return the settings of a session for S3, if it runs; HDFS needs none."""
     if "WINDOWING_S3_URL" not in addresses():
         return {"spark.log.level": "ERROR"}
     at = urlsplit(addresses()["WINDOWING_S3_URL"])
@@ -63,7 +63,7 @@ def settings() -> dict[str, str]:
 
 
 class _There:
-    """Puts checkpoint and output of a job of `crash/` into the folder `there`."""
+    """A job of `crash/` with its checkpoint and output in the folder `there`."""
 
     kind: ClassVar[str]
     module: ClassVar[str] = "tests.object_stores.jobs"

@@ -1,4 +1,4 @@
-"""Jobs with checkpoint and output on HDFS and S3 give the rows of a local run, killed and started again there too."""
+"""Jobs with checkpoint and output on HDFS and S3 have the results of a local run, also after kills and restarts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POINTS = {
 
 
 @pytest.mark.parametrize("kind", POINTS)
-def test_a_job_killed_on_a_store_and_started_again_gives_the_rows_of_a_local_run(
+def test_a_killed_and_restarted_job_on_a_store_has_the_results_of_a_local_run(
     spark: SparkSession, local: Callable[[str], tuple[Any, ...]], there: str, tmp_path: Path, kind: str
 ) -> None:
     wanted, done = local(kind)
@@ -43,7 +43,7 @@ def test_a_job_killed_on_a_store_and_started_again_gives_the_rows_of_a_local_run
 
 
 @pytest.mark.parametrize("point", ["before_batch:1", "in_sink:1"])
-def test_a_driver_that_another_one_overtakes_ends_and_the_rows_are_those_of_one(
+def test_a_driver_overtaken_by_another_one_fails_and_the_results_are_those_of_one_run(
     spark: SparkSession,
     local: Callable[[str], tuple[Any, ...]],
     there: str,
@@ -62,7 +62,7 @@ def test_a_driver_that_another_one_overtakes_ends_and_the_rows_are_those_of_one(
     assert result(spark, "windows", of) == local("windows")[0]
 
 
-def test_a_file_of_ours_is_whole_or_the_one_before(spark: SparkSession, there: str) -> None:
+def test_a_failed_write_keeps_the_previous_file(spark: SparkSession, there: str) -> None:
     folder = Folder(spark, there)
     folder.write("query.json", b"before")
     with pytest.raises(CheckpointError):
@@ -82,7 +82,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_store_that_cannot_be_used_is_one_line_with_the_way_out_in_time(
+def test_a_store_that_cannot_be_used_is_reported_within_30_seconds_in_one_line_with_the_remedy(
     spark: SparkSession, tmp_path: Path, why: str
 ) -> None:
     root, given, way_out = REFUSED[why]
@@ -103,7 +103,7 @@ def test_a_store_that_cannot_be_used_is_one_line_with_the_way_out_in_time(
     assert "hunter2" not in said
 
 
-def test_a_sink_whose_bucket_is_not_there_is_an_error_that_names_it(
+def test_a_sink_with_a_missing_bucket_is_an_error_that_names_it(
     spark: SparkSession, there: str, tmp_path: Path
 ) -> None:
     of = prepared("windows", tmp_path, there)

@@ -1,4 +1,4 @@
-"""A job on the cluster of `make cluster` with its checkpoint on HDFS or S3, killed there, gives the rows of a local run."""
+"""Killed jobs on the cluster of `make cluster`, with their checkpoint on HDFS or S3, have the results of a local run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.crash.harness import finish_process, kill_process
 from tests.object_stores.conftest import prepared, result
 from tests.services.conftest import address, empty
 
-POINTS = {  # where an executor is killed, whose worker comes there first, and where the driver is
+POINTS = {  # the failpoints at which executors are killed, and the one at which the driver is killed
     "windows": (("before_state_write:1", "after_state_write:4"), "in_sink:2"),
     "acks": (("after_state_write:1", "before_state_write:2"), "after_ledger:1"),
     "trident": (("before_state_commit:2", "after_state_commit:3"), "after_commits:1"),
@@ -23,7 +23,7 @@ POINTS = {  # where an executor is killed, whose worker comes there first, and w
 
 
 @pytest.mark.parametrize("kind", POINTS)
-def test_a_job_on_a_cluster_with_its_checkpoint_on_a_store_whose_executors_and_driver_are_killed_gives_the_rows_of_a_local_run(
+def test_a_cluster_job_with_its_checkpoint_on_a_store_has_the_results_of_a_local_run_after_kills(
     local: Callable[[str], tuple[Any, ...]],
     spark: SparkSession,
     there: str,

@@ -1,4 +1,4 @@
-"""A store that refuses or is gone is one line with the way out, at a start and in the middle; afterwards the job loses nothing."""
+"""HDFS refuses writes or is down, at the start or during a query: an error of one line with the remedy; the job then continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def on_hdfs() -> str:
     return f"{folders()['hdfs']}/{uuid4().hex}"
 
 
-def assert_tells(said: str, way_out: str) -> None:
+def assert_one_line_with(said: str, way_out: str) -> None:
     print(said)
     assert said.count("\n") == 0
     assert folders()["hdfs"] in said
@@ -42,7 +42,7 @@ def assert_tells(said: str, way_out: str) -> None:
 
 @contextmanager
 def safe_mode(spark: SparkSession) -> Iterator[Callable[[], None]]:
-    """Make HDFS read-only when what is yielded is called, until the end."""
+    """Yield a function that makes HDFS read-only; at the end HDFS takes writes again."""
     hdfs: Any = Folder(spark, on_hdfs())
     actions = getattr(hdfs._jvm, "org.apache.hadoop.fs.SafeModeAction")
     try:
@@ -53,7 +53,7 @@ def safe_mode(spark: SparkSession) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def name_node_down(spark: SparkSession) -> Iterator[Callable[[], None]]:
-    """Kill the NameNode when what is yielded is called; at the end start it again, and wait until it takes writes."""
+    """Yield a function that kills the NameNode; at the end start it again, and wait until it takes writes."""
     pid = HOME / "namenode.pid"
     name_node = psutil.Process(int(pid.read_text()))
     command, environment = name_node.cmdline(), name_node.environ()
@@ -77,7 +77,7 @@ def name_node_down(spark: SparkSession) -> Iterator[Callable[[], None]]:
                 time.sleep(0.5)
 
 
-def test_a_folder_that_another_user_owns_is_refused_before_anything_is_written(
+def test_a_folder_of_another_user_is_refused_before_anything_is_written(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Folder(spark, there := on_hdfs()).make()
@@ -87,11 +87,11 @@ def test_a_folder_that_another_user_owns_is_refused_before_anything_is_written(
     error = json.loads(Path(of.folder, "error.json").read_text())
     assert error["class"] == "CheckpointError"
     assert "user=stranger" in error["message"]
-    assert_tells(error["message"], NO_RIGHT)
+    assert_one_line_with(error["message"], NO_RIGHT)
     assert Folder(spark, there).files() == []
 
 
-def test_a_store_that_is_read_only_at_the_start_is_refused_and_takes_the_job_later(
+def test_a_read_only_store_is_refused_at_the_start_and_the_job_runs_later(
     spark: SparkSession, local: Callable[[str], tuple[Any, ...]], tmp_path: Path
 ) -> None:
     of = prepared("windows", tmp_path, on_hdfs())
@@ -99,14 +99,14 @@ def test_a_store_that_is_read_only_at_the_start_is_refused_and_takes_the_job_lat
         enter()
         with pytest.raises(CheckpointError) as found:
             job.start(spark, of)
-    assert_tells(str(found.value), SAFE_MODE)
+    assert_one_line_with(str(found.value), SAFE_MODE)
     assert job.start(spark, of).await_end(240), "the query does not end"
     assert result(spark, "windows", of) == local("windows")[0]
 
 
 @pytest.mark.parametrize("point", ["before_batch:2", "before_commit:2"])
 @pytest.mark.parametrize(("gone", "way_out"), [(safe_mode, SAFE_MODE), (name_node_down, NO_ANSWER)])
-def test_a_store_that_goes_in_the_middle_ends_the_query_with_the_way_out_and_nothing_is_lost(
+def test_a_store_that_fails_during_a_query_ends_it_and_a_restart_has_the_results_of_a_local_run(
     spark: SparkSession,
     local: Callable[[str], tuple[Any, ...]],
     monkeypatch: pytest.MonkeyPatch,
@@ -123,6 +123,6 @@ def test_a_store_that_goes_in_the_middle_ends_the_query_with_the_way_out_and_not
         with pytest.raises(WindowingError) as found:
             job.start(spark, of).await_end(240)
     assert isinstance(found.value, CheckpointError)
-    assert_tells(str(found.value), way_out)
+    assert_one_line_with(str(found.value), way_out)
     assert job.start(spark, of).await_end(240), "the query does not end"
     assert result(spark, "windows", of) == local("windows")[0]

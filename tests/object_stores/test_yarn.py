@@ -1,4 +1,4 @@
-"""A job that `spark-submit --master yarn` runs, whose containers' Python comes by `--archives`, gives the rows of a local run."""
+"""A job run by `spark-submit --master yarn`, with the Python of its containers from `--archives`, has the local results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PYTHON = "./environment/bin/python"
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packed virtual environment, with the library and the jobs, that finds the packages of this one."""
+    """A packed virtual environment with the library and the jobs, which uses the installed packages of this one."""
     made = tmp_path_factory.mktemp("environment") / "made"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
     (packages,) = made.glob("lib/python*/site-packages")
@@ -55,7 +55,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def submit(folder: Path, environment: Path, mode: str, of: Any, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Submit the job, in a folder that has nothing but it, and wait for its end."""
+    """Submit the job from a folder that holds only the job, and wait for its end."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
     given = SMALL | {"spark.yarn.appMasterEnv.PYSPARK_PYTHON": PYTHON, "spark.pyspark.python": PYTHON} | settings
     where = {
@@ -84,7 +84,7 @@ def submit(folder: Path, environment: Path, mode: str, of: Any, **settings: str)
 
 
 def on_hdfs(spark: SparkSession, folder: Path) -> Any:
-    """Return a job whose input lies on HDFS too, as its checkpoint and its output will; files are read by their time."""
+    """Return a job with its input on HDFS too, like its checkpoint and output; the input files keep their modification times."""
     of = prepared("windows", folder, f"{folders()['hdfs']}/{uuid4().hex}")
     Path(of.folder).mkdir()
     Folder(spark, str(folder)).copy("in", there := Folder(spark, of.there))
@@ -94,7 +94,7 @@ def on_hdfs(spark: SparkSession, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
-def test_a_job_on_yarn_gives_the_rows_of_a_local_run(
+def test_a_job_on_yarn_has_the_results_of_a_local_run(
     spark: SparkSession, local: Callable[[str], tuple[Any, ...]], environment: Path, tmp_path: Path, mode: str
 ) -> None:
     of = on_hdfs(spark, tmp_path)
@@ -103,10 +103,10 @@ def test_a_job_on_yarn_gives_the_rows_of_a_local_run(
     assert result(spark, "windows", of) == local("windows")[0]
 
 
-def test_a_driver_killed_in_cluster_mode_is_started_again_by_yarn_and_goes_on_from_its_checkpoint(
+def test_yarn_restarts_a_killed_driver_which_continues_from_its_checkpoint(
     spark: SparkSession, local: Callable[[str], tuple[Any, ...]], environment: Path, tmp_path: Path
 ) -> None:
-    """So is an executor that is killed before and after it writes its state."""
+    """Executors are killed too, before and after they write their state."""
     of = on_hdfs(spark, tmp_path)
     driver = {"FAILPOINT": "in_sink:2", "FAILPOINT_ONCE": str(tmp_path / "driver")}
     worker = {
