@@ -43,6 +43,9 @@ ALL = {
     "top": agg.fold(list, lambda acc, value: longest(acc, [value]), longest, result=tuple),
 }
 
+ALONE = {name: {"n": agg.count(), name: part} for name, part in ALL.items() if name != "n"}
+"""Each aggregator beside a count: the most common case, which has paths of its own."""
+
 
 class Recorded(LosslessReplay):
     """A run whose windows are recorded as length and result, and expiries as counts."""
@@ -89,10 +92,23 @@ def over_windows(config: WindowConfig) -> WindowManager:
 @given(data=st.data(), batched=st.booleans())
 def test_panes_give_what_full_windows_give(mix, data, batched):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
-    config = config_of(case, aggregate=ALL)
+    config = config_of(case, aggregate=data.draw(st.sampled_from([ALL, *ALONE.values()])))
     panes, full = Recorded(case, config, panes_of(config)), Recorded(case, config, over_windows(config))
     assert run_of(panes, case) == run_of(full, case)
     assert panes.executor.counts() == full.executor.counts()
+
+
+@pytest.mark.parametrize("aggregate", [ALL, *ALONE.values()], ids=["all", *ALONE])
+@given(values=st.lists(st.integers(-3, 3)), missing=st.booleans())
+def test_a_partial_of_values_is_that_of_adding_them_one_by_one_or_in_a_run(aggregate, values, missing):
+    if missing and "top" not in aggregate:
+        values = [value or None for value in values]
+    aggregation = Aggregation(aggregate)
+    one_by_one, run = aggregation.init(), aggregation.init()
+    for value in values:
+        aggregation.add(one_by_one, value)
+    aggregation.add_many(run, values)
+    assert aggregation.of(values) == one_by_one == run
 
 
 @PANED

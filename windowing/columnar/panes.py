@@ -312,9 +312,7 @@ class ColumnarPaneManager(TimePaneManager):
 
     def _store_cells(self, groups: _Groups, held: Sequence[Partial | None], cells: Sequence[Partial]) -> None:
         """Store the cells of a batch in the panes; they replace those of `held`."""
-        for key in groups.names:
-            self._number_key(key)
-        newest = self._newest
+        self._number_keys(groups.names)
         for (end, low, high), count in zip(groups.runs(), groups.counts, strict=True):
             pane, keys = self._pane_of(end), groups.keys[low:high]
             pane.count += count
@@ -326,10 +324,7 @@ class ColumnarPaneManager(TimePaneManager):
                         before[:] = cell
             else:
                 pane.cells.update(zip(keys, cells[low:high], strict=True))
-            if end == self._ends[-1]:
-                newest.update(dict.fromkeys(keys, end))
-            else:
-                newest.update((key, end) for key in keys if newest.get(key, end) <= end)
+            self._reach(end, keys)
 
 
 class _Groups(NamedTuple):

@@ -501,21 +501,29 @@ class TimePaneManager(WindowMachine):
         return not self._gaps or align_up(end, self._slide, self._offset) - self._length < end
 
     def _new_cell(self, pane: _Pane, key: Any) -> Partial:
-        end = pane.end
+        end, newest = pane.end, self._newest.get(key)
         cell = pane.cells[key] = self._aggregation.init()
-        newest = self._newest.get(key)
         if newest is None:
-            self._number_key(key)
-            self._newest[key] = end
-        elif end > newest:
+            self._number_keys((key,))
+        if newest is None or end > newest:
             self._newest[key] = end
         return cell
 
-    def _number_key(self, key: Any) -> None:
-        """Number a key by first arrival, unless it has a number."""
-        if key not in self._ordinals:
-            self._ordinals[key] = self._ordinal
-            self._ordinal += 1
+    def _number_keys(self, keys: Iterable[Any]) -> None:
+        """Number keys by first arrival, except those that have a number."""
+        ordinals = self._ordinals
+        for key in keys:
+            if key not in ordinals:
+                ordinals[key] = self._ordinal
+                self._ordinal += 1
+
+    def _reach(self, end: int, keys: Iterable[Any]) -> None:
+        """Record that these keys have a cell in the pane that ends at `end`."""
+        newest = self._newest
+        if end == self._ends[-1]:
+            newest.update(dict.fromkeys(keys, end))
+        else:
+            newest.update((key, end) for key in keys if newest.get(key, end) <= end)
 
     def _stage(self, values: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None) -> None:
         """Add a batch run by run; a run is the tuples of one pane in arrival order."""
@@ -525,8 +533,7 @@ class TimePaneManager(WindowMachine):
             ordered = sorted(by)
             if ordered != by:
                 # Keys are numbered before the tuples are reordered, because their order is that of arrival.
-                for key in dict.fromkeys(keys or ()):
-                    self._number_key(key)
+                self._number_keys(dict.fromkeys(keys or ()))
                 # sorted() is stable: inside a pane the arrival order stays.
                 pick = itemgetter(*sorted(range(len(by)), key=by.__getitem__))
                 values, keys = pick(values), None if keys is None else pick(keys)
@@ -540,15 +547,21 @@ class TimePaneManager(WindowMachine):
 
     def _add_run(self, pane: _Pane, values: Sequence[Any], keys: Sequence[Any] | None) -> None:
         pane.count += len(values)
-        cells, add_many = pane.cells, self._aggregation.add_many
-        for key, of_key in self._by_key(values, keys):
+        cells, aggregation, groups = pane.cells, self._aggregation, self._by_key(values, keys)
+        if not pane.held:
+            for key, of_key in groups:
+                (cells.get(key) or self._new_cell(pane, key))[0] += len(of_key)
+            return
+        new = []
+        for key, of_key in groups:
             cell = cells.get(key)
             if cell is None:
-                cell = self._new_cell(pane, key)
-            if pane.held:
-                add_many(cell, of_key)
+                cells[key] = aggregation.of(of_key)
+                new.append(key)
             else:
-                cell[0] += len(of_key)
+                aggregation.add_many(cell, of_key)
+        self._number_keys(new)
+        self._reach(pane.end, new)
 
     def _by_key(self, values: Sequence[Any], keys: Sequence[Any] | None) -> Iterable[tuple[Any, Sequence[Any]]]:
         if keys is None:
