@@ -1,4 +1,4 @@
-"""Histories: the events of a replayed case, brought into a form that two runs of it can be compared in."""
+"""Histories: the events of a replayed case in a form in which two runs of it can be compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ History = dict[int, tuple[list[Any], list[Any], list[Any]]]
 
 
 def by_op(events: Iterable[list[Any]]) -> History:
-    """Return events by op; the order of expiries among the events of one op is free, that of windows is not.
+    """Return events by op; the order of expiries within one op is free, that of windows is not.
 
     >>> by_op([[3, "expire", [2, 1]], [3, "activate", [2], [2], [], 9], [3, "expire", [0]]])
     {3: ([[[2], [2], [], 9]], [0, 1, 2], [])}
@@ -33,7 +33,7 @@ def by_op(events: Iterable[list[Any]]) -> History:
 
 
 def counts_of(result: ModelResult) -> dict[str, int]:
-    """Return what the model says of a case, as WindowedBoltExecutor.counts does."""
+    """Return the counts of a case by the model, in the form of WindowedBoltExecutor.counts."""
     shown, skipped, pending, late = (
         len(ids) for ids in (result.shown, result.skipped, result.pending, result.late_reasons)
     )

@@ -1,6 +1,6 @@
-"""A process with one persistent window: it is killed at named points, or anywhere, and started again until it is through.
+"""A process with one persistent window: it is killed at named points, or anywhere, and restarted until it has finished.
 
-source (a function of the position) --> executor --> windows.jsonl, cut to what the committed checkpoint says
+source (a function of the position) --> executor --> windows.jsonl, truncated to the committed checkpoint
 record.json: the checkpoint that counts, written between prepare and commit, as a coordinator does
 """
 
@@ -26,7 +26,7 @@ EVENTS = 6_000
 TURN_EVERY = 300
 CHECKPOINT_EVERY = 500
 SENT_AGAIN = 120
-"""How many tuples before the checkpoint's the source sends again after a restart, where there are message ids."""
+"""How many tuples before the checkpoint's the source sends again after a restart, with message ids."""
 
 DEFINITIONS: dict[str, dict[str, Any]] = {
     "time": {"length": millis(2_000), "slide": millis(500), "lag": millis(400)},
@@ -66,7 +66,7 @@ def tuples() -> list[tuple[int, int, float, str]]:
 
 
 def lines_of(effects: Iterable[Any], at: Callable[[str], None] = lambda point: None) -> Iterator[str]:
-    """Yield what is written of windows and late tuples; the order of the doubles counts."""
+    """Yield the output lines of windows and late tuples; the order of the doubles counts."""
     for effect in effects:
         if isinstance(effect, Activation):
             window = effect.window
@@ -79,7 +79,7 @@ def lines_of(effects: Iterable[Any], at: Callable[[str], None] = lambda point: N
 
 
 def undisturbed(name: str) -> list[str]:
-    """The lines of a run that nobody disturbed, in memory, without a checkpoint."""
+    """The lines of a run without a kill, in memory, without a checkpoint."""
     executor = WindowedBoltExecutor(definition(name))
     lines: list[str] = []
     for row in tuples():
@@ -124,7 +124,7 @@ class WatchedPages(SqlitePages):
 
 
 class Job:
-    """One life of the process."""
+    """One run of the process."""
 
     def __init__(self, folder: Path, name: str, ids: bool, failpoints: Failpoints) -> None:
         self.at = failpoints.at
@@ -135,7 +135,7 @@ class Job:
         self.executor = PersistentWindowedBoltExecutor(definition(name, max_events_in_memory=1_000), self.store)
 
     def recover(self) -> tuple[int, int]:
-        """Return the next txid and the position behind the last checkpoint, after its state was taken."""
+        """Return the next txid and the position after the last checkpoint, once its state was restored."""
         txid = json.loads(self.record.read_text()) if self.record.exists() else 0
         if txid:
             self.store.commit(txid)
@@ -155,7 +155,7 @@ class Job:
             more = {"message_id": row[0]} if self.ids else {}
             self.write(self.executor.add(row, row[1], key=row[3] if self.name == "mixed" else None, **more))
             if row[0] <= done:
-                continue  # which tuples are late depends on where turns are made: those of before are not made again
+                continue  # which tuples are late depends on where turns are made: the turns before are not repeated
             if row[0] % TURN_EVERY == 0:
                 self.write(self.executor.turn())
             if row[0] % CHECKPOINT_EVERY == 0:

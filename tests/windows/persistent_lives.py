@@ -1,4 +1,4 @@
-"""Lives of the process of persistent_job.py: start, kill, start again; then its windows are those of an undisturbed run."""
+"""Starts, kills and restarts of persistent_job.py; in the end its windows equal those of a run without a kill."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ undisturbed = cache(persistent_job.undisturbed)
 
 
 def live(folder: Path, name: str, ids: bool, failpoint: str = "", seconds: float | None = None) -> bool:
-    """Live once; return whether the process came to its end, False if it was killed."""
+    """Run the job once; return whether it finished, False if it was killed."""
     return lived(lambda: Job(folder, name, ids, Failpoints(failpoint)).run(), seconds)
 
 
 def assert_nothing_differs(folder: Path, name: str) -> None:
-    """The windows are those of an undisturbed run, and every page that is stored can be read."""
+    """The windows equal those of a run without a kill, and every stored page can be read."""
     found = (folder / "windows.jsonl").read_text().splitlines()
     expected = undisturbed(name)
     assert len(found) == len(expected)

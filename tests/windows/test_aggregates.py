@@ -1,4 +1,4 @@
-"""Windows with aggregate=: the same firings, counts and results as over the full windows, without keeping a tuple."""
+"""Windows with aggregate=: the same firings, counts and results as full windows, without storing tuples."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def over_windows(config: WindowConfig) -> WindowManager:
 
 @PANED
 @given(data=st.data(), batched=st.booleans())
-def test_panes_give_what_full_windows_give(mix, data, batched):
+def test_panes_give_the_results_of_full_windows(mix, data, batched):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
     config = config_of(case, aggregate=data.draw(st.sampled_from([ALL, *ALONE.values()])))
     panes, full = Recorded(case, config, panes_of(config)), Recorded(case, config, over_windows(config))
@@ -113,7 +113,7 @@ def test_a_partial_of_values_is_that_of_adding_them_one_by_one_or_in_a_run(aggre
 
 @PANED
 @given(data=st.data())
-def test_the_tally_is_the_same_after_every_op(mix, data):
+def test_the_counts_equal_those_of_full_windows_after_every_op(mix, data):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24}))
     config = config_of(case, aggregate=agg.count())
     panes, full = Recorded(case, config, panes_of(config)), Recorded(case, config, over_windows(config))
@@ -123,8 +123,8 @@ def test_the_tally_is_the_same_after_every_op(mix, data):
 
 @PANED
 @given(data=st.data(), batched=st.booleans())
-def test_panes_resumed_from_json_are_the_same_to_the_last_bit(mix, data, batched):
-    """Floats that lose bits as they are added: any other order or grouping would show."""
+def test_panes_resumed_from_json_are_bit_identical(mix, data, batched):
+    """Floats that lose bits in additions: any other order or grouping would change the result."""
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
     values = data.draw(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=9))
     floats = agg.fold(list, lambda acc, n: [*acc, values[n % len(values)]], lambda a, b: a + b, sum)
@@ -154,7 +154,7 @@ def as_before(saved):
     return saved
 
 
-def test_keys_of_several_fields_are_tuples_again_when_their_panes_come_back_from_json():
+def test_composite_keys_of_panes_are_tuples_again_after_json():
     manager = manager_of(millis(10), millis(10), agg.count(), timestamp="ts", key=("k", "n"))
     list(manager.add_batch([1, 2], [5, 6], [("a", 1), ("b", 2)]))
     other = manager_of(millis(10), millis(10), agg.count(), timestamp="ts", key=("k", "n"))
@@ -164,7 +164,7 @@ def test_keys_of_several_fields_are_tuples_again_when_their_panes_come_back_from
     assert fired == [(("a", 1), 2), (("b", 2), 1)]
 
 
-def test_a_snapshot_has_a_few_lists_for_each_pane_however_many_keys_it_has():
+def test_a_snapshot_has_few_lists_per_pane_for_any_number_of_keys():
     manager = manager_of(millis(1000), millis(10), {"n": agg.count(), "total": agg.sum()}, timestamp="ts", key=("k",))
     list(manager.add_batch([1] * 5000, [n // 100 * 10 for n in range(5000)], [f"k{n % 100}" for n in range(5000)]))
     saved = json.dumps(manager.snapshot()["panes"])
@@ -174,22 +174,22 @@ def test_a_snapshot_has_a_few_lists_for_each_pane_however_many_keys_it_has():
 
 @PANED
 @given(data=st.data())
-def test_panes_fed_by_the_batch_add_in_the_same_order_as_one_by_one(mix, data):
+def test_panes_fed_in_batches_add_in_the_same_order_as_one_by_one(mix, data):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24}))
     config = config_of(case, aggregate=agg.fold(list, lambda acc, value: [*acc, value], lambda a, b: a + b))
     one, many = Recorded(case, config, panes_of(config)), Recorded(case, config, panes_of(config))
     assert run_of(one, case) == run_of(many, {**case, "batched": True})
 
 
-def test_keys_of_a_batch_out_of_order_fire_in_order_of_arrival():
-    """Not in the order of the panes in which the batch is worked on."""
+def test_keys_of_an_out_of_order_batch_fire_in_order_of_arrival():
+    """Not in the order of the panes in which the batch is processed."""
     manager = manager_of(millis(1), millis(1), agg.count(), timestamp="ts", key=("k",))
     list(manager.add_batch([1, 2, 3], [0, 0, -5], ["a", "b", "b"]))
     fired = [(e.window.key, e.window.end_timestamp) for e in manager.advance(0) if isinstance(e, Activation)]
     assert fired == [("b", -5), ("a", 0), ("b", 0)]
 
 
-def test_inside_a_time_pane_values_are_added_in_order_of_arrival():
+def test_values_in_a_time_pane_are_added_in_order_of_arrival():
     manager = manager_of(millis(20), millis(10), agg.fold(str, lambda a, b: a + b, lambda a, b: a + b), timestamp="ts")
     list(manager.add_batch(list("abcdef"), [9, 1, 15, 9, 11, 5]))
     fired = [effect.window.aggregate for effect in manager.drain() if isinstance(effect, Activation)]
@@ -199,7 +199,7 @@ def test_inside_a_time_pane_values_are_added_in_order_of_arrival():
 @PANED
 @pytest.mark.parametrize("keyed", [False, True])
 @given(data=st.data())
-def test_windows_of_many_panes_are_merged_as_one(mix, keyed, data):
+def test_windows_of_many_panes_equal_full_windows(mix, keyed, data):
     """Long windows over short slides, in many turns: blocks that end inside windows, panes that change after they were merged."""
     kind = "duration_ms" if mix == "D/D" else "count"
     options = {"event_time": True, "keyed": keyed, "lateness": "window" if mix == "D/D" else None, "max_steps": 24}
@@ -210,7 +210,7 @@ def test_windows_of_many_panes_are_merged_as_one(mix, keyed, data):
     assert run_of(panes, case) == run_of(full, case)
 
 
-def test_a_tuple_that_comes_into_a_pane_that_was_merged_is_in_the_next_window():
+def test_a_tuple_added_to_a_merged_pane_is_in_the_next_window():
     manager = manager_of(millis(8), millis(2), agg.sum(), timestamp="ts", lateness=Lateness.WINDOW)
     list(manager.add_batch([1, 10, 100], [1, 4, 9]))
     assert effects_of(manager.advance(4)) == [(2, 1, 1), (4, 2, 11)]
@@ -222,8 +222,8 @@ def test_a_tuple_that_comes_into_a_pane_that_was_merged_is_in_the_next_window():
 
 
 @given(cases(mix=None, **{**EITHER, "max_steps": 24}))
-def test_every_mix_has_the_aggregate_of_its_windows(case):
-    """Fractions and whole numbers, so that the order of adding cannot matter; through the executor as users get it."""
+def test_every_mix_of_measures_has_the_aggregate_of_its_windows(case):
+    """Fractions and whole numbers, so that the order of additions cannot matter; through the executor, as users get it."""
     config = config_of(case, aggregate={"total": agg.sum(), "n": agg.count(), "own": ALL["top"]})
     run = Recorded(case, config, machine_for(config))
     full = LosslessReplay(case, config_of(case))
@@ -241,7 +241,7 @@ def test_every_mix_has_the_aggregate_of_its_windows(case):
     st.integers(1, 12),
     st.integers(0, 11),
 )
-def test_out_of_order_tuples_land_in_their_pane(tuples, length, slide, offset):
+def test_out_of_order_tuples_are_added_to_their_pane(tuples, length, slide, offset):
     config = WindowConfig(
         length=Duration(length),
         slide=Duration(slide),
@@ -263,7 +263,7 @@ def test_out_of_order_tuples_land_in_their_pane(tuples, length, slide, offset):
     assert seen == expected
 
 
-# -- one by one --------------------------------------------------------------------------------------------------------
+# -- single cases ------------------------------------------------------------------------------------------------------
 
 
 def effects_of(effects: Any) -> list[Any]:
@@ -277,7 +277,7 @@ def manager_of(length: Any, slide: Any, aggregate: Any, **options: Any) -> TimeP
     return panes_of(WindowConfig(length=length, slide=slide, aggregate=aggregate, **options))
 
 
-def test_a_window_with_an_aggregate_refuses_to_give_tuples_it_did_not_keep():
+def test_a_window_with_an_aggregate_refuses_to_return_tuples():
     manager = manager_of(millis(10), millis(10), agg.count(), timestamp="ts")
     manager.add("a", 3)
     [effect, expired] = [
@@ -300,7 +300,7 @@ def refusal(method: str) -> Any:
     return ask
 
 
-def test_count_windows_on_processing_time_fire_with_their_last_tuple():
+def test_count_windows_over_the_clock_fire_with_their_last_tuple():
     manager = manager_of(count(3), count(2), agg.sum())
     assert [effects_of(manager.add(value, clock)) for clock, value in enumerate([1, 10, 100, 1000])] == [
         [],
@@ -310,7 +310,7 @@ def test_count_windows_on_processing_time_fire_with_their_last_tuple():
     ]
 
 
-def test_a_tuple_between_two_windows_is_counted_and_never_added():
+def test_a_tuple_between_two_windows_is_counted_and_never_aggregated():
     def refuse(acc: Any, value: Any) -> Any:
         assert value != "skipped"
         return acc + 1
@@ -339,7 +339,7 @@ def test_tuples_between_two_windows_expire_each_at_its_own_millisecond(batched):
     assert [effects_of(manager.advance(watermark)) for watermark in (2, 3, 7, 8)] == [[1], [1], [], [(8, 1, 1), 1]]
 
 
-def test_the_state_holds_partials_and_no_tuples():
+def test_the_state_has_partial_results_and_no_tuples():
     manager = manager_of(millis(100), millis(50), {"n": agg.count(), "worst": agg.max("delay")}, timestamp="ts")
     list(manager.add_batch([{"delay": n, "who": "secret"} for n in range(1000)], list(range(1000))))
     saved = json.dumps(manager.snapshot())
@@ -357,7 +357,7 @@ class Plane:
     delay = 7
 
 
-def test_values_come_from_fields_of_mappings_namedtuples_and_objects_or_are_the_tuple_itself():
+def test_values_are_read_from_fields_of_mappings_namedtuples_and_objects_or_are_the_tuple_itself():
     payloads = [{"delay": 3}, Flight(5, "UA"), Plane()]
     aggregation = Aggregation({"sum": agg.sum("delay"), "n": agg.count(), "kinds": agg.count(field=None)})
     assert aggregation.fold(payloads) == {"sum": 15, "n": 3, "kinds": 3}
@@ -365,7 +365,7 @@ def test_values_come_from_fields_of_mappings_namedtuples_and_objects_or_are_the_
     assert Aggregation(agg.max("carrier")).fold([Flight(1, "AA"), Flight(1, "UA")]) == "UA"
 
 
-def test_a_tuple_without_the_field_is_refused_and_changes_nothing():
+def test_a_tuple_without_the_aggregated_field_is_refused_and_changes_nothing():
     manager = manager_of(millis(10), millis(10), agg.sum("delay"), timestamp="ts")
     manager.add({"delay": 1}, 3)
     saved = manager.snapshot()
@@ -375,7 +375,7 @@ def test_a_tuple_without_the_field_is_refused_and_changes_nothing():
     manager.check()
 
 
-def test_a_bolt_that_keeps_or_changes_a_result_does_not_change_the_partials():
+def test_a_bolt_that_modifies_a_result_does_not_change_the_partials():
     def append(acc: list[Any], value: Any) -> list[Any]:
         acc.append(value)
         return acc
@@ -390,7 +390,7 @@ def test_a_bolt_that_keeps_or_changes_a_result_does_not_change_the_partials():
     assert kept == [["a", "changed"], ["a", "b", "changed"], ["b", "changed"]]
 
 
-def test_a_snapshot_shares_nothing_with_the_machine():
+def test_a_snapshot_shares_no_objects_with_the_machine():
     def append(acc: list[Any], value: Any) -> list[Any]:
         acc.append(value)
         return acc
@@ -415,7 +415,7 @@ def test_a_snapshot_of_other_aggregators_is_refused():
         other.restore(WindowManager(other.config).snapshot())
 
 
-def test_a_batch_out_of_order_is_one_run_for_each_pane():
+def test_an_out_of_order_batch_is_added_in_one_call_per_pane():
     calls = []
 
     class Counting:
@@ -458,20 +458,20 @@ def test_a_batch_out_of_order_is_one_run_for_each_pane():
         (Count(10), Count(5), {"aggregate": None, "semantics": "storm"}, "StormMachine"),
     ],
 )
-def test_which_machine_a_definition_gets(length, slide, options, kind):
+def test_the_machine_is_chosen_by_the_definition(length, slide, options, kind):
     given = {"length": length, "slide": slide, "timestamp": "ts", "aggregate": agg.count(), **options}
     assert type(machine_for(WindowConfig.of(**given))).__name__ == kind
     assert isinstance(WindowedBoltExecutor(WindowConfig.of(**given)).counts(), dict)
 
 
-def test_panes_are_for_two_measures_of_one_kind():
+def test_panes_need_two_measures_of_one_kind():
     with pytest.raises(ConfigError, match="two Counts"):
         manager_of(count(3), millis(5), agg.count())
     with pytest.raises(ConfigError, match="two Durations"):
         manager_of(millis(5), count(3), agg.count())
 
 
-def test_on_the_clock_an_outlived_key_of_count_windows_goes_as_by_drain():
+def test_over_the_clock_a_key_of_count_windows_past_its_ttl_is_drained():
     options = {"length": count(3), "slide": count(2), "key": "k", "key_ttl": millis(10), "aggregate": agg.sum()}
     config = WindowConfig.of(**options)
     for manager in (panes_of(config), over_windows(config)):

@@ -1,4 +1,4 @@
-"""Aggregators: the laws of `windowing/windows/aggregate.py`, on ints exactly, on floats bit for bit where promised."""
+"""Aggregators: the properties of `windowing/windows/aggregate.py`, on ints exactly, on floats bit for bit where promised."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ def one_by_one(aggregator: Any, acc: Any, values: list[Any]) -> Any:
 
 
 def exact(acc: Any) -> str:
-    return repr(acc)  # tells -0.0 from 0.0, True from 1, and NaN is NaN
+    return repr(acc)  # tells -0.0 from 0.0, True from 1, and NaN equals NaN
 
 
 @given(aggregators, ints, ints)
-def test_partials_of_two_parts_merge_to_the_partial_of_both(aggregator: Any, left: list[Any], right: list[Any]) -> None:
+def test_merging_two_partials_equals_the_partial_of_all_values(
+    aggregator: Any, left: list[Any], right: list[Any]
+) -> None:
     a, b = (one_by_one(aggregator, aggregator.init(), part) for part in (left, right))
     before = exact((a, b))
     assert aggregator.merge(a, b) == one_by_one(aggregator, aggregator.init(), left + right)
@@ -47,7 +49,7 @@ def test_partials_of_two_parts_merge_to_the_partial_of_both(aggregator: Any, lef
 
 
 @given(aggregators, ints, ints, ints)
-def test_merging_associates_and_nothing_merges_to_the_other(aggregator: Any, x: Any, y: Any, z: Any) -> None:
+def test_merge_is_associative_and_init_is_its_neutral_element(aggregator: Any, x: Any, y: Any, z: Any) -> None:
     a, b, c = (agg.add_many(aggregator, aggregator.init(), part) for part in (x, y, z))
     merge = aggregator.merge
     assert merge(merge(a, b), c) == merge(a, merge(b, c))
@@ -55,9 +57,7 @@ def test_merging_associates_and_nothing_merges_to_the_other(aggregator: Any, x: 
 
 
 @given(st.sampled_from(BUILT_IN), numbers, numbers)
-def test_many_values_at_once_are_the_same_as_one_by_one_to_the_last_bit(
-    aggregator: Any, first: list[Any], then: list[Any]
-) -> None:
+def test_add_many_is_bit_identical_to_adding_one_by_one(aggregator: Any, first: list[Any], then: list[Any]) -> None:
     try:
         wanted = one_by_one(aggregator, one_by_one(aggregator, aggregator.init(), first), then)
     except OverflowError:  # an int too large for a float
@@ -71,7 +71,7 @@ def test_many_values_at_once_are_the_same_as_one_by_one_to_the_last_bit(
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
-def test_a_sum_of_floats_goes_from_left_to_right(values: list[float]) -> None:
+def test_a_sum_of_floats_adds_from_left_to_right(values: list[float]) -> None:
     wanted = values[0]
     for value in values[1:]:
         wanted += value
@@ -80,7 +80,7 @@ def test_a_sum_of_floats_goes_from_left_to_right(values: list[float]) -> None:
 
 @pytest.mark.parametrize("sequential", [True, False])
 @given(values=numbers)
-def test_both_ways_to_sum_are_the_same(sequential: bool, values: list[Any]) -> None:
+def test_both_implementations_of_sum_are_bit_identical(sequential: bool, values: list[Any]) -> None:
     if sequential and not agg._SUM_IS_SEQUENTIAL:
         return
     with pytest.MonkeyPatch.context() as patch:
@@ -94,7 +94,7 @@ def test_both_ways_to_sum_are_the_same(sequential: bool, values: list[Any]) -> N
 
 
 @given(st.permutations([1, 2.5, -3, math.nan, math.inf, None]))
-def test_min_and_max_do_not_depend_on_the_order_where_nan_is_the_largest(values: list[Any]) -> None:
+def test_min_and_max_rank_nan_highest_in_any_order_of_values(values: list[Any]) -> None:
     assert agg.min().add_many(None, values) == -3
     assert math.isnan(agg.max().add_many(None, values))
     without = [value for value in values if value != value or value is None]
@@ -115,25 +115,25 @@ def test_none_is_ignored_as_in_sql() -> None:
     assert results == [4, 2, 6, 3.0, 2, 4]
 
 
-def test_of_nothing_only_a_count_is_a_number() -> None:
+def test_without_values_only_counts_return_a_number() -> None:
     for values in ([], [None]):
         results = [agg.result(agg.add_many(agg.init(), values)) for agg in BUILT_IN]
         assert results == [len(values), 0, None, None, None, None]
 
 
-def test_what_can_be_compared_has_a_least_and_a_greatest() -> None:
+def test_min_and_max_work_on_any_comparable_values() -> None:
     days = [date(2013, 1, 2), date(2013, 1, 1), date(2013, 1, 3)]
     assert (agg.min().add_many(None, days), agg.max().add_many(None, days)) == (date(2013, 1, 1), date(2013, 1, 3))
     assert agg.max().add_many(None, ["a", "c", "b"]) == "c"
     assert agg.min().add_many(None, [Decimal("NaN"), Decimal(1)]) == Decimal(1)
 
 
-def test_the_first_of_equal_values_stays() -> None:
+def test_of_equal_values_min_and_max_keep_the_first() -> None:
     for aggregator in (agg.min(), agg.max()):
         assert exact(aggregator.add_many(None, [1, 1.0, True])) == exact(aggregator.add_many(1, [1.0, True])) == "1"
 
 
-def test_a_sum_refuses_text_however_it_comes() -> None:
+def test_sum_and_mean_refuse_text_in_every_call() -> None:
     for aggregator in (agg.sum(), agg.mean()):
         for call in (lambda a=aggregator: a.add(None, "x"), lambda a=aggregator: a.add_many(None, ["x", "y"])):
             with pytest.raises(TypeError, match="adds numbers, got 'x'"):
@@ -143,7 +143,7 @@ def test_a_sum_refuses_text_however_it_comes() -> None:
                 call()
 
 
-def test_a_users_own_aggregator_needs_four_methods_only() -> None:
+def test_a_user_defined_aggregator_needs_only_four_methods() -> None:
     class Longest:
         def init(self) -> int:
             return 0
@@ -165,20 +165,20 @@ def test_a_users_own_aggregator_needs_four_methods_only() -> None:
     assert agg.spec_of(own)["kind"].endswith("Longest")
 
 
-def test_a_fold_sees_every_value_and_starts_afresh_each_time() -> None:
+def test_a_fold_gets_every_value_and_a_new_accumulator_each_time() -> None:
     seen = agg.fold(list, lambda acc, value: [*acc, value], lambda a, b: a + b, len)
     assert seen.result(seen.add_many(seen.init(), [1, None])) == 2
     assert seen.init() == []
     assert seen.init() is not seen.init()
 
 
-def test_a_fold_is_made_of_functions() -> None:
+def test_a_fold_needs_functions_as_arguments() -> None:
     start: Any = 0
     with pytest.raises(ConfigError, match=r"got init=0; write init=lambda"):
         agg.fold(start, max, max)
 
 
-def test_a_field_is_a_name() -> None:
+def test_a_field_must_be_a_name() -> None:
     for maker in (agg.count, agg.sum, agg.mean, agg.min, agg.max):
         assert maker("delay").field == "delay"
         assert maker().field is None
@@ -187,7 +187,7 @@ def test_a_field_is_a_name() -> None:
                 maker(wrong)  # type: ignore[arg-type]
 
 
-def test_a_spec_is_json_by_name() -> None:
+def test_the_spec_of_an_aggregator_is_json_with_names() -> None:
     spec = agg.spec_of({"flights": agg.count(), "mean_delay": agg.mean("dep_delay"), "own": VARIANCE})
     assert json.loads(json.dumps(spec)) == spec
     assert spec == {
@@ -202,5 +202,5 @@ def test_a_spec_is_json_by_name() -> None:
     assert agg.spec_of(agg.sum("x")) == {"kind": "sum", "field": "x"}
 
 
-def test_pythons_own_functions_stay_what_they_were() -> None:
+def test_pythons_built_in_functions_are_not_replaced() -> None:
     assert (builtins.sum, builtins.min, builtins.max) == (sum, min, max)

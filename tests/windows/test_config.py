@@ -1,4 +1,4 @@
-"""WindowConfig.of: what may be declared, what may not, and what the sentence says."""
+"""WindowConfig.of: which declarations are accepted, which are refused, and the error sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Keep:
 
 
 def refused(*words: str, **declared: Any) -> str:
-    """Declare a window that cannot work and return the sentence, which must hold all `words`."""
+    """Declare an invalid window and return the error sentence, which must contain all `words`."""
     with pytest.raises(ConfigError) as caught:
         WindowConfig.of(**declared)
     sentence = str(caught.value)
@@ -32,13 +32,13 @@ def refused(*words: str, **declared: Any) -> str:
     return sentence
 
 
-def test_a_window_in_tuples_over_the_clock_needs_a_length_only() -> None:
+def test_a_count_window_over_the_clock_needs_only_a_length() -> None:
     config = WindowConfig.of(length=Count(3))
     assert (config.length, config.slide, config.event_time) == (Count(3), Count(1), False)
     assert config == WindowConfig(length=Count(3), slide=Count(1))
 
 
-def test_every_option_arrives_in_its_field() -> None:
+def test_every_option_is_stored_in_its_field() -> None:
     config = WindowConfig.of(
         length=hours(1),
         slide=Count(20),
@@ -75,19 +75,19 @@ def test_every_option_arrives_in_its_field() -> None:
     )
 
 
-def test_all_four_mixes_can_be_declared() -> None:
+def test_all_four_mixes_of_counts_and_durations_are_accepted() -> None:
     for length in (Count(2), seconds(2)):
         for slide in (Count(1), seconds(1)):
             config = WindowConfig.of(length=length, slide=slide)
             assert (config.length, config.slide) == (length, slide)
 
 
-def test_an_option_given_as_none_is_an_option_left_out() -> None:
+def test_an_option_given_as_none_equals_an_omitted_option() -> None:
     assert WindowConfig.of(length=Count(3), lag=None, late_stream=None, key=None) == WindowConfig.of(length=Count(3))
 
 
 @given(st.integers(1, 10**9), st.integers(1, 10**9))
-def test_a_timedelta_is_a_duration_of_the_same_milliseconds(length: int, slide: int) -> None:
+def test_a_timedelta_equals_a_duration_of_the_same_milliseconds(length: int, slide: int) -> None:
     length, slide = max(length, slide), max(min(length, slide), -(-max(length, slide) // 10_000))
     written = WindowConfig.of(length=timedelta(milliseconds=length), slide=timedelta(milliseconds=slide))
     assert written == WindowConfig.of(length=Duration(length), slide=Duration(slide))
@@ -102,12 +102,12 @@ def test_every_whole_number_of_milliseconds_can_be_written_in_every_unit(unit: A
 
 
 @given(st.sampled_from(list(UNITS)), st.integers(0, 10**9), st.floats(0.01, 0.99))
-def test_parts_of_a_millisecond_are_refused_in_every_unit(unit: Any, ms: int, part: float) -> None:
+def test_fractions_of_a_millisecond_are_refused_in_every_unit(unit: Any, ms: int, part: float) -> None:
     with pytest.raises(ConfigError, match="no whole number of milliseconds"):
         unit((ms + part) / UNITS[unit])
 
 
-def test_a_span_is_written_as_a_number() -> None:
+def test_a_span_takes_a_finite_number() -> None:
     assert (seconds(1.001), seconds(0.1), minutes(1 / 3)) == (Duration(1001), Duration(100), Duration(20_000))
     for amount in (float("nan"), float("inf"), -float("inf"), 1e-320, 1.0001):
         with pytest.raises(ConfigError, match="no whole number of milliseconds"):
@@ -116,7 +116,7 @@ def test_a_span_is_written_as_a_number() -> None:
         minutes("5")  # type: ignore[arg-type]
 
 
-def test_a_length_or_slide_of_nothing_is_refused() -> None:
+def test_a_length_or_slide_that_is_not_positive_is_refused() -> None:
     refused("length must be positive", "Duration(0)", length=Duration(0))
     refused("slide must be positive", "tumbling(", length=seconds(5), slide=timedelta(0))
     refused("cannot be negative", length=seconds(5), slide=timedelta(seconds=-1))
@@ -124,7 +124,7 @@ def test_a_length_or_slide_of_nothing_is_refused() -> None:
     refused("needs a length", "length=count(100)")
 
 
-def test_what_only_event_time_has_is_refused_without_a_timestamp() -> None:
+def test_event_time_options_are_refused_without_a_timestamp() -> None:
     options: dict[str, Any] = {
         "late_stream": "late",
         "lag": seconds(0),
@@ -141,13 +141,13 @@ def test_what_only_event_time_has_is_refused_without_a_timestamp() -> None:
         )
 
 
-def test_a_timestamp_is_a_field_or_a_function() -> None:
+def test_a_timestamp_must_be_a_field_or_a_function() -> None:
     assert WindowConfig.of(length=Count(1), timestamp=len).timestamp is len
     refused("timestamp is a field's name or a function", "got 3", length=Count(1), timestamp=3)
     refused("timestamp is a field's name or a function", length=Count(1), timestamp=" ")
 
 
-def test_spans_that_must_last_are_refused_when_zero() -> None:
+def test_spans_that_must_be_positive_are_refused_when_zero() -> None:
     for option in ("watermark_interval", "idle_timeout"):
         refused(f"{option} must be positive", length=seconds(5), timestamp="ts", **{option: seconds(0)})
     refused("key_ttl must be positive", length=Count(5), key="k", key_ttl=seconds(0))
@@ -155,21 +155,21 @@ def test_spans_that_must_last_are_refused_when_zero() -> None:
     refused("lag cannot be negative", length=seconds(5), timestamp="ts", lag=timedelta(seconds=-5))
 
 
-def test_a_late_stream_has_a_name_of_its_own() -> None:
+def test_a_late_stream_needs_a_name_of_its_own() -> None:
     refused("late_stream='default'", "another name", length=Count(1), timestamp="ts", late_stream="default")
     for name in ("../x", "", "1st", "a" * 64, "late\n", "läte", 7):
         refused("late_stream must be a name", length=Count(1), timestamp="ts", late_stream=name)
     assert WindowConfig.of(length=Count(1), timestamp="ts", late_stream="a" * 63).late_stream == "a" * 63
 
 
-def test_lateness_by_window_is_for_time_windows_only() -> None:
+def test_lateness_by_window_requires_two_durations() -> None:
     config = WindowConfig.of(length=seconds(4), slide=seconds(2), timestamp="ts", lateness="window")
     assert config.lateness is Lateness.WINDOW
     for length, slide in ((Count(4), Count(2)), (Count(4), seconds(2)), (seconds(4), Count(2))):
         refused("must both be Durations", length=length, slide=slide, timestamp="ts", lateness="window")
 
 
-def test_repeats_are_for_the_last_n_tuples_every_s_seconds() -> None:
+def test_repeats_require_a_count_length_with_a_duration_slide() -> None:
     assert WindowConfig.of(length=Count(4), slide=seconds(1), repeat=True, max_repeats=5).max_repeats == 5
     assert WindowConfig.of(length=Count(4), slide=Count(1), repeat=False).repeat is False
     refused("repeat=True is for a Count length", length=seconds(4), slide=seconds(1), repeat=True)
@@ -186,14 +186,14 @@ def test_a_key_is_one_field_or_several() -> None:
         refused("key is a field's name or a list", length=Count(1), key=key)
 
 
-def test_a_key_lives_for_key_ttl_only_where_a_count_would_keep_it_for_ever() -> None:
+def test_key_ttl_is_only_for_windows_that_would_keep_a_key_forever() -> None:
     refused("needs key=", length=Count(1), key_ttl=seconds(1))
     refused("leave it out", length=seconds(2), slide=seconds(1), key="k", key_ttl=seconds(1))
     assert WindowConfig.of(eviction=_Keep, slide=seconds(1), key="k", key_ttl=seconds(1)).key_ttl_ms == 1000
     assert WindowConfig.of(length=seconds(2), slide=Count(1), key="k", key_ttl=seconds(1)).key_ttl_ms == 1000
 
 
-def test_an_offset_lies_within_the_slide_or_the_equal_one_is_named() -> None:
+def test_an_offset_outside_of_the_slide_is_refused_with_the_equivalent_one() -> None:
     assert WindowConfig.of(length=seconds(4), slide=seconds(2), offset=Duration(1999)).offset_ms == 1999
     assert WindowConfig.of(length=seconds(4), slide=seconds(2), offset=seconds(0)).offset_ms == 0
     refused("offset=Duration(ms=1000)", length=seconds(4), slide=seconds(2), offset=seconds(3))
@@ -202,7 +202,7 @@ def test_an_offset_lies_within_the_slide_or_the_equal_one_is_named() -> None:
     refused("shifts the ends of a Duration slide", length=seconds(4), slide=Count(2), offset=seconds(1))
 
 
-def test_only_windows_of_tuples_that_need_not_all_be_looked_at_may_lie_on_disk() -> None:
+def test_max_events_in_memory_is_refused_for_windows_that_scan_all_their_tuples() -> None:
     option: dict[str, Any] = {"length": Count(5), "max_events_in_memory": 50_000}
     assert WindowConfig.of(**option).max_events_in_memory == 50_000
     assert WindowConfig.of(length=Count(5)).max_events_in_memory is None
@@ -217,13 +217,13 @@ def test_only_windows_of_tuples_that_need_not_all_be_looked_at_may_lie_on_disk()
     refused(cannot + "on_error=<OnError.DEAD_LETTER", **option, on_error=OnError.DEAD_LETTER)
 
 
-def test_an_unknown_option_is_answered_with_the_nearest_known_one() -> None:
+def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
     refused("unknown option 'lenght'", "did you mean 'length'?", lenght=Count(1))
     refused("unknown option 'late_strem'", "did you mean 'late_stream'?", length=Count(1), late_strem="x")
     refused("unknown option 'zzz'", "there are aggregate, columnar, eviction, ", length=Count(1), zzz=None)
 
 
-def test_an_unknown_choice_is_answered_with_the_choices() -> None:
+def test_an_unknown_choice_is_refused_with_the_choices() -> None:
     refused("'lossless', 'storm'", "did you mean 'storm'?", length=Count(1), semantics="strom")
     refused("'raise', 'fail', 'skip', 'dead_letter'", length=Count(1), on_error="ignore")
     refused("'watermark', 'window'", length=Count(1), timestamp="ts", lateness=3)
@@ -231,7 +231,7 @@ def test_an_unknown_choice_is_answered_with_the_choices() -> None:
     assert WindowConfig.of(length=Count(1), on_error=OnError.SKIP).on_error is OnError.SKIP
 
 
-def test_a_trigger_stands_for_the_slide_and_an_eviction_chooses_among_what_the_length_holds() -> None:
+def test_a_trigger_replaces_the_slide_and_an_eviction_filters_the_length() -> None:
     refused("a slide would say nothing", "got slide=Count(5)", length=Count(5), slide=Count(5), trigger=_Keep)
     refused("one eviction policy", "leave out one", length=Count(5), semantics="storm", eviction=_Keep)
     assert WindowConfig.of(length=Count(5), slide=Count(5), eviction=_Keep).length == Count(5)
@@ -240,13 +240,13 @@ def test_a_trigger_stands_for_the_slide_and_an_eviction_chooses_among_what_the_l
     refused("more than 10000", length=hours(24), slide=Duration(1), eviction=_Keep)
 
 
-def test_lateness_by_window_is_for_built_in_windows() -> None:
+def test_lateness_by_window_is_refused_with_custom_policies() -> None:
     time: dict[str, Any] = {"length": seconds(5), "timestamp": "ts", "lateness": "window"}
     refused("a policy of your own cannot say", "leave out lateness=", **time, slide=seconds(5), eviction=_Keep)
     refused("a policy of your own cannot say", "leave out lateness=", **time, trigger=_Keep)
 
 
-def test_what_no_machine_can_work_with_is_refused_however_the_config_is_made() -> None:
+def test_an_invalid_config_is_refused_by_every_constructor() -> None:
     for length, slide, word in ((Duration(0), Count(1), "length must"), (Count(1), Duration(0), "slide must")):
         with pytest.raises(ConfigError, match=word):
             WindowConfig(length=length, slide=slide)
@@ -256,7 +256,7 @@ def test_what_no_machine_can_work_with_is_refused_however_the_config_is_made() -
         WindowConfig(length=5, slide=Count(1))  # type: ignore[arg-type]
 
 
-def test_storm_semantics_refuse_what_storm_lacks() -> None:
+def test_storm_semantics_refuse_options_that_storm_lacks() -> None:
     options: dict[str, Any] = {
         "offset": seconds(0),
         "lateness": "window",
@@ -273,7 +273,7 @@ def test_storm_semantics_refuse_what_storm_lacks() -> None:
     WindowConfig.of(**window, lag=seconds(1), late_stream="late", lateness="watermark", on_error="fail")
 
 
-def test_storm_repeats_without_being_told_and_cannot_be_told_not_to() -> None:
+def test_storm_semantics_imply_repeat_and_refuse_repeat_false() -> None:
     window: dict[str, Any] = {"length": Count(4), "slide": seconds(1), "semantics": "storm"}
     assert WindowConfig.of(**window).repeat is True
     assert WindowConfig.of(**window) == WindowConfig.of(**window, repeat=True)
@@ -290,14 +290,14 @@ def test_an_aggregate_is_one_aggregator_or_several_by_name() -> None:
     refused("keeps no tuples", length=Count(1), aggregate=agg.count(), eviction=_Keep)
 
 
-def test_a_policy_of_ones_own_is_given_as_what_makes_it() -> None:
+def test_a_custom_policy_is_given_as_its_factory() -> None:
     assert WindowConfig.of(eviction=_Keep).length is None
     assert WindowConfig.of(length=Count(1), trigger=_Keep).trigger is _Keep
     refused("eviction is what makes the policy", "lambda: _Keep(...)", eviction=_Keep())
     refused("trigger must be callable without arguments", length=Count(1), trigger=lambda size: size)
 
 
-def test_a_slide_longer_than_the_length_warns_which_tuples_are_skipped() -> None:
+def test_a_slide_longer_than_the_length_warns_about_the_skipped_tuples() -> None:
     with pytest.warns(SkippedTuplesWarning, match="of every 5 tuples the first 3 are skipped") as caught:
         WindowConfig.of(length=Count(2), slide=Count(5))
     assert caught[0].filename == __file__
@@ -305,13 +305,13 @@ def test_a_slide_longer_than_the_length_warns_which_tuples_are_skipped() -> None
         WindowConfig.of(length=seconds(2), slide=seconds(5))
 
 
-def test_a_time_window_that_puts_a_tuple_into_too_many_windows_is_refused() -> None:
+def test_a_time_window_with_too_many_windows_per_tuple_is_refused() -> None:
     assert WindowConfig.of(length=seconds(10), slide=Duration(1)).slide == Duration(1)
     refused("10001 windows", "longer slide", length=Duration(10_001), slide=Duration(1))
     refused("10001 windows", length=Duration(20_001), slide=Duration(2))
 
 
-def test_message_ids_are_for_windows_that_can_be_filled_again() -> None:
+def test_message_ids_are_refused_for_windows_that_cannot_be_recovered() -> None:
     config = WindowConfig.of(length=Count(5), message_id="id", recovery_timeout=seconds(3))
     assert (config.message_id, config.recovery_timeout_ms) == ("id", 3_000)
     refused("needs message_id=", "recovery_timeout", length=Count(5), recovery_timeout=seconds(3))

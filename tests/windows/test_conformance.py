@@ -1,6 +1,6 @@
-"""The 400 cases recorded from Apache Storm's own windowing classes: the same operations cause the same events.
+"""The 400 cases recorded from Apache Storm's own windowing classes: the same operations produce the same events.
 
-Which case goes wrong is in the test's name; the format is described in `windowing/testing/replay.py`.
+The failing case is in the name of the test; the format is described in `windowing/testing/replay.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def assert_conforms(case: dict[str, Any], **options: Any) -> None:
     assert replay({**operations, **options}) == case["events"]
 
 
-def test_all_recorded_cases_are_here():
+def test_all_400_recorded_cases_are_present():
     events = [event for case in CASES for event in case["events"]]
     assert len(CASES) == 400
     assert sum(event[1] == "activate" for event in events) == 18_213
@@ -36,17 +36,17 @@ def test_all_recorded_cases_are_here():
 
 
 @EVERY_CASE
-def test_storm_did_the_same(case):
+def test_the_events_equal_those_recorded_from_storm(case):
     assert_conforms(case)
 
 
 @EVERY_CASE
-def test_storm_did_the_same_fed_by_the_batch(case):
+def test_fed_in_batches_the_events_equal_those_recorded_from_storm(case):
     assert_conforms(case, batched=True)
 
 
 @EVERY_CASE
-def test_stopped_anywhere_and_resumed_from_a_snapshot_it_is_as_if_it_had_never_stopped(case):
+def test_stopped_anywhere_and_resumed_from_a_snapshot_the_events_are_the_same(case):
     chance = random.Random(case["name"])
     stops = {chance.randrange(len(case["ops"])) for _ in range(4)}
     run = StormReplay(case)
@@ -57,7 +57,7 @@ def test_stopped_anywhere_and_resumed_from_a_snapshot_it_is_as_if_it_had_never_s
         if run.generator is not None:
             run.generator.check()
         if index in stops:
-            saved = json.dumps(run.snapshot())  # plain data, so it survives being written down
+            saved = json.dumps(run.snapshot())  # plain data, so it can be stored as JSON
             run = StormReplay(case)
             run.restore(json.loads(saved))
             assert json.dumps(run.snapshot()) == saved
@@ -94,7 +94,7 @@ def _other_reference(events: list[Any], at: int) -> None:
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("change", [_drop, _swap, _other_op, _other_tuple, _other_reference])
-def test_a_changed_expectation_is_noticed(change, stateful, batched):
+def test_a_changed_expectation_is_detected(change, stateful, batched):
     case = copy.deepcopy(_with_activations(stateful))
     assert_conforms(case, batched=batched)
     last = max(index for index, event in enumerate(case["events"]) if event[1] == "activate")

@@ -1,4 +1,4 @@
-"""WindowedBoltExecutor: what is refused and why, watermarks over streams, the clock, and Storm's machine inside it."""
+"""WindowedBoltExecutor: refused tuples and their reasons, watermarks over streams, the clock, and Storm's machine inside it."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_a_tuple_below_the_watermark_is_late_and_one_at_it_is_not():
     assert executor.counts()["late"] == 1
 
 
-def test_a_tuple_at_the_watermark_whose_last_window_has_passed_is_late():
+def test_a_tuple_at_the_watermark_whose_last_window_has_fired_is_late():
     executor = reached(executor_of(), 20)
     assert late(executor.add("lost in Storm", 20)) == [(["lost in Storm"], "late")]
     assert late(executor.add("next", 21)) == []
 
 
-def test_a_tuple_too_far_ahead_of_the_clock_is_refused_and_does_not_move_the_watermark():
+def test_a_tuple_too_far_ahead_of_the_clock_is_refused_and_does_not_advance_the_watermark():
     executor = executor_of(max_future=millis(100))
     executor.set_clock(1000)
     assert late(executor.add("typo", 1101)) == [(["typo"], "future")]
@@ -83,14 +83,14 @@ def test_a_timestamp_that_is_no_whole_number_of_milliseconds_is_invalid(timestam
 
 
 @pytest.mark.parametrize("timestamp", [2**62 - 1, -(2**62) + 1, 0, -1])
-def test_the_largest_and_smallest_timestamps_are_fine(timestamp):
+def test_the_largest_and_smallest_timestamps_are_accepted(timestamp):
     executor = executor_of()
     assert late(executor.add("ok", timestamp)) == []
     [window] = [effect.window for effect in executor.drain() if isinstance(effect, Activation)][:1]
     assert window.end_timestamp >= timestamp
 
 
-def test_after_a_drain_everything_is_closed():
+def test_after_a_drain_every_tuple_is_late_as_closed():
     executor = executor_of()
     list(executor.add("a", 1))
     list(executor.drain())
@@ -101,7 +101,7 @@ def test_after_a_drain_everything_is_closed():
     executor.check()
 
 
-def test_an_invalid_timestamp_can_be_an_error_that_names_bolt_field_and_way_out():
+def test_with_on_invalid_raise_an_invalid_timestamp_is_an_error_with_bolt_field_and_fix():
     executor = executor_of(on_invalid="raise", timestamp="departure")
     expected = r"bolt 'delays': timestamp 'departure' is 'soon', wanted whole milliseconds .* on_invalid=\"late\""
     with pytest.raises(InvalidTimestampError, match=expected):
@@ -114,7 +114,7 @@ def test_an_invalid_timestamp_can_be_an_error_that_names_bolt_field_and_way_out(
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def test_runs_of_late_tuples_have_the_positions_of_their_first():
+def test_a_run_of_late_tuples_has_the_position_of_its_first():
     executor = reached(executor_of(max_future=millis(50)), 15)
     executor.set_clock(100)
     timestamps = [1, 2, 16, None, "x", 3, 999, 998, 17, 4]
@@ -133,7 +133,7 @@ TIMES = st.one_of(st.integers(-5, 40), st.sampled_from([None, "x", 1.5, True, 2*
 
 
 @given(st.lists(st.tuples(TIMES, st.sampled_from("ab"), st.sampled_from(["k", "l"])), max_size=30), st.booleans())
-def test_a_batch_is_judged_as_its_tuples_are_one_by_one(tuples, one_stream):
+def test_a_batch_is_judged_like_its_tuples_one_by_one(tuples, one_stream):
     options = {"streams": ("a", "b"), "key": "k", "max_future": millis(100)}
     one, many = executor_of(**options), executor_of(**options)
     for executor in (one, many):
@@ -168,7 +168,7 @@ def told(effects: Any) -> list[Any]:
     return [list(e.window.get()) if isinstance(e, Activation) else sorted(e.get()) for e in effects]
 
 
-def test_trusted_timestamps_are_not_looked_at_but_none_is_still_invalid():
+def test_trusted_timestamps_are_not_validated_but_none_is_still_invalid():
     executor = reached(executor_of(), 15)
     assert late_at(executor.add_batch(["a", "b"], [16, 17], trusted=True)) == []
     assert late_at(executor.add_batch(["a", "b"], [16, None], trusted=True)) == [(1, ["b"], [None], "invalid")]
@@ -241,14 +241,14 @@ def test_on_processing_time_the_clock_never_falls():
     assert executor.watermark == 30
 
 
-def test_on_event_time_the_clock_is_the_drivers_own():
+def test_on_event_time_the_clock_of_the_driver_may_go_back():
     executor = executor_of()
     executor.set_clock(25)
     executor.set_clock(3)
     assert executor.now_ms == 3
 
 
-def test_processing_time_without_a_clock_is_an_error_that_says_what_to_call():
+def test_processing_time_without_a_clock_is_an_error_that_says_which_method_to_call():
     executor = WindowedBoltExecutor(WindowConfig.of(length=count(2)), component="delays")
     for enter in (lambda: executor.add("a"), lambda: executor.add_batch(["a"]), executor.turn):
         with pytest.raises(ConfigError, match=r"bolt 'delays' .* call set_clock first"):
@@ -263,7 +263,7 @@ def test_a_foreign_snapshot_is_refused():
         executor_of().restore({"format": 2, "machine": "WindowedBoltExecutor"})
 
 
-def test_a_snapshot_keeps_side_counts_clock_and_the_end():
+def test_a_snapshot_keeps_late_counts_clock_and_the_drained_state():
     executor = reached(executor_of(), 15)
     executor.set_clock(77)
     list(executor.add("late", 3))
@@ -283,11 +283,11 @@ CASES: list[dict[str, Any]] = [
 
 
 class StatefulStormMachine(StormStatefulWindowManager, StormMachine):
-    """The machine of Storm's windows that are iterators."""
+    """Storm's windows that are iterators."""
 
 
 class StormRun(LosslessReplay):
-    """A recorded case of Storm through the executor."""
+    """A recorded case of Storm run through the executor."""
 
     def __init__(self, case: dict[str, Any]) -> None:
         self.machine = StatefulStormMachine if case["stateful"] else StormMachine
@@ -305,7 +305,7 @@ class StormRun(LosslessReplay):
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_storm_did_the_same_in_all_recorded_cases(batched):
+def test_the_executor_reproduces_all_recorded_cases_of_storm(batched):
     assert len(CASES) == 400
     for case in CASES:
         run, events = StormRun(case), []
@@ -318,7 +318,7 @@ def test_storm_did_the_same_in_all_recorded_cases(batched):
 
 
 def counts_of_storm(case: dict[str, Any], run: StormRun) -> dict[str, int]:
-    """What the recorded events say of the tuples; an iterator window does not tell the machine what it shows."""
+    """The counts by the recorded events; an iterator window does not report to the machine which tuples it shows."""
     offered = {op[1 if op[0] == "add" else 2] for op in case["ops"] if op[0] in ("add", "tuple")}
     of = {kind: [event for event in case["events"] if event[1] == kind] for kind in ("activate", "expire", "late")}
     late_ids = {event[2] for event in of["late"]}
@@ -336,7 +336,7 @@ def counts_of_storm(case: dict[str, Any], run: StormRun) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("case", CASES[::20], ids=[case["name"] for case in CASES[::20]])
-def test_storms_machine_resumed_is_as_if_never_stopped(case):
+def test_storms_machine_resumed_from_a_snapshot_gives_the_same_events(case):
     run, events = StormRun(case), []
     for index, op in enumerate(case["ops"]):
         events += run.feed(index, [op])
@@ -348,7 +348,7 @@ def test_storms_machine_resumed_is_as_if_never_stopped(case):
     assert events == case["events"]
 
 
-def test_storm_cannot_drain_and_stays_open():
+def test_storms_machine_refuses_to_drain_and_stays_open():
     executor = executor_of(semantics="storm")
     list(executor.add("a", 1))
     with pytest.raises(ConfigError, match="cannot drain"):
@@ -368,5 +368,5 @@ def test_storms_machine_is_guarded_and_checks_its_snapshots():
         machine.restore({"machine": "WindowManager", "format": 1})
 
 
-def test_all_reasons_are_words():
+def test_the_late_reasons_are_late_future_invalid_and_closed():
     assert {reason.value for reason in LateReason} == {"late", "future", "invalid", "closed"}

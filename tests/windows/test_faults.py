@@ -1,4 +1,4 @@
-"""What a user's policies and aggregators raise names the bolt, the part, the window and the line."""
+"""An error in a user's policy or aggregator names the bolt, the part, the window and the line."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def unmakeable() -> Any:
 LINE = f"({__file__}:{Divides.evict.__code__.co_firstlineno + 1})"
 
 
-def test_an_eviction_that_raises_names_the_window_and_the_line() -> None:
+def test_an_eviction_that_raises_is_named_with_window_and_line() -> None:
     error = failure(
         "Divides.evict on the window that ends at 2: ZeroDivisionError: no", LINE, eviction=Divides, slide=count(2)
     )
@@ -73,17 +73,17 @@ def test_an_eviction_that_raises_names_the_window_and_the_line() -> None:
     failure("eviction=, when it was made: ValueError: no policy", __file__, eviction=unmakeable, slide=count(2))
 
 
-def test_an_eviction_that_answers_something_else_is_told_what_to_answer() -> None:
+def test_an_eviction_that_returns_no_action_is_refused_with_the_valid_actions() -> None:
     failure("its eviction: Odd.evict returned 'keep' on the window that ends at 1", "Action.EXPIRE", eviction=Odd)
 
 
-def test_a_trigger_that_returns_one_context_is_told_to_return_a_list() -> None:
+def test_a_trigger_that_returns_a_single_context_is_refused_with_the_return_type() -> None:
     failure("One.track or tick", "a list of EvictionContext, or None", "not iterable", length=count(2), trigger=One)
     failure("Lazily.track", "KeyError: 'k'", __file__, length=count(2), trigger=Lazily)
 
 
 @pytest.mark.parametrize("eviction", [Divides, unmakeable, Untrackable])
-def test_policies_in_storms_semantics_are_named_too(eviction: Any) -> None:
+def test_policies_under_storm_semantics_are_named_too(eviction: Any) -> None:
     failure("its eviction= or trigger=", __file__, eviction=eviction, slide=count(1), semantics="storm")
 
 

@@ -1,4 +1,4 @@
-"""The guard of a machine: an entry acts at once, its effects are taken to the end, a window lives for one effect.
+"""The guard of a machine: a call acts at once, its effects must be taken to the end, a window is valid during one effect.
 
 First the guard alone, then in Storm's managers.
 """
@@ -32,7 +32,7 @@ def expired(*ids: int) -> Expired:
 
 
 class Machine:
-    """Acts when its effects are computed, and notes it."""
+    """Acts when its effects are computed, and records it."""
 
     def __init__(self) -> None:
         self.guard = Guard()
@@ -50,7 +50,7 @@ class Machine:
         self.done.append("end")
 
 
-def test_an_entry_without_effects_is_over_at_once_though_nobody_iterates():
+def test_a_call_without_effects_is_finished_without_iterating():
     machine = Machine()
     machine.enter()
     machine.enter()
@@ -58,7 +58,7 @@ def test_an_entry_without_effects_is_over_at_once_though_nobody_iterates():
     assert list(machine.enter()) == []
 
 
-def test_an_entry_acts_at_once_up_to_its_first_effect():
+def test_a_call_acts_at_once_up_to_its_first_effect():
     machine = Machine()
     effects = machine.enter("a", "b")
     assert machine.done == ["effect 0"]
@@ -68,7 +68,7 @@ def test_an_entry_acts_at_once_up_to_its_first_effect():
     assert not machine.guard.busy
 
 
-def test_entering_before_the_last_effects_are_taken_is_refused_and_changes_nothing():
+def test_a_call_before_the_last_effects_are_taken_is_refused_and_changes_nothing():
     machine = Machine()
     effects = machine.enter("a", "b")
     for enter in (machine.enter, machine.guard.enter):
@@ -79,7 +79,7 @@ def test_entering_before_the_last_effects_are_taken_is_refused_and_changes_nothi
     assert list(machine.enter("c")) == ["c"]
 
 
-def test_taking_the_last_effect_is_not_yet_the_end():
+def test_a_call_is_finished_only_after_its_iterator_is_exhausted():
     machine = Machine()
     effects = machine.enter("a")
     next(effects)
@@ -89,7 +89,7 @@ def test_taking_the_last_effect_is_not_yet_the_end():
     machine.enter()
 
 
-def test_an_exhausted_iterator_does_not_end_a_later_entry():
+def test_an_exhausted_iterator_does_not_finish_a_later_call():
     machine = Machine()
     first = machine.enter("a")
     list(first)
@@ -101,7 +101,7 @@ def test_an_exhausted_iterator_does_not_end_a_later_entry():
 
 
 @pytest.mark.parametrize("before", [(), ("a",)])
-def test_a_failure_inside_leaves_a_spent_machine(before):
+def test_an_error_inside_a_call_spends_the_machine(before):
     machine = Machine()
     with pytest.raises(ZeroDivisionError):
         list(machine.enter(*before, fail=True))
@@ -111,7 +111,7 @@ def test_a_failure_inside_leaves_a_spent_machine(before):
             enter()
 
 
-def test_effects_closed_half_way_leave_a_spent_machine():
+def test_closing_the_effects_half_way_spends_the_machine():
     machine = Machine()
     effects = machine.enter("a", "b")
     next(effects)
@@ -121,13 +121,13 @@ def test_effects_closed_half_way_leave_a_spent_machine():
     assert machine.done == ["effect 0"]
 
 
-def test_effects_closed_before_the_first_is_taken_leave_a_spent_machine():
+def test_closing_the_effects_before_the_first_one_spends_the_machine():
     machine = Machine()
     machine.enter("a").close()
     assert machine.guard.spent
 
 
-def test_effects_closed_after_their_end_change_nothing():
+def test_closing_exhausted_effects_changes_nothing():
     machine = Machine()
     effects = machine.enter("a")
     list(effects)
@@ -135,14 +135,14 @@ def test_effects_closed_after_their_end_change_nothing():
     machine.enter()
 
 
-def test_effects_dropped_half_way_are_not_forgotten():
+def test_dropped_effects_still_block_the_next_call():
     machine = Machine()
     next(machine.enter("a", "b"))
     with pytest.raises(MachineSpentError):
         machine.enter()
 
 
-def test_a_restore_frees_the_machine_and_ends_the_iterators_of_before():
+def test_a_restore_frees_the_machine_and_ends_earlier_iterators():
     machine = Machine()
     old = machine.enter("a", "b")
     next(old)
@@ -154,7 +154,7 @@ def test_a_restore_frees_the_machine_and_ends_the_iterators_of_before():
     assert "effect 1" in machine.done
 
 
-def test_an_entry_that_failed_half_way_can_say_so():
+def test_a_failed_call_can_spend_the_guard_itself():
     machine = Machine()
     machine.guard.fail()
     with pytest.raises(MachineSpentError):
@@ -163,7 +163,7 @@ def test_an_entry_that_failed_half_way_can_say_so():
     machine.enter()
 
 
-def test_a_policy_cannot_enter_the_machine_that_asks_it():
+def test_a_policy_cannot_call_the_machine_that_calls_it():
     guard = Guard()
 
     def effects() -> Iterator[object]:
@@ -175,7 +175,7 @@ def test_a_policy_cannot_enter_the_machine_that_asks_it():
     assert guard.spent
 
 
-def test_a_window_is_valid_until_the_next_effect_is_asked_for():
+def test_a_window_is_valid_until_the_next_effect_is_taken():
     machine = Machine()
     effects = machine.enter(activation(1, 2), expired(1), activation(3))
     first = next(effects).window
@@ -190,7 +190,7 @@ def test_a_window_is_valid_until_the_next_effect_is_asked_for():
         last.get()
 
 
-def test_a_window_ends_when_its_iterator_is_closed():
+def test_a_window_becomes_stale_when_its_iterator_is_closed():
     machine = Machine()
     effects = machine.enter(activation(1))
     window = next(effects).window
@@ -199,7 +199,7 @@ def test_a_window_ends_when_its_iterator_is_closed():
         window.get()
 
 
-def test_a_window_ends_when_the_machine_is_restored():
+def test_a_window_becomes_stale_when_the_machine_is_restored():
     machine = Machine()
     window = next(machine.enter(activation(1))).window
     machine.guard.reset()
@@ -207,7 +207,7 @@ def test_a_window_ends_when_the_machine_is_restored():
         window.get()
 
 
-def test_windows_are_found_in_pairs_with_positions():
+def test_windows_in_pairs_with_positions_become_stale_too():
     guard = Guard()
     pairs = guard.run(iter([(4, activation(1)), (7, expired(1))]), positions=True)
     position, effect = next(pairs)
@@ -218,7 +218,7 @@ def test_windows_are_found_in_pairs_with_positions():
         effect.window.get()
 
 
-def test_a_generator_is_closed_with_its_effects():
+def test_closing_the_effects_closes_their_generator():
     closed = []
 
     def effects() -> Iterator[object]:
@@ -245,14 +245,14 @@ def stateful_manager() -> StormStatefulWindowManager:
     return manager
 
 
-def test_an_iterator_window_is_scanned_as_it_is_iterated():
+def test_an_iterator_window_is_scanned_while_it_is_iterated():
     manager = stateful_manager()
     (effect,) = [(list(effect.window), len(effect.window), effect.window.get()[0]) for effect in manager.add(5, 0)]
     assert effect == ([3, 4, 5], 3, 3)
     assert manager.snapshot()["payloads"] == [3, 4, 5]
 
 
-def test_an_iterator_window_that_nobody_reads_is_scanned_up_to_its_first_tuple():
+def test_an_unread_iterator_window_is_scanned_up_to_its_first_tuple():
     manager = StormStatefulWindowManager(WatermarkTimeEvictionPolicy(10), WatermarkTimeTriggerPolicy(10))
     for payload, timestamp_ms in ((1, 1), (2, 12), (3, 2)):
         manager.add(payload, timestamp_ms)
@@ -261,14 +261,14 @@ def test_an_iterator_window_that_nobody_reads_is_scanned_up_to_its_first_tuple()
     assert manager.snapshot()["payloads"] == [2]
 
 
-def test_two_iterators_of_one_window_do_not_disturb_each_other():
+def test_two_iterators_of_one_window_are_independent():
     for effect in stateful_manager().add(5, 0):
         first, second = iter(effect.window.get()), iter(effect.window.get())
         assert [next(first), next(second), next(second), next(first), next(first)] == [3, 3, 4, 4, 5]
         assert (list(first), list(second)) == ([], [5])
 
 
-def test_an_iterator_window_knows_neither_new_nor_expired_tuples():
+def test_an_iterator_window_has_no_new_or_expired_tuples():
     for effect in stateful_manager().add(5, 0):
         asked = attrgetter("aggregate")
         for ask in (type(effect.window).get_new, type(effect.window).get_expired, asked):
@@ -276,7 +276,7 @@ def test_an_iterator_window_knows_neither_new_nor_expired_tuples():
                 ask(effect.window)
 
 
-def test_an_iterator_ends_with_its_window():
+def test_an_iterator_becomes_stale_with_its_window():
     manager = stateful_manager()
     kept = []
     for effect in manager.add(5, 0):
@@ -291,19 +291,19 @@ def test_an_iterator_ends_with_its_window():
 # -- a machine that fails ---------------------------------------------------------------------------------------------
 
 
-def test_storm_cannot_drain():
+def test_storms_manager_refuses_to_drain():
     with pytest.raises(ConfigError, match="lossless"):
         stateful_manager().drain()
 
 
-def test_a_batch_wants_a_timestamp_for_each_tuple():
+def test_a_batch_needs_a_timestamp_for_each_tuple():
     manager = stateful_manager()
     with pytest.raises(ConfigError, match="2 tuples and 1 timestamps"):
         manager.add_batch([1, 2], [1])
     manager.add(0, 0).close()
 
 
-def test_a_policy_that_fails_leaves_a_machine_that_only_a_snapshot_revives():
+def test_a_failing_policy_spends_the_machine_until_a_restore():
     class Fails(CountEvictionPolicy):
         def evict(self, event: Event) -> Action:
             if event.payload == "bad":
@@ -322,7 +322,7 @@ def test_a_policy_that_fails_leaves_a_machine_that_only_a_snapshot_revives():
     assert [effect.window.get() for effect in manager.add("fine", 0)] == [["good", "fine"]]
 
 
-def test_a_snapshot_of_another_window_or_a_damaged_one_is_refused():
+def test_a_damaged_snapshot_or_one_of_another_window_is_refused():
     manager = StormWindowManager(CountEvictionPolicy(2), CountTriggerPolicy(2))
     saved = manager.snapshot()
     others = [(CountEvictionPolicy(3), CountTriggerPolicy(2)), (CountEvictionPolicy(2), CountTriggerPolicy(3)),

@@ -1,4 +1,4 @@
-"""A machine does all that its definition says, or is refused: whoever builds one by hand gets no other windows than declared."""
+"""A machine implements all options of its definition, or refuses it: a machine built by hand has no other windows than declared."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def storm(**options: Any) -> WindowConfig:
 
 
 @pytest.mark.parametrize("machine", [WindowManager, StatefulWindowManager, ColumnarWindowManager, PolicyWindowManager])
-def test_a_lossless_machine_does_not_do_semantics_storm(machine: Any) -> None:
+def test_a_lossless_machine_refuses_storm_semantics(machine: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"does not do semantics='storm', a StormMachine does; .*machine_for\(config\)"
     ):
         machine(storm(**TIMES))
 
 
-def test_no_machine_of_panes_or_pages_does_semantics_storm() -> None:
+def test_machines_of_panes_or_pages_refuse_storm_semantics() -> None:
     # Declared together they are refused; a WindowConfig made by hand is not.
     from windowing.windows.config import Semantics
 
@@ -48,7 +48,7 @@ def test_no_machine_of_panes_or_pages_does_semantics_storm() -> None:
         PagedWindowManager(WindowConfig(**COUNTS, max_events_in_memory=1_000, semantics=Semantics.STORM), MemoryPages())
 
 
-def test_storm_s_machine_does_not_do_lossless_semantics() -> None:
+def test_storms_machine_refuses_lossless_semantics() -> None:
     with pytest.raises(ConfigError, match="says semantics='lossless'"):
         StormMachine(WindowConfig.of(**COUNTS))
 
@@ -61,7 +61,7 @@ def test_storm_s_machine_does_not_do_lossless_semantics() -> None:
         ({"max_events_in_memory": 1_000}, "max_events_in_memory=1000, a PagedWindowManager does"),
     ],
 )
-def test_a_window_manager_does_not_do_what_another_machine_does(options: dict[str, Any], does: str) -> None:
+def test_a_window_manager_refuses_options_of_other_machines(options: dict[str, Any], does: str) -> None:
     slide = {} if "trigger" in options else {"slide": Count(2)}
     with pytest.raises(ConfigError, match=does):
         WindowManager(WindowConfig.of(length=Count(2), timestamp="ts", **slide, **options))
@@ -78,7 +78,7 @@ def test_a_window_manager_does_not_do_what_another_machine_does(options: dict[st
         (WindowConfig.of(**COUNTS, max_events_in_memory=1_000), PagedWindowManager),
     ],
 )
-def test_machine_for_gives_the_machine_that_does_what_the_definition_says(config: WindowConfig, kind: Any) -> None:
+def test_machine_for_returns_the_machine_of_the_definition(config: WindowConfig, kind: Any) -> None:
     assert type(machine_for(config, pages=MemoryPages())) is kind
 
 
@@ -99,7 +99,7 @@ TOTAL = {"total": agg.sum("v")}
         ({**TIMES, "semantics": "storm"}, ColumnarMachines(), StormMachine),
     ],
 )
-def test_machine_for_chooses_among_the_machines_over_columns_too(
+def test_machine_for_also_chooses_among_the_columnar_machines(
     options: dict[str, Any], columns: ColumnarMachines | None, kind: Any
 ) -> None:
     machine = machine_for(WindowConfig.of(**options), columns=columns)
@@ -110,7 +110,7 @@ def test_machine_for_chooses_among_the_machines_over_columns_too(
     assert machine.keeps_tuples == ("aggregate" not in options)
 
 
-def test_tables_of_aggregates_are_refused_where_nothing_makes_them() -> None:
+def test_tables_of_aggregates_without_columnar_machines_are_refused() -> None:
     config = WindowConfig.of(**TIMES, aggregate=TOTAL, columnar="arrow")
     with pytest.raises(ConfigError, match=r"bolt 'totals' is handed .*; give columns=ColumnarMachines\(\)"):
         machine_for(config, component="totals")

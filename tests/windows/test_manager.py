@@ -1,6 +1,6 @@
-"""WindowManager by hand: time lines, the windows that Storm's own tests are about, the guard, keys, gaps and limits.
+"""WindowManager in single cases: time lines, the windows of Storm's own tests, the guard, keys, gaps and limits.
 
-A time line is read from left to right; `|` is a watermark turn, its number the watermark.
+A time line is read from left to right; `|` is a watermark advance, its number the watermark.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def feed(manager: WindowManager, times: Iterable[int]) -> WindowManager:
 # -- time lines --------------------------------------------------------------------------------------------------------
 
 
-def test_tumbling_windows_hold_their_end_and_not_their_start():
+def test_tumbling_windows_include_their_end_and_exclude_their_start():
     #   0   1   5   6   10  |10   11 |12   drain
     #   (]  (-------]   (---]         (--------]
     manager = feed(manager_of(millis(5), millis(5)), [0, 1, 5, 6, 10])
@@ -75,7 +75,7 @@ def test_an_offset_shifts_the_ends():
     assert told(manager.advance(13)) == [(3, [3], [3], []), (13, [4, 13], [4, 13], [3]), [3, 4, 13]]
 
 
-def test_a_sliding_window_shows_a_tuple_as_long_as_it_covers_it():
+def test_a_sliding_window_holds_a_tuple_as_long_as_it_covers_its_timestamp():
     # length 20, slide 10      5         15        |20   25     |30       |40
     #                  (-------------]                              5 leaves after (0, 20]
     manager = feed(manager_of(millis(20), millis(10)), [5, 15])
@@ -86,7 +86,7 @@ def test_a_sliding_window_shows_a_tuple_as_long_as_it_covers_it():
     assert told(manager.advance(40)) == [(40, [25], [], [15]), [25]]
 
 
-def test_a_tuple_at_the_watermark_gets_its_number_at_the_next_rise():
+def test_a_tuple_at_the_watermark_gets_its_number_at_the_next_advance():
     # count 2/2      1   3  |3     3'  4  |4
     manager = feed(manager_of(count(2), count(2)), [1, 3])
     assert told(manager.advance(3)) == [(3, [1, 3], [1, 3], []), [1, 3]]
@@ -96,13 +96,13 @@ def test_a_tuple_at_the_watermark_gets_its_number_at_the_next_rise():
     assert told(manager.advance(4)) == [(4, ["3'", "4"], ["3'", "4"], [1, 3]), ["3'", "4"]]
 
 
-def test_order_inside_a_window_is_by_timestamp_then_arrival():
+def test_tuples_in_a_window_are_ordered_by_timestamp_then_arrival():
     manager = manager_of(count(6), count(6))
     list(manager.add_batch(list("abcdef"), [5, 3, 5, 1, 3, 5]))
     assert windows(manager.advance(9)) == [["d", "b", "e", "a", "c", "f"]]
 
 
-def test_time_over_counts_looks_back_from_the_tuple_that_made_it_fire():
+def test_a_time_length_with_a_count_slide_looks_back_from_the_tuple_that_fired_it():
     # length 20 ms, every 3 tuples     1 2 3    |         15 21 30   |
     manager = feed(manager_of(millis(20), count(3)), [1, 2, 3])
     assert told(manager.advance(3)) == [(3, [1, 2, 3], [1, 2, 3], [])]
@@ -110,7 +110,7 @@ def test_time_over_counts_looks_back_from_the_tuple_that_made_it_fire():
     assert told(manager.advance(30)) == [(30, [15, 21, 30], [15, 21, 30], [1, 2, 3]), [1, 2, 3]]
 
 
-def test_the_last_n_at_each_end_that_has_something_new():
+def test_a_count_length_with_a_time_slide_fires_at_each_end_with_new_tuples():
     # last 3, every 10 ms     1 2 3 4  |10   |20   |30    34 |40
     manager = feed(manager_of(count(3), millis(10)), [1, 2, 3, 4])
     assert told(manager.advance(10)) == [(10, [2, 3, 4], [2, 3, 4], []), [1]]
@@ -119,12 +119,12 @@ def test_the_last_n_at_each_end_that_has_something_new():
     assert told(manager.advance(40)) == [(40, [3, 4, 34], [34], [2]), [2]]
 
 
-def test_with_repeat_the_last_n_are_shown_at_each_end_of_a_gap():
+def test_with_repeat_the_last_n_tuples_fire_at_each_end_of_a_gap():
     manager = feed(manager_of(count(3), millis(10), repeat=True), [1])
     assert told(manager.advance(30)) == [(10, [1], [1], []), (20, [1], [], []), (30, [1], [], [])]
 
 
-def test_a_slide_longer_than_the_length_skips_and_counts():
+def test_a_slide_longer_than_the_length_skips_and_counts_tuples():
     # (8, 10] of every 10      3    9  |10    11  |12
     manager = feed(manager_of(millis(2), millis(10)), [3, 9])
     assert told(manager.advance(5)) == [[3]]
@@ -134,14 +134,14 @@ def test_a_slide_longer_than_the_length_skips_and_counts():
     assert (manager.tally.shown, manager.tally.skipped, manager.tally.pending) == (1, 2, 0)
 
 
-def test_count_windows_on_processing_time_fire_on_the_add_of_their_last_tuple():
+def test_count_windows_on_processing_time_fire_with_their_last_tuple():
     manager = manager_of(count(2), count(2), timestamp=None)
     assert told(manager.add("a", 7)) == []
     assert told(manager.add("b", 9)) == [(9, ["a", "b"], ["a", "b"], []), ["a", "b"]]
     assert told(manager.tick(50)) == []
 
 
-def test_time_windows_on_processing_time_leave_the_running_millisecond_open():
+def test_time_windows_on_processing_time_keep_the_current_millisecond_open():
     manager = manager_of(millis(10), millis(10), timestamp=None)
     list(manager.add("a", 10))
     assert told(manager.tick(10)) == []
@@ -149,8 +149,8 @@ def test_time_windows_on_processing_time_leave_the_running_millisecond_open():
     assert told(manager.tick(11)) == [(10, ["a", "b"], ["a", "b"], []), ["a", "b"]]
 
 
-def test_late_by_window_a_tuple_that_lands_inside_what_was_shown_is_new_in_the_next_window_and_expired_once():
-    # length 20, slide 10     1  4  |10      3 comes, below W, before 4      |20      |30
+def test_with_lateness_window_a_tuple_inside_a_fired_range_is_new_in_the_next_window_and_expires_once():
+    # length 20, slide 10     1  4  |10      3 arrives, below W, before 4      |20      |30
     manager = feed(manager_of(millis(20), millis(10), lateness="window"), [1, 4])
     assert told(manager.advance(10)) == [(10, [1, 4], [1, 4], [])]
     feed(manager, [3, 11])
@@ -159,8 +159,8 @@ def test_late_by_window_a_tuple_that_lands_inside_what_was_shown_is_new_in_the_n
     assert told(manager.advance(30)) == [(30, [11], [], [1, 3, 4]), [11]]
 
 
-def test_late_by_window_what_came_afterwards_was_not_in_the_last_window_and_is_not_reported_as_gone_from_it():
-    # length 10, slide 5     2 9  |10      7 comes, and is alone at the end 15 with 9 in (5, 15]
+def test_with_lateness_window_a_tuple_that_arrived_after_a_window_is_not_reported_as_expired_from_it():
+    # length 10, slide 5     2 9  |10      7 arrives, and is alone at the end 15 with 9 in (5, 15]
     manager = feed(manager_of(millis(10), millis(5), lateness="window"), [2, 9])
     assert told(manager.advance(10)) == [(5, [2], [2], []), (10, [2, 9], [9], []), [2]]
     feed(manager, [7])
@@ -170,19 +170,19 @@ def test_late_by_window_what_came_afterwards_was_not_in_the_last_window_and_is_n
 # -- drains ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_drain_fires_the_short_last_window_of_a_count_slide():
+def test_a_drain_fires_the_last_partial_window_of_a_count_slide():
     manager = feed(manager_of(count(3), count(3)), [1, 2, 3, 4])
     assert told(manager.advance(4)) == [(3, [1, 2, 3], [1, 2, 3], []), [1, 2, 3]]
     assert told(manager.drain()) == [(4, [4], [4], [1, 2, 3]), [4]]
 
 
-def test_a_drain_of_a_sliding_count_window_is_what_would_have_come_with_what_there_is():
+def test_a_drain_of_a_sliding_count_window_fires_the_next_window_with_the_tuples_present():
     # last 5 every 2: numbers 1..9; at 10 would have come (5, 10]
     manager = feed(manager_of(count(5), count(2)), range(1, 10))
     assert windows(manager.drain()) == [[1, 2], [1, 2, 3, 4], [2, 3, 4, 5, 6], [4, 5, 6, 7, 8], [6, 7, 8, 9]]
 
 
-def test_a_drain_without_a_turn_before_it_fires_everything():
+def test_a_drain_before_any_watermark_advance_fires_everything():
     manager = feed(manager_of(millis(20), millis(10)), [15, 5, 31])
     assert windows(manager.drain()) == [[5], [5, 15], [15], [31], [31]]
     assert manager.tally.pending == 0
@@ -197,7 +197,7 @@ def test_a_drained_machine_stays_closed():
             enter()
 
 
-# -- the windows that Storm's WindowManagerTest is about, lossless -----------------------------------------------------
+# -- the windows of Storm's WindowManagerTest, lossless ----------------------------------------------------------------
 
 
 def test_count_windows_of_5_every_2():
@@ -212,7 +212,7 @@ def test_count_windows_of_5_every_2():
     assert [each for each in fired if isinstance(each, list)] == [[1], [2, 3], [4, 5]]
 
 
-def test_tuples_expire_as_soon_as_it_is_certain_and_not_at_the_hundredth_entry():
+def test_tuples_of_count_windows_expire_with_their_last_window():
     manager = manager_of(count(5), count(5), timestamp=None)
     gone = [len(e.get()) for n in range(100) for e in manager.add(n, n) if isinstance(e, Expired)]
     assert gone == [5] * 20
@@ -229,7 +229,7 @@ def test_nothing_expires_before_the_first_watermark():
         assert manager.tally.expired == 300
 
 
-def test_time_windows_expire_without_a_window_to_say_so():
+def test_tuples_of_time_windows_expire_without_a_later_window():
     # length 10, slide 10 on processing time:   a at 5, then silence
     manager = manager_of(millis(10), millis(10), timestamp=None)
     list(manager.add("a", 5))
@@ -242,7 +242,7 @@ def test_tumbling_count_windows():
     assert [w for n in range(1, 8) for w in windows(manager.add(n, n))] == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_event_time_windows_of_20_every_10_with_a_jump_over_a_gap():
+def test_event_time_windows_of_20_every_10_with_a_gap():
     #  603 605 607 618 626 636 |631        831..  |834
     manager = feed(manager_of(millis(20), millis(10)), [603, 605, 607, 618, 626, 636])
     assert windows(manager.advance(631)) == [[603, 605, 607], [603, 605, 607, 618], [618, 626]]
@@ -251,7 +251,7 @@ def test_event_time_windows_of_20_every_10_with_a_jump_over_a_gap():
     assert windows(manager.advance(834)) == [[626, 636], [636], [825, 826, 827]]
 
 
-def test_count_windows_with_a_time_slide_repeat_only_if_asked():
+def test_count_windows_with_a_time_slide_repeat_only_with_repeat():
     for repeat, expected in ((False, [[1, 2, 3], [4, 5, 6]]), (True, [[1, 2, 3], [4, 5, 6], [4, 5, 6], [4, 5, 6]])):
         manager = manager_of(count(3), millis(10), repeat=repeat or None)
         list(manager.add_batch([1, 2, 3, 4, 5, 6], [603, 605, 607, 618, 618, 619]))
@@ -267,21 +267,21 @@ def test_a_count_trigger_on_event_time():
     assert windows(manager.advance(700)) == [[7, 8, 9], [9, 10, 11, 12]]
 
 
-def test_tumbling_count_windows_of_tuples_of_one_millisecond():
+def test_tumbling_count_windows_of_tuples_with_one_timestamp():
     manager = manager_of(count(2), count(2))
     list(manager.add_batch(range(1, 11), [10] * 10))
     assert windows(manager.advance(11)) == [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
     assert told(manager.advance(12)) == []
 
 
-def test_sliding_count_windows_of_tuples_of_one_millisecond():
+def test_sliding_count_windows_of_tuples_with_one_timestamp():
     manager = manager_of(count(5), count(2))
     list(manager.add_batch(range(1, 11), [10] * 10))
     expected = [[1, 2], [1, 2, 3, 4], [2, 3, 4, 5, 6], [4, 5, 6, 7, 8], [6, 7, 8, 9, 10]]
     assert windows(manager.advance(11)) == expected
 
 
-def test_an_event_far_ahead_hides_nothing_that_came_after_it():
+def test_an_event_far_ahead_does_not_hide_later_arrivals():
     # Storm ends its scan at a tuple beyond the lag (D2), so it would lose 4, 5 and 7.
     manager = manager_of(millis(10), millis(10), lag=millis(5))
     list(manager.add_batch(["far", 4, 5, 7], [500, 4, 5, 7]))
@@ -291,7 +291,7 @@ def test_an_event_far_ahead_hides_nothing_that_came_after_it():
 # -- the guard ---------------------------------------------------------------------------------------------------------
 
 
-def test_entering_before_the_effects_are_taken_is_refused_and_changes_nothing():
+def test_a_call_before_the_effects_are_taken_is_refused_and_changes_nothing():
     manager = feed(manager_of(millis(5), millis(5)), [1, 7])
     effects = manager.advance(10)
     for enter in (
@@ -308,7 +308,7 @@ def test_entering_before_the_effects_are_taken_is_refused_and_changes_nothing():
     assert not manager.closed
 
 
-def test_an_iterator_that_was_abandoned_leaves_a_spent_machine():
+def test_an_abandoned_iterator_spends_the_machine():
     manager = feed(manager_of(millis(5), millis(5)), [1, 7])
     effects = manager.advance(10)
     next(effects)
@@ -317,7 +317,7 @@ def test_an_iterator_that_was_abandoned_leaves_a_spent_machine():
         manager.add(11, 11)
 
 
-def test_a_window_is_stale_when_the_next_effect_is_asked_for():
+def test_a_window_is_stale_when_the_next_effect_is_taken():
     manager = feed(manager_of(millis(5), millis(5)), [1, 7])
     effects = manager.advance(10)
     window = next(effects).window
@@ -330,7 +330,7 @@ def test_a_window_is_stale_when_the_next_effect_is_asked_for():
     assert kept == [1]
 
 
-def test_a_machine_that_failed_goes_on_from_its_last_snapshot():
+def test_a_failed_machine_continues_from_its_last_snapshot():
     manager = feed(manager_of(millis(5), millis(5)), [1, 7])
     saved = json.loads(json.dumps(manager.snapshot()))
 
@@ -366,7 +366,7 @@ def test_a_stateful_bolt_has_the_same_windows():
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def test_keys_have_windows_of_their_own_that_fire_in_order_of_ends_then_of_first_arrival():
+def test_keys_have_separate_windows_that_fire_in_order_of_ends_then_of_first_arrival():
     manager = manager_of(millis(10), millis(10), key="k")
     list(manager.add_batch([1, 2, 3, 4], [15, 14, 5, 4], ["b", "a", "a", "b"]))
     fired = [
@@ -378,8 +378,8 @@ def test_keys_have_windows_of_their_own_that_fire_in_order_of_ends_then_of_first
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_in_a_batch_on_processing_time_a_skipped_tuple_expires_with_its_own_add(key):
-    # the last 1 of every 4: of each key the first three are skipped as they come
+def test_in_a_batch_on_processing_time_a_skipped_tuple_expires_at_its_own_position(key):
+    # the last 1 of every 4: of each key the first three are skipped on arrival
     manager = manager_of(count(1), count(4), timestamp=None, key=key)
     keys = ["a", "b", "a", "a", "a"] if key else None
     expired: list[Any] = []
@@ -389,7 +389,7 @@ def test_in_a_batch_on_processing_time_a_skipped_tuple_expires_with_its_own_add(
     assert expired == [(at, at) for at in range(5)]
 
 
-def test_numbers_are_each_keys_own():
+def test_each_key_has_its_own_count():
     manager = manager_of(count(2), count(2), key="k")
     list(manager.add_batch([1, 2, 3, 4], [1, 2, 3, 4], ["a", "b", "b", "b"]))
     assert windows(manager.advance(9)) == [[2, 3]]
@@ -397,14 +397,14 @@ def test_numbers_are_each_keys_own():
     assert windows(manager.advance(10)) == [[1, 5]]
 
 
-def test_a_key_of_time_windows_is_forgotten_with_its_last_tuple():
+def test_the_state_of_a_key_of_time_windows_is_removed_with_its_last_tuple():
     manager = manager_of(millis(10), millis(10), key="k")
     list(manager.add_batch([1, 2], [5, 25], ["a", "b"]))
     list(manager.advance(10))
     assert [track["key"] for track in manager.snapshot()["tracks"]] == ["b"]
 
 
-def test_a_key_is_outlived_when_its_last_tuple_is_key_ttl_behind_the_watermark():
+def test_a_key_expires_when_its_last_tuple_is_key_ttl_behind_the_watermark():
     manager = manager_of(count(3), count(3), key="k", key_ttl=millis(10))
     list(manager.add_batch([1, 2], [5, 100], ["a", "b"]))
     assert told(manager.advance(14)) == []
@@ -413,7 +413,7 @@ def test_a_key_is_outlived_when_its_last_tuple_is_key_ttl_behind_the_watermark()
 
 
 def touched_tracks(manager: WindowManager, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The keys whose state the assigner is called with, from now on, one entry for each call."""
+    """Record, from now on, the keys with whose state the assigner is called, one entry per call."""
     asked: list[Any] = []
     mix = manager._assigner
 
@@ -434,20 +434,20 @@ def touched_tracks(manager: WindowManager, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_a_turn_that_closes_one_of_10_000_keys_does_not_touch_the_others(monkeypatch, restored):
+def test_an_advance_that_closes_one_of_10_000_keys_does_not_touch_the_others(monkeypatch, restored):
     manager = manager_of(millis(10), millis(10), key="k")
     list(manager.add_batch(range(10_000), [5 if key == 77 else 10**6 + key for key in range(10_000)], range(10_000)))
     list(manager.advance(8))
     if restored:
         manager.restore(manager.snapshot())
-    list(manager.advance(9))  # the turn after a restore looks at every key, to note its deadline
+    list(manager.advance(9))  # the turn after a restore examines every key, to record its deadline
     asked = touched_tracks(manager, monkeypatch)
     assert windows(manager.advance(10)) == [[77]]
     assert set(asked) == {77}
     assert len(asked) <= 3
 
 
-def test_a_turn_in_which_nothing_is_due_asks_nobody(monkeypatch):
+def test_an_advance_in_which_nothing_is_due_touches_no_key(monkeypatch):
     manager = manager_of(count(5), count(5), key="k")
     list(manager.add_batch(range(100), range(100), range(100)))
     list(manager.advance(1000))
@@ -462,14 +462,14 @@ def test_a_turn_in_which_nothing_is_due_asks_nobody(monkeypatch):
 
 @pytest.mark.parametrize("slide", [millis(1), count(1)])
 @pytest.mark.parametrize("length", [millis(1), millis(7), count(3)])
-def test_gaps_of_a_trillion_milliseconds_are_jumped(length, slide):
+def test_gaps_of_a_trillion_milliseconds_are_skipped(length, slide):
     manager = feed(manager_of(length, slide), [0, 10**12, -(10**12)])
     fired = told(manager.advance(2 * 10**12))
     assert 3 <= len(fired) <= 30
     assert manager.tally.shown == 3
 
 
-def test_repeats_beyond_the_limit_are_an_error_that_names_the_gap_and_the_way_out():
+def test_more_repeats_than_the_limit_are_an_error_with_the_gap_and_the_fix():
     manager = feed(manager_of(count(3), millis(10), repeat=True, max_repeats=5), [7])
     list(manager.advance(10))
     with pytest.raises(
@@ -480,12 +480,12 @@ def test_repeats_beyond_the_limit_are_an_error_that_names_the_gap_and_the_way_ou
     assert windows(feed(manager_of(count(3), millis(10), repeat=True, max_repeats=5), [7]).advance(60)) == [[7]] * 6
 
 
-def test_the_limit_is_for_one_turn():
+def test_the_limit_of_repeats_applies_to_one_turn():
     manager = feed(manager_of(count(3), millis(10), repeat=True, max_repeats=5), [7])
     assert sum(len(windows(manager.advance(watermark))) for watermark in range(10, 1000, 10)) == 99
 
 
-def test_memory_is_given_back():
+def test_the_memory_of_expired_tuples_is_freed():
     manager = manager_of(count(10), count(10), timestamp=None)
     for number in range(5000):
         list(manager.add(number, number))
@@ -498,7 +498,7 @@ def test_memory_is_given_back():
     ("length", "slide"), [(millis(100), count(10_000)), (count(10), count(10_000)), (millis(1), millis(100_000))]
 )
 @pytest.mark.parametrize("restored", [False, True])
-def test_tuples_that_expire_before_the_first_window_fires_are_given_back(length, slide, restored):
+def test_tuples_that_expire_before_the_first_window_fires_are_freed(length, slide, restored):
     manager = manager_of(length, slide)
     for watermark in range(300, 12_000, 300):
         told(feed(manager, range(watermark - 300, watermark)).advance(watermark - 1))
@@ -513,11 +513,11 @@ def test_tuples_that_expire_before_the_first_window_fires_are_given_back(length,
     assert tally.expired == tally.shown + tally.skipped == 11_700
 
 
-def test_the_format_of_snapshots_is_numbered():
+def test_snapshots_have_format_1():
     assert manager_of(count(1), count(1)).snapshot()["format"] == 1
 
 
-def test_on_processing_time_a_tick_tells_which_keys_of_a_count_slide_are_outlived() -> None:
+def test_on_processing_time_a_tick_expires_keys_of_a_count_slide_past_their_ttl() -> None:
     executor = WindowedBoltExecutor(WindowConfig.of(length=count(3), slide=count(3), key="k", key_ttl=seconds(1)))
     executor.set_clock(1000)
     assert list(executor.add("a", key="k")) == []
@@ -530,7 +530,7 @@ def test_on_processing_time_a_tick_tells_which_keys_of_a_count_slide_are_outlive
     assert executor.counts()["pending"] == 0
 
 
-def test_storms_repeats_in_a_gap_have_a_limit_too() -> None:
+def test_repeats_under_storm_semantics_have_a_limit_too() -> None:
     config = WindowConfig.of(length=count(2), slide=millis(1), timestamp="ts", semantics="storm", max_repeats=5)
     executor = WindowedBoltExecutor(config)
     assert list(executor.add_batch(["a", "b"], [5, 5000])) == []
@@ -538,7 +538,7 @@ def test_storms_repeats_in_a_gap_have_a_limit_too() -> None:
         list(executor.turn())
 
 
-def test_add_gives_effects_and_add_batch_the_same_ones_with_the_positions_of_their_causes() -> None:
+def test_add_and_add_batch_return_the_same_effects_with_the_positions_of_their_causes() -> None:
     config = WindowConfig.of(length=count(3), slide=count(2))
 
     def shown(effect: Any) -> Any:

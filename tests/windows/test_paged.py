@@ -1,4 +1,4 @@
-"""A window on pages is the window on lists: the same tuples, in the same order, with a bounded number of them in memory."""
+"""A window on pages equals the window in a list: the same tuples in the same order, with a bounded number of them in memory."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EITHER: dict[str, Any] = dict.fromkeys(
 )
 EVERY_MIX = pytest.mark.parametrize("mix", list(ModelMix))
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 12))
-"""Tuples a page, tuples in memory: down to less than one page."""
+"""Tuples per page, tuples in memory: down to less than one page."""
 
 
 class PagedReplay(LosslessReplay):
-    """A replay whose windows lie in pages; `restart` goes on from a checkpoint, in a new executor."""
+    """A replay whose windows are on pages; `restart` continues from a checkpoint in a new executor."""
 
     def __init__(self, case: dict[str, Any], page_tuples: int, max_events: int, **options: Any) -> None:
         self.sizes = (page_tuples, max_events)
@@ -79,12 +79,12 @@ def numbered(low: int, high: int) -> PageRows:
     return PageRows(list(range(low, high)), [f"t{n}" for n in range(low, high)], list(range(low, high)))
 
 
-# -- paged is listed ---------------------------------------------------------------------------------------------------
+# -- paged equals listed -----------------------------------------------------------------------------------------------
 
 
 @EVERY_MIX
 @given(data=st.data(), sizes=SIZES)
-def test_windows_on_pages_are_windows_on_lists(mix, data, sizes):
+def test_windows_on_pages_equal_windows_in_lists(mix, data, sizes):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 30}))
     paged, listed = PagedReplay(case, *sizes), LosslessReplay(case)
     assert events_of(case, paged) == events_of(case, listed)
@@ -92,7 +92,7 @@ def test_windows_on_pages_are_windows_on_lists(mix, data, sizes):
 
 
 @given(case=cases(mix=ModelMix.DURATION_DURATION, **{**EITHER, "event_time": True, "lateness": "window"}), sizes=SIZES)
-def test_a_tuple_may_land_inside_what_was_shown_in_an_evicted_page(case, sizes):
+def test_a_tuple_may_be_inserted_into_a_fired_range_on_an_evicted_page(case, sizes):
     paged, listed = PagedReplay(case, *sizes), LosslessReplay(case)
     assert events_of(case, paged) == events_of(case, listed)
     assert paged.executor.counts() == listed.executor.counts()
@@ -100,7 +100,7 @@ def test_a_tuple_may_land_inside_what_was_shown_in_an_evicted_page(case, sizes):
 
 @EVERY_MIX
 @given(data=st.data(), sizes=SIZES)
-def test_stopped_at_any_point_and_resumed_from_a_manifest_nothing_differs(mix, data, sizes):
+def test_stopped_anywhere_and_resumed_from_a_manifest_the_windows_are_the_same(mix, data, sizes):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24}))
     stops = data.draw(st.sets(st.integers(0, max(len(case["ops"]) - 1, 0)), max_size=5))
     run = PagedReplay(case, *sizes)
@@ -111,7 +111,7 @@ def test_stopped_at_any_point_and_resumed_from_a_manifest_nothing_differs(mix, d
 @EVERY_MIX
 @given(data=st.data(), sizes=SIZES)
 def test_after_a_crash_the_last_committed_manifest_still_has_all_its_pages(mix, data, sizes):
-    """Pages that are evicted, replaced, trimmed or prepared after a commit leave those of the commit alone."""
+    """Pages that are evicted, replaced, trimmed or prepared after a commit do not change those of the commit."""
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24}))
     ops = case["ops"]
     commit, crash = sorted(data.draw(st.tuples(*[st.integers(0, len(ops))] * 2)))
@@ -134,7 +134,7 @@ def test_after_a_crash_the_last_committed_manifest_still_has_all_its_pages(mix, 
 
 
 @given(case=cases(mix=None, **{**EITHER, "max_steps": 24}), sizes=SIZES)
-def test_batched_is_one_by_one(case, sizes):
+def test_windows_on_pages_fed_in_batches_equal_tuples_one_by_one(case, sizes):
     from windowing.testing.replay import runs_of
 
     run, events = PagedReplay(case, *sizes), []
@@ -149,8 +149,8 @@ def test_batched_is_one_by_one(case, sizes):
 
 @EVERY_MIX
 @given(data=st.data(), page_tuples=st.integers(1, 4), pages=st.integers(5, 9))
-def test_never_are_more_tuples_in_memory_than_the_limit(mix, data, page_tuples, pages):
-    """Three iterators at once pin three pages, one more is in use, one page's worth is staged."""
+def test_there_are_never_more_tuples_in_memory_than_the_limit(mix, data, page_tuples, pages):
+    """Three concurrent iterators pin three pages, one more is in use, one page's worth is staged."""
     limit = pages * 2 * page_tuples
     seen = []
 
@@ -167,7 +167,7 @@ def test_never_are_more_tuples_in_memory_than_the_limit(mix, data, page_tuples, 
     assert run.manager.cache.pinned == 0
 
 
-def test_only_the_pages_of_pinned_iterators_may_go_above_the_limit():
+def test_only_the_pages_of_pinned_iterators_may_exceed_the_limit():
     cache = PageCache(MemoryPages(), 4)
     buffer = PagedBuffer(cache, 2)
     buffer.stage(*numbered(0, 20)[:2], 0)
@@ -182,7 +182,7 @@ def test_only_the_pages_of_pinned_iterators_may_go_above_the_limit():
     assert cache.resident <= 4
 
 
-def test_the_least_recently_used_page_goes_first():
+def test_the_least_recently_used_page_is_evicted_first():
     cache = PageCache(MemoryPages(), 6)
     buffer = PagedBuffer(cache, 2)
     buffer.stage(*numbered(0, 6)[:2], 0)
@@ -193,7 +193,7 @@ def test_the_least_recently_used_page_goes_first():
     assert [page.rows is not None for page in buffer.pages] == [True, False, True, True]
 
 
-# -- what is read and written ------------------------------------------------------------------------------------------
+# -- reads and writes --------------------------------------------------------------------------------------------------
 
 
 class CountingPages(MemoryPages):
@@ -238,7 +238,7 @@ def test_expiring_whole_pages_reads_none_of_them():
     assert store.reads == []
 
 
-def test_a_sliding_firing_reads_only_what_is_asked_for():
+def test_a_sliding_window_reads_only_the_pages_that_are_asked_for():
     store = CountingPages()
     manager = manager_of(store, length=count(1000), slide=count(10))
     add(manager, *range(1000))
@@ -271,7 +271,7 @@ def test_a_checkpoint_writes_only_pages_that_changed():
     assert len(store.writes) == 2
 
 
-def test_a_page_named_by_a_checkpoint_goes_with_the_commit_of_the_next():
+def test_a_page_of_a_checkpoint_is_deleted_by_the_commit_of_the_next_one():
     store = MemoryPages()
     manager = manager_of(store, length=count(20), slide=count(20))
     add(manager, *range(30))
@@ -288,7 +288,7 @@ def test_a_page_named_by_a_checkpoint_goes_with_the_commit_of_the_next():
     assert not named & later
 
 
-def test_what_a_killed_run_left_behind_is_deleted_at_start():
+def test_pages_of_a_killed_run_are_deleted_at_the_start():
     store = MemoryPages()
     manager = manager_of(store, length=count(1000), slide=count(1000))
     add(manager, *range(100))
@@ -302,7 +302,7 @@ def test_what_a_killed_run_left_behind_is_deleted_at_start():
     again.check()
 
 
-def test_keys_that_are_forgotten_leave_no_page_behind():
+def test_removed_keys_leave_no_page():
     store = MemoryPages()
     manager = manager_of(store, page_tuples=2, max_events=6, length=millis(10), slide=millis(10), key="k")
     for at in range(1, 200):
@@ -342,7 +342,7 @@ def test_a_window_can_be_iterated_three_times_sliced_and_indexed():
     assert shown == 3
 
 
-def test_after_execute_has_returned_a_sequence_raises_and_never_shows_other_tuples():
+def test_after_execute_a_sequence_raises_and_never_returns_other_tuples():
     manager = manager_of(MemoryPages(), length=millis(100), slide=millis(100))
     add(manager, *range(1, 301))
     kept, halfway = [], []
@@ -361,7 +361,7 @@ def test_after_execute_has_returned_a_sequence_raises_and_never_shows_other_tupl
     assert manager.cache.pinned == 0
 
 
-def test_expired_tuples_come_in_runs_until_the_next_effect_is_taken():
+def test_expired_tuples_are_readable_until_the_next_effect_is_taken():
     manager = manager_of(MemoryPages(), length=count(100), slide=count(100))
     add(manager, *range(300))
     runs = []
@@ -387,7 +387,7 @@ class FullDisk(MemoryPages):
         super().write(page_id, rows)
 
 
-def test_a_store_that_fails_spends_the_machine_and_a_restore_frees_it():
+def test_a_failing_store_spends_the_machine_and_a_restore_frees_it():
     store = FullDisk()
     manager = manager_of(store, length=count(1000), slide=count(1000))
     add(manager, *range(20))
@@ -405,7 +405,7 @@ def test_a_store_that_fails_spends_the_machine_and_a_restore_frees_it():
     ]
 
 
-def test_a_missing_page_is_named_at_restore_and_nothing_is_dropped():
+def test_a_missing_page_is_named_at_restore_and_nothing_is_deleted():
     store = MemoryPages()
     manager = manager_of(store, length=count(1000), slide=count(1000))
     add(manager, *range(100))
@@ -418,7 +418,7 @@ def test_a_missing_page_is_named_at_restore_and_nothing_is_dropped():
     assert set(store.ids()) == held
 
 
-def test_a_snapshot_of_a_window_in_memory_is_refused_and_drops_nothing():
+def test_a_snapshot_of_a_window_in_memory_is_refused_and_deletes_nothing():
     store = MemoryPages()
     manager = manager_of(store, length=count(10), slide=count(10))
     add(manager, *range(100))
@@ -432,13 +432,13 @@ def test_a_snapshot_of_a_window_in_memory_is_refused_and_drops_nothing():
     assert store.ids() == held
 
 
-# -- the buffer alone, beside the list -----------------------------------------------------------------------------------
+# -- the buffer alone, compared with the list ----------------------------------------------------------------------------
 
 RUNS = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=9), min_size=1, max_size=12)
 
 
 @given(runs=RUNS, sizes=SIZES, data=st.data())
-def test_every_answer_of_the_buffer_is_that_of_the_list(runs, sizes, data):
+def test_every_answer_of_the_buffer_equals_that_of_the_list(runs, sizes, data):
     cache = PageCache(MemoryPages(), sizes[1])
     paged, listed, arrived = PagedBuffer(cache, sizes[0]), ListBuffer(sequenced=True), 0
     for run in runs:

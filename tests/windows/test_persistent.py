@@ -1,4 +1,4 @@
-"""PersistentWindowedBoltExecutor: windows on disk, checkpoints, restarts; with what Storm's test of that name asks."""
+"""PersistentWindowedBoltExecutor: windows on disk, checkpoints, restarts; with the equivalents of Storm's test of that name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def windows(effects: Any) -> list[list[Any]]:
 
 @dataclass(eq=False)
 class Message:
-    """A tuple on its way to the task; its anchors are its payload."""
+    """A tuple in the inbox of the task; its payload stands for its anchors."""
 
     payload: Any
     timestamp: int
@@ -61,7 +61,7 @@ class Message:
 
 
 class Task:
-    """A task in a topology with checkpoints: a StatefulBoltExecutor over a PersistentWindow. It is the router, too."""
+    """A task in a topology with checkpoints: a StatefulBoltExecutor over a PersistentWindow. It is also the router."""
 
     context = TaskContext("count")
 
@@ -124,7 +124,7 @@ class Task:
 # -- Storm's own tests -------------------------------------------------------------------------------------------------
 
 
-def test_a_tuple_is_acked_once_when_its_checkpoint_is_committed():  # testExecuteTuple
+def test_a_tuple_is_acked_once_by_the_commit_of_its_checkpoint():  # testExecuteTuple
     task = Task()
     task.open()
     task.execute("a", 1)
@@ -153,7 +153,7 @@ def test_a_late_tuple_goes_to_the_late_stream_and_is_acked_once():  # testExecut
     assert task.acked == ["a", "late"]
 
 
-def test_a_window_can_be_iterated_three_times_and_its_partitions_are_saved():  # testActivation
+def test_a_window_can_be_iterated_three_times_and_its_pages_are_saved():  # testActivation
     store = MemoryPages()
     executor = started(store, length=count(5), slide=count(5))
     list(executor.add_batch(list("abcde"), [1, 2, 3, 4, 5]))
@@ -174,7 +174,7 @@ def test_a_window_can_be_iterated_three_times_and_its_partitions_are_saved():  #
     assert manifest["executor"]["generator"]["watermark"] == 5
 
 
-def test_a_window_of_20_000_tuples_with_a_tenth_in_memory_is_delivered_whole():  # testCacheEviction
+def test_a_window_of_20_000_tuples_with_half_of_them_in_memory_is_complete():  # testCacheEviction
     executor = started(length=count(20_000), slide=count(5_000), max_events_in_memory=10_000)
     tuples = list(range(20_000))
     seen = []
@@ -191,7 +191,7 @@ def test_a_window_of_20_000_tuples_with_a_tenth_in_memory_is_delivered_whole(): 
     executor.check()
 
 
-def test_a_rollback_before_the_first_state_leaves_a_new_window():  # testRollbackBeforeInit
+def test_a_rollback_before_the_first_state_starts_with_an_empty_window():  # testRollbackBeforeInit
     task = Task()
     with pytest.raises(CheckpointError, match=r"before its state; call restore\(manifest\)"):
         list(task.window.executor.add("a", 1))
@@ -204,7 +204,7 @@ def test_a_rollback_before_the_first_state_leaves_a_new_window():  # testRollbac
     assert task.window.executor.counts()["in"] == 1
 
 
-def test_a_rollback_takes_back_what_came_since_the_commit_and_fails_it():  # testRollbackAfterInit
+def test_a_rollback_undoes_the_tuples_since_the_commit_and_fails_them():  # testRollbackAfterInit
     task = Task(length=count(4), slide=count(2))
     task.open()
     for n in (1, 2, 3):
@@ -233,7 +233,7 @@ def test_a_rollback_takes_back_what_came_since_the_commit_and_fails_it():  # tes
     task.window.executor.check()
 
 
-def test_a_restart_goes_on_from_the_committed_checkpoint_or_does_the_prepared_one_to_its_end(tmp_path):
+def test_a_restart_continues_from_the_committed_checkpoint_or_commits_the_prepared_one(tmp_path):
     with Task(tmp_path / "count-0").window as window:
         window.init(NEVER)
         list(window.executor.add("a", 1))
@@ -257,7 +257,7 @@ def test_a_restart_goes_on_from_the_committed_checkpoint_or_does_the_prepared_on
             window.init(7)
 
 
-# -- what Storm forgets ------------------------------------------------------------------------------------------------
+# -- what Storm loses in a restart -------------------------------------------------------------------------------------
 
 
 def test_after_a_restart_a_tuple_is_as_late_as_before():
@@ -274,7 +274,7 @@ def test_after_a_restart_a_tuple_is_as_late_as_before():
     assert again.counts() == {**executor.counts(), "in": 2, "late": 1}
 
 
-def test_new_and_expired_go_on_after_a_restart():
+def test_new_and_expired_tuples_continue_after_a_restart():
     store = MemoryPages()
     executor = started(store, length=count(4), slide=count(2))
     list(executor.add_batch([1, 2, 3, 4], [1, 2, 3, 4]))
@@ -302,7 +302,7 @@ def shown(executor: Any) -> list[Any]:
     return [each for window in windows(executor.drain()) for each in window]
 
 
-def test_what_a_checkpoint_holds_is_skipped_when_it_is_sent_again_after_a_restart():
+def test_replayed_tuples_of_a_checkpoint_are_skipped_after_a_restart():
     store = MemoryPages()
     executor = started(store, length=count(100), slide=count(100))
     feed(executor, range(1, 6))
@@ -317,7 +317,7 @@ def test_what_a_checkpoint_holds_is_skipped_when_it_is_sent_again_after_a_restar
     assert sorted(shown(again)) == sorted(["a1", "a2", "a3", "a4", "a5", "a6", "a7", "b1", "b2", "b3", "c1"])
 
 
-def test_in_a_batch_duplicates_are_skipped_as_one_by_one():
+def test_duplicates_in_a_batch_are_skipped_as_one_by_one():
     store = MemoryPages()
     executor = started(store, length=millis(10), slide=millis(10))
     feed(executor, range(1, 6))
@@ -331,7 +331,7 @@ def test_in_a_batch_duplicates_are_skipped_as_one_by_one():
     assert (again.duplicates, shown(again)) == (1, ["a1", "a2", "a3", "a4", "a5", "f", "h"])
 
 
-def test_a_tuple_that_first_comes_behind_later_ones_is_taken_once_before_a_restart_and_after_it():
+def test_a_tuple_that_arrives_after_greater_ids_is_accepted_once_before_and_after_a_restart():
     executor = started()
     feed(executor, (1, 2, 4, 3, 4))
     assert (executor.duplicates, executor.counts()["in"]) == (1, 4)
@@ -341,12 +341,12 @@ def test_a_tuple_that_first_comes_behind_later_ones_is_taken_once_before_a_resta
     assert (again.duplicates, again.counts()["in"]) == (4, 6)
 
 
-def test_a_batch_has_one_message_id_for_each_tuple():
+def test_a_batch_needs_one_message_id_per_tuple():
     with pytest.raises(ConfigError, match="message_ids"):
         started().add_batch(["a", "b"], [1, 2], message_ids=[1])
 
 
-def test_without_message_ids_what_is_sent_again_is_there_twice():
+def test_without_message_ids_a_replayed_tuple_is_a_second_tuple():
     executor = started()
     list(executor.add("a", 1))
     again = started(executor.pages.cache.store, executor.prepare())
@@ -354,23 +354,23 @@ def test_without_message_ids_what_is_sent_again_is_there_twice():
     assert shown(again) == ["a", "a"]
 
 
-def test_a_message_id_is_a_whole_number():
+def test_a_message_id_that_is_no_whole_number_is_refused():
     for wrong in ("7", 7.0, True):
         with pytest.raises(ConfigError, match="a whole number that rises on each channel"):
             list(started().add("a", 1, message_id=wrong))
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_bolt_that_declares_no_limit_is_refused():
+def test_a_persistent_window_without_max_events_in_memory_is_refused():
     with pytest.raises(ConfigError, match="declare max_events_in_memory=50_000"):
         PersistentWindowedBoltExecutor(WindowConfig.of(length=count(5)), MemoryPages())
     with pytest.raises(ConfigError, match="give pages= a PageStore"):
         WindowedBoltExecutor(config())
 
 
-def test_a_manifest_of_another_window_is_refused_and_no_page_is_lost():
+def test_a_manifest_of_another_window_is_refused_and_loses_no_page():
     store = MemoryPages()
     executor = started(store)
     list(executor.add_batch([1, 2], [1, 2]))
@@ -398,7 +398,7 @@ def test_a_damaged_page_is_named_when_it_is_read(tmp_path):
             windows(executor.turn())
 
 
-def test_a_local_run_keeps_what_does_not_fit_in_a_temporary_file():
+def test_a_local_run_keeps_tuples_beyond_the_limit_in_a_temporary_file():
     @sliding(
         count(3000), count(1000), timestamp="at", output="total long, new long, gone long", max_events_in_memory=1000
     )
@@ -453,8 +453,8 @@ class PersistentReplay(LosslessReplay):
 
 
 class CheckpointsBesideModel(RuleBasedStateMachine):
-    """Tuples, turns, prepares, commits, rollbacks and crashes. The model is a run that never stops: after a loss it is fed anew
-    what the source would send again, all that came after the checkpoint."""
+    """Tuples, turns, prepares, commits, rollbacks and crashes. The model is a run that never stops: after a loss it is fed again
+    with the tuples that the source would replay, those after the checkpoint."""
 
     @initialize(
         case=cases(mix=None, max_steps=0, drains=False, **EITHER), sizes=st.tuples(st.integers(1, 3), st.integers(1, 8))
@@ -498,7 +498,7 @@ class CheckpointsBesideModel(RuleBasedStateMachine):
 
     @rule(killed=st.booleans(), after_prepare=st.booleans())
     def lose_everything_since_a_checkpoint(self, killed: bool, after_prepare: bool) -> None:
-        """A rollback, in the same process or a new one; or the coordinator says that what was prepared counts."""
+        """A rollback, in the same process or a new one; or the coordinator reports that the prepared checkpoint counts."""
         if after_prepare and self.prepared:
             self.committed = self.prepared
         self.prepared = None
@@ -515,7 +515,7 @@ class CheckpointsBesideModel(RuleBasedStateMachine):
             self.apply([op])
 
     @invariant()
-    def everything_is_in_order(self) -> None:
+    def everything_is_consistent(self) -> None:
         if hasattr(self, "run"):
             self.run.executor.check()
 

@@ -1,4 +1,4 @@
-"""A process with a window on disk is killed with -9: started again, it gives the windows of a run that nobody disturbed."""
+"""A process with a window on disk is killed with SIGKILL and restarted: it gives the windows of a run without a kill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.windows.persistent_lives import assert_nothing_differs, live, undistu
 
 
 @pytest.mark.parametrize("name", ["time", "count", "window", "mixed"])
-def test_the_job_is_worth_killing(name: str, tmp_path: Path) -> None:
+def test_the_job_has_enough_windows_and_late_tuples(name: str, tmp_path: Path) -> None:
     lines = undisturbed(name)
     assert sum('"late"' in line for line in lines) > 3
     assert sum('"late"' not in line for line in lines) > 8
@@ -37,7 +37,7 @@ def test_killed_at_named_points_it_gives_the_same_windows(
     assert_nothing_differs(tmp_path, name)
 
 
-def test_killed_anywhere_it_gives_the_same_windows(tmp_path: Path) -> None:
+def test_killed_at_random_it_gives_the_same_windows(tmp_path: Path) -> None:
     chance = random.Random()
     for _ in range(4):
         live(tmp_path, "time", ids=True, seconds=chance.uniform(0.02, 0.5))

@@ -1,4 +1,4 @@
-"""A user's own eviction and trigger policies, one event at a time, in lossless order."""
+"""A user's own eviction and trigger policies with lossless semantics, one event at a time."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class EveryNth(TriggerPolicy):
 
 
 class EveryMillis(TriggerPolicy):
-    """A window at each multiple of `ms` that the watermark (or the clock) passes and that has an event to show."""
+    """A window at each multiple of `ms` that the watermark (or the clock) passes and that has a tuple to show."""
 
     def __init__(self, ms: int, offset: int = 0) -> None:
         self.ms, self.offset = ms, offset
@@ -135,14 +135,14 @@ class EveryMillis(TriggerPolicy):
 
 
 class All(EvictionPolicy):
-    """Whatever there is."""
+    """All tuples."""
 
     def evict(self, event: Event) -> Action:
         return Action.PROCESS
 
 
 class Even(EvictionPolicy):
-    """The tuples with an even id; the others are left where they are."""
+    """The tuples with an even id; the others stay in the queue."""
 
     def evict(self, event: Event) -> Action:
         return Action.PROCESS if event.get() % 2 == 0 else Action.KEEP
@@ -187,29 +187,29 @@ def assert_same(case: dict[str, Any], config: WindowConfig, *, same_new: bool = 
 
 @EVERY_MIX
 @given(data=st.data())
-def test_a_custom_eviction_is_the_built_in_one(mix, data):
+def test_a_custom_eviction_equals_the_built_in_one(mix, data):
     case = data.draw(cases(mix=mix, **OPTIONS))
     assert_same(case, config_of(case, eviction=eviction_of(case)))
 
 
 @EVERY_MIX
 @given(data=st.data(), batched=st.booleans())
-def test_a_custom_eviction_is_the_built_in_one_for_each_key(mix, data, batched):
+def test_a_custom_eviction_equals_the_built_in_one_for_each_key(mix, data, batched):
     case = data.draw(cases(mix=mix, keyed=True, key_ttl=None, **OPTIONS)) | {"batched": batched}
-    # The built-in Duration/Duration forgets a key, its place in the order and its last window, earlier than a scan can know.
+    # The built-in Duration/Duration removes a key, its position in the order and its last window, earlier than a scan can know.
     assert_same(case, config_of(case, eviction=eviction_of(case)), same_new=mix is not ModelMix.DURATION_DURATION)
 
 
 @EVERY_MIX
 @given(data=st.data())
-def test_an_eviction_that_takes_all_leaves_a_length_as_it_is(mix, data):
+def test_an_eviction_that_keeps_all_tuples_leaves_the_length_unchanged(mix, data):
     case = data.draw(cases(mix=mix, **OPTIONS))
     assert_same(case, config_of(case, eviction=All))
 
 
 @EVERY_MIX
 @given(data=st.data())
-def test_an_eviction_chooses_among_what_a_length_holds(mix, data):
+def test_an_eviction_filters_the_tuples_of_the_length(mix, data):
     case = data.draw(cases(mix=mix, drains=False, keyed=None, **{**OPTIONS, "repeat": False}))
     built_in, own = LosslessReplay(case), LosslessReplay(case, config_of(case, eviction=Even))
     for held, chosen in zip(run_steps(case, built_in), run_steps(case, own), strict=True):
@@ -218,32 +218,32 @@ def test_an_eviction_chooses_among_what_a_length_holds(mix, data):
 
 
 def shown_in(events: Iterable[list[Any]]) -> list[tuple[int, list[int]]]:
-    """The windows of a step, sorted: a key that a built-in window forgets earlier changes its place among the keys."""
+    """The windows of a step, sorted: a key that a built-in window removes earlier changes its position among the keys."""
     return sorted((event[5], event[2]) for event in events if event[1] == "activate")
 
 
 @pytest.mark.parametrize("mix", [ModelMix.COUNT_COUNT, ModelMix.DURATION_COUNT])
 @given(data=st.data())
-def test_a_custom_count_trigger_is_the_built_in_one(mix, data):
+def test_a_custom_count_trigger_equals_the_built_in_one(mix, data):
     case = data.draw(cases(mix=mix, drains=False, keyed=None, **OPTIONS))
     assert_same(case, triggered(case, lambda: EveryNth(case["slide"]["count"])))
 
 
 @given(cases(mix=ModelMix.DURATION_DURATION, drains=False, big_gaps=False, **{**OPTIONS, "offset": None}))
-def test_a_custom_time_trigger_is_the_built_in_one(case):
+def test_a_custom_time_trigger_equals_the_built_in_one(case):
     slide, offset = case["slide"]["duration_ms"], case.get("offset_ms", 0)
     case = {**case, "ops": [op for op in case["ops"] if not at_an_end(op, slide, offset)]}
     assert_same(case, triggered(case, lambda: EveryMillis(slide, offset)))
 
 
 def at_an_end(op: list[Any], slide: int, offset: int) -> bool:
-    """With a trigger of the user's own only W tells what is late, so leave out tuples that may come at W and an end."""
+    """With a custom trigger only W decides what is late, so leave out tuples that may arrive at W and at an end."""
     return op[0] == "tuple" and (op[3] - offset) % slide == 0
 
 
 @EVERY_MIX
 @given(data=st.data(), own=st.sampled_from(["eviction", "trigger", "both"]))
-def test_stopped_anywhere_and_resumed_they_are_as_if_never_stopped(mix, data, own):
+def test_stopped_anywhere_and_resumed_custom_policies_give_the_same_windows(mix, data, own):
     case = data.draw(cases(mix=mix, keyed=None, **{**OPTIONS, "repeat": False, "max_steps": 12}, big_gaps=False))
     slide, eviction = case["slide"], eviction_of(case)
 
@@ -284,7 +284,7 @@ def told(effects: Iterable[Any]) -> list[Any]:
     ]
 
 
-def test_a_session_ends_when_a_tuple_says_so():
+def test_a_session_ends_with_a_tuple_that_says_so():
     #  3 a   5 b   7 end   8 c  |9 = W|   12 end  |12 = W|   13 d   drain
     manager = PolicyWindowManager(WindowConfig.of(length=millis(5), timestamp="ts", trigger=OnEnd))
     list(manager.add_batch(["end", "c", "b", "a"], [7, 8, 5, 3]))
@@ -299,7 +299,7 @@ def test_a_session_ends_when_a_tuple_says_so():
     assert told(manager.drain()) == [(13, ["end", "d"], ["d"], ["c"]), ["c", "end", "d"]]
 
 
-def test_a_drain_shows_what_no_window_has_shown_and_lets_all_expire():
+def test_a_drain_fires_the_unfired_tuples_and_expires_all():
     manager = PolicyWindowManager(WindowConfig.of(length=count(3), timestamp="ts", trigger=OnEnd))
     list(manager.add_batch(["a", "end", "b"], [1, 2, 3]))
     assert told(manager.advance(2)) == [(2, ["a", "end"], ["a", "end"], [])]
@@ -310,7 +310,7 @@ def test_a_drain_shows_what_no_window_has_shown_and_lets_all_expire():
         manager.add("x", 9)
 
 
-def test_on_processing_time_a_trigger_is_asked_at_each_add_and_each_tick():
+def test_on_processing_time_a_trigger_is_called_at_each_add_and_each_tick():
     class OnTick(OnEnd):
         def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
             return [EvictionContext(now_ms - 1)]
@@ -324,7 +324,7 @@ def test_on_processing_time_a_trigger_is_asked_at_each_add_and_each_tick():
     assert told(manager.tick(9)) == [(8, ["b"], [], ["a", "end"]), ["a", "end"]]
 
 
-def test_a_batch_on_processing_time_says_which_tuple_caused_what():
+def test_a_batch_on_processing_time_gives_the_position_of_each_cause():
     manager = PolicyWindowManager(WindowConfig.of(length=count(1), trigger=OnEnd))
     effects = [(at, *told([effect])) for at, effect in manager.add_batch(["a", "end", "b", "end"], [1, 1, 2, 2])]
     assert effects == [
@@ -335,7 +335,7 @@ def test_a_batch_on_processing_time_says_which_tuple_caused_what():
     ]
 
 
-def test_both_policies_are_told_of_every_tuple_once_and_of_the_watermark_after_them():
+def test_both_policies_get_every_tuple_once_and_then_the_watermark():
     heard: list[Any] = []
 
     class Listening(EvictionPolicy):
@@ -371,7 +371,7 @@ def test_both_policies_are_told_of_every_tuple_once_and_of_the_watermark_after_t
     assert WaterMarkEvent(3).is_watermark
 
 
-def test_a_policy_that_keeps_and_stops_leaves_tuples_for_later():
+def test_tuples_that_an_eviction_keeps_or_does_not_reach_stay_pending():
     class Odd(EvictionPolicy):
         def evict(self, event: Event) -> Action:
             if event.get() == "stop":
@@ -386,7 +386,7 @@ def test_a_policy_that_keeps_and_stops_leaves_tuples_for_later():
     assert (manager.tally.shown, manager.tally.skipped) == (2, 3)
 
 
-def test_policies_need_only_the_methods_of_the_protocol_and_not_our_base_classes():
+def test_policies_need_only_the_methods_of_the_protocol_and_no_base_class():
     class Bare:
         def evict(self, event: Any) -> Action:
             return Action.PROCESS
@@ -403,7 +403,7 @@ def test_policies_need_only_the_methods_of_the_protocol_and_not_our_base_classes
     assert told(manager.drain()) == [["a", "b"]]
 
 
-def test_each_key_has_policies_of_its_own():
+def test_each_key_has_its_own_policies():
     config = WindowConfig.of(length=count(9), timestamp="ts", key="k", trigger=lambda: EveryNth(2))
     manager = PolicyWindowManager(config)
     list(manager.add_batch([1, 2, 3, 4], [4, 3, 2, 1], ["a", "b", "a", "b"]))
@@ -411,7 +411,7 @@ def test_each_key_has_policies_of_its_own():
     assert fired == [("b", 3), ("a", 4)]
 
 
-def test_a_time_slide_jumps_over_a_gap_however_long():
+def test_a_time_slide_skips_a_gap_of_any_length():
     class Everything(EvictionPolicy):
         def evict(self, event: Event) -> Action:
             return Action.PROCESS if self.get_context().reference_time - event.timestamp < 10 else Action.EXPIRE
@@ -421,7 +421,7 @@ def test_a_time_slide_jumps_over_a_gap_however_long():
     assert [effect[0] for effect in told(manager.advance(10**12)) if isinstance(effect, tuple)] == [10, 10**12]
 
 
-def test_more_windows_in_a_turn_than_max_repeats_without_a_new_tuple_are_an_error_that_names_the_trigger():
+def test_more_windows_per_turn_than_max_repeats_without_a_new_tuple_are_an_error_that_names_the_trigger():
     class Endless(OnEnd):
         def due(self, queue: QueueView) -> EvictionContext | None:
             return EvictionContext(9)
@@ -435,7 +435,7 @@ def test_more_windows_in_a_turn_than_max_repeats_without_a_new_tuple_are_an_erro
         manager.add("b", 10)
 
 
-def test_a_scan_that_answers_no_action_is_an_error_that_names_the_policy():
+def test_an_eviction_that_returns_no_action_is_an_error_that_names_the_policy():
     class Wrong(EvictionPolicy):
         def evict(self, event: Event) -> Any:
             return True
@@ -455,7 +455,7 @@ def test_an_aggregate_over_windows_of_a_custom_trigger():
     assert [effect.window.aggregate for effect in manager.advance(3)] == [11]
 
 
-def test_windows_of_a_length_are_not_made_of_an_eviction_alone():
+def test_a_window_manager_refuses_an_eviction_without_a_length():
     with pytest.raises(ConfigError, match="an eviction of its own instead"):
         WindowManager(WindowConfig.of(eviction=All))
 
@@ -466,7 +466,7 @@ def test_foreign_snapshots_are_refused():
         executor.manager.restore({"machine": "WindowManager", "format": 1})
 
 
-def test_expired_effects_name_their_key_and_keep_their_list():
+def test_expired_effects_have_their_key_and_their_tuples():
     config = WindowConfig.of(length=count(1), timestamp="ts", key="k", trigger=lambda: EveryNth(1))
     manager = PolicyWindowManager(config)
     list(manager.add_batch(["a", "b"], [1, 2], ["x", "x"]))

@@ -1,4 +1,4 @@
-"""Policies of a user's own over the clock: they fire when the clock says so, in every runtime, long before the drain."""
+"""Custom policies over the clock fire on time in every runtime, long before the drain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LastFive(EvictionPolicy):
 
 
 class EverySecond(TriggerPolicy):
-    """Looks at the clock at each tick; it does not say when it wants one."""
+    """Checks the clock at each tick; it requests no tick."""
 
     every_ms = 1_000
 
@@ -63,7 +63,7 @@ class EverySecond(TriggerPolicy):
 
 
 class AfterTwoSeconds(EverySecond):
-    """Says when it wants a tick."""
+    """Requests a tick at its deadline."""
 
     every_ms = 2_000
 
@@ -104,7 +104,7 @@ CASES = {
 
 @pytest.mark.parametrize("semantics", ["lossless", "storm"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_trigger_over_the_clock_fires_in_time(case, semantics):
+def test_a_trigger_over_the_clock_fires_on_time(case, semantics):
     options, due_ms, within_ms = CASES[case]
     fired = in_a_cluster(words(length=seconds(5), semantics=semantics, **options))
     assert fired[0][0] == "abc"
@@ -114,13 +114,13 @@ def test_a_trigger_over_the_clock_fires_in_time(case, semantics):
 
 
 @pytest.mark.parametrize("semantics", ["lossless", "storm"])
-def test_a_slide_in_time_beside_an_eviction_of_ones_own_fires_in_time(semantics):
+def test_a_time_slide_with_a_custom_eviction_fires_on_time(semantics):
     fired = in_a_cluster(words(slide=seconds(1), eviction=LastFive, semantics=semantics), seconds(2))
     assert [row[0] for row in fired][:1] == ["abc"]
     assert fired[0][1] == (10_000 if semantics == "lossless" else 10_999)
 
 
-def test_storms_policies_given_by_hand_fire_as_those_that_a_definition_makes():
+def test_storms_policies_given_as_factories_fire_like_those_of_a_definition():
     declared = in_a_cluster(words(length=seconds(5), slide=seconds(1), semantics="storm"))
     by_hand = in_a_cluster(
         words(eviction=lambda: TimeEvictionPolicy(5_000), trigger=lambda: TimeTriggerPolicy(1_000), semantics="storm")
@@ -129,14 +129,14 @@ def test_storms_policies_given_by_hand_fire_as_those_that_a_definition_makes():
 
 
 @pytest.mark.parametrize("semantics", ["lossless", "storm"])
-def test_a_trigger_that_no_clock_moves_is_not_woken(semantics):
+def test_a_trigger_without_a_deadline_gets_no_tick(semantics):
     run = LocalRun(words(length=seconds(5), trigger=OnB, semantics=semantics), clock=VirtualClock(10_000))
     run.feed([{"word": "a"}])
     assert run.next_deadline_ms() is None
 
 
 @pytest.mark.parametrize("semantics", ["lossless", "storm"])
-def test_a_run_step_by_step_says_when_a_trigger_wants_its_tick(semantics):
+def test_a_stepwise_run_reports_the_deadline_of_its_trigger(semantics):
     clock = VirtualClock(10_000)
     run = LocalRun(words(length=seconds(5), trigger=AfterTwoSeconds, semantics=semantics), clock=clock)
     run.feed([{"word": "a"}])
@@ -147,7 +147,7 @@ def test_a_run_step_by_step_says_when_a_trigger_wants_its_tick(semantics):
     assert run.tick() == [("default", ("a", 11_999))]
 
 
-def test_each_key_has_a_trigger_that_is_woken_for_itself():
+def test_the_trigger_of_each_key_has_its_own_deadline():
     clock = VirtualClock(10_000)
     run = LocalRun(words(length=seconds(5), trigger=AfterTwoSeconds, key="word"), clock=clock)
     run.feed([{"word": "a"}])
@@ -162,7 +162,7 @@ def test_each_key_has_a_trigger_that_is_woken_for_itself():
 
 @pytest.mark.parametrize("semantics", ["lossless", "storm"])
 @pytest.mark.parametrize("answer", ["soon", 1.5, True])
-def test_a_trigger_that_wants_to_be_woken_at_no_time_is_named(semantics, answer):
+def test_an_invalid_deadline_of_a_trigger_is_an_error_that_names_the_bolt(semantics, answer):
     class Odd(EverySecond):
         def next_deadline_ms(self):
             return answer
@@ -172,7 +172,7 @@ def test_a_trigger_that_wants_to_be_woken_at_no_time_is_named(semantics, answer)
 
 
 @pytest.mark.parametrize("semantics", ["lossless", "storm"])
-def test_a_trigger_that_always_wants_to_be_woken_does_not_hold_the_time(semantics):
+def test_a_trigger_whose_deadline_is_always_past_does_not_stop_the_clock(semantics):
     class Restless(EverySecond):
         def next_deadline_ms(self):
             return 0
@@ -181,7 +181,7 @@ def test_a_trigger_that_always_wants_to_be_woken_does_not_hold_the_time(semantic
     assert [row[0] for row in fired][:1] == ["abc"]
 
 
-def test_a_restored_machine_wakes_its_triggers_as_the_one_before():
+def test_a_restored_machine_has_the_deadlines_of_its_triggers():
     config = WindowConfig.of(length=seconds(5), trigger=lambda: TimeTriggerPolicy(1_000))
     manager = PolicyWindowManager(config)
     list(manager.add("a", 10_000))
@@ -193,7 +193,7 @@ def test_a_restored_machine_wakes_its_triggers_as_the_one_before():
     assert other.next_deadline_ms() == manager.next_deadline_ms() == 11_999
 
 
-def test_a_key_that_has_lived_too_long_goes_by_the_clock():
+def test_a_key_past_its_ttl_expires_by_the_clock():
     clock = VirtualClock(10_000)
     run = LocalRun(words(length=count(3), eviction=LastFive, key="word", key_ttl=seconds(20)), clock=clock)
     run.feed([{"word": "a"}])

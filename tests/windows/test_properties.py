@@ -1,4 +1,4 @@
-"""The lossless engine equals the slow model, and keeps the laws of docs/concepts/windows.md, on cases that nobody thought of."""
+"""The lossless engine equals the slow model, and keeps the invariants of docs/concepts/windows.md, on generated cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def events_of(case: dict[str, Any]) -> list[Any]:
 
 @EVERY_MIX
 @given(data=st.data())
-def test_the_engine_does_what_the_model_does(mix, data):
+def test_the_engine_equals_the_model(mix, data):
     case = data.draw(any_case(mix))
     run = LosslessReplay(case)
     events = [event for step in run_steps(case, run) for event in step]
@@ -48,7 +48,7 @@ def test_the_engine_does_what_the_model_does(mix, data):
 
 
 @given(any_case(ModelMix.DURATION_DURATION, event_time=True, lateness="window"))
-def test_late_by_window_a_tuple_may_land_inside_what_was_shown(case):
+def test_with_lateness_window_a_tuple_may_be_inserted_into_a_fired_range(case):
     run = LosslessReplay(case)
     events = [event for step in run_steps(case, run) for event in step]
     expected = run_model(case)
@@ -58,7 +58,7 @@ def test_late_by_window_a_tuple_may_land_inside_what_was_shown(case):
 
 @EVERY_MIX
 @given(data=st.data())
-def test_batched_is_one_by_one(mix, data):
+def test_tuples_in_batches_equal_tuples_one_by_one(mix, data):
     case = data.draw(any_case(mix))
     batched = {**case, "batched": True}
     one, many = LosslessReplay(case), LosslessReplay(batched)
@@ -69,7 +69,7 @@ def test_batched_is_one_by_one(mix, data):
 
 @EVERY_MIX
 @given(data=st.data())
-def test_stopped_anywhere_and_resumed_from_json_it_is_as_if_it_had_never_stopped(mix, data):
+def test_stopped_anywhere_and_resumed_from_json_the_events_are_the_same(mix, data):
     case = data.draw(any_case(mix))
     stops = data.draw(st.sets(st.integers(0, max(len(case["ops"]) - 1, 0)), max_size=4))
     run, events = LosslessReplay(case), []
@@ -85,7 +85,7 @@ def test_stopped_anywhere_and_resumed_from_json_it_is_as_if_it_had_never_stopped
 
 
 @given(any_case(None, keyed=True))
-def test_a_key_of_several_fields_survives_json(case):
+def test_a_composite_key_survives_json(case):
     def tupled(op: list[Any]) -> list[Any]:
         return [*op[:-1], {**op[-1], "key": (op[-1]["key"], 1)}] if isinstance(op[-1], dict) else op
 
@@ -103,7 +103,7 @@ def test_a_key_of_several_fields_survives_json(case):
 
 
 @given(any_case())
-def test_in_is_shown_and_pending_and_on_the_side_and_skipped_after_every_op(case):
+def test_in_equals_shown_plus_pending_plus_late_plus_skipped_after_every_op(case):
     run, model, offered, last = LosslessReplay(case), LosslessModel(case), 0, None
     for index, op in enumerate(case["ops"]):
         offered += op[0] in ("add", "tuple")
@@ -119,7 +119,7 @@ def test_in_is_shown_and_pending_and_on_the_side_and_skipped_after_every_op(case
 
 
 @given(any_case(keyed=False))
-def test_previous_minus_expired_plus_new_is_current(case):
+def test_previous_minus_expired_plus_new_equals_current(case):
     previous: list[Any] = []
     for _, kind, current, *rest in events_of(case):
         if kind != "activate":
@@ -137,7 +137,7 @@ def test_previous_minus_expired_plus_new_is_current(case):
 
 @given(any_case(drains=True))
 def test_every_accepted_tuple_expires_once_and_after_its_last_window(case):
-    """Expiry is not early; that it is not late, the comparison with the model says."""
+    """Expiry is not early; the comparison with the model proves that it is not late."""
     events = events_of(case)
     accepted = {op[1 if op[0] == "add" else 2] for op in case["ops"] if op[0] in ("add", "tuple")}
     accepted -= {event[2] for event in events if event[1] == "late"}
@@ -153,7 +153,7 @@ def test_every_accepted_tuple_expires_once_and_after_its_last_window(case):
 
 
 @given(any_case(drains=True))
-def test_nothing_is_pending_after_a_drain_and_what_comes_then_is_late(case):
+def test_after_a_drain_nothing_is_pending_and_later_tuples_are_late(case):
     run = LosslessReplay(case)
     for _ in run_steps(case, run):
         pass
@@ -165,7 +165,7 @@ def test_nothing_is_pending_after_a_drain_and_what_comes_then_is_late(case):
 
 
 @given(any_case(drains=False), st.integers(1, 10**13))
-def test_a_turn_that_does_not_raise_the_watermark_does_nothing(case, back):
+def test_a_turn_that_does_not_advance_the_watermark_does_nothing(case, back):
     run = LosslessReplay(case)
     for _ in run_steps(case, run):
         pass

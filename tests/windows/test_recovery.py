@@ -1,4 +1,4 @@
-"""Windows go on after a restart where the checkpoint left them; what comes again fires nothing, what is missing is waited for."""
+"""After a restart windows continue from the checkpoint; replayed tuples fire nothing, missing ones are waited for."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
 SPOUT = ("spout", "default", 0)
 Payload = tuple[tuple[str, str, int], int, str]
-"""What tests send: a channel, an id and a key."""
+"""The payload of the tests: a channel, an id and a key."""
 
 
 @dataclass
 class Run:
-    """A task over a dict of stored rows, each value through bytes and back; what it fires and acks is written down."""
+    """A task over a dict of stored rows, each value encoded and decoded; its windows and acks are recorded."""
 
     config: WindowConfig
     rows: dict[bytes, bytes] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def test_a_stateful_windowed_bolt_without_message_ids_is_refused():  # testPrepa
         WindowRecovery.of(WindowConfig.of(length=count(10), slide=count(5)))
 
 
-def test_with_message_ids_it_is_taken():  # testPrepareWithMsgid
+def test_a_stateful_windowed_bolt_with_message_ids_is_accepted():  # testPrepareWithMsgid
     assert not Run(SLIDING).recovery.recovering
 
 
@@ -106,7 +106,7 @@ def test_after_the_first_window_nothing_is_expired_and_all_is_evaluated():  # te
     assert run.recovery.last(SPOUT) == (None, 4)
 
 
-def test_what_is_expired_is_skipped_what_is_evaluated_refills_the_window_and_new_tuples_fire():  # testRecovery
+def test_expired_tuples_are_skipped_evaluated_ones_refill_the_window_and_new_ones_fire():  # testRecovery
     run = Run(SLIDING)
     for id in range(10):
         run.send(message(id))
@@ -126,7 +126,7 @@ def test_what_is_expired_is_skipped_what_is_evaluated_refills_the_window_and_new
     assert again.recovery.last(SPOUT) == (9, 14)
 
 
-# -- what Storm does not do -----------------------------------------------------------------------------------------------
+# -- beyond Storm's tests -------------------------------------------------------------------------------------------------
 
 
 def recovering(*, clock: int = 0) -> Run:
@@ -138,7 +138,7 @@ def recovering(*, clock: int = 0) -> Run:
     return Run(SLIDING, run.rows, now=clock)
 
 
-def test_new_tuples_wait_until_all_are_back_whatever_the_order():
+def test_new_tuples_wait_until_all_missing_ones_are_replayed_in_any_order():
     run = recovering()
     for id in (10, 9, 7, 11, 5, 12, 13, 6):
         run.send(message(id))
@@ -149,7 +149,7 @@ def test_new_tuples_wait_until_all_are_back_whatever_the_order():
     assert [ids(window[3]) for window in run.windows] == [list(range(5, 15))]
 
 
-def test_an_idle_source_is_waited_for_no_longer_than_the_timeout_after_the_last_tuple():
+def test_missing_tuples_are_waited_for_until_the_timeout_after_the_last_tuple():
     run = recovering(clock=1_000)
     assert run.recovery.next_deadline_ms() == 31_000
     run.now = 20_000
@@ -169,7 +169,7 @@ def test_an_idle_source_is_waited_for_no_longer_than_the_timeout_after_the_last_
     assert 8 in ids(run.acked)
 
 
-def test_a_tuple_that_comes_again_while_it_is_held_is_shown_once_and_acked_when_it_is_gone():
+def test_a_duplicate_of_a_held_tuple_is_shown_once_and_acked_when_that_expires():
     run = Run(WindowConfig.of(length=count(2), slide=count(2), message_id="id"))
     run.send(message(0))
     run.send(message(0))
@@ -181,7 +181,7 @@ def test_a_tuple_that_comes_again_while_it_is_held_is_shown_once_and_acked_when_
     assert Counter(ids(run.acked)) == {0: 2, 1: 1}
 
 
-def test_a_tuple_that_comes_twice_while_recovering_is_shown_once_and_acked_twice():
+def test_a_duplicate_during_recovery_is_shown_once_and_acked_twice():
     run = recovering()
     for id in (5, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14):
         run.send(message(id))
@@ -192,18 +192,18 @@ def test_a_tuple_that_comes_twice_while_recovering_is_shown_once_and_acked_twice
     assert Counter(ids(run.acked))[5] == 2
 
 
-def test_a_tuple_that_was_never_seen_is_new_though_greater_ids_were_evaluated():
+def test_an_unseen_tuple_is_new_although_greater_ids_were_evaluated():
     run = Run(SLIDING)
     for id in (0, 1, 3, 4):
         run.send(message(id))
     run.checkpoint()
     run = Run(SLIDING, run.rows)
-    for id in (0, 1, 3, 4, 2):  # 2 had failed on its way to this bolt
+    for id in (0, 1, 3, 4, 2):  # 2 had failed before it reached this bolt
         run.send(message(id))
     assert [ids(window[3]) for window in run.windows] == [[0, 1, 3, 4, 2]]
 
 
-def test_a_rollback_is_a_restart_without_a_new_process():
+def test_a_rollback_equals_a_restart_in_the_same_process():
     run = Run(SLIDING)
     for id in range(5):
         run.send(message(id))
@@ -218,7 +218,7 @@ def test_a_rollback_is_a_restart_without_a_new_process():
     assert [ids(window[3]) for window in run.windows] == [list(range(10))]
 
 
-def test_a_checkpoint_while_tuples_are_awaited_changes_nothing():
+def test_a_checkpoint_during_recovery_changes_nothing():
     run = recovering()
     for id in (5, 6, 10):
         run.send(message(id))
@@ -231,7 +231,7 @@ def test_a_checkpoint_while_tuples_are_awaited_changes_nothing():
     assert [ids(window[3]) for window in again.windows] == [list(range(5, 15))]
 
 
-def test_only_what_changed_is_written():
+def test_only_changed_rows_are_written():
     run = Run(WindowConfig.of(length=count(1000), slide=count(500), message_id="id"))
     for id in range(900):
         run.send(message(id))
@@ -241,7 +241,7 @@ def test_only_what_changed_is_written():
     assert (len(put), delete) == (3, [])  # the tuple, its queue, the machine
 
 
-def test_a_tuple_that_first_comes_when_later_ones_are_gone_is_taken_and_one_that_is_gone_is_not():
+def test_a_tuple_that_first_arrives_after_greater_ids_expired_is_accepted_and_an_expired_one_is_not():
     run = Run(WindowConfig.of(length=count(2), slide=count(2), message_id="id"))
     for id in (1, 2, 4, 5):  # 3 failed on its way
         run.send(message(id))
@@ -320,7 +320,7 @@ def perform(run: Run, op: tuple[Any, ...]) -> None:
 
 @pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
 @given(config=definitions(), history=histories(), crash=st.integers(1, 100), seed=st.integers(0, 1000))
-def test_after_a_crash_anywhere_the_windows_are_those_of_a_run_without_it(
+def test_after_a_crash_anywhere_the_windows_equal_those_of_a_run_without_it(
     config: WindowConfig, history: list[tuple[Any, ...]], crash: int, seed: int
 ) -> None:
     history = [*history, ("clock", 500), ("turn",)]
@@ -340,7 +340,7 @@ def test_after_a_crash_anywhere_the_windows_are_those_of_a_run_without_it(
             rows = dict(run.rows)
     again = Run(config, rows if committed else {}, now=0)
     again.now = max([op[1] for op in history[:committed] if op[0] == "clock"], default=0)
-    # The sources send again what is not acked, and some of what is (its ack was lost), in any order.
+    # The sources replay unacked messages, and some acked ones (whose ack was lost), in any order.
     sent = [op for op in history[:committed] if op[0] == "add"]
     known = [perform_payload(config, op) for op in sent]
     replay = [op for op, payload in zip(sent, known, strict=True) if payload not in acked or chance.random() < 0.3]
@@ -385,7 +385,7 @@ STRANGERS: list[tuple[Any, ...]] = [
     ("checkpoint",),
     ("add", (("spout", "default", 1), 8, "b"), 54),
 ]
-"""The last tuple comes to a place that a window has passed, is in no window yet, and does not come again."""
+"""The last tuple falls into a range that a window has passed, is in no window yet, and is not replayed."""
 
 
 def perform_payload(config: WindowConfig, op: tuple[Any, ...]) -> Payload:
@@ -396,7 +396,7 @@ def perform_payload(config: WindowConfig, op: tuple[Any, ...]) -> Payload:
 @pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
 @given(config=definitions(), history=histories(), seed=st.integers(0, 1000))
 @example(config=UNTIL_ITS_WINDOWS_PASSED, history=STRANGERS, seed=0)
-def test_tuples_that_never_come_again_are_named_and_the_rest_goes_on_in_order(
+def test_tuples_that_are_never_replayed_are_named_and_the_rest_continues_in_order(
     config: WindowConfig, history: list[tuple[Any, ...]], seed: int
 ) -> None:
     chance, run = random.Random(seed), Run(config)
@@ -413,7 +413,7 @@ def test_tuples_that_never_come_again_are_named_and_the_rest_goes_on_in_order(
     again.do(again.recovery.tick(again.now))
     assert set(again.missed) == lost
     assert before is None or not lost
-    for op in history:  # everything comes again: nothing is taken twice
+    for op in history:  # everything is replayed: nothing is accepted twice
         if op[0] == "add":
             perform(again, op)
     fresh = [op for op in history if op[0] == "add"][-3:]
@@ -430,7 +430,7 @@ def test_tuples_that_never_come_again_are_named_and_the_rest_goes_on_in_order(
     assert counts["in"] == counts["shown"] + counts["skipped"] + counts["late"]
 
 
-def test_an_executor_that_keeps_no_arrival_numbers_is_no_executor_for_recovery():
+def test_the_executor_for_recovery_numbers_arrivals():
     config = WindowConfig.of(length=seconds(1), slide=seconds(1), timestamp="at", message_id="id")
     assert WindowRecovery.of(config).executor.manager.next_sequence == 0
     assert isinstance(WindowedBoltExecutor(config), WindowedBoltExecutor)

@@ -1,4 +1,4 @@
-"""rescaled: a run that is cut anywhere, dealt out to other tasks and gone on with is, for each key, the run that was not cut."""
+"""rescaled: a run that is stopped anywhere, given to other tasks and continued equals, per key, the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def task_of(tasks: int) -> Callable[[str], int]:
 
 
 class Tasks:
-    """The tasks of a bolt: each row goes to the task of its key, each task hears the largest timestamps of all."""
+    """The tasks of a bolt: each row goes to the task of its key, each task gets the largest timestamps of all."""
 
     def __init__(self, config: WindowConfig, tasks: int, in_columns: bool) -> None:
         self.config, self.in_columns = config, in_columns
@@ -43,14 +43,14 @@ class Tasks:
         )
 
     def rescale(self, tasks: int) -> None:
-        """Store the tasks as a checkpoint does, deal them out, read them back."""
+        """Store the tasks as a checkpoint does, redistribute them, read them back."""
         old = [loads(dumps(each.snapshot()), "a task") for each in self.executors]
         new = rescaled(self.config.key, old, tasks, task_of(tasks))
         self.executors = [self._new() for _ in range(tasks)]
         for executor, data in zip(self.executors, new, strict=True):
             executor.restore(loads(dumps(data), "a task"))
             executor.check()
-        # Who stores tuples by their arrival numbers finds one under each, and a new one under none of them.
+        # Stores by arrival number: there is a tuple under each number, and a new number is unused.
         machines = [each.manager.numbered for each in self.executors]
         numbers = [number for each in machines if each is not None for number in each.held_sequences()]
         assert len(set(numbers)) == len(numbers)
@@ -120,13 +120,13 @@ ROWS = st.lists(st.tuples(st.integers(-12, 12), st.sampled_from(KEYS)), min_size
 BATCHES = st.lists(
     st.tuples(ROWS, st.sampled_from((0, 0, 1, 2, 3, 5)), st.sampled_from((0, 2, 7))), min_size=4, max_size=9
 )
-"""Rows; to how many tasks the run is dealt out before them (0: it is not); how long after them the next ones come."""
+"""Rows; the number of tasks before them (0: unchanged); the pause after them."""
 
 
 @pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
 @pytest.mark.parametrize("lateness", ["watermark", "window"])
 @given(st.data(), BATCHES, st.integers(1, 4), st.booleans())
-def test_a_run_that_was_dealt_out_fires_what_the_run_without_does(
+def test_a_redistributed_run_fires_the_windows_of_the_uninterrupted_run(
     lateness: str, data: st.DataObject, batches: list[tuple[Batch, int, int]], tasks: int, in_columns: bool
 ) -> None:
     config = data.draw(configs(lateness))
@@ -150,13 +150,13 @@ def test_a_run_that_was_dealt_out_fires_what_the_run_without_does(
 @pytest.mark.parametrize(
     ("options", "first", "then"),
     [
-        # (0, 10] was shown without the tuple of 6, (5, 15] is to come.
+        # (0, 10] was fired without the tuple of 6, (5, 15] is still to come.
         ({"length": millis(10), "slide": millis(5), "lateness": "window"}, [(7, "b"), (12, "a")], [(6, "b")]),
-        # A window of two was shown, the third waits for a fourth.
+        # A window of two was fired, the third tuple waits for a fourth.
         ({"length": count(2), "slide": count(2), "aggregate": agg.count()}, [(1, "b"), (2, "b")], [(3, "b"), (4, "a")]),
     ],
 )
-def test_what_no_window_has_shown_stays_pending_where_its_key_goes(
+def test_unfired_tuples_stay_pending_in_the_task_of_their_key(
     options: dict[str, Any], first: Batch, then: Batch
 ) -> None:
     config = WindowConfig.of(key=("k",), timestamp="ts", **options)
@@ -172,7 +172,7 @@ def test_what_no_window_has_shown_stays_pending_where_its_key_goes(
     assert dealt.counts() == plain.counts()
 
 
-# -- What is refused -------------------------------------------------------------------------------------------------------------
+# -- Refusals --------------------------------------------------------------------------------------------------------------------
 
 
 BY_KEY = WindowConfig.of(length=count(2), slide=count(2), key=("k",), timestamp="ts")
@@ -184,35 +184,35 @@ def snapshots(config: WindowConfig = BY_KEY) -> list[dict[str, Any]]:
     return [each.snapshot() for each in tasks.executors]
 
 
-def test_windows_without_a_key_belong_to_a_task() -> None:
+def test_windows_without_a_key_keep_their_number_of_tasks() -> None:
     with pytest.raises(ConfigError, match=r"bolt 'words' has no key=.*keep its number of tasks"):
         rescaled(None, snapshots(), 3, task_of(3), "words")
 
 
-def test_machines_whose_state_is_no_key_s_are_refused_by_name() -> None:
+def test_machines_whose_state_is_not_keyed_are_refused_by_name() -> None:
     old = [{**each, "manager": {**each["manager"], "machine": "PolicyWindowManager"}} for each in snapshots()]
     with pytest.raises(ConfigError, match="windows of a PolicyWindowManager"):
         rescaled(BY_KEY.key, old, 3, task_of(3))
 
 
-def test_closed_windows_are_refused() -> None:
+def test_drained_windows_are_refused() -> None:
     with pytest.raises(DrainedCheckpointError, match="bolt 'bolt' were drained"):
         rescaled(BY_KEY.key, [{**each, "closed": True} for each in snapshots()], 3, task_of(3))
 
 
-def test_tasks_of_two_batches_are_refused() -> None:
+def test_tasks_of_different_batches_are_refused() -> None:
     later = Tasks(BY_KEY, 2, in_columns=False)
     later.feed(0, [(9, "b")], 0)
     with pytest.raises(CheckpointError, match="not those of one batch"):
         rescaled(BY_KEY.key, [snapshots()[0], later.executors[1].snapshot()], 3, task_of(3))
 
 
-def test_a_key_that_two_tasks_hold_is_refused() -> None:
+def test_a_key_in_two_tasks_is_refused() -> None:
     with pytest.raises(CheckpointError, match="key 'a' of bolt 'bolt' is held by two tasks"):
         rescaled(BY_KEY.key, [snapshots()[0]] * 2, 3, task_of(3))
 
 
-def test_clocks_that_differ_become_the_latest() -> None:
+def test_different_clocks_become_the_latest() -> None:
     old = snapshots()
     for now, each in zip((5, 3), old, strict=True):
         mark = [*each["generator"]["marks"][0][:3], now]
@@ -222,13 +222,13 @@ def test_clocks_that_differ_become_the_latest() -> None:
         assert (new["now"], generator["first_now_ms"], generator["marks"]) == (5, 3, [["default", None, 2, 5]])
 
 
-def test_no_task_is_nothing_to_deal_out() -> None:
+def test_rescaling_without_tasks_is_refused() -> None:
     with pytest.raises(CheckpointError, match="nothing to deal out"):
         rescaled(BY_KEY.key, [], 3, task_of(3))
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(-5, 60), st.sampled_from("st"))), min_size=1, max_size=4))
-def test_each_new_task_knows_the_ids_that_any_old_one_knew(of_tasks: list[list[tuple[int, str]]]) -> None:
+def test_each_new_task_has_the_processed_ids_of_all_old_tasks(of_tasks: list[list[tuple[int, str]]]) -> None:
     old = [Deduplicator("bolt") for _ in of_tasks]
     for known, ids in zip(old, of_tasks, strict=True):
         known.new_positions([id for id, _ in ids], [channel for _, channel in ids])
@@ -240,7 +240,7 @@ def test_each_new_task_knows_the_ids_that_any_old_one_knew(of_tasks: list[list[t
         assert {id - 5 for id in fresh} == set(range(-5, 61)) - told
 
 
-def test_what_an_old_task_took_for_known_without_its_ids_stays_known() -> None:
+def test_ids_that_an_old_task_remembers_only_as_a_range_stay_known() -> None:
     forgot, other = [["s", [10, 12]]], [["s", [5, 7, 4]]]  # all up to 10, and 12; all up to 5, and 7 and 11
     for old in ([forgot, other], [other, forgot]):
         new = Deduplicator("bolt")

@@ -1,4 +1,4 @@
-"""ProcessedIds beside a plain set: whatever was seen is known, and what is among the newest is told apart exactly."""
+"""ProcessedIds compared with a plain set: every processed id is known, and the newest ones are distinguished exactly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from windowing.windows.deduplicator import ProcessedIds
 
 
 @given(st.lists(st.integers(-20, 200)), st.integers(1, 8), st.integers(0, 50))
-def test_what_was_seen_is_known_and_what_is_near_the_newest_is_told_apart(
-    ids: list[int], remembered: int, at: int
-) -> None:
+def test_processed_ids_are_known_and_the_newest_ones_exactly(ids: list[int], remembered: int, at: int) -> None:
     seen, model = ProcessedIds(remembered), set[int]()
     for number, id in enumerate(ids):
         if number == at:

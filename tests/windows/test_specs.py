@@ -1,4 +1,4 @@
-"""Specs: a checkpoint can tell one user's aggregator, or policy, from another, and the same one from no other."""
+"""Specs: a checkpoint distinguishes user-defined aggregators and policies by class and parameters."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def join(a: Any, b: Any) -> Any:
     return a
 
 
-def test_two_folds_of_different_functions_are_two_specs() -> None:
+def test_folds_of_different_functions_have_different_specs() -> None:
     one, other = agg.fold(list, push, join), agg.fold(list, join, push)
     assert aggregator_spec(one)["parameters"] == {
         "start": "list",
@@ -78,14 +78,14 @@ def test_two_folds_of_different_functions_are_two_specs() -> None:
     assert definition(aggregate=one) != definition(aggregate=other)
 
 
-def test_an_aggregator_is_known_by_its_class_and_its_parameters() -> None:
+def test_the_spec_of_an_aggregator_has_its_class_and_parameters() -> None:
     assert aggregator_spec(Top(3, len, "f")) == {"kind": "Top", "field": "f", "parameters": {"n": 3, "order": "len"}}
     assert aggregator_spec(Top(3)) != aggregator_spec(Top(4))
     assert aggregator_spec(agg.max("delay")) == {"kind": "max", "field": "delay"}
 
 
-def test_parameters_are_the_same_text_in_every_process() -> None:
-    """A set of texts is in another order in each process, and an object of no text of its own at another address."""
+def test_the_spec_of_parameters_is_the_same_in_every_process() -> None:
+    """A set of strings has another order in each process, and an object without its own repr another address."""
     script = (
         "import json, types; from windowing.windows.aggregate import aggregator_spec as spec; "
         "from windowing import count, seconds\n"
@@ -112,7 +112,7 @@ def test_parameters_are_the_same_text_in_every_process() -> None:
     ]
 
 
-def test_a_policy_is_known_by_what_its_factory_makes() -> None:
+def test_the_spec_of_a_policy_is_that_of_its_factorys_instance() -> None:
     five: dict[str, Any] = {"kind": "LastOf", "parameters": {"n": 5}}
     for factory in (LastOf, lambda: LastOf(5), functools.partial(LastOf, n=5)):
         assert definition(length=None, eviction=factory)["eviction"] == five
@@ -120,7 +120,7 @@ def test_a_policy_is_known_by_what_its_factory_makes() -> None:
     assert policy_spec(lambda: 1 / 2, "eviction", "count") == "float"
 
 
-def test_a_policy_that_cannot_be_made_is_an_error_that_names_the_bolt() -> None:
+def test_a_policy_factory_that_raises_is_an_error_that_names_the_bolt() -> None:
     with pytest.raises(BoltError, match=r"bolt 'count' failed in eviction=, when it was made: ZeroDivisionError"):
         definition(length=None, eviction=lambda: 1 / 0)
 

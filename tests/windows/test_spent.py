@@ -1,4 +1,4 @@
-"""What raises on the way in leaves a spent machine: nothing is half counted, and nothing goes on."""
+"""An error during a call spends the machine: no tuple is half counted, and no later call is accepted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FAILING: dict[str, tuple[dict[str, Any], Any, Any, Any]] = {
 
 @pytest.mark.parametrize("case", sorted(FAILING))
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_machine_that_raised_on_the_way_in_is_spent(case: str, batched: bool) -> None:
+def test_a_machine_that_raised_in_a_call_is_spent(case: str, batched: bool) -> None:
     options, first, second, key = FAILING[case]
     executor = executor_of(**options)
     executor.set_clock(1)
@@ -73,7 +73,7 @@ def test_a_machine_that_raised_on_the_way_in_is_spent(case: str, batched: bool) 
             entry()
 
 
-def test_a_turn_that_failed_does_not_become_an_empty_one() -> None:
+def test_a_failed_turn_is_not_repeated_as_an_empty_one() -> None:
     executor = executor_of(eviction=Divides, length=None, slide=count(1), timestamp="t")
     assert list(executor.add_batch(["a"], [1])) == []
     with pytest.raises((ZeroDivisionError, BoltError)):
@@ -83,7 +83,7 @@ def test_a_turn_that_failed_does_not_become_an_empty_one() -> None:
             executor.turn()
 
 
-def test_a_failed_step_ends_the_local_run_and_cleans_up() -> None:
+def test_a_failed_step_ends_the_local_run_and_calls_cleanup() -> None:
     gone: list[str] = []
 
     @windowed_bolt(slide=count(1), timestamp="at", eviction=Divides, output="n long")
@@ -115,7 +115,7 @@ def test_a_failed_step_ends_the_local_run_and_cleans_up() -> None:
         {"timestamps": None},
     ],
 )
-def test_a_batch_has_one_value_for_each_tuple_in_every_column(columns: dict[str, Any]) -> None:
+def test_a_batch_needs_one_value_per_tuple_in_every_column(columns: dict[str, Any]) -> None:
     executor = executor_of(timestamp="t")
     with pytest.raises(ConfigError, match="give one for each"):
         executor.add_batch(["a", "b", "c"], **columns)
@@ -123,7 +123,7 @@ def test_a_batch_has_one_value_for_each_tuple_in_every_column(columns: dict[str,
     assert list(executor.add_batch(["a"], [1])) == []
 
 
-def test_a_batch_of_an_undeclared_stream_changes_nothing() -> None:
+def test_a_batch_with_an_undeclared_stream_changes_nothing() -> None:
     executor = executor_of(timestamp="t")
     with pytest.raises(ConfigError, match="not declared"):
         executor.add_batch(["a", "b"], [9, 5], stream=["default", "other"])
@@ -131,7 +131,7 @@ def test_a_batch_of_an_undeclared_stream_changes_nothing() -> None:
     assert executor.watermark is None
 
 
-def test_a_manager_takes_one_timestamp_for_each_tuple() -> None:
+def test_a_manager_needs_one_timestamp_per_tuple() -> None:
     manager = WindowManager(WindowConfig.of(length=seconds(1), slide=seconds(1), timestamp="t"))
     for columns in (([1],), ([1, 2], [1])):
         with pytest.raises(ConfigError, match="give one for each"):

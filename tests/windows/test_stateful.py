@@ -1,4 +1,4 @@
-"""The executor and the slow model side by side, driven by rules: every step is compared, and checked."""
+"""The executor compared with the slow model in a state machine: every step is compared, and checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = st.sampled_from("abc")
 
 
 class Sums(LosslessReplay):
-    """The same windows with aggregate=; what expires is a number, which the counts tell."""
+    """The same windows with aggregate=; expiries are numbers, which the counts contain."""
 
     def _events(self, index: int, effect: Any) -> Iterator[list[Any]]:
         return iter(()) if isinstance(effect, Expired) else super()._events(index, effect)
@@ -77,17 +77,17 @@ class EngineBesideModel(RuleBasedStateMachine):
             run.executor.restore(json.loads(saved))
             assert json.dumps(run.executor.snapshot()) == saved
 
-    # -- what holds ----------------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
-    def everything_is_in_order(self) -> None:
+    def everything_is_consistent(self) -> None:
         if not hasattr(self, "run"):
             return
         self.run.executor.check()
         self.sums.executor.check()
         assert self.run.executor.counts() == counts_of(self.model.result()) == self.sums.executor.counts()
 
-    # -- doing it ------------------------------------------------------------------------------------------------------
+    # -- performing operations -----------------------------------------------------------------------------------------
 
     def tuple_op(self, delta: int, key: str, stream: int, source: int) -> list[Any]:
         self.ids += 1

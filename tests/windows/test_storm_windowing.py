@@ -1,4 +1,4 @@
-"""Storm's windows as its own tests describe them (WindowManagerTest), and the losses it is known for (R1 to R13)."""
+"""Storm's windows as in its own tests (WindowManagerTest), and its known losses (R1 to R13)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seq(first: int, last: int) -> list[int]:
 
 
 class Driver:
-    """Feeds a manager and keeps what it saw: windows as (tuples, new, expired, end), and the expired tuples."""
+    """Feeds a manager and records windows as (tuples, new, expired, end), and the expired tuples."""
 
     def __init__(self, eviction: EvictionPolicy, trigger: TriggerPolicy, stateful: bool = False) -> None:
         self.manager = (StormStatefulWindowManager if stateful else StormWindowManager)(eviction, trigger)
@@ -255,7 +255,7 @@ def test_scan_stop():
     assert not set(policy.asked) & set(seq(8, 20)), "the first event beyond the lag ends each scan"
 
 
-# -- what Storm loses, repeats and misreports -------------------------------------------------------------------------
+# -- Storm's losses, repetitions and wrong reports --------------------------------------------------------------------
 
 
 def test_r1_a_tuple_at_the_watermark_is_accepted_and_lost():
@@ -281,7 +281,7 @@ def test_r2_a_fast_stream_hides_the_slow_one():
     assert driver.news() == ([(["fast"], ["fast"], slow, 100)], slow)
 
 
-def test_r3_one_jump_within_a_watermark_interval_hides_what_follows():
+def test_r3_a_jump_within_a_watermark_interval_hides_later_tuples():
     driver = event_time(Duration(10), Duration(10), lag_ms=5)
     driver.add(("e3", 3), ("e50", 50), ("e9", 9), ("e52", 52))
     driver.advance(47)
@@ -290,7 +290,7 @@ def test_r3_one_jump_within_a_watermark_interval_hides_what_follows():
     assert driver.news() == ([(["e50"], ["e50"], ["e9"], 50)], ["e9"]), "e9 was never shown; D14: e3 is missing"
 
 
-def test_r4_the_rest_at_the_last_reference_is_never_counted():
+def test_r4_other_tuples_at_the_last_reference_are_never_counted():
     driver = event_time(Count(2), Count(2))
     driver.add(("a", 1), ("b", 2), ("c", 2))
     driver.advance(2)
@@ -303,7 +303,7 @@ def test_r4_the_rest_at_the_last_reference_is_never_counted():
     assert driver.shown() == [["c", "d"]], "drifted by one"
 
 
-def test_r5_event_time_count_windows_out_of_order_lose_one_and_repeat_another():
+def test_r5_event_time_count_windows_out_of_order_lose_one_tuple_and_repeat_another():
     driver = event_time(Count(2), Count(2))
     driver.add(("a5", 5), ("b9", 9), ("c6", 6), ("d8", 8))
     driver.advance(8)
@@ -312,7 +312,7 @@ def test_r5_event_time_count_windows_out_of_order_lose_one_and_repeat_another():
     assert driver.news() == ([(["c6", "d8"], ["d8"], ["a5", "b9"], 9)], ["a5", "b9"]), "tumbling, yet c6 came twice"
 
 
-def test_r6_a_window_of_before_1970_never_fires():
+def test_r6_a_window_before_1970_never_fires():
     driver = event_time(Duration(10), Duration(10))
     driver.add(("old", -15))
     driver.advance(-1)
@@ -340,7 +340,7 @@ def test_r13_the_first_count_windows_are_partial():
     assert [len(window) for window in driver.shown()] == [3, 5, 5]
 
 
-def test_the_first_timer_takes_everything_and_a_late_one_stretches_its_window():
+def test_the_first_timer_takes_all_earlier_tuples_and_a_delayed_one_lengthens_its_window():
     driver = Driver(TimeEvictionPolicy(10), TimeTriggerPolicy(10))
     driver.add(("ancient", -(10**6)), ("now", 10))
     driver.tick(10)
@@ -353,7 +353,7 @@ def test_the_first_timer_takes_everything_and_a_late_one_stretches_its_window():
 # -- the machine ------------------------------------------------------------------------------------------------------
 
 
-def test_a_user_needs_to_write_only_evict_and_track():
+def test_a_custom_eviction_needs_only_evict_and_a_trigger_only_track():
     class Odd(EvictionPolicy):
         def evict(self, event: Event) -> Action:
             return Action.PROCESS if event.get() % 2 else Action.EXPIRE
@@ -373,7 +373,7 @@ def test_a_user_needs_to_write_only_evict_and_track():
     assert restored.snapshot() == driver.manager.snapshot()
 
 
-def test_built_in_policies_say_what_they_are_made_of():
+def test_built_in_policies_report_their_length_or_slide():
     policies = [CountEvictionPolicy(2), WatermarkCountEvictionPolicy(2), CountTriggerPolicy(2),
                 WatermarkCountTriggerPolicy(2), TimeEvictionPolicy(2), WatermarkTimeEvictionPolicy(2, 1),
                 TimeTriggerPolicy(2), WatermarkTimeTriggerPolicy(2)]  # fmt: skip

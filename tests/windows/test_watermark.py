@@ -1,4 +1,4 @@
-"""The watermark generator, lossless (docs/concepts/windows.md) and as Storm has it (its WaterMarkEventGeneratorTest)."""
+"""The watermark generator, lossless (docs/concepts/windows.md) and with Storm's semantics (its WaterMarkEventGeneratorTest)."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def test_storm_late_tuple():
     assert generator.turn() == 110
 
 
-def test_r6_storm_takes_every_tuple_of_before_1970_for_late():
+def test_r6_storm_judges_every_tuple_before_1970_as_late():
     assert tracked(storm(), -1, 0) == [False, True]
 
 
-def test_r11_storm_an_idle_stream_freezes_the_watermark():
+def test_r11_in_storm_an_idle_stream_stops_the_watermark():
     generator = storm("a", "b", lag_ms=0)
     tracked(generator, 1)
     tracked(generator, 1, stream="b")
@@ -74,7 +74,7 @@ def test_r11_storm_an_idle_stream_freezes_the_watermark():
     assert generator.turn(now_ms=10**9) is None
 
 
-def test_storm_knows_neither_sources_nor_idle_streams():
+def test_storm_semantics_refuse_sources_and_idle_timeouts():
     with pytest.raises(ConfigError, match="semantics"):
         WaterMarkEventGenerator(["a"], semantics=Semantics.STORM, sourced=True)
     with pytest.raises(ConfigError, match="semantics"):
@@ -84,7 +84,7 @@ def test_storm_knows_neither_sources_nor_idle_streams():
 # -- lossless ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_watermark_is_minus_infinity_until_every_declared_stream_has_shown_a_tuple():
+def test_there_is_no_watermark_until_every_declared_stream_has_a_tuple():
     generator = WaterMarkEventGenerator(["a", "b"])
     assert tracked(generator, 50, -(10**12)) == [True, True]
     assert generator.turn() is None
@@ -120,12 +120,12 @@ def test_an_undeclared_stream_is_refused_with_the_declared_ones():
     generator.check()
 
 
-def test_no_stream_is_no_watermark():
+def test_a_generator_without_streams_is_refused():
     with pytest.raises(ConfigError, match="at least one"):
         WaterMarkEventGenerator([])
 
 
-def test_each_source_of_a_stream_counts_on_its_own():
+def test_each_source_of_a_stream_is_tracked_separately():
     generator = WaterMarkEventGenerator(["a", "b"], sourced=True)
     tracked(generator, 10, source=0)
     tracked(generator, 20, source=1)
@@ -134,19 +134,19 @@ def test_each_source_of_a_stream_counts_on_its_own():
     assert generator.turn() == 10
     tracked(generator, 15, source=0)
     assert generator.turn() == 15
-    tracked(generator, 3, source=2)  # late, and a new pair: the watermark does not fall for it
+    tracked(generator, 3, source=2)  # late, and a new pair: the watermark does not fall because of it
     assert generator.turn() is None
     assert generator.watermark == 15
 
 
-def test_without_sourced_the_sources_are_one():
+def test_without_sourced_all_sources_are_one():
     generator = WaterMarkEventGenerator(["a"])
     tracked(generator, 10, source=0)
     tracked(generator, 20, source=1)
     assert generator.turn() == 20
 
 
-def test_a_silent_stream_does_not_hold_the_watermark_back_from_the_idle_timeout_on():
+def test_a_stream_without_tuples_holds_back_the_watermark_until_its_idle_timeout():
     generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
     tracked(generator, 10, now_ms=0)
     tracked(generator, 5, stream="b", now_ms=0)
@@ -156,7 +156,7 @@ def test_a_silent_stream_does_not_hold_the_watermark_back_from_the_idle_timeout_
     assert generator.turn(now_ms=100) == 50
 
 
-def test_a_stream_that_comes_back_holds_the_watermark_back_again_but_it_never_falls():
+def test_a_stream_that_becomes_active_again_holds_back_the_watermark_which_never_falls():
     generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
     tracked(generator, 50, now_ms=90)
     tracked(generator, 5, stream="b", now_ms=0)
@@ -169,7 +169,7 @@ def test_a_stream_that_comes_back_holds_the_watermark_back_again_but_it_never_fa
     assert generator.turn(now_ms=111) == 60
 
 
-def test_when_all_are_idle_the_watermark_stays():
+def test_if_all_streams_are_idle_the_watermark_stays():
     generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
     tracked(generator, 50, now_ms=0)
     tracked(generator, 5, stream="b", now_ms=0)
@@ -177,7 +177,7 @@ def test_when_all_are_idle_the_watermark_stays():
     assert generator.watermark is None
 
 
-def test_a_stream_that_has_shown_nothing_is_silent_since_the_first_clock():
+def test_a_stream_without_any_tuple_is_idle_since_the_first_clock():
     generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
     assert generator.turn(now_ms=1000) is None
     tracked(generator, 7, now_ms=1090)
@@ -185,7 +185,7 @@ def test_a_stream_that_has_shown_nothing_is_silent_since_the_first_clock():
     assert generator.turn(now_ms=1100) == 7
 
 
-def test_without_a_clock_nothing_is_idle():
+def test_without_a_clock_no_stream_becomes_idle():
     generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
     tracked(generator, 7)
     assert generator.turn() is None
@@ -195,7 +195,7 @@ def test_without_a_clock_nothing_is_idle():
     assert generator.turn(now_ms=5100) == 8
 
 
-def test_a_clock_that_goes_back_makes_nothing_idle():
+def test_a_clock_that_goes_back_makes_no_stream_idle():
     generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
     tracked(generator, 7, now_ms=1000)
     tracked(generator, 5, stream="b", now_ms=1000)
@@ -205,7 +205,7 @@ def test_a_clock_that_goes_back_makes_nothing_idle():
     assert generator.turn(now_ms=1100) is None, "both are idle now, a was last seen at 1000"
 
 
-def test_an_idle_source_does_not_hold_its_stream_back():
+def test_an_idle_source_does_not_hold_back_its_stream():
     generator = WaterMarkEventGenerator(["a"], idle_timeout_ms=100, sourced=True)
     tracked(generator, 5, source="dead", now_ms=0)
     tracked(generator, 50, source="alive", now_ms=50)
@@ -238,7 +238,9 @@ MOVES = st.lists(
     sourced=st.booleans(),
     idle_timeout_ms=st.none() | st.integers(1, 100),
 )
-def test_it_follows_the_model_and_resumes_from_a_snapshot_anywhere(moves, cut, lag_ms, sourced, idle_timeout_ms):
+def test_the_generator_equals_the_model_and_resumes_from_a_snapshot_anywhere(
+    moves, cut, lag_ms, sourced, idle_timeout_ms
+):
     def made() -> WaterMarkEventGenerator:
         return WaterMarkEventGenerator(["a", "b"], lag_ms, sourced=sourced, idle_timeout_ms=idle_timeout_ms)
 
@@ -288,7 +290,7 @@ def test_a_snapshot_of_another_definition_is_refused():
             WaterMarkEventGenerator(["a"]).restore(damaged)
 
 
-def test_a_stream_that_is_gone_is_named_and_a_new_one_is_waited_for():
+def test_a_removed_stream_is_refused_by_name_and_an_added_one_is_waited_for():
     generator = WaterMarkEventGenerator(["a", "b"])
     tracked(generator, 5)
     tracked(generator, 5, stream="b")
@@ -304,7 +306,7 @@ def test_a_stream_that_is_gone_is_named_and_a_new_one_is_waited_for():
     assert more.turn() == 8
 
 
-def test_a_new_lag_takes_over_without_the_watermark_falling():
+def test_a_changed_lag_applies_without_the_watermark_falling():
     generator = WaterMarkEventGenerator(["a"])
     tracked(generator, 100)
     generator.turn()
