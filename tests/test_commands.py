@@ -515,6 +515,15 @@ def test_a_server_that_does_not_answer_is_a_sentence_without_the_password():
     assert "secret" not in done.output
 
 
+def test_a_reader_that_has_seen_enough_is_no_error_of_a_path(tmp_path):
+    """`windowing status CHECKPOINT | head -1`"""
+    command = [sys.executable, "-m", "windowing", "status", checkpoint(tmp_path / "c")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (1, b"")
+
+
 def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path):
     folder = checkpoint(tmp_path / "c")
     (folder / "windowing" / "definition.json").write_text("{")

@@ -65,6 +65,8 @@ class CommandGroup(click.Group):
             return super().invoke(ctx)
         except WindowingError as problem:
             raise CommandFailed(str(problem)) from problem
+        except BrokenPipeError:  # click ends the command, as `head` has ended
+            raise
         except OSError as problem:
             raise CommandRefused(f"{describe_error(problem)}; look at the path and its rights") from problem
 
