@@ -22,8 +22,9 @@ from windowing import cli
 from windowing.acking.batches import BatchRecord, RootPartial
 from windowing.cli import commands
 from windowing.cli.doctor import Finding, diagnose
-from windowing.cli.stored import page_of, read_checkpoint
+from windowing.cli.stored import LocalFiles, page_of, read_checkpoint
 from windowing.codec import dumps, frame
+from windowing.errors import SessionError
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.stores import MemoryStore, SqliteStore, map_state
 from windowing.trident import Count, FixedBatchSpout, TridentTopology
@@ -148,7 +149,8 @@ def test_a_broken_file_shows_its_own_error_and_line(tmp_path, text, code, senten
         (["run", "bolts.py:topology", "--rows", "rows.json"], "holds no batches"),
         (["run", "bolts.py:topology", "--for", "nan"], "nan is no number of seconds"),
         (["run", "bolts.py:topology", "--for", "inf"], "inf is no number of seconds"),
-        (["status", "none"], "there is no folder none"),
+        (["status", "none"], "there is no folder none, or it is empty"),
+        (["status", "none"], "one on HDFS is hdfs:///"),
         (["status", "."], "is no checkpoint"),
         (["states", "none.db"], "there is no file 'none.db'"),
         (["states", "redis://me:secret@127.0.0.1/0"], "me:***@127.0.0.1/0"),
@@ -311,11 +313,14 @@ def test_a_checkpoint_is_read_and_not_touched(tmp_path):
 def test_a_checkpoint_that_was_rescaled_or_is_half_made_says_so(tmp_path):
     folder = checkpoint(tmp_path / "c")
     (folder / "windowing" / "rescaled.json").write_text('{"format": 1, "to": "file:/new"}')
-    said = dict(read_checkpoint(folder))
+    said = dict(read_checkpoint(LocalFiles(folder)))
     assert said["rescaled"] == "into file:/new, which goes on in its place"
     assert "half made" not in said
     (folder / "windowing" / "rescaling.json").write_text('{"format": 1, "from": "file:/old", "tasks": 3}')
-    assert dict(read_checkpoint(folder))["half made"] == "a rescale of file:/old into it has not ended; call it again"
+    assert (
+        dict(read_checkpoint(LocalFiles(folder)))["half made"]
+        == "a rescale of file:/old into it has not ended; call it again"
+    )
 
 
 def test_a_batch_that_was_begun_only_is_made_again_and_a_drained_checkpoint_is_closed(tmp_path):
@@ -400,7 +405,7 @@ def test_the_page_of_a_checkpoint_follows_what_its_query_leaves_there_and_change
     )
     leave(9, drawing={"boxes": [box], "edges": [edge | {"dotted": False, "count": [None, None, "tens"]}]})
     before = contents(folder)
-    with page_of(folder, 0) as page:
+    with page_of(LocalFiles(folder), 0) as page:
         shown = json.loads(urllib.request.urlopen(f"{page.url}now", timeout=10).read())
         assert (shown["boxes"], shown["edges"][0]["count"], shown["as_of"]) == ([box], 9, 1)
         assert contents(folder) == before
@@ -478,16 +483,97 @@ def test_states_inside_a_checkpoint_are_refused_by_name(tmp_path):
     assert "which only Spark reads" in done.output
 
 
-@pytest.mark.parametrize("command", ["status", "ui", "states"])
-@pytest.mark.parametrize("uri", ["hdfs://nn:8020/ck", "hdfs:/ck", "s3a://key:secret@bucket/ck", "gs://bucket/ck"])
-def test_what_is_on_another_file_system_is_refused_by_name_with_the_way_out(command, uri):
-    done = run(command, uri)
+ELSEWHERE = ["hdfs://nn:8020/ck", "hdfs:/ck", "s3a://key:secret@bucket/ck", "gs://bucket/ck"]
+
+
+@pytest.mark.parametrize("uri", ELSEWHERE)
+def test_states_on_another_file_system_are_refused_by_name_with_the_way_out(uri):
+    done = run("states", uri)
     assert done.exit_code == 2
-    shown = uri.replace("secret", "***")
-    assert f"{shown} is on another file system" in done.output
+    assert f"{uri.replace('secret', '***')} is on another file system" in done.output
     assert "on a file system of this machine" in done.output
-    assert ("hadoop fs -get" in done.output) == (command != "states")
     assert "secret" not in done.output
+
+
+@pytest.mark.parametrize(("command", "uri"), [("status", ELSEWHERE[0]), ("ui", ELSEWHERE[2])])
+def test_a_checkpoint_on_another_file_system_without_pyspark_is_refused_with_both_ways_out(command, uri):
+    code = "import sys; sys.modules['pyspark'] = None; from windowing.cli import commands; commands()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, command, uri], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2, said
+    assert "pyspark is not installed; pip install 'windowing[spark]'" in said
+    assert f"{uri.replace('secret', '***')} is on another file system, which is read through Spark" in said
+    assert "hadoop fs -get" in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("command", [["status"], ["ui"], ["rescale", "old", "--tasks", "2"]])
+@pytest.mark.parametrize(
+    ("conf", "sentence"),
+    [
+        ("hunter2", "number 2 has no value"),
+        ("fs.s3a.secret.key=hunter2", "'fs.s3a.secret.key' is no setting of Spark"),
+        ("=hunter2", "'' is no setting of Spark"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused_before_spark_starts_and_its_value_is_not_repeated(command, conf, sentence):
+    done = run(*command, "hdfs://nn:8020/ck", "--conf", "spark.ui.enabled=false", "--conf", conf)
+    assert done.exit_code == 2
+    said = " ".join(done.output.split())
+    assert sentence in said
+    assert "write KEY=VALUE, for example spark.hadoop.fs.s3a.endpoint.region=eu-central-1" in said
+    assert "hunter2" not in said
+
+
+def test_settings_of_spark_are_refused_where_no_spark_is_started(bolts):
+    folder, given = checkpoint(bolts.parent / "c"), ("--conf", "spark.hadoop.fs.s3a.secret.key=hunter2")
+    for target in (folder, f"file:{folder}"):
+        for command in ("status", "ui"):
+            done = run(command, target, *given)
+            assert (done.exit_code, "is read without Spark; leave out --conf" in done.output) == (2, True)
+            assert "hunter2" not in done.output
+    done = run("ui", f"{bolts}:topology", *given)
+    assert (done.exit_code, "without Spark; leave out --conf" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "master"),
+    [
+        (["status", "hdfs://nn/ck"], "local[1]"),
+        (["ui", "hdfs://nn/ck"], "local[1]"),
+        (["rescale", "a", "b", "--tasks", "2"], None),
+    ],
+)
+def test_the_settings_that_are_given_reach_spark_in_place_of_what_the_command_sets(monkeypatch, command, master):
+    """A session that only reads is on this machine, unless it is told otherwise; `rescale` runs where spark-defaults.conf says."""
+    import windowing.spark
+
+    started = []
+
+    def session(name, **conf):
+        started.append((name, conf))
+        raise SessionError("none is started here")
+
+    monkeypatch.setattr(windowing.spark, "session", session)
+    for given in ({"spark.hadoop.a.b": "c=d", "spark.e": ""}, {"spark.master": "local[2]"}):
+        done = run(*command, *(part for name, value in given.items() for part in ("--conf", f"{name}={value}")))
+        assert (done.exit_code, "none is started here" in done.output) == (1, True)
+        name, conf = started.pop()
+        assert name.startswith("windowing ")
+        assert conf.get("spark.master") == given.get("spark.master", master)
+        assert given.items() <= conf.items()
+
+
+def test_a_checkpoint_of_this_machine_is_read_without_spark(tmp_path):
+    code = "import sys; from windowing.cli import commands; commands(standalone_mode=False); print('pyspark' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "status", f"file:{checkpoint(tmp_path / 'c')}"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "5f0c" in done.stdout
+    assert done.stdout.endswith("False\n")
 
 
 @pytest.mark.parametrize("scheme", ["file://", "file:"])

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tests.execution.test_task_metrics import BATCHES, counted, topology
-from windowing.cli.stored import page_of
+from windowing.cli.stored import LocalFiles, page_of
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
 from windowing.spark import MemorySink, submit
@@ -62,7 +62,7 @@ def test_a_query_counts_what_a_local_cluster_counts_once_after_a_restart_and_sho
     assert run.phases["addBatch"] > 0
     with second.ui() as page:
         second_shown = json.loads(urllib.request.urlopen(f"{page.url}now", timeout=10).read())
-    with page_of(Path(checkpoint), 0) as page:  # as another process sees it
+    with page_of(LocalFiles(Path(checkpoint)), 0) as page:  # as another process sees it
         left = json.loads(urllib.request.urlopen(f"{page.url}now", timeout=10).read())
     for part in ("name", "batch", "boxes", "edges", "components"):
         assert left[part] == second_shown[part]

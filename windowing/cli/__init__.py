@@ -53,7 +53,18 @@ from windowing.cli.loading import (
     topology_of,
 )
 from windowing.cli.running import components_table, phases_line, run_on_page, run_on_screen
-from windowing.cli.stored import local_path, metrics_in, page_of, read_checkpoint, read_postgres_states, read_states
+from windowing.cli.stored import (
+    CheckpointFiles,
+    checkpoint_files,
+    is_elsewhere,
+    local_path,
+    metrics_in,
+    page_of,
+    read_checkpoint,
+    read_postgres_states,
+    read_states,
+    spark_session,
+)
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, quote, represented
 from windowing.execution.compiler import execution_plan
@@ -182,10 +193,6 @@ def _numbers(verdicts: list[_Verdict]) -> tuple[str, str, str]:
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_COPY = (
-    "copy what is small of the checkpoint (windowing, offsets, commits, metadata) into a folder on a file system of this machine, "
-    "for example with hadoop fs -get, and give that folder"
-)
 _STORES = "give the path of a SqliteStore on a file system of this machine, or postgresql://..."
 _REDIS = ("redis://", "rediss://", "unix://")
 
@@ -196,6 +203,32 @@ class _Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds: float = super().convert(value, param, ctx)
         return seconds if math.isfinite(seconds) else self.fail(f"{value} is no number of seconds.", param, ctx)
+
+
+def _settings(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Return the settings of Spark given by --conf. A value may be a secret: no message repeats one."""
+    settings = {}
+    for number, each in enumerate(given, 1):
+        name, sign, value = each.partition("=")
+        if not sign or not name.startswith("spark."):
+            said = f"{quote(name)} is no setting of Spark" if sign else f"number {number} has no value"
+            raise click.BadParameter(
+                f"{said}; write KEY=VALUE, for example spark.hadoop.fs.s3a.endpoint.region=eu-central-1",
+                context,
+                option,
+            )
+        settings[name] = value
+    return settings
+
+
+_conf = click.option(
+    "--conf",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_settings,
+    help="A setting of Spark, as for spark-submit; repeated. For checkpoints on hdfs://, s3a:// and the like.",
+)
 
 
 def _console() -> Console:
@@ -309,21 +342,30 @@ def run_command(
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of 127.0.0.1; a free one if left out.")
 @click.option("--keep", is_flag=True, help="Keep the page when the run is over, until Ctrl-C.")
 @click.option("--state", type=_FILE, help="As for run.")
+@_conf
 def ui_command(
-    target: str, rows: Path | None, for_seconds: float | None, port: int, keep: bool, state: Path | None
+    target: str,
+    rows: Path | None,
+    for_seconds: float | None,
+    port: int,
+    keep: bool,
+    state: Path | None,
+    settings: dict[str, str],
 ) -> None:
     """Run a topology in one process and serve a read-only page of it for a browser on this machine.
 
-    For a CHECKPOINT, a folder, serve a page of the query on Spark that another process runs there; it is some seconds behind.
+    For a CHECKPOINT, a folder, serve a page of the query on Spark that another process runs there; it is some seconds behind. A
+    checkpoint on hdfs://, s3a:// and the like is read through Spark, which this command starts on this machine.
     """
-    folder = local_path(target, _COPY)
-    if folder.is_dir():
+    if is_elsewhere(target) or local_path(target, "").is_dir():
         for option in [name for name, given in (("--rows", rows), ("--state", state)) if given is not None]:
             raise CommandRefused(
                 f"{target} is the checkpoint of a query, which has its own sources and states; leave out {option}"
             )
-        _show_query(folder, for_seconds, port)
+        _show_query(checkpoint_files(target, settings), for_seconds, port)
         return
+    if settings:
+        raise CommandRefused(f"{target} runs in one process, without Spark; leave out --conf")
     topology = topology_of(target)
     batches = None if rows is None else _batches_of(rows)
     span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
@@ -337,7 +379,7 @@ def ui_command(
         click.echo("ended by hand")
 
 
-def _show_query(checkpoint: Path, for_seconds: float | None, port: int) -> None:
+def _show_query(checkpoint: CheckpointFiles, for_seconds: float | None, port: int) -> None:
     try:
         with page_of(checkpoint, port) as page:
             click.echo(f"open {page.url}; Ctrl-C ends the page, and nothing of the query")
@@ -363,13 +405,17 @@ def _batches_of(file: Path) -> dict[str, list[list[Any]]]:
 @commands.command("status", short_help="Print what the checkpoint of a query holds.")
 @click.argument("checkpoint")
 @click.option("--tasks", "by_task", is_flag=True, help="The numbers of each task.")
-def status_command(checkpoint: str, by_task: bool) -> None:
-    """Print the content of the checkpoint of a query on Spark; reads files only, also while the query runs."""
-    table, folder = Table(show_header=False, box=None), local_path(checkpoint, _COPY)
-    for title, text in read_checkpoint(folder):
+@_conf
+def status_command(checkpoint: str, by_task: bool, settings: dict[str, str]) -> None:
+    """Print the content of the checkpoint of a query on Spark; reads files only, also while the query runs.
+
+    A checkpoint on hdfs://, s3a:// and the like is read through Spark, which this command starts on this machine.
+    """
+    table, files = Table(show_header=False, box=None), checkpoint_files(checkpoint, settings)
+    for title, text in read_checkpoint(files):
         table.add_row(Text(title), Text(safe(text)))
     _console().print(table)
-    found = metrics_in(folder)
+    found = metrics_in(files)
     if found is None:
         click.echo("no numbers were left here yet: a query writes them some seconds after its first batch")
         return
@@ -393,8 +439,15 @@ def status_command(checkpoint: str, by_task: bool) -> None:
 @click.option(
     "--partitions", type=click.IntRange(min=1), help="Shuffle partitions of a topology; its cores if left out."
 )
+@_conf
 def rescale_command(
-    old: str, new: str, given: tuple[str, ...], before: str | None, after: str | None, partitions: int | None
+    old: str,
+    new: str,
+    given: tuple[str, ...],
+    before: str | None,
+    after: str | None,
+    partitions: int | None,
+    settings: dict[str, str],
 ) -> None:
     """Create a checkpoint NEW with other numbers of tasks from the checkpoint OLD of a stopped query, and close OLD."""
     if bool(given) == bool(before and after) or bool(before) != bool(after):
@@ -403,11 +456,10 @@ def rescale_command(
     made: dict[str, Any] = {
         option: topology_of(target) for option, target in (("before", before), ("after", after)) if target
     }
-    try:
-        from windowing.spark import rescale, session
-    except ModuleNotFoundError as missing:
-        raise CommandRefused(f"{missing.name} is not installed; pip install 'windowing[spark]'") from None
-    rescale(old, new, tasks=tasks, **made, partitions=partitions, spark=session("windowing rescale"))
+    spark = spark_session("windowing rescale", settings)
+    from windowing.spark import rescale
+
+    rescale(old, new, tasks=tasks, **made, partitions=partitions, spark=spark)
     if tasks is None:
         has = f"what {before} had, with the tasks of {after}"
     else:
