@@ -26,7 +26,7 @@ from windowing.topology.plan import Topology
 
 Rows = Sequence[tuple[Any, ...]]
 Outputs = list[dict[str, list[tuple[Any, ...]]]]
-"""For each batch the rows of each stream that has any, by sink name."""
+"""For each batch the rows of each non-empty stream, by sink name."""
 
 
 class Chain:

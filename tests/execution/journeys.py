@@ -66,14 +66,14 @@ from windowing.windows.measures import millis
 _ROOT = Path(windowing.__file__).parent
 _pickle: Any = cast(Any, CloudPickleSerializer)()
 _LOCAL: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
-"""As much of a session as sending user code asks for."""
+"""The part of a session that shipping user code needs."""
 
 Step = tuple[str, str]
 """A file under windowing/, and the qualified name of a function in it."""
 
 
 class Journey:
-    """The functions of the library that were called while `traced`; in the order of their first calls.
+    """The functions of the library that were called while `traced`, in the order of their first calls.
 
     >>> journey = Journey()
     >>> with journey.traced():
@@ -102,7 +102,7 @@ class Journey:
         return list(dict.fromkeys(file for file, _ in self.steps))
 
     def __or__(self, other: Journey) -> Journey:
-        """The functions of both."""
+        """The functions of both journeys."""
         both = Journey()
         both.steps = {**self.steps, **other.steps}
         return both
@@ -111,7 +111,7 @@ class Journey:
         return f"{len(self.steps)} functions in {len(self.files)} files"
 
     def table(self) -> str:
-        """Every file with its functions."""
+        """Return every file with its functions."""
         lines = []
         for file in self.files:
             names = [name for each, name in self.steps if each == file]
@@ -131,7 +131,7 @@ class Journey:
 
 def _step(code: CodeType) -> Step | None:
     path = Path(code.co_filename)
-    # A class body has no optimized locals; `__del__` is called by the collector of garbage, in whatever it interrupts.
+    # A class body has no optimized locals; `__del__` is called by the garbage collector, in whatever it interrupts.
     if not path.is_relative_to(_ROOT) or not code.co_flags & 0x1 or code.co_name == "__del__":
         return None
     return path.relative_to(_ROOT).as_posix(), code.co_qualname.split(".<locals>")[0]
@@ -171,7 +171,7 @@ def as_spark_hands_over(rows: list[tuple[Any, ...]], task: int = 0, now: int = 1
 
 
 def arrived(function: Any) -> Any:
-    """Return what a worker has of what the driver sends with each batch."""
+    """Return what a worker unpickles of what the driver sends with each batch."""
     return _pickle.loads(_pickle.dumps(function))
 
 
@@ -204,7 +204,7 @@ class _Map:
 
 
 class Store:
-    """What Spark's state store has of one task; the handle that `TaskProcessor.init` is given."""
+    """The part of Spark's state store for one task; the handle that `TaskProcessor.init` gets."""
 
     def __init__(self) -> None:
         self._variables: dict[str, Any] = {}
@@ -217,7 +217,7 @@ class Store:
 
 
 def windowed_in_workers(found: list[Any] | None = None) -> Journey:
-    """Run two batches as WindowedStream plans them. found: takes what came out of each."""
+    """Run two batches as WindowedStream plans them. found: collects the output of each."""
     declared = bolt_of(summed)
     config = declared.config
     bounded = replace(declared, config=replace(config, max_future_ms=max_future_ms(config)))
@@ -248,7 +248,7 @@ def windowed_in_workers(found: list[Any] | None = None) -> Journey:
 
 
 def words_topology(store: Any) -> TridentTopology:
-    """Words are counted in a state, and what it holds goes to a sink."""
+    """Words are counted in a state, and the new values go to a sink."""
     topology = TridentTopology("journey")
     stream = topology.new_stream("words", InputSpout("k string, ts long, v double"))
     counted = (
@@ -263,7 +263,7 @@ def _is_word(row: Any) -> bool:
 
 
 def trident_in_workers(folder: Path, found: list[Any] | None = None) -> Journey:
-    """Run two batches as TridentCommits plans them. found: takes the exchange rows that each leaves for the driver."""
+    """Run two batches as TridentCommits plans them. found: collects the exchange rows of each batch for the driver."""
     plan = words_topology(SqliteStore(folder / "states.db")).build().by_section()
     plan = plan.owned_by(owned(Life("journey"), plan.written, Progress.of("journey", 0, None), claims=True)[1])
     attempts = Attempts(plan)
@@ -358,7 +358,7 @@ JOURNEYS: Mapping[str, Callable[[], Journey]] = {
 
 
 def main(asked: Iterable[str]) -> None:
-    """Print the counts; of journeys that are asked for by name every function too."""
+    """Print the counts; for the journeys named in the arguments every function too."""
     wanted = list(asked)
     for name in wanted or JOURNEYS:
         journey = JOURNEYS[name]()

@@ -1,4 +1,4 @@
-"""The stages of `submit` against LocalCluster: for any topology and any batches, the same rows in the same batches."""
+"""The stages of `submit` compared with LocalCluster: for any topology and any batches, the same rows in the same batches."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def topologies(draw: st.DrawFn) -> Topology:
     for number in range(draw(st.integers(1, 5))):
         reads = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
         by = [draw(st.sampled_from(GROUPINGS)) for _ in reads]
-        # On Spark a round robin begins anew with each batch: the tasks would differ, so there is one.
+        # On Spark a round robin restarts with each batch: the tasks would differ, so there is one.
         counted = any(isinstance(grouping, ShuffleGrouping | PartialKeyGrouping) for grouping in by)
         tasks = 1 if counted else draw(st.integers(1, 3))
         declarer = builder.set_bolt(f"b{number}", draw(st.sampled_from(BOLTS)), tasks)
@@ -125,7 +125,7 @@ def as_sets(outputs: Outputs) -> list[dict[str, Any]]:
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(cases(), st.integers(0, 9))
-def test_any_topology_gives_what_the_local_cluster_gives(case: tuple[Topology, dict[str, Any]], seed: int) -> None:
+def test_any_topology_has_the_output_of_local_cluster(case: tuple[Topology, dict[str, Any]], seed: int) -> None:
     topology, batches = case
     assert as_sets(chained(topology, batches, seed=seed)) == as_sets(clustered(topology, batches))
 
@@ -149,7 +149,7 @@ class Taker:
         return tuple.n, f"{self.name} from {tuple.source_component}.{tuple.source_task}"
 
 
-def test_each_grouping_chooses_the_same_tasks() -> None:
+def test_each_grouping_chooses_the_same_tasks_as_in_local_cluster() -> None:
     made = TopologyBuilder("groupings")
     made.set_spout("numbers", InputSpout("n long"))
     made.set_bolt("deal", Dealer, 2).shuffle_grouping("numbers")
@@ -168,7 +168,7 @@ def test_each_grouping_chooses_the_same_tasks() -> None:
     assert as_sets(chained(topology, batches)) == as_sets(expected)
 
 
-def test_late_tuples_of_unlike_inputs_have_the_fields_of_all() -> None:
+def test_late_tuples_of_different_inputs_have_the_fields_of_all_inputs() -> None:
     builder = TopologyBuilder("unlike")
     builder.set_spout("words", InputSpout("word string, at long"))
     builder.set_spout("prices", InputSpout("at long, price double"))

@@ -28,7 +28,7 @@ FIELDS = "n long, at long"
 
 
 class Acking:
-    """A chain with its ledger; `run` returns the changes of the batch as (spout number, batch of the root, component that failed
+    """A chain with its ledger; `run` returns the outcomes of the batch as (spout number, batch of the root, component that failed
     it).
     """
 
@@ -75,7 +75,7 @@ class Oracle:
             patch.setattr(InputSource, "ack", ack)
             if drain:
                 self.cluster.drain()
-                self.cluster.checkpoint()  # a stateful bolt acks what is committed
+                self.cluster.checkpoint()  # a stateful bolt acks its committed tuples
             else:
                 self.cluster.run_batch(rows)
         self.batch += 1
@@ -95,7 +95,7 @@ def with_ids(topology: Topology, batches: dict[str, Any]) -> list[dict[str, Any]
 
 @settings(max_examples=settings().max_examples // 2)
 @given(cases(), st.integers(0, 9))
-def test_a_root_is_acked_in_the_batch_in_which_the_last_of_its_rows_is(
+def test_a_root_is_acked_in_the_batch_that_acks_the_last_of_its_rows(
     case: tuple[Topology, dict[str, Any]], seed: int
 ) -> None:
     topology, batches = case
@@ -109,7 +109,7 @@ def test_a_root_is_acked_in_the_batch_in_which_the_last_of_its_rows_is(
 
 @settings(max_examples=settings().max_examples // 4)
 @given(cases(), st.integers(2, 3))
-def test_whoever_sends_a_batch_each_root_is_acked_once(case: tuple[Topology, dict[str, Any]], partitions: int) -> None:
+def test_with_any_partitions_each_root_is_acked_once(case: tuple[Topology, dict[str, Any]], partitions: int) -> None:
     topology, batches = case
     run = Acking(topology, partitions)
     fed = with_ids(topology, batches)
@@ -141,7 +141,7 @@ def test_a_root_waits_for_its_last_window_and_late_tuples_are_acked_at_once() ->
     assert run.run({"in": [(1, 30)]}) == [(0, 0, None), (0, 3, None)], "the window (20, 30] ends at the watermark"
 
 
-def test_what_a_window_emits_belongs_to_the_roots_of_all_its_tuples() -> None:
+def test_the_output_of_a_window_has_the_roots_of_all_its_tuples() -> None:
     @tumbling(millis(10), timestamp="at", output=FIELDS)
     def first(window: Any) -> Any:
         return len(window), window.end_timestamp
@@ -162,7 +162,7 @@ def test_what_a_window_emits_belongs_to_the_roots_of_all_its_tuples() -> None:
     assert run.run({}, drain=True) == [(0, 2, None)]
 
 
-def test_a_fused_bolt_hands_on_the_roots_of_its_tuples() -> None:
+def test_a_fused_bolt_passes_on_the_roots_of_its_tuples() -> None:
     @bolt(output=FIELDS)
     def positive(tuple: Any) -> Any:
         return (tuple.n, tuple.at) if tuple.n > 0 else None
@@ -179,7 +179,7 @@ def test_a_fused_bolt_hands_on_the_roots_of_its_tuples() -> None:
     assert run.run({"in": [(1, 10)]}) == [(0, 0, None), (0, 2, None)]
 
 
-def test_an_aggregating_window_acks_its_tuples_too() -> None:
+def test_a_window_with_an_aggregate_acks_its_tuples_too() -> None:
     @sliding(millis(10), millis(5), timestamp="at", aggregate={"sum": total("n")}, output="sum long")
     def summed(window: Any) -> Any:
         return window.aggregate["sum"]
@@ -190,7 +190,7 @@ def test_an_aggregating_window_acks_its_tuples_too() -> None:
     assert run.out["bolt"] == [(3,), (3,), (1,)]
 
 
-def test_a_failing_window_fails_its_roots_once_and_they_are_not_acked_later() -> None:
+def test_a_failing_window_fails_its_roots_once_and_they_are_never_acked() -> None:
     @tumbling(millis(10), timestamp="at", on_error="fail", output="n long")
     def picky(window: Any) -> Any:
         if any(t.n == 13 for t in window):
@@ -239,7 +239,7 @@ class Pairs(Bolt):
             self.held = []
 
 
-def test_rows_have_the_roots_of_their_anchors_and_a_bolt_may_drop_tuples() -> None:
+def test_rows_have_the_roots_of_their_anchors_and_dropped_tuples_are_acked() -> None:
     made = TopologyBuilder("pairs")
     made.configure({"topology.enable.message.timeouts": False})
     made.set_spout("left", InputSpout(FIELDS))
@@ -262,12 +262,12 @@ class Counter:
         return self.state.get(tuple.n), tuple.at
 
 
-def test_a_stateful_bolt_is_done_with_its_tuples_in_their_batch() -> None:
+def test_a_stateful_bolt_acks_its_tuples_in_their_batch() -> None:
     run = Acking(one_bolt(Counter, tasks=3))
     assert run.run({"in": [(n, n) for n in range(9)]}) == [(0, 0, None)]
 
 
-def test_a_key_that_is_forgotten_acks_what_it_held() -> None:
+def test_a_key_that_expires_by_key_ttl_acks_its_tuples() -> None:
     @sliding(count(3), count(3), timestamp="at", key="n", key_ttl=millis(50), output="n long")
     def threes(window: Any) -> Any:
         return len(window)
@@ -278,7 +278,7 @@ def test_a_key_that_is_forgotten_acks_what_it_held() -> None:
     assert run.run({"in": [(2, 70)]}) == [(0, 0, None)], "the key 1 has gone as by a drain"
 
 
-def test_a_batch_that_is_made_again_says_the_same_of_its_roots() -> None:
+def test_a_repeated_batch_reports_the_same_partials_of_its_roots() -> None:
     topology = one_bolt(tens, tasks=2)
     batches = [[(n, 7 * n % 23) for n in range(9)], [(n, 20 + n) for n in range(9)], [(1, 90), (2, 91)]]
     one, other = Chain(topology, acks=True, seed=1), Chain(topology, acks=True, seed=2, partitions=1)

@@ -38,7 +38,7 @@ def one_bolt(target: Any, attempts: int = 3, delay_ms: int = 0, placed: bool = T
 
 
 def telling(fails: dict[int, int]) -> Any:
-    """Return a bolt that emits each tuple when the next one comes, and the last in `cleanup`; `n` fails `fails[n]` times."""
+    """Return a bolt that emits each tuple when the next one arrives, and the last in `cleanup`; `n` fails `fails[n]` times."""
     left = dict(fails)
 
     @bolt(output="n long")
@@ -69,7 +69,7 @@ def dead(found: dict[str, Any]) -> list[int]:
     return [int(letter[7].split('"n": ')[1].rstrip("}]")) for letter in found.get("bolt.dead_letters", [])]
 
 
-def test_what_a_failed_call_acked_for_another_tuple_is_done_over() -> None:
+def test_acks_for_other_tuples_in_a_failed_call_are_undone_and_the_tuples_retried() -> None:
     run = Acking(one_bolt(telling({2: 1})))
     assert run.run({"in": [(1,), (2,), (3,)]}) == [(0, 0, None)]
     assert sorted(run.out["bolt"]) == [(1,), (2,), (3,)], "1 was told of in the call that failed on 2"
@@ -77,7 +77,7 @@ def test_what_a_failed_call_acked_for_another_tuple_is_done_over() -> None:
 
 @pytest.mark.parametrize("placed", [True, False])
 @given(st.lists(st.integers(0, 6), max_size=8), st.dictionaries(st.integers(0, 6), st.integers(0, 9)))
-def test_each_tuple_is_told_of_once_or_is_a_dead_letter(placed: bool, rows: list[int], fails: dict[int, int]) -> None:
+def test_each_tuple_is_emitted_once_or_is_a_dead_letter(placed: bool, rows: list[int], fails: dict[int, int]) -> None:
     topology = one_bolt(telling(fails), placed=placed)
     found = Chain(topology).run({"in": [(n,) for n in rows]})
     told = Counter(n for (n,) in found.get("bolt", []))
@@ -85,7 +85,7 @@ def test_each_tuple_is_told_of_once_or_is_a_dead_letter(placed: bool, rows: list
     assert all(fails.get(n, 0) >= 3 for n in dead(found)), "only what failed by itself"
 
 
-def test_what_a_failed_call_wrote_for_another_tuple_is_written_when_that_is_done_over() -> None:
+def test_a_write_for_another_tuple_in_a_failed_call_is_undone_and_repeated() -> None:
     fails = [2]
 
     @bolt()
@@ -147,7 +147,7 @@ def tens(window: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", ["pre_prepare", "pre_commit", "cleanup"])
-def test_what_a_bolt_emits_in_its_hooks_and_in_cleanup_goes_out_with_its_anchors(method: str) -> None:
+def test_rows_emitted_in_hooks_and_in_cleanup_have_their_anchors(method: str) -> None:
     run = Acking(one_bolt(holder(method)))
     assert run.run({"in": [(1,), (2,)]}) == [(0, 0, None)]
     assert run.out["bolt"] == [(1,), (2,)]
@@ -162,17 +162,17 @@ def test_what_a_bolt_emits_in_its_hooks_and_in_cleanup_goes_out_with_its_anchors
     assert run.run({"in": [(35,)]}) == [(0, 0, None)]
 
 
-def test_what_fused_bolts_emit_in_cleanup_reaches_the_fused_bolts_below() -> None:
+def test_rows_that_fused_bolts_emit_in_cleanup_reach_the_fused_bolts_downstream() -> None:
     builder = TopologyBuilder("fused")
     builder.set_spout("in", InputSpout("n long"))
-    # The one below comes first by name and by when its task is made.
+    # The downstream bolt comes first by name and by the creation of its task.
     builder.set_bolt("z", telling({})).shuffle_grouping("in")
     builder.set_bolt("a", telling({})).shuffle_grouping("z").shuffle_grouping("in")
     found = Chain(builder.build()).run({"in": [(1,), (2,)]})
     assert sorted(found["a"]) == [(1,), (1,), (2,), (2,)]
 
 
-def test_what_a_bolt_emits_in_prepare_does_not_go_with_a_call_that_fails() -> None:
+def test_rows_emitted_in_prepare_survive_a_failed_call() -> None:
     fails = [1]
 
     @bolt(output="n long")
@@ -190,7 +190,7 @@ def test_what_a_bolt_emits_in_prepare_does_not_go_with_a_call_that_fails() -> No
 
 
 @pytest.mark.parametrize("method", ["pre_prepare", "pre_commit", "cleanup"])
-def test_a_tuple_cannot_be_failed_when_nothing_is_tried_again(method: str) -> None:
+def test_failing_a_tuple_in_hooks_or_cleanup_is_an_error(method: str) -> None:
     @bolt()
     class Failing(StatefulBolt):
         def init_state(self, state: Any) -> None:
@@ -213,7 +213,7 @@ def test_a_tuple_cannot_be_failed_when_nothing_is_tried_again(method: str) -> No
 
 
 @pytest.mark.timeout(30)
-def test_bolts_that_fail_each_others_tuples_come_to_an_end() -> None:
+def test_bolts_that_fail_each_others_tuples_terminate() -> None:
     @bolt()
     class Jealous(Bolt):
         def prepare(self, context: Any, collector: Any) -> None:
@@ -230,7 +230,7 @@ def test_bolts_that_fail_each_others_tuples_come_to_an_end() -> None:
 
 
 @pytest.mark.parametrize("placed", [True, False])
-def test_all_that_failed_waits_once_a_round(placed: bool, monkeypatch: Any) -> None:
+def test_all_failed_tuples_of_a_round_wait_one_retry_delay_together(placed: bool, monkeypatch: Any) -> None:
     waits: list[float] = []
     monkeypatch.setattr("windowing.spark.tasks.time", SimpleNamespace(sleep=waits.append))
 
@@ -246,8 +246,8 @@ def test_all_that_failed_waits_once_a_round(placed: bool, monkeypatch: Any) -> N
     assert dead(found) == list(range(1, 100, 2))
 
 
-def test_what_is_tried_again_keeps_its_place_among_what_windows_have_led_to(monkeypatch: Any) -> None:
-    """A row of the input comes before a row of a window of that batch, whether it came at the first attempt or not."""
+def test_a_retried_tuple_keeps_its_position_before_the_rows_of_windows(monkeypatch: Any) -> None:
+    """A row of the input comes before a row of a window of that batch, at whichever attempt it succeeded."""
     failed = []
 
     @tumbling(millis(10), timestamp="n", output="n long")

@@ -1,4 +1,4 @@
-"""Batches with bolts that fail, that have a state, that hold tuples: the stages of `submit`, without a JVM."""
+"""Batches with bolts that fail, have a state or hold tuples: the stages of `submit`, without a JVM."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Counter:
         return tuple.word, seen
 
 
-def test_a_tuple_that_fails_is_tried_again_and_its_failed_attempts_change_no_state(monkeypatch: Any) -> None:
+def test_a_failed_tuple_is_retried_and_its_failed_attempts_change_no_state(monkeypatch: Any) -> None:
     monkeypatch.setattr(Counter, "fails", {"cow": 2})
     rows = [("cow", 1), ("moon", 2), ("cow", 3)]
     found = chained(one_bolt(Counter), {"in": [rows, rows]})
@@ -64,7 +64,7 @@ def test_a_tuple_that_fails_is_tried_again_and_its_failed_attempts_change_no_sta
     assert found[1]["bolt"] == [("cow", 3), ("moon", 2), ("cow", 4)]
 
 
-def test_after_the_last_attempt_the_error_names_the_bolt_the_tuple_and_the_way_out(monkeypatch: Any) -> None:
+def test_after_the_last_attempt_the_error_names_the_bolt_the_tuple_and_the_fix(monkeypatch: Any) -> None:
     monkeypatch.setattr(Counter, "fails", {"cow": 3})
     chain = Chain(one_bolt(Counter), letters=False)
     with pytest.raises(BoltError, match=r"'bolt' failed .*'cow'.* 3 attempts: .*not ready.*'bolt.dead_letters'"):
@@ -72,7 +72,7 @@ def test_after_the_last_attempt_the_error_names_the_bolt_the_tuple_and_the_way_o
     assert not chain.values[0], "nothing of a batch that failed is stored"
 
 
-def test_a_dead_letter_names_the_component_and_the_others_go_on(monkeypatch: Any) -> None:
+def test_a_dead_letter_names_the_component_and_the_other_tuples_are_processed(monkeypatch: Any) -> None:
     monkeypatch.setattr(Counter, "fails", {"cow": 3})
     found = chained(one_bolt(Counter), {"in": [[("moon", 1), ("cow", 2), ("moon", 3)]]})[0]
     assert found["bolt"] == [("moon", 1), ("moon", 2)]
@@ -84,7 +84,7 @@ def test_a_dead_letter_names_the_component_and_the_others_go_on(monkeypatch: Any
 
 @bolt(output="word string, n long")
 class Pairs(Bolt):
-    """Holds a tuple until its partner comes; "never" is not settled, "no" fails a tuple that it holds."""
+    """Holds a tuple until its partner arrives; "never" is neither acked nor failed, "no" fails a held tuple."""
 
     def prepare(self, context: Any, collector: Any) -> None:
         self.collector, self.held = collector, []
@@ -106,11 +106,11 @@ class Pairs(Bolt):
             self.held = []
 
 
-def test_a_bolt_that_acks_by_itself_may_hold_tuples_within_the_batch() -> None:
+def test_a_bolt_with_manual_acks_may_hold_tuples_within_the_batch() -> None:
     assert chained(one_bolt(Pairs), {"in": [[("a", 1), ("b", 2)]]})[0]["bolt"] == [("a+b", 2)]
 
 
-def test_a_tuple_that_is_failed_later_is_handed_over_again() -> None:
+def test_a_held_tuple_that_is_failed_later_is_executed_again() -> None:
     found = chained(one_bolt(Pairs), {"in": [[("a", 1), ("no", 2), ("b", 3)]]})[0]
     assert found["bolt"] == [("b+a", 2)]
     assert "bolt.dead_letters" not in found
@@ -124,7 +124,7 @@ def test_a_tuple_that_is_neither_acked_nor_failed_in_its_batch_has_failed() -> N
         Chain(one_bolt(Pairs), letters=False).run({"in": [("never", 1)]})
 
 
-def test_settling_a_tuple_twice_is_an_error() -> None:
+def test_acking_a_tuple_twice_is_an_error() -> None:
     @bolt()
     class Twice(Bolt):
         def prepare(self, context: Any, collector: Any) -> None:
@@ -148,7 +148,7 @@ def test_a_reported_failure_is_logged_and_fails_the_tuple(caplog: Any) -> None:
     assert [record.getMessage().count("the disk is full") for record in caplog.records] == [1, 1]
 
 
-def test_a_fused_bolt_fails_in_the_same_way() -> None:
+def test_a_fused_bolt_is_retried_in_the_same_way() -> None:
     attempts: list[int] = []
 
     @bolt(output="n long")
@@ -166,7 +166,7 @@ def test_a_fused_bolt_fails_in_the_same_way() -> None:
     assert attempts == [1, 2, 3, 2]
 
 
-def test_a_stateful_bolt_hears_of_the_commit_and_may_write_then() -> None:
+def test_a_stateful_bolt_gets_its_hooks_and_may_write_in_pre_prepare() -> None:
     calls: list[Any] = []
 
     @bolt(output="n long")
@@ -195,7 +195,7 @@ def test_a_stateful_bolt_hears_of_the_commit_and_may_write_then() -> None:
     assert calls == [("prepare", 1), ("commit", 1), ("prepare", 2), ("commit", 2)]
 
 
-def test_a_windowed_bolt_may_have_a_state_of_its_own() -> None:
+def test_a_windowed_bolt_may_have_a_state() -> None:
     @tumbling(count(2), timestamp="n", output="windows long, sum long")
     class Windows:
         def init_state(self, state: Any) -> None:
@@ -211,7 +211,7 @@ def test_a_windowed_bolt_may_have_a_state_of_its_own() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("gpdbui"), st.integers(0, 3), st.integers()), max_size=40))
-def test_a_task_state_is_a_dict_with_an_undo(steps: list[tuple[str, int, int]]) -> None:
+def test_a_task_state_equals_a_dict_with_undo(steps: list[tuple[str, int, int]]) -> None:
     store: dict[bytes, bytes] = {}
     values, model, before = TaskValues(store.get, store.items, "test"), dict[Any, int](), dict[Any, int]()
     for kind, key, value in steps:
@@ -228,7 +228,7 @@ def test_a_task_state_is_a_dict_with_an_undo(steps: list[tuple[str, int, int]]) 
         elif kind == "u":
             values.undo()
             model = dict(before)
-        else:  # a step begins; sometimes the batch ends and another task object goes on
+        else:  # a step begins; sometimes the batch ends and another task object continues
             if value % 2:
                 for name in values.drops:
                     store.pop(name, None)
@@ -242,7 +242,7 @@ def test_a_task_state_is_a_dict_with_an_undo(steps: list[tuple[str, int, int]]) 
     assert list(values.items()) == sorted(model.items()), "keys of one digit are in the order of their bytes"
 
 
-def test_items_are_those_of_the_first_step_without_what_was_deleted() -> None:
+def test_items_iterates_over_a_snapshot_without_deleted_keys() -> None:
     store: dict[bytes, bytes] = {}
     values = TaskValues(store.get, store.items, "test")
     for key in (1, 2, 3):
@@ -274,7 +274,7 @@ def test_damaged_values_are_named_and_never_reset() -> None:
 
 @settings(max_examples=settings().max_examples // 4)
 @given(st.integers(0, 1000))
-def test_a_batch_made_again_gives_the_same_bytes_whatever_order_rows_come_in(seed: int) -> None:
+def test_a_repeated_batch_gives_the_same_output_in_any_order_of_rows(seed: int) -> None:
     @tumbling(count(3), timestamp="n", key="word", output="word string, mean double")
     def mean(window: Any) -> Any:
         return window.key, sum(t.n for t in window) / 3
@@ -290,7 +290,7 @@ def test_a_batch_made_again_gives_the_same_bytes_whatever_order_rows_come_in(see
     ]
 
 
-def test_more_rows_than_fit_into_one_packet_keep_their_order(monkeypatch: Any) -> None:
+def test_rows_of_several_packets_keep_their_order(monkeypatch: Any) -> None:
     monkeypatch.setattr("windowing.spark.exchange.PACKET_ROWS", 7)
 
     @tumbling(count(50), timestamp="n", output="told string")
@@ -306,7 +306,7 @@ def test_more_rows_than_fit_into_one_packet_keep_their_order(monkeypatch: Any) -
     assert found == {"in": rows, "told": [(" ".join(map(str, range(50))),)]}
 
 
-def test_a_spout_of_several_tasks_is_several_upstream_partitions() -> None:
+def test_a_spout_of_several_tasks_has_several_upstream_partitions() -> None:
     @bolt(output="n long, task long")
     def whence(tuple: Any) -> Any:
         return tuple.n, tuple.source_task
@@ -340,7 +340,7 @@ def once(parallelism: int = 1) -> Any:
     return builder.build()
 
 
-def test_a_tuple_that_a_queue_puts_in_again_is_known_by_its_message_id_and_acked() -> None:
+def test_a_replayed_tuple_is_dropped_by_its_message_id_and_acked() -> None:
     chain = Chain(once(), acks=True)
     assert "count" not in chain.run({"ids": [(1,), (2,)]})
     assert [partial.xor for partial in chain.partials] != [0]
@@ -355,11 +355,11 @@ def test_message_ids_of_a_spout_with_several_tasks_are_refused_on_spark() -> Non
         Chain(once(parallelism=2))
 
 
-# -- tuples of a batch, handed over and attempted at once, and their slow model ----------------------------------------------------
+# -- tuples of a batch, handed over and retried at once, and their slow model ------------------------------------------------------
 
 
 def fused(fails: dict[str, int], style: int) -> Topology:
-    """Return two bolts of two tasks each that run behind the spout, and two behind exchanges; the words in
+    """Return two bolts of two tasks each that are fused with the spout, and two after exchanges; the words in
     `fails` fail that often.
     """
     left = dict(fails)
@@ -393,7 +393,7 @@ def one_by_one(writer: StageWriter, way: Any, routes: Any, given: Any, count: in
         writer._hand_over(way, routes, values, roots)
 
 
-def test_the_rounds_of_a_shuffle_go_on_from_batch_to_batch_and_with_rows_between_them() -> None:
+def test_the_round_robin_of_a_shuffle_continues_across_batches_and_rows() -> None:
     def queued() -> Any:
         wiring = Chain(fused({}, 1)).wiring
         writer = StageWriter(wiring, 0, 0, Origins(wiring))
@@ -414,7 +414,7 @@ def test_the_rounds_of_a_shuffle_go_on_from_batch_to_batch_and_with_rows_between
     assert sorted(found) == [("first", 0), ("first", 1), ("second", 0), ("second", 1), ("second", 2)]
 
 
-def test_rows_that_wait_before_columns_of_their_stream_get_their_turn_of_the_shuffle_behind_an_exchange_first() -> None:
+def test_rows_queued_before_columns_of_their_stream_come_first_in_the_round_robin_of_a_shuffle() -> None:
     builder = TopologyBuilder("exchanged").configure({"topology.enable.message.timeouts": False})
     builder.set_spout("in", InputSpout("word string, n long"))
     builder.set_bolt(
@@ -449,7 +449,7 @@ def test_rows_that_wait_before_columns_of_their_stream_get_their_turn_of_the_shu
     st.integers(0, 1),
     st.booleans(),
 )
-def test_tuples_that_are_handed_over_at_once_lead_to_what_one_after_the_other_leads_to(
+def test_tuples_handed_over_at_once_equal_tuples_one_by_one(
     batches: list[Any], fails: dict[str, int], style: int, acks: bool
 ) -> None:
     def run() -> Any:

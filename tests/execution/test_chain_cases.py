@@ -1,4 +1,4 @@
-"""Single topologies on the stages of `submit`, without a JVM: the output of LocalCluster for the same batches."""
+"""Single topologies on the stages of `submit`, without a JVM: they have the output of LocalCluster for the same batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def same() -> Both:
     def check(topology: Topology, drain: bool = True, **batches: Sequence[Any]) -> list[dict[str, Any]]:
         expected = clustered(topology, batches, drain=drain)
         found = chained(topology, batches)[: len(expected)]
-        # A row that failed comes once more from a spout on LocalCluster, on Spark it waits at the bolt.
+        # A failed row is emitted again by a spout on LocalCluster; on Spark it waits at the bolt.
         for batch in (*expected, *found):
             for spout in topology.spouts:
                 batch.pop(spout.id, None)
@@ -143,7 +143,7 @@ def test_a_join_of_two_streams_with_fields_of_their_own(same: Both) -> None:
     same(made.build(), orders=orders, payments=payments)
 
 
-def test_a_stateful_counter_goes_on_from_batch_to_batch(same: Both) -> None:
+def test_a_stateful_counter_continues_from_batch_to_batch(same: Both) -> None:
     @bolt(output="word string, n long")
     class Counter:
         def init_state(self, state: Any) -> None:
@@ -164,7 +164,7 @@ def test_a_stateful_counter_goes_on_from_batch_to_batch(same: Both) -> None:
 @pytest.mark.filterwarnings(
     "ignore::windowing.execution.support.LostFieldsWarning"
 )  # its attempts are those of one batch
-def test_failing_bolts_are_tried_again_and_leave_no_trace(same: Both) -> None:
+def test_failing_bolts_are_retried_and_their_attempts_leave_no_trace(same: Both) -> None:
     @bolt(output="word string, attempt long")
     class Shaky:
         def prepare(self, context: Any) -> None:

@@ -1,4 +1,4 @@
-"""A FailedException in a window: its tuples fail, on Spark as on LocalCluster, unless the bolt's on_error says otherwise."""
+"""A FailedException in a window: its tuples fail, on Spark as on LocalCluster, unless on_error of the bolt decides otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windowing.topology.decorators import tumbling
 from windowing.windows.measures import millis
 
 ROWS = [(13, 3), (1, 12), (1, 22)]
-"""The window (0, 10] has the unlucky one, (10, 20] the next; the third waits."""
+"""The window (0, 10] contains the unlucky one, (10, 20] the next; the third waits."""
 
 
 def picky(error: type[Exception] = FailedException, **options: Any) -> Any:
@@ -28,7 +28,7 @@ def picky(error: type[Exception] = FailedException, **options: Any) -> Any:
     return unlucky
 
 
-def test_where_nothing_is_said_it_fails_the_windows_tuples_back_to_their_spout() -> None:
+def test_by_default_a_failed_exception_fails_the_windows_tuples_to_their_spout() -> None:
     run = Acking(one_bolt(picky()))
     assert run.run({"in": ROWS}) == [(0, 0, "bolt")]
     assert run.out["bolt"] == [(1,)], "the other window fires"
@@ -42,14 +42,14 @@ def test_where_nothing_is_said_it_fails_the_windows_tuples_back_to_their_spout()
     ("bolt", "told"),
     [(picky(), 0), (picky(ReportedFailedException), 1), (picky(ValueError, on_error="fail"), 1)],
 )
-def test_what_is_no_plain_failed_exception_is_reported_too(bolt: Any, told: int, caplog: Any) -> None:
+def test_a_reported_failed_exception_is_logged_and_reported_too(bolt: Any, told: int, caplog: Any) -> None:
     assert Acking(one_bolt(bolt)).run({"in": ROWS}) == [(0, 0, "bolt")]
     assert [record.getMessage().count("unlucky") for record in caplog.records] == [1] * told
     result = run_topology(one_bolt(bolt, **{"windowing.max.attempts": 1}), {"in": [ROWS]}, clock=VirtualClock())
     assert len(result.errors) == told, "as on LocalCluster"
 
 
-def test_another_error_ends_the_query_on_both() -> None:
+def test_any_other_error_ends_the_query_as_it_ends_local_cluster() -> None:
     topology = one_bolt(picky(ValueError))
     with pytest.raises(BoltError, match=r"'bolt' failed.*ValueError.*unlucky"):
         Chain(topology, acks=True).run({"in": ROWS})
@@ -57,7 +57,7 @@ def test_another_error_ends_the_query_on_both() -> None:
         run_topology(topology, {"in": [ROWS]}, clock=VirtualClock())
 
 
-def test_what_the_bolt_says_counts_for_a_failed_exception_too() -> None:
+def test_on_error_applies_to_a_failed_exception_too() -> None:
     run = Acking(one_bolt(picky(on_error="skip")))
     assert run.run({"in": [*ROWS[:2]]}) == []
     assert run.run({"in": [(1, 45)]}) == [(0, 0, None)], "acked: it was dealt with"
@@ -67,6 +67,6 @@ def test_what_the_bolt_says_counts_for_a_failed_exception_too() -> None:
     assert run_topology(one_bolt(picky(on_error="skip")), {"in": [ROWS]}, clock=VirtualClock()).failures == 0
 
 
-def test_where_no_spout_takes_acks_the_error_says_what_is_missing() -> None:
+def test_without_a_spout_that_takes_acks_the_error_names_the_fix() -> None:
     with pytest.raises(BoltError, match=r"'bolt' failed.*unlucky.*none of its spouts takes acks: give submit.*'skip'"):
         Chain(one_bolt(picky())).run({"in": ROWS})

@@ -50,7 +50,7 @@ def one_bolt(target: Any, fields: str = FIELDS, attempts: int = 3, ackers: int =
 
 
 def both(target: Any, rows: Rows, fields: str = FIELDS) -> dict[str, Rows]:
-    """Return the output of one batch on the stages of Spark, after checking that LocalCluster gives the same."""
+    """Return the output of one batch on the stages of Spark, after checking that LocalCluster has the same."""
     topology = one_bolt(target, fields)
     found = ended(Chain(topology).run({"in": rows}))
     in_cluster = ended(clustered(topology, {"in": [rows]}, drain=False)[0])
@@ -63,11 +63,11 @@ def ended(found: dict[str, Rows]) -> dict[str, Rows]:
     return {name: rows for name, rows in found.items() if name.startswith("bolt")}
 
 
-# -- whose memory a returned batch is --------------------------------------------------------------------------------------------
+# -- ownership of the memory of a returned batch ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["arrow", "pandas"])
-def test_a_batch_stays_as_it_was_returned_whatever_the_bolt_does_with_its_memory_afterwards(form: str) -> None:
+def test_a_returned_batch_does_not_change_when_the_bolt_reuses_its_memory(form: str) -> None:
     @bolt(output="k long, total double", columnar=form)
     class Totals:
         def prepare(self, context: Any) -> None:
@@ -93,10 +93,10 @@ def test_a_batch_stays_as_it_was_returned_whatever_the_bolt_does_with_its_memory
     assert clustered(topology, fed, drain=False)[0]["bolt"] == wanted
 
 
-def test_a_table_made_of_a_dataframe_is_copied_although_its_memory_says_that_nobody_writes_it() -> None:
+def test_a_table_of_a_dataframe_is_copied_although_its_buffers_are_read_only() -> None:
     totals = np.zeros(2)
     read_only = totals.view()
-    read_only.flags.writeable = False  # as pandas 3 has it
+    read_only.flags.writeable = False  # as in pandas 3
     table = pa.table({"total": read_only}).replace_schema_metadata({"pandas": "{}"})
     assert not table["total"].chunk(0).buffers()[1].is_mutable
     kept = owned(table)
@@ -105,7 +105,7 @@ def test_a_table_made_of_a_dataframe_is_copied_although_its_memory_says_that_nob
     assert kept["total"].to_pylist() == [0.0, 0.0]
 
 
-# -- values that nobody asks for, and values that Arrow would change --------------------------------------------------------
+# -- values that are not read, and values that Arrow would change -----------------------------------------------------------
 
 
 DAYS = pa.array([1, 3_000_000], pa.int32()).cast(
@@ -122,7 +122,7 @@ DAYS = pa.array([1, 3_000_000], pa.int32()).cast(
         ("d date, m map<string,long>", pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())), None),
     ],
 )
-def test_a_row_is_not_lost_by_a_value_that_nobody_asks_for_beside_a_column_that_is_judged(
+def test_a_value_that_python_cannot_hold_in_an_unread_column_loses_no_row(
     fields: str, column: pa.Array, returned: pa.Array | None
 ) -> None:
     @bolt(output=fields, columnar="arrow")
@@ -143,7 +143,7 @@ def test_a_row_is_not_lost_by_a_value_that_nobody_asks_for_beside_a_column_that_
     assert batch.column(1).to_pylist() == column.to_pylist()
 
 
-def test_dicts_of_a_frame_are_refused_for_a_field_of_maps_because_arrow_gives_each_the_keys_of_all() -> None:
+def test_a_column_of_dicts_is_refused_for_a_field_of_maps() -> None:
     @bolt(output="m map<string,long>", columnar="pandas")
     def dicts(batch: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame({"m": [{"a": 1}, {"b": 2}]})
@@ -160,7 +160,7 @@ class Frame(pd.DataFrame):
     """A user's subclass of DataFrame."""
 
 
-def test_a_kind_of_frame_of_the_users_own_is_a_frame_and_a_partial_of_a_bolt_of_batches_is_refused_in_trident() -> None:
+def test_a_subclass_of_dataframe_is_accepted_and_a_partial_of_a_columnar_bolt_is_refused_in_trident() -> None:
     @bolt(output=FIELDS, columnar="pandas")
     def own(batch: pd.DataFrame, more: int = 0) -> pd.DataFrame:
         return Frame(batch)
@@ -236,7 +236,7 @@ batches = st.lists(
 
 
 def topology_of(plan: list[Step], form: str | None = None, spouts: int = 1, ackers: int = 0) -> Topology:
-    """Return a chain of bolts, all of one form if it is given; every second one reads the spouts too."""
+    """Return a chain of bolts, all of one form if it is given; every second one also reads the spouts."""
     builder = TopologyBuilder("steps").configure({"topology.acker.executors": ackers})
     names = [f"in{number}" for number in range(spouts)]
     for name in names:
@@ -263,7 +263,7 @@ def topology_of(plan: list[Step], form: str | None = None, spouts: int = 1, acke
     st.integers(0, 9),
 )
 @settings(max_examples=settings().max_examples // 2)
-def test_bolts_over_batches_give_what_bolts_over_tuples_give(
+def test_columnar_bolts_equal_bolts_over_tuples_on_spark(
     plan: list[Step], given_rows: list[list[Rows]], partitions: int, seed: int
 ) -> None:
     feed = {f"in{number}": rows for number, rows in enumerate(given_rows)}
@@ -277,7 +277,9 @@ def test_bolts_over_batches_give_what_bolts_over_tuples_give(
 
 @given(st.lists(steps, min_size=1, max_size=3), batches, st.integers(0, 1))
 @settings(max_examples=settings().max_examples // 2)
-def test_local_cluster_hands_over_batches_that_give_the_same(plan: list[Step], rows: list[Rows], ackers: int) -> None:
+def test_columnar_bolts_equal_bolts_over_tuples_in_local_cluster(
+    plan: list[Step], rows: list[Rows], ackers: int
+) -> None:
     feed = {"in0": rows}
     wanted = clustered(topology_of(plan, "tuples", ackers=ackers), feed)
     assert clustered(topology_of(plan, None, ackers=ackers), feed) == wanted
@@ -285,7 +287,7 @@ def test_local_cluster_hands_over_batches_that_give_the_same(plan: list[Step], r
 
 @given(st.lists(steps, min_size=1, max_size=3), batches, batches, st.integers(1, 3))
 @settings(max_examples=settings().max_examples // 2)
-def test_acks_and_what_is_sent_are_those_of_bolts_over_tuples(
+def test_columnar_bolts_have_the_acks_and_exchange_rows_of_bolts_over_tuples(
     plan: list[Step], left: list[Rows], right: list[Rows], partitions: int
 ) -> None:
     chains = [Chain(topology_of(plan, form, spouts=2), partitions, acks=True) for form in ("tuples", None)]
@@ -297,14 +299,14 @@ def test_acks_and_what_is_sent_are_those_of_bolts_over_tuples(
     assert repr(sent[0]) == repr(sent[1])
 
 
-def test_what_a_batch_leads_to_has_the_place_of_its_rows_among_what_each_window_has_led_to() -> None:
+def test_the_output_of_a_batch_keeps_the_position_of_its_rows_among_outputs_of_windows() -> None:
     rows = {"in0": [[(word, 5) for word in "abcdef"]]}
     found = {form: chained(topology_of([Step(1, form, "global", 1, True)], form), rows) for form in ("tuples", "arrow")}
     assert found["arrow"] == found["tuples"]
     assert [n for _, n in found["arrow"][-1]["last"]] == [2, 2, 2, 2, 3, 3, 3, 3, 2, 2, 3, 3]
 
 
-# -- what a bolt is handed -------------------------------------------------------------------------------------------------------
+# -- the input of a bolt ---------------------------------------------------------------------------------------------------------
 
 EVERY = (
     "a string, b boolean, c tinyint, d int, e long, f float, g double, h date, i timestamp, j binary, k decimal(9,2), "
@@ -317,7 +319,7 @@ ROW = (
 
 
 @pytest.mark.parametrize("form", ["arrow", "pandas"])
-def test_values_of_every_type_go_through_a_batch_as_they_are(form: str) -> None:
+def test_values_of_every_type_pass_through_a_batch_unchanged(form: str) -> None:
     same = bolt(output=EVERY, columnar=form)(lambda batch: batch)
     rows = [ROW, (None,) * len(ROW)]
     topology = one_bolt(same, EVERY)
@@ -356,7 +358,7 @@ def test_a_batch_holds_the_rows_of_one_stream(runtime: Any) -> None:
     assert sizes == [["a"], ["b"]]
 
 
-def test_a_tracked_tuple_of_local_cluster_is_a_batch_of_its_own_and_others_come_together() -> None:
+def test_in_local_cluster_each_tracked_tuple_is_its_own_batch_and_untracked_ones_share_one() -> None:
     sizes: list[int] = []
     counting = bolt(output=FIELDS, columnar="arrow")(lambda batch: sizes.append(batch.num_rows) or batch)
     for ackers in (0, 1):
@@ -367,7 +369,7 @@ def test_a_tracked_tuple_of_local_cluster_is_a_batch_of_its_own_and_others_come_
     assert sizes == [3, 1, 1, 1]
 
 
-def test_each_task_makes_an_instance_which_knows_its_task_and_is_closed() -> None:
+def test_each_task_has_its_own_instance_with_prepare_and_cleanup() -> None:
     closed: list[int] = []
 
     @bolt(output="task long, n long", columnar="arrow")
@@ -390,10 +392,10 @@ def test_each_task_makes_an_instance_which_knows_its_task_and_is_closed() -> Non
     assert sorted(closed) == [0, 0, 1, 1]
 
 
-# -- what it may return ----------------------------------------------------------------------------------------------------------
+# -- the return value ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_mapping_names_the_streams_and_none_is_nothing() -> None:
+def test_a_mapping_emits_to_several_streams_and_none_emits_nothing() -> None:
     @bolt(output={"odd": "n long", "even": "n long", "none": "n long"}, columnar="arrow")
     def split(batch: Any) -> Any:
         odd = pc.equal(pc.bit_wise_and(batch["n"], 1), 1)
@@ -413,7 +415,7 @@ def test_a_mapping_names_the_streams_and_none_is_nothing() -> None:
         pa.table({"n": pa.chunked_array([[], [1]], pa.int64()), "word": pa.chunked_array([["x"], []], pa.string())}),
     ],
 )
-def test_columns_may_stand_in_any_order_and_types_are_those_that_a_row_may_have(returned: Any) -> None:
+def test_columns_may_be_in_any_order_and_of_any_type_that_a_row_may_have(returned: Any) -> None:
     given_back = bolt(output=FIELDS, columnar="arrow")(lambda batch: returned)
     assert both(given_back, [("a", 1)]) == {"bolt": [("x", 1)]}
 
@@ -435,7 +437,7 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("returned", "sentence"), WRONG)
 @pytest.mark.parametrize("runtime", [chained, clustered])
-def test_a_batch_that_does_not_fit_is_one_line_with_the_bolt_and_the_place(
+def test_a_batch_that_does_not_fit_is_refused_in_one_line_with_bolt_and_place(
     returned: Any, sentence: str, runtime: Any
 ) -> None:
     wrong = bolt(output=FIELDS, columnar="arrow")(lambda batch: returned)
@@ -447,7 +449,7 @@ def test_a_batch_that_does_not_fit_is_one_line_with_the_bolt_and_the_place(
 
 
 @pytest.mark.parametrize("runtime", [chained, clustered])
-def test_what_the_code_raises_is_one_line_and_without_output_nothing_may_come(runtime: Any) -> None:
+def test_an_error_of_the_bolt_is_one_line_and_a_return_value_without_output_is_refused(runtime: Any) -> None:
     rows = {"in": [[("a", 1)]]}
     raising = bolt(output=FIELDS, columnar="pandas")(lambda frame: frame["none"])
     with pytest.raises(BoltError, match=r"bolt 'bolt' failed on a batch of 1 row of stream 'default': KeyError"):
@@ -458,7 +460,7 @@ def test_what_the_code_raises_is_one_line_and_without_output_nothing_may_come(ru
     assert "bolt" not in runtime(one_bolt(bolt(columnar="arrow")(lambda batch: None)), rows)[0]
 
 
-# -- what fails ------------------------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------------------------------------
 
 
 def failing(times: int, kind: type[Exception] = FailedException) -> Any:
@@ -476,12 +478,12 @@ def failing(times: int, kind: type[Exception] = FailedException) -> Any:
 BAD = [("good", 1), ("bad", 2)]
 
 
-def test_a_batch_that_fails_is_tried_again_whole() -> None:
+def test_a_failed_batch_is_retried_whole() -> None:
     found = chained(one_bolt(failing(2)), {"in": [BAD]})
     assert ended(found[0]) == {"bolt": BAD}
 
 
-def test_after_the_last_attempt_there_is_an_error_or_a_dead_letter_for_each_row() -> None:
+def test_after_the_last_attempt_there_is_an_error_or_one_dead_letter_per_row() -> None:
     with pytest.raises(
         BoltError, match=r"'bolt' failed .*'good'.* in each of 3 attempts: .*not ready.*'bolt.dead_letters'"
     ):
@@ -494,7 +496,7 @@ def test_after_the_last_attempt_there_is_an_error_or_a_dead_letter_for_each_row(
     assert (partial.xor, partial.edges, partial.given_up) == (0, 0, "bolt")
 
 
-def test_in_local_cluster_a_batch_fails_back_to_its_spout_or_is_a_dead_letter_a_row() -> None:
+def test_in_local_cluster_a_failed_batch_is_emitted_again_or_is_one_dead_letter_per_row() -> None:
     with LocalCluster(one_bolt(failing(2), ackers=1), batches={"in": [BAD]}, clock=VirtualClock()) as cluster:
         result = cluster.run()
     assert (result["bolt"], result.acked, result.failures) == (BAD, 2, 2)
@@ -507,7 +509,7 @@ def test_in_local_cluster_a_batch_fails_back_to_its_spout_or_is_a_dead_letter_a_
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
-def test_a_value_that_python_cannot_hold_leaves_as_it_came_and_its_row_is_left_out_if_it_is_asked_for(
+def test_a_value_that_python_cannot_hold_passes_unchanged_but_reading_it_makes_its_row_invalid(
     is_asked: bool,
 ) -> None:
     def work(batch: Any) -> Any:
@@ -535,7 +537,7 @@ def test_a_value_that_python_cannot_hold_leaves_as_it_came_and_its_row_is_left_o
     assert len(letters) == int(is_asked)
 
 
-# -- windows over columns, in a topology -----------------------------------------------------------------------------------------
+# -- columnar windows in a topology ----------------------------------------------------------------------------------------------
 
 WINDOWS: list[dict[str, Any]] = [
     {"length": millis(20), "slide": millis(10)},
@@ -545,7 +547,7 @@ WINDOWS: list[dict[str, Any]] = [
 
 
 def windows_of(spouts: int, kind: int, key: str | None, form: str, tasks: int) -> Topology:
-    """Return windows that are passed as columns, and two bolts behind them; every second window emits one row at a time."""
+    """Return columnar windows, and two bolts after them; every second window emits one row at a time."""
 
     @windowed_bolt(
         **WINDOWS[kind], timestamp="n", lag=millis(5), key=key, columnar=form, late_stream="late",
@@ -580,7 +582,7 @@ def pairs(window: Any) -> Any:
 
 
 def checked_columns(rows: TupleRows, table: pa.Table) -> Any:
-    """Return the result of `in_columns`, after checking that its items are those of `payloads`."""
+    """Return the result of `in_columns`, after checking that its items equal those of `payloads`."""
     found = IN_COLUMNS(rows, table)
     both = [
         [(each.get_values(), repr(each._origin), each._phase) for each in some]
@@ -607,7 +609,7 @@ def plain(value: Any) -> Any:
     st.integers(1, 2),
 )
 @settings(max_examples=settings().max_examples // 2)
-def test_windows_of_a_topology_hand_out_the_columns_that_came_as_those_made_of_tuples(
+def test_columnar_windows_get_the_arrived_columns_equal_to_columns_made_of_tuples(
     left: list[Rows], right: list[Rows], spouts: int, kind: int, key: str | None, form: str, tasks: int
 ) -> None:
     feeds = {"in0": left, "in1": [[(n, word) for word, n in rows] for rows in right]}
@@ -627,7 +629,7 @@ def test_windows_of_a_topology_hand_out_the_columns_that_came_as_those_made_of_t
     assert shown == [sorted(batch.get("keyed", ())) for batch in in_cluster]
 
 
-def test_windows_over_columns_make_no_tuple_but_of_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columnar_windows_make_tuples_only_of_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Chain(windows_of(1, 0, None, "arrow", 1))
     made: list[int] = []
     whole = TupleRows._payloads
@@ -643,7 +645,7 @@ def test_windows_over_columns_make_no_tuple_but_of_late_rows(monkeypatch: pytest
     assert sum(made) > 0
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------------------------------------
 
 
 def declared(body: Any, **options: Any) -> Callable[[], Any]:
@@ -677,12 +679,14 @@ async def later(batch: Any) -> None: ...
         (declared(later), "is async, but a batch is handed out"),
     ],
 )
-def test_what_cannot_take_batches_is_refused_when_it_is_declared(declare: Callable[[], Any], sentence: str) -> None:
+def test_a_component_that_cannot_take_batches_is_refused_when_it_is_declared(
+    declare: Callable[[], Any], sentence: str
+) -> None:
     with pytest.raises(ConfigError, match=sentence):
         declare()
 
 
-def test_ticks_are_refused_where_they_would_go_to_batches_alone() -> None:
+def test_tick_tuples_for_columnar_bolts_only_are_refused() -> None:
     same = bolt(output=FIELDS, columnar="arrow")(lambda batch: batch)
     builder = TopologyBuilder("ticks")
     builder.set_spout("in", InputSpout(FIELDS))
@@ -693,14 +697,14 @@ def test_ticks_are_refused_where_they_would_go_to_batches_alone() -> None:
         one_bolt(same, **{"topology.tick.tuple.freq.secs": 1})
 
 
-def test_a_declaration_says_how_it_is_handed_batches() -> None:
+def test_a_declaration_has_the_columnar_form() -> None:
     assert declaration_of(KEPT["pandas"]).columnar == "pandas"
     assert declaration_of(KEPT["tuples"]).columnar is None
     assert declaration_of(spout(output="n long")(lambda: None)).columnar is None
     assert pickle.dumps(declaration_of(KEPT["arrow"]).columnar)
 
 
-def test_an_operation_of_trident_is_handed_tuples() -> None:
+def test_a_columnar_bolt_is_refused_as_an_operation_of_trident() -> None:
     topology = TridentTopology()
     topology.new_stream("in", InputSpout(FIELDS)).map(KEPT["arrow"], FIELDS).sink("out")
     with pytest.raises(ConfigError, match="says columnar='arrow', and an operation of Trident is handed the tuples"):

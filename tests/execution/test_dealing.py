@@ -74,7 +74,7 @@ def total(window: Any) -> Any:
 
 @bolt(output="word string, n long")
 class Tally:
-    """Counts each word in a state of its own."""
+    """Counts each word in its own state."""
 
     def init_state(self, state: Any) -> None:
         self.state = state
@@ -137,14 +137,14 @@ class Life:
                 self.chain.metadata[number] = state.metadata
             self.chain.chunks[number].update(state.chunks)
             self.chain.values[number].update(state.values)
-        self.chain.batch = 1  # 0 is what was before
+        self.chain.batch = 1  # 0 is the state before
         self.ledger = self.ledger.continued_ledger()
 
     def run(self, rows: list[Any], drain: bool = False) -> None:
         batch = self.chain.batch
         for name, found in self.chain.run({"words": rows}, drain).items():
             self.rows[name] += found
-            if name == "counts":  # a tuple that has waited names a task that there is now
+            if name == "counts":  # a tuple that has waited names a task of the new number
                 ids = self.chain.wiring.task_ids["times"]
                 assert all(int(id) in ids for *_, of_row in found for id in of_row.split(","))
         begun = {root_of(self.before + batch, 0): None} if rows and self.acks else {}
@@ -165,7 +165,7 @@ def by_word(rows: list[tuple[Any, ...]], width: int) -> dict[Any, list[Any]]:
 @settings(max_examples=10)
 @pytest.mark.parametrize("acks", [False, True])
 @given(batches=BATCHES, before=TASKS, after=st.lists(st.tuples(st.integers(0, 4), TASKS), min_size=1, max_size=2))
-def test_a_topology_cut_anywhere_and_dealt_out_gives_for_each_key_and_acks_what_the_one_without_does(
+def test_a_topology_rescaled_anywhere_has_the_same_output_per_key_and_the_same_acks(
     acks: bool, batches: Any, before: Any, after: Any
 ) -> None:
     plain, cut = Life(before, acks), Life(before, acks)
@@ -177,18 +177,18 @@ def test_a_topology_cut_anywhere_and_dealt_out_gives_for_each_key_and_acks_what_
                 cut.rescale(tasks)
     plain.run([], drain=True)
     cut.run([], drain=True)
-    # A word has two keys in `times`: which of them fires first at one end is no promise, nor which of them `counts` has first.
+    # A word has two keys in `times`: the order in which they fire at one end is undefined, and so is their order in `counts`.
     for name, width in (("panes", 3), ("tally", 2), ("times.late", 9)):
         assert by_word(cut.rows[name], width) == by_word(plain.rows[name], width), name
     assert sorted(cut.rows["times"]) == sorted(plain.rows["times"])
     assert sorted(cut.rows["total"]) == sorted(plain.rows["total"])
-    # Every root is open as long, and told of once.
+    # Every root is open equally long, and reported once.
     assert cut.open == plain.open
     assert sorted(cut.told) == sorted(plain.told)
     assert not cut.ledger.open
 
 
-def test_what_belongs_to_a_task_is_refused_by_name() -> None:
+def test_bolts_whose_state_belongs_to_a_task_are_refused_by_name() -> None:
     tasks = {"times": 2, "panes": 2, "counts": 2}
     plan = stored(Chain(topology(tasks)))
     for changed, refused in (
@@ -205,7 +205,7 @@ def test_what_belongs_to_a_task_is_refused_by_name() -> None:
     assert (same.bolts, same.partitions) == (plan.bolts, 6), "who keeps its number of tasks may keep anything"
 
 
-def test_windows_whose_key_does_not_tell_their_task_are_refused() -> None:
+def test_windows_whose_key_does_not_determine_their_task_are_refused() -> None:
     class Kept:
         def init_state(self, state: Any) -> None:
             pass
@@ -246,12 +246,12 @@ def test_windows_whose_key_does_not_tell_their_task_are_refused() -> None:
         identified.rescaled({"held": 3}, lambda widest: widest)
 
 
-def test_edges_of_a_dealt_out_query_are_not_those_that_the_one_before_has_made() -> None:
+def test_edge_ids_after_a_rescale_differ_from_those_before() -> None:
     tasks = {"times": 1, "panes": 1, "counts": 1}
     life = Life(tasks, acks=True)
     for number in range(
         6
-    ):  # each batch is the first one of a query: without what was before, each would make the same edges
+    ):  # each batch is the first one of a query: without the state before, each would make the same edges
         life.run([("cow", 1, 20 * number + 1)])
         life.rescale(tasks)
     life.run([], drain=True)
@@ -259,15 +259,15 @@ def test_edges_of_a_dealt_out_query_are_not_those_that_the_one_before_has_made()
 
 
 @pytest.mark.parametrize("kind", ["string collate UTF8_LCASE", "struct<a:int>", "interval day to second"])
-def test_a_key_whose_hash_only_spark_knows_is_refused_by_name_from_one_task_too(kind: str) -> None:
-    """With one task every hash finds every key where it is."""
+def test_a_key_type_that_only_spark_can_hash_is_refused_by_name_even_from_one_task(kind: str) -> None:
+    """With one task every hash finds every key in its place."""
     definition = {"bolt": {"fixed": {"name": "sums", "key": ["k"]}}, "tasks": 1, "grouping": ["k"]}
     plan = StoredPlan.of({**definition, "inputs": {"default": [["k", kind, True]]}})
     with pytest.raises(ConfigError, match=rf"bolt 'sums' has .* column 'k' \({kind}\).* keep its number of tasks"):
         plan.rescaled(2, lambda widest: widest)
 
 
-def test_a_timestamp_without_a_zone_has_the_hash_that_spark_gives_it() -> None:
+def test_a_timestamp_ntz_key_has_the_hash_of_spark() -> None:
     definition = {"bolt": {"fixed": {"name": "sums", "key": ["k"]}}, "tasks": 1, "grouping": ["k"]}
     (sums,) = StoredPlan.of({**definition, "inputs": {"default": [["k", "timestamp_ntz", True]]}}).bolts
     sums.require_dealt()

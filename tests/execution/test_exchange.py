@@ -1,4 +1,4 @@
-"""Exchanges in columns against exchanges row by row: the same exchange rows, the same windows, the same acks."""
+"""Columnar exchanges compared with exchanges row by row: the same exchange rows, windows and acks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from windowing.topology.plan import Topology
 from windowing.windows import aggregate as agg
 from windowing.windows.measures import count, millis
 
-slow = settings(max_examples=settings().max_examples // 2)  # each is a topology that runs twice
+slow = settings(max_examples=settings().max_examples // 2)  # each example is a topology that runs twice
 
 # -- hashes ----------------------------------------------------------------------------------------------------------------------
 
@@ -78,20 +78,20 @@ def keyed_rows(draw: st.DrawFn) -> tuple[list[str], list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("kind", sorted(VALUES))
-def test_every_type_of_a_key_that_has_a_fixed_order_of_bytes_is_hashed_in_columns(kind: str) -> None:
+def test_every_key_type_with_a_fixed_byte_order_is_hashed_in_columns(kind: str) -> None:
     assert is_hashed(kind)
     assert not is_hashed(f"array<{kind}>")
 
 
 @slow
 @given(keyed_rows())
-def test_a_key_in_columns_has_the_hash_of_its_values(case: tuple[list[str], list[tuple[Any, ...]]]) -> None:
+def test_the_hash_of_key_columns_equals_the_hash_of_their_values(case: tuple[list[str], list[tuple[Any, ...]]]) -> None:
     kinds, rows = case
     columns = [pa.array([row[at] for row in rows], arrow_type(FieldType.parse(kind))) for at, kind in enumerate(kinds)]
     assert hashed_columns(columns, kinds, len(rows)).tolist() == [key_hash(tuple(kinds), row) for row in rows]
 
 
-def test_a_slice_of_a_column_is_hashed_as_its_own_rows() -> None:
+def test_a_slice_of_a_column_is_hashed_by_its_own_rows() -> None:
     whole = pa.array([None, 5, None, 7, 9], pa.int64())
     assert hashed_columns([whole.slice(2)], ["bigint"], 3).tolist() == [
         42,
@@ -99,7 +99,7 @@ def test_a_slice_of_a_column_is_hashed_as_its_own_rows() -> None:
     ]
 
 
-def test_what_python_cannot_hold_is_hashed_as_spark_holds_it() -> None:
+def test_values_that_python_cannot_hold_have_the_hash_of_spark() -> None:
     days = hashed_columns([pa.array([3_000_000], pa.int32()).cast(pa.date32())], ["date"], 1)
     assert days.tolist() == [key_hash(("int",), (3_000_000,))]
     micros = hashed_columns([pa.array([2**61], pa.int64()).cast(pa.timestamp("us", "UTC"))], ["timestamp"], 1)
@@ -108,7 +108,7 @@ def test_what_python_cannot_hold_is_hashed_as_spark_holds_it() -> None:
     assert hashed_columns([text], ["string"], 1).tolist() == [key_hash(("binary",), (b"\xff\xfe",))]
 
 
-# -- the wire --------------------------------------------------------------------------------------------------------------------
+# -- the exchange format ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -142,7 +142,9 @@ def emitted(topology: Topology, batch: dict[str, Any], acks: bool) -> dict[tuple
 
 @slow
 @given(cases(), st.booleans())
-def test_a_spout_sends_in_columns_what_it_sends_row_by_row(case: tuple[Topology, dict[str, Any]], acks: bool) -> None:
+def test_a_spout_sends_the_same_exchange_rows_in_columns_and_row_by_row(
+    case: tuple[Topology, dict[str, Any]], acks: bool
+) -> None:
     topology, batches = case
     batch = {name: given_rows[0] for name, given_rows in batches.items()}
     fast = emitted(topology, batch, acks)
@@ -152,7 +154,7 @@ def test_a_spout_sends_in_columns_what_it_sends_row_by_row(case: tuple[Topology,
 
 @slow
 @given(cases(), st.integers(0, 9), st.booleans())
-def test_any_topology_gives_row_by_row_what_it_gives_in_columns(
+def test_any_topology_has_the_same_output_in_columns_and_row_by_row(
     case: tuple[Topology, dict[str, Any]], seed: int, acks: bool
 ) -> None:
     topology, batches = case
@@ -171,7 +173,7 @@ def lives(topology: Topology, batches: dict[str, Any], seed: int = 0, acks: bool
     return [*found, chain.run({}, drain=True)]
 
 
-# -- tasks that the JVM has hashed -----------------------------------------------------------------------------------------------
+# -- tasks hashed by the JVM -----------------------------------------------------------------------------------------------------
 
 
 def read_by(*groupings: Grouping) -> Topology:
@@ -183,7 +185,7 @@ def read_by(*groupings: Grouping) -> Topology:
     return builder.build()
 
 
-def test_the_jvm_hashes_the_tasks_of_the_only_reader_by_fields() -> None:
+def test_the_jvm_computes_the_tasks_of_a_stream_with_one_fields_grouping() -> None:
     def found(*groupings: Grouping) -> Any:
         return hashed_reader(Chain(read_by(*groupings)).wiring, "in0", "default")
 
@@ -194,7 +196,7 @@ def test_the_jvm_hashes_the_tasks_of_the_only_reader_by_fields() -> None:
 
 
 @pytest.mark.parametrize("acks", [False, True])
-def test_a_spout_whose_tasks_the_jvm_has_hashed_sends_what_it_sends_without(acks: bool) -> None:
+def test_a_spout_with_tasks_hashed_by_the_jvm_sends_the_same_exchange_rows(acks: bool) -> None:
     wiring = Chain(read_by(FieldsGrouping(("k",))), acks=acks).wiring
     keys, stamps = ["storm", None, "spark", "", "storm", "flink"], [5, 3, None, 9, 2**40, 1]
     fields = [
@@ -215,7 +217,7 @@ def test_a_spout_whose_tasks_the_jvm_has_hashed_sends_what_it_sends_without(acks
     assert sent(hashed, True) == sent([0] * 6, False)
 
 
-# -- keys of every type, windows over columns ------------------------------------------------------------------------------------
+# -- keys of every type, columnar windows ----------------------------------------------------------------------------------------
 
 KINDS = ["boolean", "int", "bigint", "double", "string", "date", "timestamp", "decimal(9,2)"]
 SUMS = {"n": agg.count(), "total": agg.sum("v"), "least": agg.min("v"), "most": agg.max("v"), "mean": agg.mean("v")}
@@ -272,7 +274,7 @@ def aggregating(draw: st.DrawFn) -> tuple[Topology, dict[str, Any]]:
 
 @slow
 @given(aggregating(), st.integers(0, 9))
-def test_windows_over_columns_of_any_input_are_those_over_tuples(
+def test_windows_over_columns_of_any_input_equal_windows_over_tuples(
     case: tuple[Topology, dict[str, Any]], seed: int
 ) -> None:
     topology, batches = case
@@ -281,7 +283,7 @@ def test_windows_over_columns_of_any_input_are_those_over_tuples(
         assert repr(fast) == repr(lives(topology, batches, seed))
 
 
-def test_windows_over_columns_take_each_stream_by_its_own_columns() -> None:
+def test_windows_over_columns_read_each_stream_by_its_own_columns() -> None:
     topology, _ = two_inputs()
     found = lives(topology, {"in0": [[(1, 2.0, 5), (2, 3.0, 6)]], "in1": [[("x", 7, 10.0, 1)]]})[-1]
     assert sorted(found["sums"]) == [("1", 10, 2, 12.0, 2.0, 10.0, 6.0), ("2", 10, 1, 3.0, 3.0, 3.0, 3.0)]
@@ -297,7 +299,7 @@ def two_inputs() -> tuple[Topology, TupleRows]:
     return topology, TupleRows(Chain(topology).wiring, "sums")
 
 
-def test_no_tuple_is_made_of_what_windows_aggregate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aggregating_windows_over_columns_make_no_tuples(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise AssertionError("a tuple was made")
 
@@ -318,19 +320,19 @@ def none_of(*spouts: str) -> Any:
     return checked
 
 
-def test_only_groupings_that_look_at_each_tuple_go_row_by_row() -> None:
+def test_only_partial_key_and_custom_groupings_route_row_by_row() -> None:
     by_row = [str(each) for each in GROUPINGS if spread_of(each, 3, Schema.parse(FIELDS)) is None]
     assert [name.partition("(")[0] for name in by_row] == ["partialKey", "custom"]
 
 
-def test_the_column_of_task_and_clock_holds_the_largest_number_of_tasks_and_a_clock_of_far_times() -> None:
+def test_the_column_of_task_and_clock_holds_the_largest_task_and_a_far_future_clock() -> None:
     clock = 70_000_000_000_000  # in the year 4188
     tasks = pa.array([task << CLOCK_BITS | clock for task in (0, 32_768, MOST_TASKS)], pa.int64())
     columns, found, now = clocked(pa.record_batch({"c0": [1, 2, 3], TASK_AND_CLOCK: tasks}))
     assert (columns.schema.names, found.tolist(), now) == (["c0"], [0, 32_768, MOST_TASKS], clock)
 
 
-def test_rows_without_a_clock_have_the_one_that_the_driver_has_said_and_are_refused_where_it_has_said_none(
+def test_rows_without_a_clock_have_the_clock_of_the_driver_and_are_refused_without_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = {CLOCK_PROPERTY: "1700000000000"}

@@ -78,7 +78,7 @@ class Live:
 @example(drawn=[[(0, "a"), (1, "b")], [(25, "b")], [], [(1, "a")], [(25, "c")]])
 @example(drawn=[[(0, "a"), (0, "b"), (0, "a")], [(25, "c")], [(25, "c")], [(25, "a"), (25, "a")], [(25, "c")]])
 @given(drawn=DRAWN)
-def test_turns_that_leave_keys_idle_equal_a_machine_that_never_stopped(options: Any, drawn: Any) -> None:
+def test_turns_that_load_only_due_keys_equal_a_machine_that_never_stopped(options: Any, drawn: Any) -> None:
     bolt = bolt_with(**options) if "timestamp" in options else bolt_over_the_clock(**options)
     task, live = Task(bolt), Live(bolt)
     for number, batch in enumerate([*batches_of(drawn), None]):
@@ -91,7 +91,7 @@ def test_turns_that_leave_keys_idle_equal_a_machine_that_never_stopped(options: 
 
 @contextmanager
 def loads_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Yield the list of the keys that are loaded."""
+    """Yield the list of the loaded keys."""
     loaded: list[Any] = []
     restored = KeyState.restored
     with monkeypatch.context() as patch:
@@ -106,7 +106,7 @@ def task_with_keys(keys: int, **options: Any) -> Task:
     return task
 
 
-def test_a_key_without_a_tuple_and_without_a_window_that_is_due_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_keys_with_a_tuple_or_a_due_window_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_with_keys(1000)
     with loads_counted(monkeypatch) as loaded:
         assert task.run(rows_of([(13, "k7"), (14, "new"), (3, "k9")], 2000)).rows == []
@@ -124,8 +124,8 @@ def test_a_key_without_a_tuple_and_without_a_window_that_is_due_is_not_loaded(mo
     assert sorted(loaded) == sorted({row["key"] for _, row in drained})
 
 
-def test_the_state_of_an_older_version_is_read_on() -> None:
-    """The file was written by the version before keys were stored by key; each of its tasks then made the rows listed in it."""
+def test_the_state_of_an_older_version_is_read() -> None:
+    """Written by the version before keys were stored separately; the file lists the rows that each of its tasks then emitted."""
     found = json.loads((Path(__file__).parents[1] / "data" / "state_without_keys.json").read_text())
     for number, old in enumerate(found):
         task = Task(bolt_with(**DEFINITIONS[number]))
@@ -136,7 +136,7 @@ def test_the_state_of_an_older_version_is_read_on() -> None:
         assert any(rows)
 
 
-def test_deadlines_of_other_options_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_deadlines_of_other_options_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: dict[str, Any] = {"length": count(9), "slide": count(9), "lag": millis(9), **_EVENT_TIME}
     task = task_with_keys(5, **counted)
     changed = Task(bolt_with(**counted, key_ttl=millis(100)))
@@ -168,7 +168,7 @@ def test_keys_that_cannot_be_read_are_an_error(keys: bytes | None, message: str)
         task.run([])
 
 
-def test_a_key_is_stored_as_the_value_that_it_is() -> None:
+def test_a_key_of_any_type_is_stored_as_its_value() -> None:
     keys = ["a", "1", 1, None, ("a", 2), ("a", "2"), 'quote " and \\, comma', "\N{SNAKE}", b"\x00\xff", "x" * 10_000]
     executor = WindowedBoltExecutor(bolt_with(**DEFINITIONS[0]).config, sequenced=True)
     list(executor.add_batch([str(key) for key in keys], [1] * len(keys), keys=keys))
@@ -179,7 +179,7 @@ def test_a_key_is_stored_as_the_value_that_it_is() -> None:
     assert found == [{name: state[name] for name in found[0]} for state in machine.snapshot(events=False)["tracks"]]
 
 
-def test_a_drain_expires_keys_by_first_arrival_whichever_were_loaded_before() -> None:
+def test_a_drain_expires_keys_by_first_arrival_in_any_order_of_loading() -> None:
     config = bolt_with(**DEFINITIONS[0]).config
     first = WindowedBoltExecutor(config, sequenced=True)
     list(first.add_batch([*"abc"], [1, 1, 1], keys=[*"abc"]))
@@ -215,7 +215,9 @@ _DAY = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
     ],
 )
 @pytest.mark.parametrize("names", [("key",), ("key", "v")])
-def test_a_key_of_any_type_finds_its_window_again(kind: pa.DataType, values: list[Any], names: tuple[str, ...]) -> None:
+def test_a_key_of_any_type_is_found_again_with_its_window(
+    kind: pa.DataType, values: list[Any], names: tuple[str, ...]
+) -> None:
     options: dict[str, Any] = {"length": millis(10), "slide": millis(10), "timestamp": "ts", "key": names}
     marked = windowed_bolt(name="probe", output="ids array<long>", **options)
     stage = TaskStage(bolt_of(marked(lambda window: ([row.id for row in window],))), ("id", "ts", "key", "v"))
@@ -234,5 +236,5 @@ def test_a_key_of_any_type_finds_its_window_again(kind: pa.DataType, values: lis
         found = stage.turn(0, task.metadata, task.chunks.get, [*sent, control("drain" if number == 4 else "tick")])
         task.metadata, task.chunks = found.metadata, {**task.chunks, **found.puts}
         shown += [ids for _, (ids,) in found.rows]
-    merged = [[0, 3, 20, 43], [1, 21, 41], [2, 12]]  # True is twice among the booleans
+    merged = [[0, 3, 20, 43], [1, 21, 41], [2, 12]]  # True occurs twice among the booleans
     assert shown == (merged if kind == pa.bool_() else [[0, 20], [1, 21, 41], [2, 12], [3, 43]])

@@ -19,14 +19,14 @@ AT_MOST = {
     "plain": (79, 15),
     "window": (176, 27),
     "stateful": (120, 21),
-    "trident": (220, 35),  # trident_columns.py is asked whether a step folds columns; a state need not have a close: 2
+    "trident": (220, 35),  # trident_columns.py checks whether a step folds columns; a state need not have a close: 2
 }
-"""Functions and files. Who makes a journey longer says here why.
+"""Functions and files. A change that lengthens a journey gives its reason here.
 
 Idle keys stay in Spark's store (spark/idle_keys.py): 33 functions and two files of `windowed`, two functions of `window`.
 `encode_value` calls `encode_text` (codec.py): one function where a state is.
 
-A task on Spark says at the end of its turn what it has done (execution/metrics.py, spark/task_metrics.py): two files.
+A task on Spark sends its metrics at the end of its turn (execution/metrics.py, spark/task_metrics.py): two files.
 """
 LANDMARKS = {
     "windowed": [
@@ -55,7 +55,7 @@ def test_a_journey_passes_its_landmarks_and_has_not_grown(name: str) -> None:
     )
 
 
-def test_functions_count_once_with_what_stands_in_them_and_without_class_bodies() -> None:
+def test_functions_count_once_with_their_nested_functions_and_without_class_bodies() -> None:
     journey = Journey()
     with journey.traced():
         loads(dumps({"a": [1, 2]}), "data")
@@ -70,7 +70,7 @@ def test_functions_count_once_with_what_stands_in_them_and_without_class_bodies(
     assert str(outside) == "0 functions in 0 files"
 
 
-def test_the_second_batch_goes_on_with_the_state_of_the_first() -> None:
+def test_the_second_batch_continues_with_the_state_of_the_first() -> None:
     outputs: list[Any] = []
     windowed_in_workers(outputs)
     shown = [
@@ -82,7 +82,7 @@ def test_the_second_batch_goes_on_with_the_state_of_the_first() -> None:
     assert [sorted(rows) for rows in shown] == [sorted(first), sorted(second)]
 
 
-def test_a_trident_batch_commits_its_state_and_sends_what_is_new(tmp_path: Path) -> None:
+def test_a_trident_batch_commits_its_state_and_emits_the_new_values(tmp_path: Path) -> None:
     batches: list[Any] = []
     trident_in_workers(tmp_path, batches)
     counts = [

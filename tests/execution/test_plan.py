@@ -1,4 +1,4 @@
-"""ExecutionPlan: the exchanges of a declared topology, and the laws that batches run depth by depth need."""
+"""ExecutionPlan: the exchanges of a declared topology, and the invariants for running batches depth by depth."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def windowed(window: Any) -> Any: ...
 
 
 def chain(*edges: tuple[str, str, Any, Grouping], parallelism: int = 1) -> Topology:
-    """A topology of one input "in" and the bolts of these edges: (bolt, what it reads, what it is, grouping)."""
+    """A topology of one input "in" and the bolts of these edges: (bolt, its input, its declaration, grouping)."""
     builder = TopologyBuilder("chain")
     builder.set_spout("in", InputSpout("n long"))
     given: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def operators(plan: ExecutionPlan) -> dict[str, tuple[str, ...]]:
     return {id: stage.operators for id, stage in plan.stages.items()}
 
 
-def test_a_shuffle_into_a_bolt_without_memory_needs_no_exchange() -> None:
+def test_a_shuffle_into_a_stateless_bolt_needs_no_exchange() -> None:
     plan = execution_plan(
         chain(("a", "in", plain, ShuffleGrouping()), ("b", "a", plain, NoneGrouping()), parallelism=3)
     )
@@ -66,7 +66,7 @@ def test_a_shuffle_into_a_bolt_without_memory_needs_no_exchange() -> None:
     assert (plan.exchanges, plan.tasks, plan.widest, plan.depths(Section.STREAM)) == ((), (), 1, [])
 
 
-def test_windows_states_and_groupings_that_say_the_task_begin_a_stage_behind_an_exchange() -> None:
+def test_windows_states_and_key_groupings_start_a_stage_after_an_exchange() -> None:
     for target, grouping in (
         (windowed, ShuffleGrouping()),
         (Stateful, ShuffleGrouping()),
@@ -82,7 +82,7 @@ def test_windows_states_and_groupings_that_say_the_task_begin_a_stage_behind_an_
         assert plan.exchanges[0].to_window is (target is windowed)
 
 
-def test_a_bolt_behind_a_branch_and_its_diamond_stands_below_both() -> None:
+def test_a_bolt_after_a_branch_and_its_diamond_is_deeper_than_both() -> None:
     plan = execution_plan(
         chain(
             ("first", "in", windowed, ShuffleGrouping()),
@@ -123,7 +123,7 @@ def exchanges_above(topology: Topology, name: str) -> int:
 
 
 @given(topologies())
-def test_rows_only_go_down_and_every_component_is_there(topology: Topology) -> None:
+def test_every_component_is_in_the_plan_and_every_exchange_leads_to_a_greater_depth(topology: Topology) -> None:
     plan = execution_plan(topology)
     plan.check()
     assert plan == execution_plan(topology)
@@ -153,7 +153,7 @@ def runs_in_of(plan: ExecutionPlan, name: str) -> list[str]:
 
 
 @given(topologies())
-def test_every_subscription_of_a_stage_is_one_exchange_from_each_stage_where_its_tuples_are_made(
+def test_every_subscription_of_a_stage_is_one_exchange_from_each_stage_that_emits_its_tuples(
     topology: Topology,
 ) -> None:
     plan = execution_plan(topology)
@@ -172,19 +172,19 @@ def test_every_subscription_of_a_stage_is_one_exchange_from_each_stage_where_its
 
 
 def broken(plan: ExecutionPlan, **changes: Any) -> None:
-    """Assert that the plan with another "second" stage is found to be wrong."""
+    """Assert that check rejects the plan with another "second" stage."""
     stages = dict(plan.stages)
     stages["second"] = replace(stages["second"], **changes)
     with pytest.raises(AssertionError):
         replace(plan, stages=stages).check()
 
 
-def test_what_is_no_plan_is_found_by_its_check() -> None:
+def test_check_finds_every_kind_of_broken_plan() -> None:
     plan = execution_plan(
         chain(("first", "in", windowed, GlobalGrouping()), ("second", "first", windowed, GlobalGrouping()))
     )
     plan.check()
-    broken(plan, depth=1)  # it reads a stage beside it
+    broken(plan, depth=1)  # it reads a stage of the same depth
     broken(plan, depth=0)  # a window without a task
     broken(plan, first=2)  # a gap
     broken(plan, operators=())  # an exchange that leads nowhere
@@ -252,13 +252,13 @@ flowchart LR
     )
 
 
-def test_a_stage_is_looked_for_by_its_id() -> None:
+def test_stage_finds_a_stage_by_id_and_refuses_an_unknown_one() -> None:
     plan = execution_plan(chain(("sums", "in", windowed, GlobalGrouping())))
     assert plan.stage("sums") is plan.stage_of("sums")
     with pytest.raises(ConfigError, match="sums"):
         plan.stage("sum")
 
 
-def test_what_is_no_topology_and_no_bolt_has_no_plan() -> None:
+def test_execution_plan_refuses_other_objects() -> None:
     with pytest.raises(ConfigError):
         execution_plan(5)

@@ -1,4 +1,4 @@
-"""The id that emit returns, emit_direct takes, and a context and a tuple hold, is the id of a task, in both runtimes."""
+"""The id that emit returns and emit_direct takes is the task id of contexts and tuples, in both runtimes."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def on_spark(topology: Topology) -> dict[str, list[tuple[Any, ...]]]:
 BOTH = pytest.mark.parametrize("run", [in_cluster, on_spark])
 
 
-def test_ids_are_counted_through_from_1_in_the_order_of_the_components_names() -> None:
+def test_task_ids_are_numbered_from_1_in_the_order_of_component_names() -> None:
     ids = {"all": range(1, 3), "by_hand": range(3, 5), "deal": range(5, 6), "numbers": range(6, 7)}
     assert dealt().task_ids == {**ids, "shuffled": range(7, 10)}
 
 
 @BOTH
-def test_emit_returns_the_ids_of_the_tasks_that_then_have_the_tuple(run: Any) -> None:
+def test_emit_returns_the_ids_of_the_tasks_that_receive_the_tuple(run: Any) -> None:
     found = run(dealt())
     went = {n: set() for n in range(5)}
     for n, _, task, _, source in [*found["shuffled"], *found["all"]]:
@@ -88,7 +88,7 @@ def test_emit_returns_the_ids_of_the_tasks_that_then_have_the_tuple(run: Any) ->
 
 
 @BOTH
-def test_emit_direct_takes_an_id_and_a_task_knows_its_id_and_its_index(run: Any) -> None:
+def test_emit_direct_takes_a_task_id_and_a_context_has_id_and_index(run: Any) -> None:
     assert sorted((n, task, index) for n, _, task, index, _ in run(dealt())["by_hand"]) == [
         (0, 3, 0),
         (1, 4, 1),
@@ -100,7 +100,7 @@ def test_emit_direct_takes_an_id_and_a_task_knows_its_id_and_its_index(run: Any)
 
 @BOTH
 @pytest.mark.parametrize("task", [0, 1, 5, True, "3", None])
-def test_a_direct_emit_to_a_task_that_does_not_read_the_stream_names_those_that_do(run: Any, task: Any) -> None:
+def test_emit_direct_to_a_task_that_does_not_read_the_stream_is_refused_with_those_that_do(run: Any, task: Any) -> None:
     @bolt(output={"default": "n long, went string", "by_hand": "n long, went string"}, direct="by_hand")
     def deal(tuple: Any, collector: Any) -> None:
         collector.emit_direct(task, (tuple.n, ""), stream="by_hand")
@@ -110,7 +110,7 @@ def test_a_direct_emit_to_a_task_that_does_not_read_the_stream_names_those_that_
 
 
 @BOTH
-def test_a_direct_tuple_goes_to_the_one_reader_that_has_the_task(run: Any) -> None:
+def test_a_direct_tuple_goes_only_to_the_subscriber_with_that_task(run: Any) -> None:
     @bolt(output={"by_hand": "n long, went string"}, direct="by_hand")
     def deal(tuple: Any, collector: Any) -> None:
         collector.emit_direct(1 + tuple.n % 4, (tuple.n, ""), stream="by_hand")
@@ -131,7 +131,7 @@ def test_a_direct_tuple_goes_to_the_one_reader_that_has_the_task(run: Any) -> No
     }
 
 
-def test_on_spark_a_call_that_failed_has_chosen_no_tasks() -> None:
+def test_on_spark_a_failed_call_does_not_advance_the_round_robin_of_a_shuffle() -> None:
     @bolt(output={"default": "n long, went string", "by_hand": "n long, went string"}, direct="by_hand")
     class Fails(Bolt):
         failed = False
@@ -148,7 +148,7 @@ def test_on_spark_a_call_that_failed_has_chosen_no_tasks() -> None:
     assert in_order == [(in_order[0] - 7 + step) % 3 + 7 for step in range(5)]
 
 
-def test_the_source_task_of_a_tuple_in_a_window_and_of_one_on_disk_is_an_id(tmp_path: Any) -> None:
+def test_the_source_task_of_tuples_in_windows_in_memory_and_on_disk_is_a_task_id(tmp_path: Any) -> None:
     @bolt(output="n long")
     def same(tuple: Any) -> int:
         return int(tuple.n)
@@ -171,7 +171,7 @@ def test_the_source_task_of_a_tuple_in_a_window_and_of_one_on_disk_is_an_id(tmp_
         assert set(found) == {2, 3}, options
 
 
-def test_alone_a_task_has_its_index_as_id_and_another_component_is_an_error() -> None:
+def test_outside_of_a_topology_the_task_id_is_the_index_and_other_components_are_an_error() -> None:
     context = TaskContext("count", 1, 4)
     assert (context.task, context.task_index, context.component_tasks("count")) == (1, 1, range(4))
     with pytest.raises(ConfigError, match="there is no component 'split'"):

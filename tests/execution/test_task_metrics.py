@@ -60,7 +60,7 @@ BATCHES = [[("to be", 1), ("or", 2)], [("not to be", 25)], [("late", 4), ("that 
 
 
 class Totals:
-    """A channel that delivers at once, and twice, as a stage that is evaluated again does."""
+    """A channel that delivers at once, and twice, as for a stage that is evaluated again."""
 
     def __init__(self):
         self.totals = TaskTotals("words")
@@ -93,7 +93,7 @@ def counted(run):
     return {name: {each: getattr(found, each) for each in NAMES} for name, found in run.components().items()}
 
 
-def test_tasks_on_spark_count_what_those_of_a_local_cluster_count():
+def test_tasks_on_spark_have_the_counts_of_a_local_cluster():
     local, spark = in_one_process(BATCHES), on_spark(BATCHES)
     assert counted(spark) == counted(local)
     assert {name: each.acked for name, each in spark.components().items() if name != "sentences"} == {
@@ -104,20 +104,20 @@ def test_tasks_on_spark_count_what_those_of_a_local_cluster_count():
     assert counted(spark)["split"]["emitted"] == {"default": 9}
 
 
-def test_late_tuples_of_two_batches_are_counted_once_each():
+def test_late_tuples_of_two_batches_are_each_counted_once():
     batches = [*BATCHES, [("late again", 5), ("on time", 45)], [("again", 6)]]
     assert counted(on_spark(batches)) == counted(in_one_process(batches))
     assert counted(on_spark(batches))["tens"]["late"] == {"late": 4}
 
 
-def test_a_window_that_failed_is_a_dead_letter_and_its_tuples_are_done_with():
+def test_a_failed_window_counts_as_one_dead_letter_and_its_tuples_as_acked():
     batches = [[("to be", 1), ("worse", 12)], [("worse", 13), ("or", 25)], [("not", 40)]]
     local, spark = in_one_process(batches).components()["tens"], on_spark(batches).components()["tens"]
     for found in (local, spark):
         assert (found.dead_letters, found.failed, found.acked, found.windows_fired) == (1, 0, 6, 4)
 
 
-def test_the_tuples_of_a_window_that_fails_are_failed_and_not_acked():
+def test_tuples_of_a_failed_window_count_as_failed_and_not_as_acked():
     builder = TopologyBuilder("refused").configure({"windowing.max.attempts": 1})
     builder.set_spout("rows", InputSpout("at long"))
     builder.set_bolt("refuses", refuses).global_grouping("rows")
@@ -129,7 +129,7 @@ def test_the_tuples_of_a_window_that_fails_are_failed_and_not_acked():
     assert (found.executed, found.failed, found.acked) == (3, 3, 0)
 
 
-def test_an_upstream_that_says_nothing_of_a_batch_adds_nothing_to_it():
+def test_an_upstream_without_a_report_of_a_batch_adds_nothing():
     totals = TaskTotals("t")
     totals.take({(0, 0): (0, (TaskMetrics("b", 0, executed=5),)), (0, 1): (0, (TaskMetrics("b", 1, executed=2),))})
     totals.take({(1, 0): (0, (TaskMetrics("b", 0, executed=1),))})
@@ -137,7 +137,7 @@ def test_an_upstream_that_says_nothing_of_a_batch_adds_nothing_to_it():
     assert totals.now(0).components()["b"].executed == 9
 
 
-def test_both_name_the_same_samples_for_a_windowed_bolt():
+def test_both_runtimes_export_the_same_metrics_of_a_windowed_bolt():
     named = [
         {sample.metric.name for sample in samples(run) if sample.labels[1] == "tens"}
         for run in (in_one_process(BATCHES), on_spark(BATCHES))
@@ -154,11 +154,11 @@ def test_errors_and_dead_letters_reach_the_driver_with_their_text(caplog):
     logged = [
         record.getMessage() for record in caplog.records if "batch 0: component 'upper', task 0" in record.getMessage()
     ]
-    assert len(logged) == 4  # the two errors of the batch, which came twice
+    assert len(logged) == 4  # the two errors of the batch, which was sent twice
     assert "ReportedFailedException: [REPORTED] bad word" in logged[0]
 
 
-def test_a_batch_that_is_evaluated_again_counts_once_and_an_older_one_not_at_all():
+def test_a_reevaluated_batch_counts_once_and_an_older_one_is_ignored():
     totals = TaskTotals("t")
     totals.take({(3, 0): (0, (TaskMetrics("b", 0, executed=5),))})
     totals.take({(3, 0): (0, (TaskMetrics("b", 0, executed=4),))})
@@ -167,7 +167,7 @@ def test_a_batch_that_is_evaluated_again_counts_once_and_an_older_one_not_at_all
     assert totals.now(0).components()["b"].executed == 5
 
 
-def test_the_mean_process_latency_is_that_of_littles_law():
+def test_the_mean_process_latency_follows_littles_law():
     totals = TaskTotals("t")
     totals.take({(0, 0): (10_000, (TaskMetrics("w", 0, executed=4, pending=4),))})
     totals.take({(1, 0): (12_000, (TaskMetrics("w", 0, acked=4, pending=0),))})
@@ -176,14 +176,14 @@ def test_the_mean_process_latency_is_that_of_littles_law():
     assert totals.now(0).components()["w"].process_latency_ms == 2000
 
 
-def test_tasks_and_their_execute_time_are_kept_apart():
+def test_tasks_and_their_execute_time_are_kept_separately():
     run = on_spark(BATCHES)
     assert [each.task for each in run.tasks if each.component == "tens"] == [0]
     assert all(each.execute_ms > 0 for each in run.tasks if each.executed)
     assert {sample.metric for sample in samples(run)} <= set(METRICS)
 
 
-def test_phases_and_the_batch_are_those_of_the_progress():
+def test_batch_and_phases_are_those_of_sparks_progress():
     totals = TaskTotals("t")
     run = totals.now(5, 7, {"addBatch": 250.0})
     assert [(sample.metric.name, sample.labels, sample.value) for sample in samples(run)] == [
@@ -202,7 +202,7 @@ def packed(shipped, number, tuples, batch):
     return [row for row in wire if row.target == number]
 
 
-def test_a_group_of_trident_with_windows_counts_its_tuples_windows_and_what_was_late():
+def test_a_trident_group_with_windows_counts_tuples_windows_and_late_tuples():
     topology = TridentTopology("sums")
     rows = topology.new_stream("rows", FixedBatchSpout("n long, at long", 9, [(1, 1)]))
     windows = rows.tumbling_window(millis(10), "n", Sum(), "total long", timestamp="at")
@@ -226,7 +226,7 @@ def test_a_group_of_trident_with_windows_counts_its_tuples_windows_and_what_was_
     ]  # a window, and a late tuple, to the group that sends them to their sinks
 
 
-def test_late_tuples_of_a_group_of_trident_are_counted_by_their_reason():
+def test_late_tuples_of_a_trident_group_are_counted_by_reason():
     topology = TridentTopology("sums")
     rows = topology.new_stream("rows", FixedBatchSpout("n long, at long", 9, [(1, 1)]))
     options = {"timestamp": "at", "max_future": seconds(100), "on_invalid": "late"}
@@ -245,7 +245,7 @@ def test_late_tuples_of_a_group_of_trident_are_counted_by_their_reason():
     assert found.acked == 6, "two expired, and four were late"
 
 
-def test_pyspark_keeps_no_totals_of_an_ended_query_and_numbers_that_come_later_end_nothing():
+def test_the_accumulator_of_an_ended_query_is_released_and_later_updates_cause_no_error():
     context = SimpleNamespace(accumulator=lambda value, param: Accumulator(10**9, value, param))
     channel = MetricsChannel(SimpleNamespace(sparkContext=context), "t")
     said = {(0, 1): (0, (TaskMetrics("c", 0, executed=2),))}
@@ -253,7 +253,7 @@ def test_pyspark_keeps_no_totals_of_an_ended_query_and_numbers_that_come_later_e
         _accumulatorRegistry[10**9] += said
         channel.totals.release()
         assert not isinstance(_accumulatorRegistry[10**9], Accumulator)
-        _accumulatorRegistry[10**9] += said  # what PySpark does with the numbers of a task
+        _accumulatorRegistry[10**9] += said  # PySpark's own update with the metrics of a task
         channel.totals.release()
     finally:
         del _accumulatorRegistry[10**9]

@@ -35,7 +35,7 @@ PARTITIONS, TASKS = 2, 2
 
 
 class Failing:
-    """Fails on one word, or count, while it is set; everything runs in one process."""
+    """Fails at one word or count while it is set; everything runs in one process."""
 
     place: str | None = None
 
@@ -115,7 +115,7 @@ def held(state: MapStateFactory) -> dict[Any, int]:
     return found
 
 
-def each_is_handed_what_was_emitted_to_it(plan: TridentPlan, found: dict[str, TaskMetrics]) -> None:
+def each_stage_executed_the_tuples_emitted_to_it(plan: TridentPlan, found: dict[str, TaskMetrics]) -> None:
     emitted = Counter[str]()
     for each in found.values():
         emitted.update(each.emitted)
@@ -124,8 +124,8 @@ def each_is_handed_what_was_emitted_to_it(plan: TridentPlan, found: dict[str, Ta
 
 
 def counted_once(plan: TridentPlan, found: dict[str, TaskMetrics], words: int) -> None:
-    """Assert that each batch is counted once, whatever its attempts."""
-    each_is_handed_what_was_emitted_to_it(plan, found)
+    """Assert that each batch is counted once, after any number of attempts."""
+    each_stage_executed_the_tuples_emitted_to_it(plan, found)
     assert all(each.acked == each.executed for each in found.values())
     source = found.get(plan.stage_of(plan.spouts[0].number).id)
     assert words == (0 if source is None else sum(source.emitted.values()))
@@ -163,12 +163,12 @@ def test_an_attempt_that_failed_anywhere_leaves_each_batch_counted_once(
         Failing.place = None
 
 
-def test_no_task_writes_before_every_task_in_front_of_it_has_worked(tmp_path: Path) -> None:
+def test_no_task_writes_before_all_earlier_tasks_have_succeeded(tmp_path: Path) -> None:
     plan, states = plan_of(tmp_path / "states.db", Tally(), behind=False)
     batch, commit = plan.depths(Section.BATCH)[0], plan.depths(Section.COMMIT)[0]
     shipped, attempt = Shipped.here(plan), TransactionAttempt(1, 0)
     first, second = (task.number for task in plan.tasks_at(batch))
-    begun = record_batch([ExchangeRow(first, "begin", "", 0, 0, 0, None, 0, None)])  # and the second one was left out
+    begun = record_batch([ExchangeRow(first, "begin", "", 0, 0, 0, None, 0, None)])  # and the second one is missing
     rows = _rows(TridentBatchStage(shipped, batch, [], attempt).pack(iter([begun]), 0, 0))
     with pytest.raises(
         WindowingError, match=rf"was to write attempt 1:0 before the tasks \[{second}\] had worked on it"
@@ -177,7 +177,7 @@ def test_no_task_writes_before_every_task_in_front_of_it_has_worked(tmp_path: Pa
     assert held(states["words"]) == {}
 
 
-def test_a_task_that_writes_is_told_by_every_task_before_it(tmp_path: Path) -> None:
+def test_a_task_that_writes_gets_a_report_from_every_earlier_task(tmp_path: Path) -> None:
     plan, _ = plan_of(tmp_path / "states.db", Count(), behind=True)
     writers = [task.number for task in plan.tasks if trident_stages.writes(task)]
     assert len(writers) == 2 * TASKS

@@ -1,4 +1,4 @@
-"""Partial aggregation in columns against its model, the same stage by rows: the same exchange rows, byte for byte."""
+"""Partial aggregation in columns compared with its model, the same stage by rows: the same exchange rows, byte for byte."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ ROW = {"k": "a", "b": True, "i": 1, "n": 2, "x": 0.5, "at": 0}
 @example(["k"], [(Sum, "x")], [[ROW | {"x": -0.0}], [ROW | {"x": -0.0}]])
 @example(["k", "i"], [(Sum, "n"), (Min, "n"), (Max, "i")], [[ROW, ROW | {"n": 2**63 - 1}], [ROW | {"i": 7}, ROW]])
 @given(KEYS, st.lists(AGGREGATES, min_size=1, max_size=3), BATCHES)
-def test_what_is_folded_in_columns_is_what_rows_give(
+def test_partial_aggregation_in_columns_equals_that_by_rows(
     key: list[str] | None, aggregates: list[tuple[Any, str]], batches: list[list[dict[str, Any]]]
 ) -> None:
     plan = plan_of(key, aggregates)
     assert sent(plan, batches) == by_rows(plan, batches)
 
 
-def test_a_batch_of_plain_values_makes_no_tuple_and_one_with_a_null_key_goes_by_rows() -> None:
+def test_plain_values_are_aggregated_without_tuples_and_a_null_key_row_by_row() -> None:
     plan = plan_of(["k"], [(Sum, "n")])
     made: list[int] = []
     readable = trident_stages._SpoutWork.readable

@@ -1,4 +1,4 @@
-"""The batches of a windowed task: a function of (state, input) alone, equal to a machine that never stopped."""
+"""The batches of a windowed task: a function of (state, input) only, equal to a machine that never stopped."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_turns_over_stored_bytes_equal_a_machine_that_never_stopped(options: Any
 
 
 @given(drawn=DRAWN)
-def test_a_turn_run_twice_gives_the_same_rows_and_the_same_state(drawn: Any) -> None:
+def test_a_repeated_turn_gives_the_same_rows_and_the_same_state(drawn: Any) -> None:
     task = Task(bolt_with(**DEFINITIONS[0]))
     for batch in batches_of(drawn):
         packets = [packet(table_of(batch))] if batch else []
@@ -154,7 +154,7 @@ def test_a_turn_run_twice_gives_the_same_rows_and_the_same_state(drawn: Any) -> 
 
 
 class LastThree(EvictionPolicy):
-    """A user's policy that holds rows by their value."""
+    """A custom policy that holds rows by their value."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -173,7 +173,7 @@ class LastThree(EvictionPolicy):
         self.seen = state
 
 
-def test_windows_of_a_users_own_policy_survive_in_stored_bytes() -> None:
+def test_windows_of_a_custom_policy_are_restored_from_stored_bytes() -> None:
     bolt = bolt_with(slide=millis(10), timestamp="ts", eviction=LastThree)
     batches = batches_of([[(1, "a"), (2, "a"), (9, "a")], [(3, "a"), (4, "a")], [(5, "a")], [(9, "a"), (10, "a")]])
     stopped = Task(bolt)
@@ -192,7 +192,7 @@ class Unstorable(LastThree):
         return {"seen": object()}
 
 
-def test_what_cannot_be_stored_is_an_error_that_names_the_bolt() -> None:
+def test_a_value_that_cannot_be_stored_is_an_error_that_names_the_bolt() -> None:
     parts = [[(1, "a")]]
     bolt = bolt_with(slide=millis(10), timestamp="ts", eviction=Unstorable)
     with pytest.raises(BoltError, match=r"bolt '\w+' cannot be stored: a value of type object .*; keep plain data in"):
@@ -202,7 +202,7 @@ def test_what_cannot_be_stored_is_an_error_that_names_the_bolt() -> None:
         Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts", aggregate=odd)).run(batches_of(parts)[0])
 
 
-def test_rows_are_read_by_name_whatever_the_columns_are_called() -> None:
+def test_rows_are_read_by_column_names_of_any_form() -> None:
     def told(window: Any) -> Any:
         row = window.get()[-1]
         assert row == window.get()[-1:][0] == ("A", 7)
@@ -225,7 +225,7 @@ def test_rows_are_read_by_name_whatever_the_columns_are_called() -> None:
     assert found == [[("default", ("A", 7, 7, ["class", "flight no"]))], [("default", (7,))]]
 
 
-def test_an_aggregate_keeps_no_rows() -> None:
+def test_an_aggregate_stores_no_rows() -> None:
     marked = windowed_bolt(
         length=millis(60),
         slide=millis(10),
@@ -240,7 +240,7 @@ def test_an_aggregate_keeps_no_rows() -> None:
     assert sum(1 for _ in task.run([], drain=True).rows) > 0
 
 
-def test_a_batch_writes_only_what_outlives_it() -> None:
+def test_a_batch_writes_only_data_that_outlives_it() -> None:
     task = Task(bolt_with(length=millis(1000), slide=millis(1000), timestamp="ts"))
     sizes = []
     for index in range(40):
@@ -267,7 +267,7 @@ def test_order_by_makes_the_order_of_arrival_independent_of_the_partitions() -> 
     assert outputs == [[[0, 1], [2, 3]]] * 2
 
 
-def test_ties_in_order_by_are_broken_by_what_the_rows_are() -> None:
+def test_ties_in_order_by_are_broken_by_the_other_values_of_the_rows() -> None:
     rows = rows_of([(5, "a"), (5, "b"), (5, "a"), (5, "b")], 0)
     outputs = []
     for split in ([0, 1], [0, 2], [3]):
@@ -296,9 +296,7 @@ def test_ties_in_order_by_are_broken_by_what_the_rows_are() -> None:
     ],
 )
 @pytest.mark.parametrize("policy", ["raise", "skip"])
-def test_a_value_that_its_field_would_change_is_refused_as_a_failure_of_its_window(
-    value: Any, kind: str, policy: Any
-) -> None:
+def test_a_value_that_its_field_would_change_fails_its_window(value: Any, kind: str, policy: Any) -> None:
     def emits(window: Any) -> Any:
         return (value if window.get()[0].id == 0 else None,)
 
@@ -314,7 +312,7 @@ def test_a_value_that_its_field_would_change_is_refused_as_a_failure_of_its_wind
         assert (result.rows, result.metrics["failed"]) == ([("default", {"n": None})], 1)
 
 
-def test_late_and_invalid_rows_go_to_the_side_stream_with_their_reason() -> None:
+def test_late_and_invalid_rows_go_to_the_late_stream_with_their_reason() -> None:
     task = Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts"))
     task.run(rows_of([(25, "a")], 0))
     late = [{"id": 7, "ts": 3, "key": "a", "v": 0.5}, {"id": 8, "ts": None, "key": "b", "v": None}]
@@ -326,7 +324,7 @@ def test_late_and_invalid_rows_go_to_the_side_stream_with_their_reason() -> None
     assert result.metrics["late"] == 2
 
 
-def test_a_timestamp_of_the_far_future_is_late_and_one_that_is_none_fails_the_batch_if_the_bolt_says_so() -> None:
+def test_a_far_future_timestamp_is_late_and_with_on_invalid_raise_a_missing_one_fails_the_batch() -> None:
     options: dict[str, Any] = {"length": millis(10), "slide": millis(10), "timestamp": "ts"}
     row = {"id": 7, "ts": 1101, "key": "a", "v": 0.5}
     result = Task(bolt_with(**options, max_future=millis(100))).run([row, row | {"ts": 1100}], now_ms=1000)
@@ -338,7 +336,7 @@ def test_a_timestamp_of_the_far_future_is_late_and_one_that_is_none_fails_the_ba
         Task(bolt_of(strict)).run([row | {"ts": None}])
 
 
-def test_processing_time_takes_the_batchs_clock_and_idle_ticks_fire() -> None:
+def test_processing_time_uses_the_clock_of_the_batch_and_empty_batches_fire_windows() -> None:
     marked = windowed_bolt(name="probe", output=OUTPUT, length=millis(10), slide=millis(10))
     task = Task(bolt_of(marked(lambda window: window_row(window))))
     assert task.run(rows_of([(0, "a"), (0, "a")], 0), now_ms=105).rows == []
@@ -362,17 +360,17 @@ def test_a_failing_bolt_is_named_and_nothing_is_written() -> None:
     assert letters.metrics["failed"] == 2
 
 
-def test_failing_tuples_back_needs_an_acker() -> None:
+def test_on_error_fail_without_an_acker_is_refused() -> None:
     with pytest.raises(ConfigError, match="on_error='fail'"):
         Task(bolt_with(length=count(1), slide=count(1), timestamp="ts", on_error="fail"))
 
 
-def test_a_limit_of_tuples_in_memory_is_refused_where_it_could_not_be_kept() -> None:
+def test_max_events_in_memory_is_refused_on_spark() -> None:
     with pytest.raises(ConfigError, match="max_events_in_memory=5000, but on Spark a turn has all live tuples"):
         Task(bolt_with(length=count(1), slide=count(1), timestamp="ts", max_events_in_memory=5000))
 
 
-def test_every_damage_to_stored_bytes_is_an_error_that_names_the_task() -> None:
+def test_any_damage_to_stored_bytes_is_an_error_that_names_the_task() -> None:
     task = Task(bolt_with(length=millis(50), slide=millis(10), timestamp="ts"))
     task.run(rows_of([(at, "a") for at in range(40)], 0))
     ((key, good),) = task.chunks.items()
@@ -394,7 +392,7 @@ def test_every_damage_to_stored_bytes_is_an_error_that_names_the_task() -> None:
             task.run([])
 
 
-def test_a_pickle_is_never_opened() -> None:
+def test_a_pickle_is_never_loaded() -> None:
     task = Task(bolt_with(length=millis(50), slide=millis(10), timestamp="ts"))
     task.metadata = b"\x80\x05K\x01."
     with pytest.raises(CorruptStateError, match="not ours"):
@@ -423,13 +421,13 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_plain_data_comes_back_as_it_was(data: Any) -> None:
+def test_plain_data_is_decoded_as_it_was_encoded(data: Any) -> None:
     back = loads(dumps(data), "test")
     assert back == data
     assert type(back) is type(data)
 
 
-def test_a_dead_letter_of_an_aggregating_bolt_has_no_tuples_to_tell_of() -> None:
+def test_a_dead_letter_of_an_aggregating_bolt_has_no_tuples() -> None:
     def broken(window: Any) -> Any:
         raise ValueError(f"{window.aggregate} is too much")
 
@@ -448,14 +446,14 @@ def test_a_dead_letter_of_an_aggregating_bolt_has_no_tuples_to_tell_of() -> None
     assert "2 is too much" in letter["error"]
 
 
-# -- rows that come again, and states ----------------------------------------------------------------------------------
+# -- replayed rows, and states -----------------------------------------------------------------------------------------
 
 
 def row(id: int | None, ts: int) -> dict[str, Any]:
     return {"id": id, "ts": ts, "key": "a", "v": 1.0}
 
 
-def test_a_row_that_comes_again_in_this_batch_or_a_later_one_is_known_by_its_message_id():
+def test_a_replayed_row_is_dropped_by_its_message_id_in_the_same_and_in_later_batches():
     task = Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts", message_id="id"))
     first = task.run([row(1, 1), row(2, 2), row(1, 1)])
     second = task.run([row(2, 2), row(3, 3)])
@@ -466,7 +464,7 @@ def test_a_row_that_comes_again_in_this_batch_or_a_later_one_is_known_by_its_mes
     assert [each.metrics["tuples"] for each in (first, second, third)] == [2, 1, 0]
 
 
-def test_ids_of_two_input_streams_are_apart_with_order_by_and_without():
+def test_message_ids_of_two_input_streams_are_separate_with_and_without_order_by():
     bolt = bolt_with(length=millis(10), slide=millis(10), timestamp="ts", message_id="id")
     for order_by in ((), ("ts",)):
         stage = TaskStage(bolt, ("id", "ts", "key", "v"), ("a", "b"), order_by)
@@ -476,13 +474,13 @@ def test_ids_of_two_input_streams_are_apart_with_order_by_and_without():
         assert found.metrics["duplicates"] == 2
 
 
-def test_a_row_without_a_whole_message_id_is_named():
+def test_a_row_without_a_whole_number_as_message_id_is_refused():
     task = Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts", message_id="id"))
     with pytest.raises(ConfigError, match="bolt 'probe': the message id is None"):
         task.run([row(None, 1)])
 
 
-def test_a_batch_of_many_rows_out_of_order_loses_none_of_them_by_its_ids():
+def test_a_batch_of_many_rows_with_ids_out_of_order_loses_none():
     task = Task(bolt_with(length=count(200_000), slide=count(200_000), timestamp="ts", message_id="id"))
     rows = [row(number, 1) for number in (*range(0, 200_000, 2), *range(1, 200_000, 2))]
     assert task.run(rows).metrics["duplicates"] == 0

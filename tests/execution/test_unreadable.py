@@ -40,7 +40,7 @@ def texts(*values: bytes | None) -> pa.Array:
 
 
 def raw(column: Any) -> list[Any]:
-    """The values of a column in a form that Python can hold."""
+    """Return the values of a column in a form that Python can hold."""
     kind = column.type
     return column.cast(pa.binary() if pa.types.is_string(kind) else pa.int32()).to_pylist()
 
@@ -48,7 +48,7 @@ def raw(column: Any) -> list[Any]:
 DAY, WORD = dates(YEAR_10000, 5, BEFORE_CHRIST, None), texts(b"caf\xe9", b"tea", None, b"x")
 
 
-def test_values_that_python_cannot_hold_stay_what_spark_holds() -> None:
+def test_values_that_python_cannot_hold_are_written_back_unchanged() -> None:
     for column in (DAY, WORD, pa.chunked_array([DAY, DAY])):
         found = python_values(column, "f")
         assert raw(arrow_column("b", "default", pa.field("f", column.type), found)) == raw(column)
@@ -59,7 +59,7 @@ def test_values_that_python_cannot_hold_stay_what_spark_holds() -> None:
     ]
 
 
-def test_a_row_gives_all_of_its_values_but_those() -> None:
+def test_a_row_gives_all_its_other_values() -> None:
     row = held_record_type(("n", "day"))._make([1, python_values(DAY, "day")[0]])
     assert row.n == row["n"] == row[0] == 1
     assert len(row) == 2
@@ -70,7 +70,7 @@ def test_a_row_gives_all_of_its_values_but_those() -> None:
             ask()
 
 
-def test_columns_are_judged_by_what_python_holds() -> None:
+def test_unreadable_values_are_found_in_columns() -> None:
     micros = pa.array([253_402_300_800_000_000, 0, -62_135_596_800_000_001], pa.int64())
     stamps = micros.view(pa.timestamp("us", "UTC"))
     for column in (DAY, WORD, stamps, pa.StructArray.from_arrays([DAY], ["d"]), pa.chunked_array([WORD])):
@@ -83,12 +83,12 @@ def test_columns_are_judged_by_what_python_holds() -> None:
     assert timestamps_of(DAY).to_pylist() == [None, 432_000_000, None, None]
 
 
-def test_a_source_of_bytes_that_are_no_text_is_a_source() -> None:
+def test_a_source_of_bytes_that_are_no_text_is_a_valid_source() -> None:
     found = largest_of(pa.array([1, 5]), pa.array([b"\xff", b"a"]), 0, None)
     assert (sorted(found.values()) == [1, 5] and "b'\\xff'" in found) or len(found) == 2
 
 
-def test_a_key_is_hashed_as_spark_hashes_it() -> None:
+def test_an_unreadable_key_has_the_hash_of_spark() -> None:
     day, word = python_values(dates(YEAR_10000), "d")[0], python_values(texts(b"caf\xe9"), "w")[0]
     assert key_hash(("date",), (day,)) == key_hash(("int",), (YEAR_10000,))
     assert key_hash(("string",), (word,)) == key_hash(("binary",), (b"caf\xe9",))
@@ -154,7 +154,7 @@ GOOD = (1, b"a", 1, 5, b"tea")
 
 
 @pytest.mark.parametrize("columnar", [None, "arrow", "numpy"])
-def test_a_column_that_the_bolt_never_touches_does_no_harm(columnar: str | None) -> None:
+def test_an_unread_column_with_such_a_value_does_no_harm(columnar: str | None) -> None:
     task = windows(lambda window: sum(int(str(v)) for v in window.column("v")), columnar=columnar)
     first, last = task.run(GOOD, BAD), task.run((3, b"a", 4, 5, b""), drain=True)
     assert totals(first) + totals(last) == [7]
@@ -173,19 +173,19 @@ def test_a_column_that_the_bolt_never_touches_does_no_harm(columnar: str | None)
         (lambda window: int(window.get()["v"].sum()), "numpy"),
     ],
 )
-def test_a_row_of_which_the_bolt_asks_for_such_a_value_is_invalid(ask: Any, columnar: str | None) -> None:
+def test_a_row_is_invalid_if_the_bolt_reads_such_a_value_of_it(ask: Any, columnar: str | None) -> None:
     task = windows(ask, columnar=columnar, length=millis(20))
     first = task.run(GOOD, BAD)
     second = task.run((15, b"b", 4, 5, b"x"), drain=True)
     assert totals(first) == []
     assert totals(second) == [1, 5, 4]
-    assert sides(second) == [(2, "invalid")]  # once, though two windows hold it
+    assert sides(second) == [(2, "invalid")]  # once, although two windows contain it
     assert second.metrics["late"] == 1
     encoded = next(values for stream, values in second.rows if stream == "late")
     assert raw(arrow_column("b", "late", pa.field("day", pa.date32()), [encoded[3]])) == [YEAR_10000]
 
 
-def test_only_the_rows_whose_value_was_asked_for_are_invalid() -> None:
+def test_only_the_rows_whose_value_was_read_are_invalid() -> None:
     odd_date, odd_word = (2, b"a", 2, YEAR_10000, b"b"), (3, b"a", 4, 5, b"\xe9")
     found = windows(lambda window: sum(row.v for row in window if len(row.word))).run(
         GOOD, odd_date, odd_word, drain=True
@@ -196,13 +196,13 @@ def test_only_the_rows_whose_value_was_asked_for_are_invalid() -> None:
     assert (totals(found), sides(found)) == ([1], [(2, "invalid"), (4, "invalid")])
 
 
-def test_a_window_of_nothing_but_such_rows_does_not_fire() -> None:
+def test_a_window_of_only_such_rows_does_not_fire() -> None:
     found = windows(lambda window: sum(len(row.word) for row in window)).run(BAD, drain=True)
     assert totals(found) == []
     assert sides(found) == [(2, "invalid")]
 
 
-def test_a_bolt_that_fails_of_something_else_fails() -> None:
+def test_any_other_error_of_the_bolt_fails_it() -> None:
     with pytest.raises(BoltError, match="ZeroDivisionError"):
         windows(lambda window: 1 // 0).run(BAD, drain=True)
 
@@ -219,14 +219,14 @@ def test_a_bolt_that_fails_of_something_else_fails() -> None:
         {"key": "word", "columnar": "arrow"},
     ],
 )
-def test_what_windows_read_themselves_makes_the_row_invalid_on_arrival(options: dict[str, Any]) -> None:
+def test_a_row_with_such_a_value_in_a_field_that_windows_read_is_invalid_on_arrival(options: dict[str, Any]) -> None:
     found = windows(lambda window: 1, **options).run(GOOD, BAD, drain=True)
     assert sides(found) == [(2, "invalid")]
     assert totals(found) == [1]
     assert (found.metrics["tuples"], found.metrics["late"]) == (2, 1)
 
 
-def test_on_invalid_raise_stops_at_such_a_key() -> None:
+def test_on_invalid_raise_ends_the_run_at_such_a_key() -> None:
     with pytest.raises(WindowingError, match=r"bolt 'probe': field 'word' holds text b'caf\\xe9'"):
         windows(lambda window: 1, key="word", on_invalid="raise", late_stream=None).run(BAD)
 
@@ -287,7 +287,7 @@ def by_code(bolt: Any) -> None:
     bolt.custom_grouping("in", lambda values, tasks: len(values[2]) % tasks)
 
 
-def test_a_bolt_that_does_not_ask_gets_every_tuple_whatever_it_is_grouped_by() -> None:
+def test_a_bolt_that_does_not_read_such_a_value_gets_every_tuple_under_any_grouping() -> None:
     for read, tasks in ((shuffled, 1), (shuffled, 2), (keyed, 2)):
         found, chain = run(read, tasks=tasks)
         assert sorted(found["bolt"]) == [(1,), (2,)]
@@ -297,7 +297,7 @@ def test_a_bolt_that_does_not_ask_gets_every_tuple_whatever_it_is_grouped_by() -
 
 @pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("declared", [touched, Acking])
-def test_a_tuple_of_which_a_bolt_asks_for_such_a_value_is_a_dead_letter_at_once(declared: Any, tasks: int) -> None:
+def test_a_tuple_whose_unreadable_value_a_bolt_reads_is_a_dead_letter_at_once(declared: Any, tasks: int) -> None:
     found, chain = run(shuffled, declared, tasks=tasks)
     ((component, _, attempts, error, _, _, _, tuples),) = found["bolt.dead_letters"]
     assert (component, attempts) == ("bolt", 1)
@@ -308,7 +308,7 @@ def test_a_tuple_of_which_a_bolt_asks_for_such_a_value_is_a_dead_letter_at_once(
 
 
 @pytest.mark.parametrize("read", [shuffled, by_code])
-def test_without_a_stream_for_it_such_a_tuple_is_counted(read: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_dead_letter_stream_such_a_tuple_is_counted(read: Any, caplog: pytest.LogCaptureFixture) -> None:
     found, chain = run(read, touched, letters=False, tasks=2)
     assert [row[0] for row in found["bolt"]] == [1]
     assert chain.invalid == {"bolt": 1}
@@ -361,7 +361,7 @@ def turn_of_maps(stage: TaskStage, state: dict[str, Any], *maps: Any, drain: boo
     return found
 
 
-def test_a_map_is_a_dict_for_the_bolt_and_leaves_as_a_map() -> None:
+def test_a_map_is_a_dict_for_the_bolt_and_is_emitted_as_a_map() -> None:
     seen: list[Any] = []
 
     def look(window: Any) -> Any:
@@ -375,7 +375,7 @@ def test_a_map_is_a_dict_for_the_bolt_and_leaves_as_a_map() -> None:
     assert [values for _, values in found.rows] == [({"a": 1},), (None,), ({},)]
 
 
-def test_a_map_with_a_key_twice_is_no_dict_and_makes_its_row_invalid_where_it_is_asked_for() -> None:
+def test_a_map_with_a_repeated_key_makes_its_row_invalid_when_it_is_read() -> None:
     stage, state = of_maps(lambda window: [(row.m,) for row in window])
     turn_of_maps(stage, state, {"a": 1}, [("b", 1), ("b", 2)])
     found = turn_of_maps(stage, state, drain=True)

@@ -87,7 +87,7 @@ def declared(options: dict[str, Any], target: Any = lines) -> Any:
     fresh: Any = type("Fresh", (target,), {}) if isinstance(target, type) else lambda window: target(window)
     return windowed_bolt(
         length=length, slide=slide, timestamp="ts", late_stream="late", name="probe", output=OUTPUT, **rest
-    )(fresh)  # marking one twice is refused
+    )(fresh)  # declaring one twice is refused
 
 
 def topology(bolt: Any, **more: Any) -> Topology:
@@ -230,7 +230,7 @@ def by_end(seen: list[list[Any]]) -> list[list[Any]]:
 @slow
 @given(OPTIONS, inputs())
 @example({"windows": "sliding", "on_error": "fail"}, [[(1, 3, "a", -1.0), (2, 22, "a", 1.0)], [(3, 9, "b", 1.0)]])
-def test_the_same_input_gives_the_same_rows_acks_and_fails_everywhere(
+def test_the_same_input_gives_the_same_rows_acks_and_fails_in_every_runtime(
     options: dict[str, Any], batches: list[list[Row]]
 ) -> None:
     if not allowed(options, batches):
@@ -251,7 +251,7 @@ def test_the_same_input_gives_the_same_rows_acks_and_fails_everywhere(
 
 
 def check_roots(batches: list[list[Row]], wanted: Seen, news: list[list[tuple[int, str | None]]]) -> None:
-    """A root fails when one of its tuples does, once; all others are acked. Where each is one tuple, in the same batch."""
+    """A root fails once when one of its tuples does; all others are acked. Roots of a single tuple do so in the same batch."""
     told = [root for roots in news for root in roots]
     failed = {id for ids in wanted.failed for id in ids}
     wrong = {number for number, batch in enumerate(batches) if failed & {row[0] for row in batch}}
@@ -277,7 +277,7 @@ def test_a_tuple_is_acked_by_the_batch_in_which_it_expires(options: dict[str, An
 
 @slow
 @given(OPTIONS.filter(lambda options: options["on_error"] != "fail"), inputs(ids=True))
-def test_a_tuple_that_comes_again_by_its_id_is_in_no_window_again(
+def test_a_replayed_tuple_with_the_same_id_is_in_no_window_again(
     options: dict[str, Any], batches: list[list[Row]]
 ) -> None:
     if not allowed(options, batches):
@@ -302,7 +302,7 @@ def test_a_tuple_that_comes_again_by_its_id_is_in_no_window_again(
     check_roots([batch[:2] for batch in batches], Seen(), news)
 
 
-def test_an_id_is_remembered_with_its_tuple_and_not_before() -> None:
+def test_an_id_is_remembered_only_with_its_tuple() -> None:
     bolt = declared({"windows": "tumbling", "message_id": "id"})
     run = LocalRun(bolt)
     row = dict(zip(NAMES, (1, 3, "a", 1.0), strict=True))
@@ -315,7 +315,7 @@ def test_an_id_is_remembered_with_its_tuple_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("error", [FailedException, ValueError])
-def test_a_failed_exception_fails_tuples_where_they_can_fail_and_ends_the_run_where_they_cannot(
+def test_a_failed_exception_fails_tuples_in_runtimes_with_acks_and_ends_the_run_in_others(
     error: type[Exception],
 ) -> None:
     def picky(window: Any) -> Any:
@@ -345,7 +345,7 @@ def test_a_failed_exception_fails_tuples_where_they_can_fail_and_ends_the_run_wh
 
 @slow
 @given(st.sampled_from(["tumbling", "sliding", "counts"]), inputs())
-def test_tuples_of_aggregates_are_acked_and_fail_as_those_of_rows(windows: str, batches: list[list[Row]]) -> None:
+def test_tuples_of_aggregates_are_acked_and_failed_like_those_of_rows(windows: str, batches: list[list[Row]]) -> None:
     def lucky(window: Any) -> Any:
         if window.aggregate["low"] < 0:
             raise ValueError("unlucky")
@@ -369,7 +369,7 @@ def test_tuples_of_aggregates_are_acked_and_fail_as_those_of_rows(windows: str, 
 @pytest.mark.parametrize("target", list(FailTarget))
 @pytest.mark.parametrize("error", [ValueError, FailedException, ReportedFailedException])
 @pytest.mark.parametrize("on_error", list(OnError))
-def test_the_table_of_what_becomes_of_a_window_on_which_the_bolt_failed(
+def test_the_outcome_of_a_failed_window_follows_the_table_of_on_error(
     on_error: OnError, error: type[Exception], target: FailTarget
 ) -> None:
     def fails(window: Any) -> Any:
@@ -403,7 +403,7 @@ def test_the_table_of_what_becomes_of_a_window_on_which_the_bolt_failed(
     ]
 
 
-def test_of_tuples_that_are_one_object_as_many_are_not_acked_as_have_failed() -> None:
+def test_of_identical_objects_as_many_stay_unacked_as_have_failed() -> None:
     same = object()
 
     def picky(window: Any) -> Any:

@@ -31,7 +31,7 @@ def reaches(topology: Topology, name: str, spouts: set[str]) -> bool:
 
 
 @given(st.data())
-def test_what_is_below_a_spout_that_takes_acks_is_rooted(data: st.DataObject) -> None:
+def test_components_downstream_of_a_spout_that_takes_acks_are_rooted(data: st.DataObject) -> None:
     builder = TopologyBuilder("random")
     names = ["s0", "s1"]
     for name in names:
@@ -47,7 +47,7 @@ def test_what_is_below_a_spout_that_takes_acks_is_rooted(data: st.DataObject) ->
     assert wiring.rooted == {name for name in names[2:] if reaches(topology, name, taking)}
 
 
-def test_a_plan_of_many_diamonds_is_looked_at_once(monkeypatch: Any) -> None:
+def test_a_plan_of_many_diamonds_is_traversed_once(monkeypatch: Any) -> None:
     builder = TopologyBuilder("diamonds")
     builder.set_spout("top", InputSpout("n long"))
     above = "top"
@@ -64,7 +64,7 @@ def test_a_plan_of_many_diamonds_is_looked_at_once(monkeypatch: Any) -> None:
     assert len(asked) <= 3 * 40 + 1, "2^40 ways lead up"
 
 
-def test_a_sink_whose_stream_is_discarded_is_refused_by_each_door_in_the_same_words() -> None:
+def test_a_sink_on_a_discarded_stream_is_refused_with_the_same_error_everywhere() -> None:
     builder = TopologyBuilder("words")
     builder.set_spout("words", InputSpout("word string"))
     words = TridentTopology("words")

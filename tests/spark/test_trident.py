@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.execution.test_trident_attempts import each_is_handed_what_was_emitted_to_it
+from tests.execution.test_trident_attempts import each_stage_executed_the_tuples_emitted_to_it
 from windowing.errors import ConfigError, CorruptStateError, FailedException, ReportedFailedException, SupersededError
 from windowing.local import VirtualClock
 from windowing.local.trident_cluster import run_trident
@@ -75,7 +75,7 @@ def on_spark(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> C
         )
         assert query.await_end(200)
         if "on_failure" not in options:  # a batch that is skipped counts as far as it came
-            each_is_handed_what_was_emitted_to_it(plan.by_section(), query.metrics().components())
+            each_stage_executed_the_tuples_emitted_to_it(plan.by_section(), query.metrics().components())
         run.reported = {each.batch_id: each.reported for each in query.progress}  # type: ignore[attr-defined]
         return {
             name: {batch: sorted(map(tuple, rows)) for batch, rows in sink.batches.items()}
