@@ -1,4 +1,4 @@
-"""BoltCaller: what a bolt that is no windowed one is handed, may emit, and is told when it fails."""
+"""BoltCaller: the input of a bolt without windows, its emissions, and the errors of its failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def caller_of(declared) -> BoltCaller:
     return caller
 
 
-def test_rows_of_a_function_go_to_the_default_stream():
+def test_returned_and_yielded_rows_go_to_the_default_stream():
     @bolt(output="n long")
     def twice(tuple):
         yield tuple["n"]
@@ -32,7 +32,7 @@ def test_rows_of_a_function_go_to_the_default_stream():
     assert caller_of(twice).execute(ROW) == [EmittedRow("default", (1,)), EmittedRow("default", (2,))]
 
 
-def test_a_collector_takes_rows_of_every_declared_stream_and_direct_ones_with_their_task():
+def test_a_collector_emits_to_every_declared_stream_and_to_a_named_task():
     @bolt(output={"default": "n long", "names": "name string"}, direct="names")
     def spread(tuple, collector):
         collector.emit(tuple["n"])
@@ -50,7 +50,7 @@ def test_a_collector_takes_rows_of_every_declared_stream_and_direct_ones_with_th
         (lambda collector: collector.emit((1, 2)), "has 1 field"),
     ],
 )
-def test_a_wrong_emit_names_the_bolt_and_the_way_out(emit, sentence):
+def test_a_wrong_emit_is_refused_with_the_bolt_and_the_fix(emit, sentence):
     @bolt(output={"default": "n long", "names": "name string"}, direct="names")
     def wrong(tuple, collector):
         emit(collector)
@@ -59,7 +59,7 @@ def test_a_wrong_emit_names_the_bolt_and_the_way_out(emit, sentence):
         caller_of(wrong).execute(ROW)
 
 
-def test_nothing_that_a_failed_call_emitted_gets_out_and_the_cause_is_the_users():
+def test_a_failed_call_emits_nothing_and_its_error_has_the_users_exception_as_cause():
     kept = []
 
     @bolt(output="n long")
@@ -78,7 +78,7 @@ def test_nothing_that_a_failed_call_emitted_gets_out_and_the_cause_is_the_users(
         kept[0].emit(2)
 
 
-def test_a_failed_exception_stays_what_it_is():
+def test_a_failed_exception_is_passed_on_unchanged():
     @bolt()
     def failing(tuple):
         raise FailedException("not now")
@@ -87,7 +87,7 @@ def test_a_failed_exception_stays_what_it_is():
         caller_of(failing).execute(ROW)
 
 
-def test_a_bolt_without_output_may_return_nothing_or_run_as_a_generator_and_no_row():
+def test_a_bolt_without_output_may_return_none_or_be_a_generator_without_rows():
     seen = []
 
     @bolt()
@@ -109,7 +109,7 @@ def test_a_bolt_without_output_may_return_nothing_or_run_as_a_generator_and_no_r
         caller_of(loud).execute(ROW)
 
 
-def test_a_bolt_that_acks_by_itself_is_prepared_with_the_drivers_collector():
+def test_a_bolt_with_manual_acks_is_prepared_with_the_drivers_collector():
     told = []
 
     @bolt(output="n long")

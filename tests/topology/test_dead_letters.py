@@ -1,4 +1,4 @@
-"""What is given up is on the stream `dead_letters` of its component; bolts read it, and its source is told when they are done."""
+"""Dead letters are on the stream `dead_letters` of their component; the source is notified when their readers are done."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def topology(source: Any, handler: Any = keep, bolt: Any = picky, stream: str = 
 
 
 def queue(*numbers: int, **methods: Any) -> Any:
-    """A spout over numbers that notes in `heard` what it hears."""
+    """A spout over numbers that records its acks, fails and give-ups in `heard`."""
     heard: list[tuple[Any, ...]] = []
 
     class Queue(Spout):
@@ -84,7 +84,7 @@ def run(plan: Topology) -> ClusterResult:
 
 @bolt()
 class Holding(Bolt):
-    """Takes a letter, and is done with it at the next tick."""
+    """Holds a dead letter until the next tick."""
 
     def get_component_configuration(self) -> dict[str, Any]:
         return {"topology.tick.tuple.freq.secs": 7}
@@ -102,7 +102,7 @@ class Holding(Bolt):
         self.held = []
 
 
-def test_a_bolt_reads_what_another_has_given_up() -> None:
+def test_a_bolt_reads_the_dead_letters_of_another_bolt() -> None:
     result = run(topology(queue(1, -2, 3)))
     ((component, task, attempts, error, start, end, key, tuples),) = result["handler"]
     assert (component, task, attempts, error, start, end, key) == ("picky", None, 2, "failed", None, None, None)
@@ -112,21 +112,21 @@ def test_a_bolt_reads_what_another_has_given_up() -> None:
     assert (letter.row(), letter.values, letter.message_id) == (result["handler"][0], (-2,), -2)
 
 
-def test_the_source_is_told_when_the_readers_of_the_letter_are_done_with_it() -> None:
+def test_give_up_is_called_after_the_readers_of_the_dead_letter_are_done() -> None:
     source = queue(-1, give_up=given_up)
     Holding.heard = source.heard
     run(topology(source, Holding))
     assert source.heard == [("fail", -1), ("done", -1), ("given up", -1)]
 
 
-def test_a_source_without_give_up_hears_ack_of_what_somebody_has_taken() -> None:
+def test_a_spout_without_give_up_gets_an_ack_for_a_processed_dead_letter() -> None:
     source = queue(-1)
     Holding.heard = source.heard
     run(topology(source, Holding))
     assert source.heard == [("fail", -1), ("done", -1), ("ack", -1)]
 
 
-def test_a_letter_that_its_reader_fails_comes_again_as_often_as_a_message() -> None:
+def test_a_dead_letter_that_its_reader_fails_is_retried_like_a_message() -> None:
     tries: list[int] = []
 
     @bolt()
@@ -139,13 +139,13 @@ def test_a_letter_that_its_reader_fails_comes_again_as_often_as_a_message() -> N
     assert tries == [3, 3, 3]
     assert (len(result.dead_letters), result.failures) == (1, 6)
     assert source.heard[2:] == [("given up", -1)]
-    # Nobody has taken the letter, so nothing is acked: a queue keeps the message.
+    # No bolt has processed the dead letter, so nothing is acked: a queue keeps the message.
     deaf = queue(-1)
     run(topology(deaf, stubborn, max_attempts=3))
     assert deaf.heard == [("fail", -1)] * 2
 
 
-def test_a_message_that_nobody_has_acked_is_on_the_stream_of_its_spout() -> None:
+def test_the_dead_letter_of_a_message_that_timed_out_is_on_the_stream_of_its_spout() -> None:
     @bolt(output="n long")
     class Forgetful(Bolt):
         def execute(self, tuple: Any) -> None:
@@ -155,7 +155,7 @@ def test_a_message_that_nobody_has_acked_is_on_the_stream_of_its_spout() -> None
     assert [row[:4] for row in result["handler"]] == [("source", None, 2, "timeout")]
 
 
-def test_a_window_that_failed_is_on_the_stream_of_its_bolt_and_its_tuples_wait_for_the_reader() -> None:
+def test_the_dead_letter_of_a_failed_window_is_on_the_stream_of_its_bolt_and_its_tuples_wait_for_the_reader() -> None:
     @tumbling(count(2), on_error="dead_letter", output="n long")
     def sums(window: Any) -> Any:
         raise ValueError("no sum")
@@ -183,7 +183,7 @@ def test_a_window_that_failed_is_on_the_stream_of_its_bolt_and_its_tuples_wait_f
         assert result.dead_letters[0].values == ()
 
 
-def test_letters_are_an_output_where_one_asks_for_them() -> None:
+def test_dead_letters_are_an_output_only_if_asked_for() -> None:
     plan = topology(queue(-1))
     assert "picky.dead_letters" not in run_topology(plan, clock=VirtualClock()).outputs
     builder = TopologyBuilder("alone").configure(max_attempts=1)
@@ -195,7 +195,7 @@ def test_letters_are_an_output_where_one_asks_for_them() -> None:
     assert source.heard == [], "no bolt has taken it, so nothing is acked"
 
 
-def test_nobody_emits_on_it_and_nobody_has_one_of_his_own() -> None:
+def test_emitting_on_or_declaring_a_dead_letters_stream_is_refused() -> None:
     @bolt(output="n long")
     def sly(tuple: Any, collector: Any) -> None:
         collector.emit(tuple.n, stream="dead_letters")
@@ -211,14 +211,14 @@ def test_nobody_emits_on_it_and_nobody_has_one_of_his_own() -> None:
         topology(queue(1), bolt=greedy)
 
 
-def fed() -> Topology:
+def topology_with_input() -> Topology:
     return topology(InputSpout("n long"), retry_delay=seconds(0))
 
 
-def test_the_same_letters_come_on_spark() -> None:
+def test_dead_letters_on_spark_equal_those_in_one_process() -> None:
     batches = {"source": [[(1,), (-2,)], [(-3,), (4,)]]}
-    local = run_topology(fed(), batches, clock=VirtualClock())
-    chain = Chain(fed(), letters=False)
+    local = run_topology(topology_with_input(), batches, clock=VirtualClock())
+    chain = Chain(topology_with_input(), letters=False)
     spark = [row for rows in batches["source"] for row in chain.run({"source": rows}).get("handler", [])]
     assert len(spark) == 2
     for one, other in zip(local["handler"], spark, strict=True):
@@ -227,7 +227,7 @@ def test_the_same_letters_come_on_spark() -> None:
         assert [one[index] for index in (0, 2, 4, 5, 6, 7)] == [other[index] for index in (0, 2, 4, 5, 6, 7)]
 
 
-def test_a_failed_window_has_the_same_letter_on_spark() -> None:
+def test_the_dead_letter_of_a_failed_window_on_spark_equals_that_in_one_process() -> None:
     @tumbling(count(2), on_error="dead_letter", output="n long")
     def sums(window: Any) -> Any:
         if min(row.n for row in window) < 0:
@@ -245,7 +245,7 @@ def test_a_failed_window_has_the_same_letter_on_spark() -> None:
     assert all("ValueError: no sum" in row[3] for row in (*spark, *local["handler"]))
 
 
-def test_on_spark_a_letter_that_its_reader_fails_is_a_letter_of_the_reader() -> None:
+def test_on_spark_a_dead_letter_that_its_reader_fails_is_a_dead_letter_of_the_reader() -> None:
     @bolt()
     def stubborn(letter: Any) -> None:
         raise FailedException("the disk is full")
@@ -260,7 +260,7 @@ def test_on_spark_a_letter_that_its_reader_fails_is_a_letter_of_the_reader() -> 
         Chain(plan, letters=False).run({"source": [(-2,)]})
 
 
-def test_on_spark_a_batch_with_letters_waits_for_their_readers_and_is_given_up() -> None:
+def test_on_spark_a_batch_with_dead_letters_waits_for_their_readers_and_is_given_up() -> None:
     @tumbling(count(2), output="errors string")
     def pairs(window: Any) -> Any:
         return " ".join(letter.error for letter in window)
@@ -280,7 +280,7 @@ def test_on_spark_a_batch_with_letters_waits_for_their_readers_and_is_given_up()
     assert not run.ledger.open
 
 
-def test_a_letter_holds_values_of_any_type() -> None:
+def test_a_dead_letter_holds_values_of_any_type() -> None:
     origin = Origin("source", 0, Fields("days", "many"))
     odd = Tuple(({date(2024, 2, 29): b"x", None: 1}, [(1, {2: 3})]), origin)
     row = DeadLetter(component="picky", task=0, error="no", tuples=[odd]).row()
@@ -288,7 +288,7 @@ def test_a_letter_holds_values_of_any_type() -> None:
     assert json.loads(row[-1]) == [{"component": "source", "stream": "default", "values": values}]
 
 
-def test_a_state_that_counts_letters_is_committed_with_them_and_the_source_is_told_then() -> None:
+def test_a_state_that_counts_dead_letters_is_committed_before_the_source_is_notified() -> None:
     @bolt(output="n long")
     class Counting:
         def init_state(self, state: Any) -> None:
@@ -308,11 +308,11 @@ def test_a_state_that_counts_letters_is_committed_with_them_and_the_source_is_to
     assert dict(states.state("handler", 0).items()) == {"n": 2}
 
 
-def test_dead_letters_are_dotted_in_a_drawing() -> None:
-    assert '-. "dead_letters: shuffle" .->' in fed().to_mermaid()
+def test_dead_letters_are_drawn_dotted() -> None:
+    assert '-. "dead_letters: shuffle" .->' in topology_with_input().to_mermaid()
 
 
-def test_a_tuple_that_no_spout_sends_again_is_a_dead_letter_at_once() -> None:
+def test_a_tuple_that_no_spout_can_replay_is_a_dead_letter_at_once() -> None:
     without_ackers = run_topology(topology(queue(1, -2), acker_executors=0), clock=VirtualClock())
     assert [row[:4] for row in without_ackers["handler"]] == [("picky", 0, 1, "[FAILED] negative")]
     assert (without_ackers.acked, without_ackers["picky"]) == (2, [(1,)])
@@ -338,7 +338,7 @@ def test_a_tuple_that_no_spout_sends_again_is_a_dead_letter_at_once() -> None:
     assert [row[0] for row in result["handler"]] == ["picky"]
 
 
-def test_a_failure_on_a_tick_is_reported() -> None:
+def test_a_failure_on_a_tick_tuple_is_reported() -> None:
     @bolt(output="n long")
     def ticking(tuple: Any) -> None:
         if is_tick(tuple):
@@ -353,7 +353,7 @@ def test_a_failure_on_a_tick_is_reported() -> None:
     assert {(each.component, str(each.error)) for each in result.errors} == {("picky", "[FAILED] no tick, please")}
 
 
-def test_a_window_of_tuples_that_no_spout_sends_again_is_a_dead_letter_where_it_says_fail() -> None:
+def test_a_failed_window_of_tuples_that_no_spout_can_replay_is_a_dead_letter_under_on_error_fail() -> None:
     @tumbling(count(2), on_error="fail", output="n long")
     def sums(window: Any) -> Any:
         raise FailedException("no sum")

@@ -1,4 +1,4 @@
-"""@windowed_bolt, @tumbling, @sliding: what they accept, what they refuse, and that they change nothing."""
+"""@windowed_bolt, @tumbling, @sliding: what they accept and refuse, and that they return their target unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def at_the_top(window: TupleWindow) -> int:
     return len(window)
 
 
-def test_what_is_decorated_stays_what_it_was() -> None:
+def test_a_decorated_function_or_class_is_returned_unchanged() -> None:
     def total(window: TupleWindow) -> int:
         return sum(window)
 
@@ -176,14 +176,14 @@ def test_a_function_that_cannot_be_called_with_a_window_is_refused() -> None:
     refused(lambda: three(7), "a bolt is a function or a class", "got 7")
 
 
-def test_marking_twice_is_refused() -> None:
+def test_declaring_a_bolt_twice_is_refused() -> None:
     def once(window: TupleWindow) -> None: ...
 
     three(once)
     refused(lambda: three(once), "once' is already declared as a bolt")
 
 
-def test_a_subclass_is_declared_by_itself() -> None:
+def test_a_subclass_needs_its_own_declaration() -> None:
     @three
     class Parent:
         def execute(self, window: TupleWindow) -> None: ...
@@ -197,7 +197,7 @@ def test_a_subclass_is_declared_by_itself() -> None:
 
 @three
 class Over:
-    """Counts the tuples over a limit; notes how often it was made ready."""
+    """Counts the tuples over a limit; `seen` has the size of each window."""
 
     def __init__(self, limit: int, seen: list[int] | None = None) -> None:
         self.limit, self.seen = limit, seen if seen is not None else []
@@ -207,7 +207,7 @@ class Over:
         return sum(n > self.limit for n in window)
 
 
-def test_a_class_is_given_arguments_by_a_partial_or_as_an_instance() -> None:
+def test_a_class_gets_arguments_by_a_partial_or_as_an_instance() -> None:
     for target in (Over(2), functools.partial(Over, 2), functools.partial(Over, limit=2)):
         assert (bolt_of(target).name, bolt_of(target).is_class, bolt_of(target).outputs) == (
             "Over",
@@ -220,7 +220,7 @@ def test_a_class_is_given_arguments_by_a_partial_or_as_an_instance() -> None:
     refused(lambda: bolt_of(Plain()), "'Plain' is not declared as a bolt", "inherits")
 
 
-def test_each_task_has_a_copy_of_an_instance_as_it_was_when_it_was_given() -> None:
+def test_each_task_has_a_copy_of_a_given_instance_in_its_first_state() -> None:
     given = Over(2)
     bolt = bolt_of(given)
     given.limit = 7
@@ -236,7 +236,7 @@ class Plain(Over):
         super().__init__(1)
 
 
-def test_a_partial_of_a_marked_function_fills_in_arguments_by_name() -> None:
+def test_a_partial_of_a_declared_function_fills_in_arguments_by_name() -> None:
     @three
     def over(window: TupleWindow, limit: int = 0) -> int:
         return sum(n > limit for n in window)
@@ -246,7 +246,7 @@ def test_a_partial_of_a_marked_function_fills_in_arguments_by_name() -> None:
     refused(lambda: bolt_of(functools.partial(plain, limit=2)), "'plain' is not declared as a bolt")
 
 
-def test_an_error_of_a_bolt_that_is_copied_names_its_own_line() -> None:
+def test_an_error_in_a_copied_bolt_names_its_line() -> None:
     @three
     class Fails:
         def execute(self, window: TupleWindow) -> int:
@@ -257,7 +257,7 @@ def test_an_error_of_a_bolt_that_is_copied_names_its_own_line() -> None:
             run_local(target, [[1, 2, 3]])
 
 
-def test_what_was_not_declared_is_refused() -> None:
+def test_an_undeclared_function_is_refused() -> None:
     refused(lambda: bolt_of(plain), "'plain' is not declared as a bolt", "@windowed_bolt(")
     refused(lambda: bolt_of(3), "'int' is not declared as a bolt")
 
@@ -268,7 +268,7 @@ def test_a_decorator_without_parentheses_is_refused() -> None:
         refused(lambda decorator=decorator: decorator(plain), "'plain' without saying which windows", "(...)")
 
 
-def test_a_bolt_says_what_it_emits() -> None:
+def test_output_is_checked_when_a_bolt_is_declared() -> None:
     refused(lambda: windowed_bolt(Count(3), output="n lng"), "did you mean 'long'?")
     refused(
         lambda: windowed_bolt(
@@ -310,7 +310,7 @@ def three_of_nothing(window: TupleWindow) -> Iterator[None]:
     yield None
 
 
-def test_the_stream_of_dead_letters_is_no_stream_of_the_bolt_s_own() -> None:
+def test_dead_letters_is_refused_as_a_stream_of_a_bolt_that_sends_dead_letters() -> None:
     own: list[dict[str, Any]] = [
         {"output": {"default": "n int", "Dead_Letters": "n int"}},
         {"output": "n int", "timestamp": "ts", "late_stream": "dead_letters"},
@@ -328,13 +328,13 @@ def test_a_function_with_a_collector_needs_no_default_stream() -> None:
     assert list(bolt_of(windowed_bolt(Count(3), output={"slow": "n int"})(collects)).outputs) == ["slow"]
 
 
-def test_a_window_that_cannot_work_is_refused_where_it_is_declared() -> None:
+def test_an_invalid_window_is_refused_when_it_is_declared() -> None:
     options: dict[str, Any] = {"lte_stream": "late"}
     refused(lambda: windowed_bolt(Count(3), output="n int", **options), "did you mean 'late_stream'?")
     refused(lambda: sliding(seconds(3), seconds(0), output="n int"), "slide must be positive")
 
 
-def test_a_warning_points_to_the_line_of_the_declaration() -> None:
+def test_a_warning_has_the_line_of_the_declaration() -> None:
     for declare in (windowed_bolt, sliding):
         with pytest.warns(SkippedTuplesWarning) as caught:
             declare(Count(1), Count(2), output="n int")
@@ -357,7 +357,7 @@ def test_a_partial_has_the_name_of_its_function() -> None:
     refused(lambda: three(functools.partial(lambda window, limit: 1, limit=2)), "a lambda has no name")
 
 
-def test_a_wrapped_function_is_read_through_its_wrapper() -> None:
+def test_a_wrapped_function_is_inspected_through_its_wrapper() -> None:
     def logged(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapper(*arguments: Any, **options: Any) -> Any:
@@ -373,7 +373,7 @@ def test_a_wrapped_function_is_read_through_its_wrapper() -> None:
     assert bolt_of(outside).target is outside
 
 
-def test_an_object_that_can_be_called_needs_a_name_and_a_method_cannot_be_marked() -> None:
+def test_a_callable_object_needs_a_name_and_a_method_is_refused() -> None:
     class Calls:
         def __call__(self, window: TupleWindow) -> int:
             return 1
@@ -443,7 +443,7 @@ def test_every_field_of_the_config_is_in_one_part_of_the_definition() -> None:
     assert named == {field.removesuffix("_ms") for field in type(config).__dataclass_fields__}
 
 
-def test_a_function_stands_in_a_definition_by_its_name() -> None:
+def test_a_function_is_stored_in_a_definition_by_its_name() -> None:
     found = definition(timestamp=plain, trigger=functools.partial(list))
     assert (found["fixed"]["timestamp"], found["fixed"]["trigger"]) == ({"function": "plain"}, "list")
 
@@ -454,7 +454,7 @@ def test_a_bolt_is_frozen() -> None:
     assert isinstance(bolt_of(at_the_top), WindowedBolt)
 
 
-def test_a_message_id_is_for_bolts_with_a_state() -> None:
+def test_a_message_id_requires_a_bolt_with_a_state() -> None:
     @windowed_bolt(length=Count(2), message_id="id", output="n long")
     def stateless(window: TupleWindow) -> int:
         return len(window)

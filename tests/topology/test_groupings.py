@@ -50,17 +50,19 @@ def words(*keys: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("grouping", [ShuffleGrouping(), NoneGrouping(), LocalOrShuffleGrouping()])
 @given(tasks=st.integers(1, 9), rounds=st.integers(1, 5), seed=st.integers(0, 99))
-def test_a_shuffle_gives_each_task_the_same_number(grouping: Grouping, tasks: int, rounds: int, seed: int) -> None:
+def test_a_shuffle_sends_equally_many_tuples_to_each_task(
+    grouping: Grouping, tasks: int, rounds: int, seed: int
+) -> None:
     counts = Counter(task for (task,) in sent(grouping, tasks, words("a") * tasks * rounds, seed))
     assert counts == dict.fromkeys(range(tasks), rounds)
 
 
-def test_shuffles_of_several_emitters_begin_at_different_tasks() -> None:
+def test_shuffles_of_several_emitters_start_at_different_tasks() -> None:
     firsts = {sent(ShuffleGrouping(), 4, words("a"), seed)[0] for seed in range(4)}
     assert firsts == {(0,), (1,), (2,), (3,)}
 
 
-def test_a_shuffle_goes_on_from_a_saved_state() -> None:
+def test_a_shuffle_continues_from_a_saved_state() -> None:
     chooser = ShuffleGrouping().targets(3, WORDS)
     state = chooser.start(2)
     first = [chooser(("a", 1), state) for _ in range(4)]
@@ -70,13 +72,13 @@ def test_a_shuffle_goes_on_from_a_saved_state() -> None:
     assert [chooser(("a", 1), saved) for _ in range(4)] == rest
 
 
-def test_local_or_shuffle_stays_among_the_tasks_of_the_worker() -> None:
+def test_local_or_shuffle_uses_only_the_tasks_of_the_worker() -> None:
     chooser = LocalOrShuffleGrouping().targets(5, WORDS, local=[3, 1])
     state = chooser.start()
     assert [chooser(("a", 1), state) for _ in range(4)] == [(1,), (3,), (1,), (3,)]
 
 
-def test_equal_keys_go_to_one_task_whatever_the_other_fields_are() -> None:
+def test_equal_keys_go_to_one_task_regardless_of_other_fields() -> None:
     grouping = FieldsGrouping(("word",))
     first = sent(grouping, 7, [(key, 1) for key in KEYS])
     again = sent(grouping, 7, [(key, 2) for key in reversed(KEYS)], seed=3)
@@ -84,7 +86,7 @@ def test_equal_keys_go_to_one_task_whatever_the_other_fields_are() -> None:
     assert {task for (task,) in first} == set(range(7))
 
 
-def test_keys_spread_evenly_over_the_tasks() -> None:
+def test_keys_are_distributed_evenly_over_the_tasks() -> None:
     counts = Counter(task for (task,) in sent(FieldsGrouping(("word",)), 4, words(*KEYS)))
     assert all(180 <= count <= 320 for count in counts.values()), counts
 
@@ -94,7 +96,7 @@ def test_the_order_of_the_fields_is_part_of_the_key() -> None:
     assert sent(FieldsGrouping(("word", "n")), 8, tuples) != sent(FieldsGrouping(("n", "word")), 8, tuples)
 
 
-def test_a_key_that_is_none_has_a_task_too() -> None:
+def test_a_key_of_none_has_a_task_too() -> None:
     assert sent(FieldsGrouping(("word",)), 5, [(None, 1), (None, 2)]) == [(2,), (2,)]  # pmod(42, 5)
 
 
@@ -123,14 +125,14 @@ def test_partial_key_uses_exactly_two_tasks_for_a_key(tasks: int, key: str) -> N
     assert chosen[0] == alone, "the first candidate is the task that fields grouping gives"
 
 
-def test_partial_key_gives_different_keys_different_pairs() -> None:
+def test_partial_key_uses_different_pairs_of_tasks_for_different_keys() -> None:
     pairs = {
         tuple(sorted({task for (task,) in sent(PartialKeyGrouping(("word",)), 6, words(key) * 2)})) for key in KEYS
     }
     assert len(pairs) == 15, "all pairs of 6 tasks"
 
 
-def test_partial_key_takes_the_less_loaded_of_the_two() -> None:
+def test_partial_key_chooses_the_less_loaded_of_two_tasks() -> None:
     chooser = PartialKeyGrouping(("word",)).targets(3, WORDS)
     one, other = sorted({task for (task,) in (sent(PartialKeyGrouping(("word",)), 3, words("a") * 2))})
     state = chooser.start()
@@ -139,23 +141,23 @@ def test_partial_key_takes_the_less_loaded_of_the_two() -> None:
     assert state[one] == state[other] == 5
 
 
-def test_partial_key_spreads_a_skewed_key() -> None:
+def test_partial_key_distributes_a_skewed_key() -> None:
     tuples = words(*(["hot"] * 1000), *KEYS)
     loads = Counter(task for (task,) in sent(PartialKeyGrouping(("word",)), 4, tuples))
     by_key = Counter(task for (task,) in sent(FieldsGrouping(("word",)), 4, tuples))
     assert max(loads.values()) <= 600 < 1000 < max(by_key.values())
 
 
-def test_partial_key_with_one_task_has_no_choice() -> None:
+def test_partial_key_with_one_task_always_uses_it() -> None:
     assert sent(PartialKeyGrouping(("word",)), 1, words("a", "b")) == [(0,), (0,)]
 
 
-def test_all_is_every_task_and_global_the_lowest() -> None:
+def test_all_grouping_sends_to_every_task_and_global_to_the_lowest() -> None:
     assert sent(AllGrouping(), 3, words("a")) == [(0, 1, 2)]
     assert sent(GlobalGrouping(), 3, words("a", "b")) == [(0,), (0,)]
 
 
-def test_a_plain_emit_on_a_direct_stream_is_an_error() -> None:
+def test_emit_on_a_direct_stream_is_an_error() -> None:
     with pytest.raises(GroupingError, match="call emit_direct"):
         sent(DirectGrouping(), 3, words("a"))
     assert direct_task(2, 3) == 2
@@ -178,12 +180,12 @@ def test_a_custom_grouping_is_a_function_of_the_values_and_the_number_of_tasks()
 
 
 @pytest.mark.parametrize("said", [3, -1, [0, 3], None, {0, 1}, "0", [True]])
-def test_a_custom_grouping_that_names_no_task_is_an_error(said: Any) -> None:
+def test_a_custom_grouping_that_returns_an_invalid_task_is_an_error(said: Any) -> None:
     with pytest.raises(GroupingError, match=r"custom\("):
         sent(CustomGrouping(lambda values, tasks: said), 3, words("a"))
 
 
-def test_a_value_that_does_not_fit_its_declared_type_is_an_error() -> None:
+def test_a_key_value_of_the_wrong_type_is_an_error() -> None:
     wrong: list[tuple[str, Any]] = [
         ("bigint", "5"),
         ("bigint", 2**63),
@@ -215,18 +217,18 @@ def test_maps_and_structs_have_no_hash() -> None:
             hasher_of(kind)
 
 
-def test_a_key_names_fields_of_the_stream() -> None:
+def test_a_key_field_that_the_stream_lacks_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'wrod', the stream has word string, n bigint"):
         FieldsGrouping(("wrod",)).targets(3, WORDS)
 
 
-def test_a_missing_package_is_said_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_xxhash_is_refused_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xxhash", None)
     with pytest.raises(ConfigError, match=r"pip install 'windowing\[topology\]'"):
         FieldsGrouping(("word",)).targets(3, WORDS)
 
 
-def test_zeros_and_nans_are_one_key_each() -> None:
+def test_zero_equals_minus_zero_and_nan_equals_nan_as_keys() -> None:
     minus_nan = float.fromhex("-0x1p+0") * float("nan")
     for kind in ("double", "float"):
         assert key_hash((kind,), (0.0,)) == key_hash((kind,), (-0.0,))

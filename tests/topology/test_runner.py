@@ -1,4 +1,4 @@
-"""BoltRunner: what a bolt may emit, what its failures say, and what on_error makes of them."""
+"""BoltRunner: the rows that a bolt may emit, the errors of its failures, and their handling by on_error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def wrong(returned: Any, *words: str, output: Any = PAIR) -> None:
     failure(lambda window: returned, "emitted a wrong row", *words, output=output)
 
 
-def test_none_is_no_row() -> None:
+def test_none_emits_no_row() -> None:
     assert rows(None) == rows([]) == rows(iter(())) == []
 
 
@@ -58,7 +58,7 @@ def test_a_tuple_or_a_dict_is_one_row() -> None:
     assert rows(("JFK", 3)) == rows(Pair("JFK", 3)) == rows({"n": 3, "origin": "JFK"}) == [("JFK", 3)]
 
 
-def test_a_tuple_of_tuples_is_one_row_when_it_fits() -> None:
+def test_a_tuple_of_tuples_is_one_row_if_it_fits() -> None:
     pair = "x string, y int"
     assert rows((("JFK", 1), ("LGA", 2)), f"a struct<{pair}>, b struct<{pair}>") == [
         ({"x": "JFK", "y": 1}, {"x": "LGA", "y": 2})
@@ -66,7 +66,7 @@ def test_a_tuple_of_tuples_is_one_row_when_it_fits() -> None:
     wrong((("JFK", 1), ("LGA", 2), ("EWR", 3)), "got 3 values", "give a list for several")
 
 
-def test_any_other_iterable_is_rows() -> None:
+def test_any_other_iterable_is_a_sequence_of_rows() -> None:
     made = [("JFK", 3), ["LGA", 2], {"origin": "EWR", "n": 1}]
     wanted = [("JFK", 3), ("LGA", 2), ("EWR", 1)]
     assert rows(made) == rows(iter(made)) == rows(deque(made)) == rows(row for row in made) == wanted
@@ -80,12 +80,12 @@ def test_a_scalar_is_a_row_of_a_stream_with_one_field() -> None:
     assert rows(range(3), "n int") == [(0,), (1,), (2,)]
 
 
-def test_a_list_value_goes_into_a_tuple() -> None:
+def test_a_list_value_must_be_in_a_tuple() -> None:
     assert rows(([1, 2],), "n array<int>") == rows([([1, 2],)], "n array<int>") == [([1, 2],)]
     wrong([[1, 2]], "got 2 values", "put a value that is itself a list or a dict into a tuple", output="n array<int>")
 
 
-def test_a_row_that_does_not_fit_its_stream_says_what_was_wanted_and_got() -> None:
+def test_a_row_that_does_not_fit_is_refused_with_the_wanted_fields_and_the_row() -> None:
     fields = "stream 'default' has 2 fields (origin string, n bigint)"
     wrong(("JFK",), fields, "got 1 value: ('JFK',)")
     wrong([("JFK", 3), ("LGA", 2, 1)], fields, "got 3 values")
@@ -97,13 +97,13 @@ def test_a_row_that_does_not_fit_its_stream_says_what_was_wanted_and_got() -> No
     wrong({("JFK", 3)}, "a set, whose order changes", "sorted(...)")
 
 
-def test_a_value_is_given_as_its_declared_type_holds_it() -> None:
+def test_a_value_is_converted_to_its_declared_type() -> None:
     got = rows([("JFK", 3.0), (None, np.int64(2)), ("LGA", True + 1)])
     assert got == [("JFK", 3), (None, 2), ("LGA", 2)]
     assert [type(n) for _, n in got] == [int, int, int]
 
 
-def test_a_value_of_another_type_names_field_type_and_value() -> None:
+def test_a_value_of_another_type_is_refused_with_field_type_and_value() -> None:
     declared = "field 'n' of stream 'default' is declared bigint"
     wrong(("JFK", "text"), declared, "got 'text', wanted a whole number", "change the declaration")
     wrong(("JFK", 1.5), declared, "got 1.5, wanted a whole number")
@@ -111,7 +111,7 @@ def test_a_value_of_another_type_names_field_type_and_value() -> None:
     wrong(([1, 1.5],), "declared array<int>", "got 1.5, wanted a whole number", output="n array<int>")
 
 
-def test_a_value_of_another_type_is_refused_and_names_the_window() -> None:
+def test_a_value_of_another_type_is_refused_with_the_window_and_the_line() -> None:
     def collects(window: TupleWindow, collector: Collector) -> None:
         collector.emit(("JFK", 1))
         collector.emit(("JFK", "text"))
@@ -135,7 +135,7 @@ def test_an_awaitable_is_refused() -> None:
     failure(lambda window, collector: later(), "which nobody awaits")
 
 
-def test_a_generator_is_taken_fully_while_the_window_is_valid() -> None:
+def test_a_generator_is_exhausted_while_the_window_is_valid() -> None:
     def each(window: TupleWindow) -> Iterator[tuple[str, int]]:
         for tuple_ in window:
             yield "JFK", tuple_
@@ -156,7 +156,7 @@ def test_a_collector_emits_to_every_declared_stream_in_order() -> None:
     assert runner_of(collects, {"default": PAIR, "slow": "origin string"}).run(window_of(1)) == wanted
 
 
-def test_a_collector_refuses_what_was_not_declared() -> None:
+def test_a_collector_refuses_undeclared_streams_and_wrong_rows() -> None:
     failure(lambda window, collector: collector.emit(1, stream="slw"), "'slw' is not declared, there are default")
     failure(lambda window, collector: collector.emit(("JFK",)), "got 1 value", "test_runner.py:")
     failure(lambda window, collector: ("JFK", 1), "yet it returned ('JFK', 1)", "return nothing")
@@ -199,7 +199,7 @@ def test_a_failure_names_bolt_window_cause_and_line() -> None:
     assert "int(value)" in "".join(traceback.format_exception(error))
 
 
-def test_a_failure_in_a_generator_a_partial_a_class_or_an_object_names_its_line() -> None:
+def test_a_failure_in_a_generator_partial_class_or_object_names_its_line() -> None:
     def yields(window: TupleWindow) -> Iterator[Any]:
         yield "JFK", 1
         raise KeyError("k")
@@ -219,7 +219,7 @@ def test_a_failure_in_a_generator_a_partial_a_class_or_an_object_names_its_line(
         failure(target, "KeyError: 'k' (", f"{__file__}:")
 
 
-def test_a_failure_deep_in_a_library_names_the_line_of_the_bolt() -> None:
+def test_a_failure_inside_a_library_names_the_line_of_the_bolt() -> None:
     def stale(window: TupleWindow) -> Any:
         window.invalidate()
         return list(window)
@@ -228,7 +228,7 @@ def test_a_failure_deep_in_a_library_names_the_line_of_the_bolt() -> None:
     assert isinstance(error.__cause__, StaleWindowError)
 
 
-def test_sys_exit_is_a_failure_and_ctrl_c_is_not() -> None:
+def test_sys_exit_is_a_failure_and_keyboard_interrupt_is_not() -> None:
     def leaves(window: TupleWindow) -> Any:
         raise SystemExit(3)
 
@@ -240,7 +240,7 @@ def test_sys_exit_is_a_failure_and_ctrl_c_is_not() -> None:
         runner_of(interrupted, on_error="skip").run(window_of(1))
 
 
-def test_an_error_is_one_readable_line_whatever_the_data_says() -> None:
+def test_an_error_is_one_printable_line_for_any_data() -> None:
     class Silent(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -260,7 +260,7 @@ def test_an_error_is_one_readable_line_whatever_the_data_says() -> None:
     failure(raising(ValueError("no")), window=window_of(1, key="k\u202e" * 500))
 
 
-def test_a_class_lives_from_open_to_close() -> None:
+def test_a_class_gets_prepare_at_open_and_cleanup_at_close() -> None:
     seen: list[Any] = []
 
     class Lives:
@@ -287,7 +287,7 @@ def test_a_class_lives_from_open_to_close() -> None:
     assert runner.run(window_of(1)) == [("default", ("JFK", 1))]
 
 
-def test_a_runner_is_opened_once_before_it_runs() -> None:
+def test_a_runner_must_be_opened_exactly_once_before_it_runs() -> None:
     runner = BoltRunner(
         bolt_of(windowed_bolt(Count(3), output=PAIR, name="count", on_error="skip")(lambda window: None))
     )
@@ -299,7 +299,7 @@ def test_a_runner_is_opened_once_before_it_runs() -> None:
         runner.open()
 
 
-def test_a_failure_in_prepare_or_cleanup_is_named() -> None:
+def test_a_failure_in_prepare_or_cleanup_names_the_method() -> None:
     class Fails:
         prepared = False
 

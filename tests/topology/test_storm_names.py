@@ -1,4 +1,4 @@
-"""What a user of Storm writes by habit is answered with what to write here: names, orders of arguments, ways to start."""
+"""Names, argument orders and entry points of Storm are refused with the equivalent here."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def told(run: Callable[[Topology], Any], topology: Topology) -> str:
 
 RUNS = pytest.mark.parametrize("run", [in_a_cluster, on_a_chain])
 
-# -- the orders of emit ------------------------------------------------------------------------------------------------
+# -- argument orders of emit -------------------------------------------------------------------------------------------
 
 
 @RUNS
 @pytest.mark.parametrize("make", [basic, rich, windowed])
-def test_values_without_a_row_around_them_are_to_be_one_tuple(run: Any, make: Any) -> None:
+def test_several_values_in_emit_are_refused_with_the_tuple_to_write(run: Any, make: Any) -> None:
     text = told(run, make(lambda tuple, collector: collector.emit("moon", 3)))
     assert "emit takes one row, got 2 values without a name: ('moon', 3); give one tuple: emit(('moon', 3))" in text
     assert "give one tuple: emit(('moon', 3, 4))" in told(run, make(lambda tuple, out: out.emit("moon", 3, 4)))
@@ -122,13 +122,13 @@ def test_values_without_a_row_around_them_are_to_be_one_tuple(run: Any, make: An
 
 @RUNS
 @pytest.mark.parametrize("make", [basic, rich, windowed])
-def test_the_stream_stands_by_its_name(run: Any, make: Any) -> None:
+def test_a_stream_as_first_argument_of_emit_is_refused_with_the_keyword_to_write(run: Any, make: Any) -> None:
     text = told(run, make(lambda tuple, collector: collector.emit("slow", Values("moon", 3))))
     assert "write emit(('moon', 3), stream='slow')" in text
 
 
 @RUNS
-def test_a_bolt_that_anchors_names_its_anchors(run: Any) -> None:
+def test_anchors_as_first_argument_of_emit_are_refused_with_the_keyword_to_write(run: Any) -> None:
     assert "; write emit(('moon', 3), anchors=tuple)" in told(
         run, rich(lambda tuple, out: out.emit(tuple, ("moon", 3)))
     )
@@ -139,12 +139,12 @@ def test_a_bolt_that_anchors_names_its_anchors(run: Any) -> None:
 
 
 @RUNS
-def test_a_basic_bolt_needs_no_anchors(run: Any) -> None:
+def test_anchors_in_a_basic_bolt_are_refused_because_it_anchors_itself(run: Any) -> None:
     text = told(run, basic(lambda tuple, out: out.emit(tuple, ("moon", 3))))
     assert "; write emit(('moon', 3)) (it is anchored by itself)" in text
 
 
-def test_a_spout_names_its_message_id() -> None:
+def test_a_positional_message_id_is_refused_with_the_keyword_to_write() -> None:
     text = told(in_a_cluster, source(lambda _, out: out.emit(("moon", 3), 7)))
     assert "; write emit(('moon', 3), message_id=7)" in text
     text = told(in_a_cluster, source(lambda _, out: out.emit("slow", ("moon", 3), 7)))
@@ -152,14 +152,14 @@ def test_a_spout_names_its_message_id() -> None:
     assert "give one tuple: emit(('moon', 3))" in told(in_a_cluster, source(lambda _, out: out.emit("moon", 3)))
 
 
-def test_the_collectors_of_trident_take_one_row() -> None:
+def test_collectors_of_trident_refuse_several_values_too() -> None:
     out = TridentOutput(Schema.parse(FIELDS))
     with pytest.raises(BoltError, match=r"give one tuple: emit\(\('moon', 3\)\)"):
         out.emit("moon", 3)
     assert out.take() == []
 
 
-def test_a_spout_of_single_tuples_in_trident_names_its_message_id() -> None:
+def test_a_positional_message_id_of_a_spout_in_trident_is_refused_with_the_keyword_to_write() -> None:
     class Single(Spout):
         def next_tuple(self) -> None:
             self.collector.emit(("moon", 3), 7)  # type: ignore[misc]
@@ -172,14 +172,14 @@ def test_a_spout_of_single_tuples_in_trident_names_its_message_id() -> None:
 
 @RUNS
 @pytest.mark.parametrize("make", [basic, windowed])
-def test_a_text_that_is_no_stream_may_be_a_value(run: Any, make: Any) -> None:
+def test_an_undeclared_stream_that_may_be_a_value_is_refused_with_both_ways(run: Any, make: Any) -> None:
     text = told(run, make(lambda tuple, out: out.emit("moon", "late")))
     assert "stream 'late' is not declared, there are default, slow; add it to output={...}; if it is a value" in text
     assert "write emit(('moon', 'late'))" in text
     assert "if it is a value" not in told(run, make(lambda tuple, out: out.emit(("moon", 3), "late")))
 
 
-def test_two_values_of_which_one_is_a_row_are_told_apart() -> None:
+def test_an_ambiguous_emit_of_a_row_and_a_value_is_refused_without_guessing() -> None:
     assert emit_advice((("moon",), 3), ["default"]).endswith(
         "; name what is no value of the row: emit(('moon',), stream=...)"
     )
@@ -216,7 +216,7 @@ def in_storms_words(asked: Callable[[], Any]) -> str:
         ("fieldIndex", 'tuple.get_fields().index("word")'),
     ],
 )
-def test_a_tuple_says_how_its_values_are_read(name: str, write: str) -> None:
+def test_a_java_method_of_a_tuple_is_refused_with_the_python_way(name: str, write: str) -> None:
     tuple = Tuple(("cow", 1), Origin("in", 0, Fields("word", "n")))
     assert (
         in_storms_words(lambda: getattr(tuple, name))
@@ -224,14 +224,14 @@ def test_a_tuple_says_how_its_values_are_read(name: str, write: str) -> None:
     )
 
 
-def test_a_field_is_found_whatever_it_is_called_and_a_tuple_is_copied_as_before() -> None:
+def test_a_field_with_the_name_of_a_java_method_is_found_and_the_tuple_can_be_copied() -> None:
     tuple = Tuple((1, 2), Origin("in", 0, Fields("getInteger", "size")))
     assert (tuple.getInteger, tuple.size) == (1, 2)
     assert copy.copy(tuple).get_values() == (1, 2)
     assert in_storms_words(lambda: tuple.wrod) == "a tuple of in:default[0] has no field 'wrod'"
 
 
-def test_a_row_of_trident_says_how_its_values_are_read() -> None:
+def test_a_java_method_of_a_trident_row_is_refused_with_the_python_way() -> None:
     row = record_type(("word", "n"))("cow", 1)
     assert in_storms_words(lambda: row.getString) == "'Row' has no 'getString'; write row[0]"
     assert in_storms_words(lambda: row.getLongByField) == "'Row' has no 'getLongByField'; write row[\"word\"]"
@@ -241,7 +241,7 @@ def test_a_row_of_trident_says_how_its_values_are_read() -> None:
     assert not hasattr(row, "column_names")
 
 
-def test_a_window_says_how_its_tuples_are_read() -> None:
+def test_a_java_method_of_a_window_is_refused_with_the_python_name() -> None:
     found: list[str] = []
 
     @tumbling(count(1))
@@ -260,14 +260,14 @@ def test_a_window_says_how_its_tuples_are_read() -> None:
 
 
 @RUNS
-def test_collectors_say_their_names(run: Any) -> None:
+def test_a_java_method_of_a_collector_is_refused_with_the_python_name(run: Any) -> None:
     assert "has no 'emitDirect'; write emit_direct()" in told(run, basic(lambda tuple, out: out.emitDirect))
     assert "has no 'emitDirect'; write emit_direct()" in told(run, rich(lambda tuple, out: out.emitDirect))
     assert "has no 'resetTimeout'; write reset_timeout()" in told(run, rich(lambda tuple, out: out.resetTimeout))
     assert "has no 'reportError'; write report_error()" in told(run, rich(lambda tuple, out: out.reportError))
 
 
-def test_spouts_and_contexts_say_their_names() -> None:
+def test_a_java_method_of_a_spout_collector_or_context_is_refused_with_the_python_name() -> None:
     assert "has no 'emitDirect'; write emit_direct()" in told(in_a_cluster, source(lambda _, out: out.emitDirect))
     context = TaskContext("count", 1, 4)
     assert in_storms_words(lambda: context.getThisTaskIndex).endswith("; write context.task_index")  # type: ignore[attr-defined]
@@ -275,7 +275,7 @@ def test_spouts_and_contexts_say_their_names() -> None:
     assert context._replace(task_index=2).task == 2
 
 
-def test_builders_and_streams_say_their_names() -> None:
+def test_a_java_method_of_a_builder_or_stream_is_refused_with_the_python_name() -> None:
     builder = TopologyBuilder("test")
     spout = builder.set_spout("in", InputSpout(FIELDS))
     topology = TridentTopology("test")
@@ -300,14 +300,14 @@ def test_builders_and_streams_say_their_names() -> None:
     assert in_storms_words(lambda: stream.eachh).endswith("; did you mean 'each'?")  # type: ignore[attr-defined]
 
 
-def test_a_name_that_begins_with_an_underscore_is_not_looked_for() -> None:
+def test_a_missing_name_with_an_underscore_gets_no_suggestion() -> None:
     assert str(missing(StormNames, "_repr_html_")) == "'StormNames' has no '_repr_html_'"
 
 
 # -- decorators without parentheses ------------------------------------------------------------------------------------
 
 
-def test_a_bare_bolt_is_one_that_emits_nothing() -> None:
+def test_a_bare_bolt_decorator_declares_a_bolt_without_output() -> None:
     seen: list[Any] = []
 
     @bolt
@@ -326,7 +326,7 @@ def test_a_bare_bolt_is_one_that_emits_nothing() -> None:
     assert seen == ["cow", 1]
 
 
-def test_a_bare_bolt_that_returns_rows_is_told_of_its_output() -> None:
+def test_a_bare_bolt_that_returns_rows_is_refused_with_output_to_add() -> None:
     @bolt
     def returns(tuple: Any) -> Any:
         return tuple["word"]
@@ -334,7 +334,7 @@ def test_a_bare_bolt_that_returns_rows_is_told_of_its_output() -> None:
     assert "add output=" in told(in_a_cluster, topology_of(returns))
 
 
-def test_a_decorator_that_needs_arguments_says_so_by_name() -> None:
+def test_a_decorator_without_its_arguments_is_refused_with_their_names() -> None:
     def made() -> None: ...
 
     for decorate, wanted in [
@@ -353,10 +353,10 @@ def test_a_decorator_that_needs_arguments_says_so_by_name() -> None:
             decorate()  # type: ignore[no-untyped-call]
 
 
-# -- ways to start, settings, names ------------------------------------------------------------------------------------
+# -- entry points, settings, names -------------------------------------------------------------------------------------
 
 
-def test_a_cluster_is_given_its_topology_and_says_so() -> None:
+def test_a_cluster_without_its_topology_is_refused_with_the_call_to_write() -> None:
     topology = basic(lambda tuple, collector: None)
     for given, wanted in [
         ((), "got None; give builder.build()"),
@@ -381,7 +381,7 @@ def test_a_cluster_is_given_its_topology_and_says_so() -> None:
             assert text.endswith("write close(), or leave the with block")
 
 
-def test_settings_that_every_example_has_are_taken_and_said_once() -> None:
+def test_settings_without_effect_are_accepted_with_one_warning() -> None:
     def configured() -> TopologyBuilder:
         builder = TopologyBuilder("word-count").configure({"topology.workers": 3, "topology.stats.sample.rate": 1.0})
         builder.set_spout("in", InputSpout(FIELDS))
@@ -406,13 +406,13 @@ def test_settings_that_every_example_has_are_taken_and_said_once() -> None:
         trident.build()
 
 
-def test_settings_that_have_an_effect_warn_of_nothing() -> None:
+def test_settings_with_an_effect_give_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         basic(lambda tuple, collector: None)
 
 
-def test_topologies_and_components_have_names_as_in_storms_examples(tmp_path: Any) -> None:
+def test_topologies_and_components_may_have_names_as_in_storms_examples(tmp_path: Any) -> None:
     @bolt(output=FIELDS)
     class Counts:
         def init_state(self, state: Any) -> None:
@@ -441,7 +441,7 @@ def test_topologies_and_components_have_names_as_in_storms_examples(tmp_path: An
     assert "c_count_2e_bolt_2d_1" in topology.to_mermaid()
 
 
-def test_a_trident_topology_has_names_as_in_storms_examples(tmp_path: Any) -> None:
+def test_a_trident_topology_may_have_names_as_in_storms_examples(tmp_path: Any) -> None:
     topology = TridentTopology("word-count.v2")
     words = topology.new_stream("sentence-spout.1", FixedBatchSpout("n long", 1, [(1,), (2,)])).name("each-one")
     words.filter(lambda row: True).tumbling_window(count(2), "n", TotalOf(), "n long").sink("out")
@@ -458,7 +458,7 @@ class TotalOf:
 
 
 @pytest.mark.parametrize("name", ["1st", "a b", "a/b", "-a", ".a", "", "x" * 64, 3, "ä"])
-def test_other_names_are_refused_and_a_better_one_is_given(name: Any) -> None:
+def test_an_invalid_name_is_refused_with_a_valid_one(name: Any) -> None:
     builder = TopologyBuilder(name)
     builder.set_spout("in", InputSpout(FIELDS))
     with pytest.raises(
@@ -467,7 +467,7 @@ def test_other_names_are_refused_and_a_better_one_is_given(name: Any) -> None:
         builder.build()
 
 
-def test_a_component_is_not_called_like_a_stream_of_another_one() -> None:
+def test_a_component_named_like_a_stream_of_another_is_refused() -> None:
     builder = TopologyBuilder("test")
     builder.set_spout("in", InputSpout(FIELDS))
     builder.set_bolt("in.slow", bolt(lambda tuple: None)).shuffle_grouping("in")
@@ -486,7 +486,7 @@ def test_a_component_is_not_called_like_a_stream_of_another_one() -> None:
         ("Config", ".configure("),
     ],
 )
-def test_a_class_that_is_imported_by_storms_name_is_answered_with_what_to_write(name: str, write: str) -> None:
+def test_importing_a_class_of_storm_is_refused_with_the_equivalent(name: str, write: str) -> None:
     with pytest.raises(ImportError, match=f"windowing has no '{name}'; write .*{re.escape(write)}"):
         exec(f"from windowing import {name}")
     assert not hasattr(windowing, "another")
@@ -502,7 +502,7 @@ def test_a_class_that_is_imported_by_storms_name_is_answered_with_what_to_write(
         (tumbling(count(1)), object, "preCommit", "pre_commit"),
     ],
 )
-def test_a_method_of_a_class_that_has_storms_name_would_never_be_called_and_is_refused(
+def test_a_method_with_storms_name_that_is_never_called_is_refused(
     mark: Any, base: type[Any], name: str, write: str
 ) -> None:
     methods = {name: lambda self, *given: None, "execute": lambda self, tuple: None}

@@ -1,4 +1,4 @@
-"""TopologyBuilder: what a plan is, and every mistake that `build` finds. Storm's TopologyBuilderTest is here, written anew."""
+"""TopologyBuilder: the built topology, and every mistake that `build` finds; with equivalents of Storm's TopologyBuilderTest."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def only_problem(builder: TopologyBuilder, *words: str) -> None:
         assert word in found[0]
 
 
-# ---------------------------------------------------------------- the plan
+# -- the topology
 
 
 def test_a_topology_is_frozen_plain_data() -> None:
@@ -88,7 +88,7 @@ def test_a_topology_is_frozen_plain_data() -> None:
         topology.component("spilt")
 
 
-def test_who_reads_a_stream_and_how() -> None:
+def test_readers_returns_the_subscribers_of_a_stream_with_their_groupings() -> None:
     topology = word_count().build()
     ((reader, grouping),) = topology.readers("split")
     assert (reader.id, grouping) == ("counts", FieldsGrouping(("word",)))
@@ -104,7 +104,7 @@ def test_a_late_stream_has_the_fields_of_the_input_and_a_reason() -> None:
     assert late.schema.ddl == "word string, at bigint, reason string"
 
 
-def test_the_order_has_every_component_after_what_it_reads() -> None:
+def test_every_component_is_ordered_after_its_inputs() -> None:
     builder = TopologyBuilder()
     builder.set_bolt("last", report).shuffle_grouping("middle").shuffle_grouping("first")
     builder.set_bolt("middle", split).shuffle_grouping("first")
@@ -114,7 +114,7 @@ def test_the_order_has_every_component_after_what_it_reads() -> None:
     assert list(topology.components) == ["last", "middle", "first"]
 
 
-def test_task_ids_are_counted_through_from_1() -> None:
+def test_task_ids_are_numbered_from_1_in_the_order_of_component_names() -> None:
     assert word_count().build().task_ids == {
         "counts": range(1, 5),
         "report": range(5, 6),
@@ -131,7 +131,7 @@ def test_build_changes_nothing_and_may_be_called_again() -> None:
     assert "more" in builder.build().components
 
 
-def test_every_grouping_is_given_by_the_method_of_its_name() -> None:
+def test_every_grouping_has_a_method_of_its_name() -> None:
     def first(values: Any, tasks: int) -> int:
         return 0
 
@@ -168,7 +168,7 @@ def test_a_stateful_bolt_makes_the_topology_stateful() -> None:
     assert [component.id for component in topology.bolts if component.stateful] == ["total"]
 
 
-def test_max_task_parallelism_bounds_every_component() -> None:
+def test_max_task_parallelism_limits_every_component() -> None:
     topology = word_count().configure({"topology.max.task.parallelism": 2}).build()
     assert [component.parallelism for component in topology.components.values()] == [1, 2, 2, 1]
 
@@ -179,7 +179,7 @@ def test_the_number_of_tasks_may_be_set_later() -> None:
     assert builder.build().component("s").parallelism == 3
 
 
-# ---------------------------------------------------------------- the mistakes
+# -- the mistakes
 
 
 def test_all_mistakes_are_reported_together() -> None:
@@ -201,7 +201,7 @@ def a_spout_and(add: Callable[[TopologyBuilder], object]) -> TopologyBuilder:
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, 1.5, True, None, "2"])
-def test_a_parallelism_is_a_whole_number_above_0(parallelism: Any) -> None:
+def test_a_parallelism_that_is_no_positive_whole_number_is_refused(parallelism: Any) -> None:
     builder = TopologyBuilder()
     builder.set_spout("s", sentences, parallelism)
     builder.set_bolt("b", report, parallelism).shuffle_grouping("s")
@@ -217,7 +217,7 @@ def lambda_window() -> Any:
     return three
 
 
-def test_an_id_is_a_name() -> None:
+def test_an_id_that_is_no_name_is_refused_with_a_valid_one() -> None:
     builder = TopologyBuilder()
     builder.set_spout("word reader", sentences)
     builder.set_spout("1st", sentences)
@@ -233,38 +233,38 @@ def test_an_id_is_a_name() -> None:
     assert "two underscores" in found[3]
 
 
-def test_a_topology_has_a_name() -> None:
+def test_a_topology_name_that_is_no_name_is_refused_with_a_valid_one() -> None:
     builder = TopologyBuilder("word count")
     builder.set_spout("s", sentences)
     only_problem(builder, "the name of a topology", "'word_count'")
 
 
-def test_an_id_is_given_once() -> None:
+def test_an_id_that_is_given_twice_is_refused() -> None:
     builder = a_spout_and(lambda builder: builder.set_bolt("s", report).shuffle_grouping("s"))
     only_problem(builder, "the id 's' is given to 2 components")
 
 
-def test_ids_differ_in_more_than_case() -> None:
+def test_ids_that_differ_only_in_case_are_refused() -> None:
     only_problem(a_spout_and(lambda builder: builder.set_spout("S", sentences)), "'s' and 'S' differ only in")
 
 
-def test_a_topology_has_a_spout() -> None:
+def test_a_topology_without_a_spout_is_refused() -> None:
     only_problem(TopologyBuilder(), "there is no spout")
 
 
-def test_a_bolt_is_no_spout() -> None:
+def test_a_spout_as_a_bolt_and_a_bolt_as_a_spout_are_refused() -> None:
     builder = a_spout_and(lambda builder: builder.set_bolt("b", sentences).shuffle_grouping("s"))
     only_problem(builder, "bolt 'b' is given 'sentences', which is a spout; use set_spout")
     builder = a_spout_and(lambda builder: builder.set_spout("t", report))
     only_problem(builder, "spout 't' is given 'report', which is a bolt; use set_bolt")
 
 
-def test_a_component_is_declared() -> None:
+def test_an_undeclared_component_is_refused() -> None:
     builder = a_spout_and(lambda builder: builder.set_bolt("b", print).shuffle_grouping("s"))
     only_problem(builder, "bolt 'b': 'print' is not declared as a component", "@bolt")
 
 
-def test_a_spout_reads_nothing_and_a_bolt_something() -> None:
+def test_a_spout_with_an_input_and_a_bolt_without_one_are_refused() -> None:
     builder = TopologyBuilder()
     builder.set_spout("s", sentences).shuffle_grouping("b")
     builder.set_bolt("b", split)
@@ -273,7 +273,7 @@ def test_a_spout_reads_nothing_and_a_bolt_something() -> None:
     assert second.startswith("bolt 'b' reads nothing")
 
 
-def test_what_is_read_is_there() -> None:
+def test_an_unknown_component_or_stream_as_input_is_refused_with_the_nearest_name() -> None:
     builder = TopologyBuilder()
     builder.set_spout("sentences", sentences)
     builder.set_bolt("b", report).shuffle_grouping("sentense").shuffle_grouping("sentences", stream="signal")
@@ -287,7 +287,7 @@ def test_what_is_read_is_there() -> None:
     )
 
 
-def test_a_late_stream_that_is_read_is_declared() -> None:
+def test_an_undeclared_late_stream_as_input_is_refused() -> None:
     @tumbling(seconds(10), timestamp="at", output="n long")
     def without_late(window: Any) -> None: ...
 
@@ -298,7 +298,7 @@ def test_a_late_stream_that_is_read_is_declared() -> None:
     only_problem(a_spout_and(add), "'w':'late', which is not declared", "add late_stream='late' and a timestamp")
 
 
-def test_a_grouping_on_a_late_stream_finds_its_fields() -> None:
+def test_a_grouping_on_a_late_stream_is_checked_against_its_fields() -> None:
     builder = word_count()
     builder.set_bolt("ok", report).fields_grouping("counts", ["word", "reason"], stream="late")
     builder.build()
@@ -308,7 +308,7 @@ def test_a_grouping_on_a_late_stream_finds_its_fields() -> None:
     )
 
 
-def test_a_late_stream_of_unlike_inputs_has_the_fields_of_all() -> None:
+def test_a_late_stream_of_different_inputs_has_the_fields_of_all_inputs() -> None:
     builder = word_count()
     builder.set_spout("prices", InputSpout("at long, price double"))
     builder.set_bolt("both", count_words).fields_grouping("split", "word").all_grouping("sentences")
@@ -321,7 +321,7 @@ def test_a_late_stream_of_unlike_inputs_has_the_fields_of_all() -> None:
 
 
 @pytest.mark.parametrize("other", ["word long, at long", "Word string, at long", "word string, at int"])
-def test_a_late_stream_of_inputs_that_contradict_each_other_is_refused_read_or_not(other: str) -> None:
+def test_a_late_stream_of_contradictory_inputs_is_refused_even_if_unread(other: str) -> None:
     builder = TopologyBuilder()
     builder.set_spout("a", InputSpout("word string, at long"))
     builder.set_spout("b", InputSpout(other))
@@ -340,7 +340,7 @@ def test_a_late_stream_of_inputs_that_contradict_each_other_is_refused_read_or_n
     )
 
 
-def test_a_late_stream_needs_a_timestamp_and_the_field_reason_for_itself() -> None:
+def test_a_late_stream_needs_a_timestamp_and_no_input_field_reason() -> None:
     by_hand = dataclasses.replace(
         bolt_of(count_words), config=WindowConfig(length=count(3), slide=count(3), late_stream="late")
     )
@@ -353,7 +353,7 @@ def test_a_late_stream_needs_a_timestamp_and_the_field_reason_for_itself() -> No
     only_problem(builder, "its late stream adds a field 'reason', which 's' has")
 
 
-def test_a_stream_is_read_once_by_a_bolt() -> None:
+def test_a_stream_that_a_bolt_reads_twice_is_refused() -> None:
     builder = a_spout_and(lambda builder: builder.set_bolt("b", report).shuffle_grouping("s").all_grouping("s"))
     only_problem(builder, "bolt 'b' reads 's' twice")
 
@@ -369,7 +369,7 @@ def test_a_cycle_is_named_from_its_first_component_in_the_direction_of_the_data(
     assert [problem.split(" is ")[0] for problem in found] == ["a -> b -> c -> a", "d -> d"]
 
 
-def test_the_fields_of_a_grouping_are_in_the_stream() -> None:
+def test_a_grouping_by_fields_that_the_stream_lacks_is_refused() -> None:
     def add(builder: TopologyBuilder) -> None:
         builder.set_bolt("a", report).fields_grouping("s", "sentense")
         builder.set_bolt("b", report).partial_key_grouping("s", ["at", "at"])
@@ -384,7 +384,7 @@ def test_the_fields_of_a_grouping_are_in_the_stream() -> None:
     ]
 
 
-def test_the_fields_of_a_grouping_have_a_hash() -> None:
+def test_a_grouping_by_fields_without_a_hash_is_refused() -> None:
     builder = TopologyBuilder()
     builder.set_spout("s", InputSpout("tags map<string,int>, place struct<x:int>, words array<string>"))
     builder.set_bolt("a", report).fields_grouping("s", ["tags", "place", "words"])
@@ -394,7 +394,7 @@ def test_the_fields_of_a_grouping_have_a_hash() -> None:
 
 
 @pytest.mark.parametrize("kind", ["array<string>", "map<string,bigint>", "struct<a:bigint>"])
-def test_the_key_of_a_window_is_of_plain_values(kind: str) -> None:
+def test_a_window_key_that_is_no_plain_value_is_refused(kind: str) -> None:
     @tumbling(count(2), key=("word", "tags"), output="n long")
     def sizes(window: Any) -> int:
         return len(window)
@@ -406,7 +406,7 @@ def test_the_key_of_a_window_is_of_plain_values(kind: str) -> None:
     only_problem(builder, f"key of bolt 'b' names column 'tags', which is {kind}; give a column of plain values")
 
 
-def test_equal_keys_of_two_streams_meet_only_if_their_types_hash_alike() -> None:
+def test_key_fields_of_two_streams_whose_types_hash_differently_are_refused() -> None:
     builder = TopologyBuilder()
     builder.set_spout("a", InputSpout("user long, day int"))
     builder.set_spout("b", InputSpout("user int, day tinyint"))
@@ -416,7 +416,7 @@ def test_equal_keys_of_two_streams_meet_only_if_their_types_hash_alike() -> None
     only_problem(builder, "bolt 'user' reads 'a' and 'b' by user, which is bigint in one and int in the other")
 
 
-def test_direct_groupings_and_direct_streams_go_together() -> None:
+def test_direct_groupings_and_direct_streams_require_each_other() -> None:
     def add(builder: TopologyBuilder) -> None:
         builder.set_bolt("a", report).direct_grouping("s")
         builder.set_bolt("b", report).shuffle_grouping("s", stream="signals")
@@ -426,12 +426,12 @@ def test_direct_groupings_and_direct_streams_go_together() -> None:
     assert second.startswith("bolt 'b' reads 's':'signals' by shuffle grouping, but its emitter names the task")
 
 
-def test_a_custom_grouping_can_be_called() -> None:
+def test_a_custom_grouping_that_is_not_callable_is_refused() -> None:
     builder = a_spout_and(lambda builder: builder.set_bolt("b", report).custom_grouping("s", "first"))
     only_problem(builder, "bolt 'b' groups 's' by 'first'; give a function of (values, tasks)")
 
 
-def test_the_fields_that_a_window_names_are_in_every_stream_it_reads() -> None:
+def test_a_window_field_that_an_input_stream_lacks_is_refused() -> None:
     @tumbling(seconds(1), timestamp="at", source="host", key=["word", "at"], output="n long")
     def keyed(window: Any) -> None: ...
 
@@ -442,7 +442,7 @@ def test_the_fields_that_a_window_names_are_in_every_stream_it_reads() -> None:
     ]
 
 
-def test_the_timestamp_of_a_window_is_a_field_that_can_hold_one() -> None:
+def test_a_window_timestamp_of_a_type_that_holds_none_is_refused() -> None:
     @tumbling(seconds(1), timestamp="sentence", output="n long")
     def timed(window: Any) -> None: ...
 
@@ -459,7 +459,7 @@ def windowed(length: Any, slide: Any, **options: Any) -> Callable[[TopologyBuild
     return lambda builder: builder.set_bolt("w", declared).shuffle_grouping("s")
 
 
-def test_a_time_window_fits_into_the_message_timeout() -> None:
+def test_a_time_window_must_fit_into_the_message_timeout() -> None:
     a_spout_and(windowed(seconds(20), seconds(10))).build()
     only_problem(
         a_spout_and(windowed(seconds(20), seconds(10.001))), "after up to 30001 ms (length 20000 + slide 10001)"
@@ -469,7 +469,7 @@ def test_a_time_window_fits_into_the_message_timeout() -> None:
     a_spout_and(windowed(hours(1000), hours(1))).configure(message_timeout=hours(1001)).build()
 
 
-def test_lag_and_watermark_interval_count_against_the_message_timeout_too() -> None:
+def test_lag_and_watermark_interval_count_towards_the_message_timeout_too() -> None:
     late = windowed(seconds(20), seconds(5), timestamp="at", lag=seconds(4))
     a_spout_and(late).build()
     late = windowed(seconds(20), seconds(5), timestamp="at", lag=seconds(4), watermark_interval=seconds(2))
@@ -482,13 +482,13 @@ def test_lag_and_watermark_interval_count_against_the_message_timeout_too() -> N
     a_spout_and(windowed(count(3), count(3), timestamp="at", lag=hours(1))).build()
 
 
-def test_without_timeouts_a_window_may_be_of_any_length() -> None:
+def test_without_timeouts_a_window_may_have_any_length() -> None:
     long = windowed(hours(1), hours(1))
     a_spout_and(long).configure({"topology.enable.message.timeouts": False}).build()
     a_spout_and(long).configure({"topology.acker.executors": 0}).build()
 
 
-def test_a_count_window_fits_into_the_max_spout_pending_of_every_spout_above() -> None:
+def test_a_count_window_must_fit_into_max_spout_pending_of_every_upstream_spout() -> None:
     three_and_two = windowed(count(3), count(2))
     a_spout_and(three_and_two).build()
     a_spout_and(three_and_two).configure(max_spout_pending=5).build()
@@ -504,7 +504,7 @@ def test_a_count_window_fits_into_the_max_spout_pending_of_every_spout_above() -
     a_spout_and(three_and_two).configure(max_spout_pending=4, acker_executors=0).build()
 
 
-def test_checkpoints_come_before_the_message_timeout() -> None:
+def test_the_checkpoint_interval_must_fit_into_the_message_timeout() -> None:
     stateful = a_spout_and(lambda builder: builder.set_bolt("t", Total).shuffle_grouping("s"))
     stateful.configure({"topology.state.checkpoint.interval.ms": 30_000}).build()
     only_problem(
@@ -512,7 +512,7 @@ def test_checkpoints_come_before_the_message_timeout() -> None:
     )
 
 
-def test_one_mistake_is_not_reported_again_by_what_follows_from_it() -> None:
+def test_consequences_of_a_mistake_are_not_reported() -> None:
     def add(builder: TopologyBuilder) -> None:
         builder.set_bolt("a", print).shuffle_grouping("s")
         builder.set_bolt("b", report).fields_grouping("a", "word", stream="any")
@@ -522,16 +522,16 @@ def test_one_mistake_is_not_reported_again_by_what_follows_from_it() -> None:
     only_problem(a_spout_and(add), "bolt 'a': 'print' is not declared")
 
 
-# ---------------------------------------------------------------- the page
+# -- the documentation pages
 
 
-def test_the_page_has_a_row_for_every_rule() -> None:
+def test_the_topologies_page_has_a_row_for_every_rule() -> None:
     page = DOCS.read_text(encoding="utf-8")
     rows = "\n".join(f"| {(rule.__doc__ or '').splitlines()[0]} |" for rule in RULES)
     assert rows in page, f"docs/guides/topologies.md should hold these rows:\n{rows}"
 
 
-def test_the_example_of_the_page_runs_and_draws_what_the_page_shows() -> None:
+def test_the_example_of_the_topologies_page_runs_and_draws_what_the_page_shows() -> None:
     page = DOCS.read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     names: dict[str, Any] = {}
@@ -542,13 +542,13 @@ def test_the_example_of_the_page_runs_and_draws_what_the_page_shows() -> None:
     assert f"```text\n{execution_plan(topology).explain()}```" in page
 
 
-def test_the_page_has_a_row_for_every_key() -> None:
+def test_the_settings_page_has_a_row_for_every_key() -> None:
     page = (DOCS.parents[1] / "reference" / "settings.md").read_text(encoding="utf-8")
     missing = [key.storm for key in KEYS if f"| `{key.storm}` | `{key.typed}` | {key.kind.wanted} |" not in page]
     assert not missing
 
 
-def test_a_message_id_of_another_type_than_a_whole_number_is_refused_when_the_topology_is_built() -> None:
+def test_a_message_id_field_that_is_no_whole_number_is_refused_by_build() -> None:
     @tumbling(count(3), message_id="word")
     class Known:
         def init_state(self, state: Any) -> None: ...

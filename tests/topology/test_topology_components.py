@@ -1,4 +1,4 @@
-"""@spout, @bolt and what else may stand in a topology; Fields, Values, Tuple."""
+"""@spout, @bolt and other components of a topology; Fields, Values, Tuple."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def refused(declare: Callable[[], Any], *words: str) -> None:
         assert word in str(caught.value)
 
 
-# ---------------------------------------------------------------- marks
+# -- decorators
 
 
-def test_what_is_decorated_stays_what_it_was() -> None:
+def test_a_decorated_function_or_class_is_returned_unchanged() -> None:
     def numbers() -> Any:
         yield 1
 
@@ -53,7 +53,7 @@ def test_what_is_decorated_stays_what_it_was() -> None:
     assert Echo().execute({"n": 3}) == 3
 
 
-def test_a_function_is_a_spout_that_returns_rows_or_takes_a_collector() -> None:
+def test_a_function_spout_returns_rows_or_takes_a_collector() -> None:
     def rows() -> Any: ...
     def with_default(start: int = 0) -> Any: ...
     def collecting(collector: Any) -> None: ...
@@ -62,7 +62,7 @@ def test_a_function_is_a_spout_that_returns_rows_or_takes_a_collector() -> None:
     assert styles == [CallStyle.ROWS, CallStyle.ROWS, CallStyle.COLLECTOR]
 
 
-def test_a_function_is_a_bolt_that_returns_rows_or_takes_a_collector_and_is_acked_by_the_driver() -> None:
+def test_a_function_bolt_returns_rows_or_takes_a_collector_and_is_acked_by_the_driver() -> None:
     def rows(tuple: Any) -> Any: ...
     def collecting(tuple: Any, collector: Any) -> None: ...
 
@@ -71,7 +71,7 @@ def test_a_function_is_a_bolt_that_returns_rows_or_takes_a_collector_and_is_acke
     assert [one.style for one in declared] == [CallStyle.ROWS, CallStyle.COLLECTOR]
 
 
-def test_a_class_that_inherits_from_bolt_acks_by_itself() -> None:
+def test_a_class_that_inherits_from_bolt_acks_its_tuples_itself() -> None:
     @bolt(output="n long")
     class Rich(Bolt):
         def execute(self, tuple: Any) -> None:
@@ -109,7 +109,7 @@ def test_a_class_with_init_state_is_stateful() -> None:
     assert declaration_of(Windowed).kind is ComponentKind.WINDOWED_BOLT
 
 
-def test_a_spout_that_wants_its_values_back_says_so_by_its_parameters() -> None:
+def test_the_parameters_of_ack_and_fail_decide_whether_a_spout_gets_its_values() -> None:
     @spout(output="n long")
     class Numbers(Spout):
         def next_tuple(self) -> None: ...
@@ -125,7 +125,7 @@ def test_a_spout_that_wants_its_values_back_says_so_by_its_parameters() -> None:
     refused(lambda: spout(output="n long")(Wrong), "Wrong.ack", "write def ack(self, message_id)")
 
 
-def test_marking_twice_is_a_sentence() -> None:
+def test_declaring_a_component_twice_is_refused() -> None:
     @bolt(output="n long")
     def marked(tuple: Any) -> Any: ...
 
@@ -141,7 +141,7 @@ def test_marking_twice_is_a_sentence() -> None:
     refused(lambda: bolt()(source), "is already declared as a spout")
 
 
-def test_what_cannot_be_a_component_is_a_sentence() -> None:
+def test_a_function_or_class_that_cannot_be_a_component_is_refused() -> None:
     async def later(tuple: Any) -> None: ...
     def three(tuple: Any, collector: Any, more: Any) -> None: ...
     def yielding(collector: Any) -> Any:
@@ -171,7 +171,7 @@ def test_what_cannot_be_a_component_is_a_sentence() -> None:
     refused(lambda: spout(output={"other": "n long"})(lambda: 0), "add 'default' to output")
 
 
-def test_direct_names_streams_of_output() -> None:
+def test_direct_must_name_streams_of_output() -> None:
     refused(lambda: bolt(output="n long", direct="tasks"), "stream 'tasks', which output does not")
     refused(lambda: bolt(direct="tasks"), "there is no output")
     nothing: Any = None
@@ -187,7 +187,7 @@ def test_direct_names_streams_of_output() -> None:
     assert declared.direct == {"default"}
 
 
-# ---------------------------------------------------------------- arguments and instances
+# -- arguments and instances
 
 
 @bolt(output="n long")
@@ -231,7 +231,7 @@ def test_a_windowed_class_gets_its_arguments_in_the_same_way() -> None:
         assert declared.window.target().more == 3
 
 
-def test_an_instance_is_copied_as_it_is_now() -> None:
+def test_an_instance_is_copied_in_its_current_state() -> None:
     gives = Add(3)
     declared = declaration_of(gives)
     gives.more = 100
@@ -253,7 +253,7 @@ def test_a_function_gets_its_arguments_by_name() -> None:
     refused(lambda: declaration_of(functools.partial(add, 3)), "fill in arguments by name")
 
 
-def test_a_component_says_its_own_settings_and_the_declarer_has_the_last_word() -> None:
+def test_settings_of_a_declarer_override_those_of_the_component() -> None:
     builder = TopologyBuilder().configure(debug=True)
     builder.set_spout("s", InputSpout("n long"))
     declarer = builder.set_bolt("add", Add(3)).shuffle_grouping("s")
@@ -267,7 +267,7 @@ def test_a_component_says_its_own_settings_and_the_declarer_has_the_last_word() 
     assert builder.build().component("add").config.tick_tuple_freq_ms == 250
 
 
-def test_settings_that_fail_are_a_mistake_of_the_component() -> None:
+def test_a_failing_get_component_configuration_is_a_mistake_of_the_component() -> None:
     @bolt()
     class Failing(Bolt):
         def execute(self, tuple: Any) -> None: ...
@@ -281,13 +281,13 @@ def test_settings_that_fail_are_a_mistake_of_the_component() -> None:
         builder.build()
 
 
-def test_a_subclass_of_a_component_is_marked_anew() -> None:
+def test_a_subclass_of_a_component_needs_its_own_declaration() -> None:
     class More(Add): ...
 
     refused(lambda: declaration_of(More(1)), "is not declared as a component (a class that it inherits from is)")
 
 
-# ---------------------------------------------------------------- tuples
+# -- tuples
 
 
 def word(values: tuple[Any, ...] = ("storm", 3)) -> Tuple:
@@ -303,14 +303,14 @@ def test_a_tuple_gives_its_values_by_position_name_and_attribute() -> None:
     assert (len(one), one.get_fields(), one.get_values()) == (2, Fields("word", "n"), ("storm", 3))
 
 
-def test_a_tuple_knows_where_it_comes_from() -> None:
+def test_a_tuple_has_its_source_component_stream_and_task() -> None:
     one = word()
     assert (one.source_component, one.source_stream, one.source_task) == ("split", "fast", 4)
     assert one.get_message_id() == {7: 1}
     assert repr(one).startswith("Tuple(split:fast[4], ")
 
 
-def test_a_field_may_be_called_like_what_a_tuple_is_made_of() -> None:
+def test_a_field_may_have_the_name_of_an_attribute_of_a_tuple() -> None:
     names = ("origin", "values", "fields", "ids", "count", "message_id", "select")
     one = Tuple(tuple(range(len(names))), Origin("flights", 1, Fields(names)))
     assert [one[name] for name in names] == list(range(len(names)))
@@ -322,7 +322,7 @@ NAMES = ["a", "b", "count", "index", "edge", "phase", "roots", "origin", "values
 
 @pytest.mark.parametrize("kind", [Tuple, Delivery, Arrival])
 @given(st.lists(st.sampled_from(NAMES), unique=True))
-def test_the_class_for_some_fields_finds_what_any_tuple_finds(kind: Any, names: list[str]) -> None:
+def test_the_tuple_class_of_some_fields_equals_the_generic_class(kind: Any, names: list[str]) -> None:
     values, origin = tuple(f"value of {name}" for name in names), Origin("flights", 1, Fields(names))
     plain, fast = kind(values, origin, {}), tuple_type(kind, tuple(names))(values, origin, {})
     width = len(names)
@@ -343,7 +343,7 @@ def outcome(look: Callable[[], Any]) -> Any:
         return repr(problem)
 
 
-def test_a_field_may_be_called_like_what_a_runtime_keeps_beside_a_tuple() -> None:
+def test_a_field_may_have_the_name_of_a_runtimes_attribute() -> None:
     names = ("phase", "roots", "edge", "anchors")
     for kind in (Delivery, Arrival):
         one = tuple_type(kind, names)((1, 2, 3, 4), Origin("flights", 1, Fields(names)), {})
@@ -361,14 +361,14 @@ def test_a_tuple_can_be_copied() -> None:
     assert copy.copy(word()).as_dict() == pickle.loads(pickle.dumps(word())).as_dict() == word().as_dict()
 
 
-def test_a_field_that_is_not_there_is_a_sentence() -> None:
+def test_a_missing_field_is_an_error_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match=r"no field 'wrod'; did you mean 'word'\?"):
         word()["wrod"]
     with pytest.raises(AttributeError, match="has no field 'wrod'"):
         word().wrod  # noqa: B018
 
 
-def test_fields_are_names_each_once() -> None:
+def test_fields_are_distinct_names() -> None:
     assert Fields("a", "b") == Fields(["a", "b"])
     assert hash(Fields("a")) == hash(Fields("a"))
     assert repr(Fields("a", "b")) == "Fields('a', 'b')"

@@ -16,7 +16,7 @@ def wrong(place: str, **settings: Any) -> list[str]:
     return read_settings([(name.replace("__", "."), value) for name, value in settings.items()], place)[1]
 
 
-def test_the_defaults_are_those_of_storm_but_that_batches_do_not_wait() -> None:
+def test_the_defaults_are_those_of_storm_except_for_the_batch_interval() -> None:
     defaults = {
         "topology.message.timeout.secs": 30,
         "topology.enable.message.timeouts": True,
@@ -38,14 +38,14 @@ def test_the_defaults_are_those_of_storm_but_that_batches_do_not_wait() -> None:
     assert TopologyConfig.of(defaults) == TopologyConfig()
 
 
-def test_a_key_and_its_typed_name_mean_the_same() -> None:
+def test_a_key_and_its_typed_name_are_equivalent() -> None:
     by_key = TopologyConfig.of({"topology.message.timeout.secs": 1.5, "topology.tick.tuple.freq.secs": 0.1})
     by_name = TopologyConfig.of(message_timeout=timedelta(seconds=1.5), tick_tuple_freq=millis(100))
     assert by_key == by_name
     assert (by_key.message_timeout_ms, by_key.tick_tuple_freq_ms) == (1500, 100)
 
 
-def test_every_key_stands_once_in_the_table_and_has_an_attribute() -> None:
+def test_every_key_occurs_once_in_the_table_and_has_an_attribute() -> None:
     names = [name for key in KEYS for name in {key.storm, key.typed}]
     assert len(set(names)) == len(names)
     for key in KEYS:
@@ -55,13 +55,13 @@ def test_every_key_stands_once_in_the_table_and_has_an_attribute() -> None:
             assert hasattr(ComponentConfig(), key.attribute)
 
 
-def test_timeouts_need_an_acker() -> None:
+def test_timeouts_require_an_acker() -> None:
     assert TopologyConfig().timeouts
     assert not TopologyConfig(enable_message_timeouts=False).timeouts
     assert not TopologyConfig(acker_executors=0).timeouts
 
 
-def test_an_unknown_key_is_answered_with_the_nearest_one() -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
     (sentence,) = wrong("topology", topology__max__spout__pendin=3)
     assert "did you mean 'topology.max.spout.pending'?" in sentence
     (sentence,) = wrong("topology", max_spout_pendin=3)
@@ -69,14 +69,14 @@ def test_an_unknown_key_is_answered_with_the_nearest_one() -> None:
     assert "a key of your own needs a dot" in sentence
 
 
-def test_a_key_of_storm_without_a_meaning_here_is_answered_with_the_reason() -> None:
+def test_a_key_of_storm_without_a_meaning_here_is_refused_with_the_reason() -> None:
     (sentence,) = wrong("topology", topology__tasks=3)
     assert sentence.startswith("topology.tasks has no meaning here: the number of tasks is the parallelism=")
     (sentence,) = wrong("bolt", topology__bolts__window__length__count=3)
     assert "@windowed_bolt" in sentence
 
 
-def test_a_key_of_ones_own_is_plain_data() -> None:
+def test_a_custom_key_must_have_plain_data() -> None:
     assert TopologyConfig.of({"redis.hosts": {"a": [1, None]}}).own == {"redis.hosts": {"a": [1, None]}}
     (sentence,) = wrong("topology", redis__host=object())
     assert "is plain data" in sentence
@@ -85,7 +85,7 @@ def test_a_key_of_ones_own_is_plain_data() -> None:
     ]
 
 
-def test_some_keys_are_for_a_component_and_others_are_not() -> None:
+def test_a_key_is_refused_for_a_component_or_topology_that_it_does_not_apply_to() -> None:
     assert wrong("spout", max_spout_pending=3) == []
     assert wrong("bolt", tick_tuple_freq=seconds(1)) == []
     (sentence,) = wrong("bolt", max_spout_pending=3)
@@ -113,16 +113,16 @@ def test_some_keys_are_for_a_component_and_others_are_not() -> None:
         ("topology.state.provider", "org.apache.storm.state.InMemoryKeyValueStateProvider"),
     ],
 )
-def test_a_wrong_value_is_a_sentence(name: str, value: Any) -> None:
+def test_a_wrong_value_is_refused_with_name_and_value(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"{name} is .*, got "):
         TopologyConfig.of({name: value})
 
 
-def test_the_last_setting_wins() -> None:
+def test_the_last_setting_of_a_key_applies() -> None:
     values, problems = read_settings([("max_spout_pending", 1), ("topology.max.spout.pending", 2)], "topology")
     assert (values["max_spout_pending"], problems) == (2, [])
 
 
-def test_all_wrong_settings_are_named_together() -> None:
+def test_all_wrong_settings_are_reported_together() -> None:
     with pytest.raises(ConfigError, match=r"debug is .*; .*acker_executors is "):
         TopologyConfig.of(debug=1, acker_executors=-1)
