@@ -1,4 +1,4 @@
-"""What the Spark tests share: small Parquet inputs, one file per micro-batch, and a query run to its end."""
+"""Fixtures of the Spark tests: small Parquet inputs, one file per micro-batch, and a query that is run to its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Feed:
             columns = {field.name: [row[field.name] for row in rows] for field in self.arrow}
             file = self.folder / f"{self.count:05d}.parquet"
             pq.write_table(pa.table(columns, self.arrow), file)
-            os.utime(file, (1_700_000_000 + self.count,) * 2)  # Spark takes files by their time of change
+            os.utime(file, (1_700_000_000 + self.count,) * 2)  # Spark orders files by their modification time
             self.count += 1
         return self
 
@@ -51,7 +51,7 @@ def feed(spark: SparkSession, tmp_path: Path) -> Callable[..., Feed]:
 
 
 class Run:
-    """One run of a query to its end; `sinks[name].rows` are what came out."""
+    """One run of a query to its end; `sinks[name].rows` is its output."""
 
     def __init__(self, query: WindowedQuery, sinks: dict[str, Any]) -> None:
         self.query, self.sinks = query, sinks

@@ -1,4 +1,4 @@
-"""A client of Spark Connect, which has no JVM: windows as DataFrames, and every door that needs one. Arguments: server, folder."""
+"""A client of Spark Connect, without a JVM: windows as DataFrames, and the calls that need a JVM. Arguments: server, folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ large = b"x" * (1 << 20)
 
 @tumbling(seconds(1), timestamp="ts", key="k", late_stream="late", output="k string, n long")
 def counted(window: Any) -> tuple[str, int]:
-    assert len(large) == 1 << 20  # too large to be small, and there are no broadcasts
+    assert len(large) == 1 << 20  # too large for a closure that is sent inline; Connect has no broadcasts
     return window.key[0], len(window)
 
 
@@ -44,7 +44,7 @@ def run(rows: DataFrame, name: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in spark.read.parquet(f"{home}/{name}").collect())
 
 
-def windows_are_dataframes_and_flush_when_the_control_folder_says_so() -> None:
+def windows_are_dataframes_and_drain_by_the_control_folder() -> None:
     for batch in ([("a", 100), ("a", 200), ("b", 2500)], [("a", 50), ("b", 9500)]):
         spark.createDataFrame(batch, "k string, ts long").coalesce(1).write.mode("append").parquet(f"{home}/in")
     commands = spark.createDataFrame([("drain",)], "kind string").where("kind = 'none'")
@@ -56,11 +56,11 @@ def windows_are_dataframes_and_flush_when_the_control_folder_says_so() -> None:
     assert run(stream["default"], "out") == [("a", 2), ("b", 1), ("b", 1)]
 
 
-def tasks_are_as_many_as_the_server_runs_at_once() -> None:
+def the_default_number_of_tasks_is_the_parallelism_of_the_server() -> None:
     assert windowed(counted, read()).tasks == 2
 
 
-def a_bolt_that_closes_over_too_much_or_over_what_is_only_here_is_refused_before_a_query() -> None:
+def a_bolt_with_a_large_closure_or_a_client_only_module_is_refused_before_a_query() -> None:
     huge = bytes(20 << 20)
     only_here = ModuleType("only_here")
     exec("def of(window): return ('k', 1)", only_here.__dict__)
@@ -79,7 +79,7 @@ def a_bolt_that_closes_over_too_much_or_over_what_is_only_here_is_refused_before
         check(spark, foreign)
 
 
-def settings_that_lose_data_are_refused() -> None:
+def settings_that_could_lose_data_are_refused() -> None:
     spark.conf.set("spark.sql.session.timeZone", "Europe/Vienna")
     with pytest.raises(SessionError, match=r"timeZone is 'Europe/Vienna', wanted UTC"):
         windowed(counted, read())
@@ -89,7 +89,7 @@ def settings_that_lose_data_are_refused() -> None:
     check(spark, counted)
 
 
-def what_needs_the_driver_s_jvm_is_refused_by_name() -> None:
+def calls_that_need_the_driver_s_jvm_are_refused_by_name() -> None:
     builder = TopologyBuilder("counts")
     builder.set_spout("rows", InputSpout("k string, ts long"))
     builder.set_bolt("counted", counted).fields_grouping("rows", "k")
@@ -103,19 +103,19 @@ def what_needs_the_driver_s_jvm_is_refused_by_name() -> None:
         "require_session": lambda: require_session(spark),
         "sink": lambda: ParquetSink(f"{home}/out").read(spark),
     }
-    if not pyspark.__version__.startswith("4.1."):  # which has no sources in Python
+    if not pyspark.__version__.startswith("4.1."):  # Spark 4.1 has no data sources in Python
         doors["spout"] = lambda: queue.stream(spark)
     before = sorted(path.name for path in home.iterdir())
     for name, door in doors.items():
         with pytest.raises(SessionError, match=r"Spark Connect") as refused:
             door()
         assert "windowing.spark.session()" in str(refused.value), name
-    assert sorted(path.name for path in home.iterdir()) == before  # nothing was begun
+    assert sorted(path.name for path in home.iterdir()) == before  # nothing was created
 
 
-windows_are_dataframes_and_flush_when_the_control_folder_says_so()
-tasks_are_as_many_as_the_server_runs_at_once()
-a_bolt_that_closes_over_too_much_or_over_what_is_only_here_is_refused_before_a_query()
-settings_that_lose_data_are_refused()
-what_needs_the_driver_s_jvm_is_refused_by_name()
+windows_are_dataframes_and_drain_by_the_control_folder()
+the_default_number_of_tasks_is_the_parallelism_of_the_server()
+a_bolt_with_a_large_closure_or_a_client_only_module_is_refused_before_a_query()
+settings_that_could_lose_data_are_refused()
+calls_that_need_the_driver_s_jvm_are_refused_by_name()
 spark.stop()

@@ -1,4 +1,4 @@
-"""A server of Spark Connect on loopback; it ends when its standard input does. Arguments: its port."""
+"""A server of Spark Connect on loopback; it ends when its standard input is closed. Argument: its port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of arrival that order_by= gives is a function of what the rows are, not of how they were packed."""
+"""The order of arrival with order_by= depends on the content of the rows only, not on their partitions or packets."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rank(value: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("order_by", ORDERS)
 @given(rows=ROWS, seed=st.integers(0, 5))
-def test_any_packing_of_the_same_rows_arrives_in_one_order(
+def test_the_order_of_arrival_does_not_depend_on_the_order_of_input(
     order_by: tuple[str, ...], rows: list[dict[str, Any]], seed: int
 ) -> None:
     shuffled = random.Random(seed).sample(rows, len(rows))
@@ -81,14 +81,16 @@ def test_any_packing_of_the_same_rows_arrives_in_one_order(
         ("stream", [0, 1]),
     ],
 )
-def test_rows_that_differ_in_one_column_only_have_an_order(column: str, values: list[Any]) -> None:
+def test_rows_that_differ_in_one_column_have_a_deterministic_order(column: str, values: list[Any]) -> None:
     rows = [dict.fromkeys(SCHEMA.names) | {"at": 1, "stream": 0, column: value} for value in values]
     assert len({str(arranged(list(each), ("at",))) for each in permutations(rows)}) == 1
 
 
 @pytest.mark.parametrize("order_by", ORDERS)
 @given(rows=ROWS)
-def test_rows_arrive_by_order_by_then_by_input_stream(order_by: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+def test_rows_arrive_by_order_by_and_then_by_input_stream(
+    order_by: tuple[str, ...], rows: list[dict[str, Any]]
+) -> None:
     wanted = sorted([*(rank(row[name]) for name in order_by), (row["stream"],)] for row in rows)
     by_text = {repr(value): value for row in rows for value in row.values()}
     names = [*SCHEMA.names, "stream"]

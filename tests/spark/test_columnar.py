@@ -1,4 +1,4 @@
-"""On Spark a bolt over columns, or with aggregate=, has the windows and the late rows of one over rows."""
+"""On Spark a columnar bolt, or one with aggregate=, has the same windows and late rows as a bolt over rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DECLARED: dict[str, Any] = {
 
 @sliding(seconds(4), seconds(2), columnar="numpy", **DECLARED)
 def by_columns(window: Any) -> Any:
-    # From left to right, as the plain computation adds.
+    # Adds in the order of arrival, as the plain computation does.
     return window.key, window.end_timestamp, len(window), sum(window.column("v").tolist())
 
 
@@ -50,12 +50,12 @@ def check(bolt: Any, fed: list[list[dict[str, Any]]], rows: list[tuple[Any, ...]
     found = {(k, end): (n, total) for k, end, n, total in rows}
     assert {place: n for place, (n, _) in found.items()} == {place: n for place, (n, _) in expected.items()}
     for place, (_, total) in found.items():
-        # Panes are added up pane by pane: the same numbers in another order.
+        # Panes are merged one by one: the same numbers are added in another order.
         assert total == expected[place][1] or (bolt is not by_columns and abs(total - expected[place][1]) < 1e-9)
     assert Counter(late) == Counter((row["k"], row["ts"], row["v"], "late") for row in expected_late)
 
 
-def test_windows_over_columns_and_over_panes_are_those_of_a_plain_computation(
+def test_columnar_windows_with_aggregates_match_a_plain_computation(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
     fed = batches(3, 80)
@@ -63,7 +63,7 @@ def test_windows_over_columns_and_over_panes_are_those_of_a_plain_computation(
     check(by_tables, fed, done.rows(), done.rows("late"))
 
 
-def test_the_same_on_the_stages_of_a_topology_without_a_jvm() -> None:
+def test_columnar_and_aggregating_bolts_match_a_plain_computation_in_the_stages_of_a_topology() -> None:
     builder = TopologyBuilder("columnar").configure({"topology.enable.message.timeouts": False})
     builder.set_spout("rows", InputSpout("k string, ts long, v double"))
     bolts = {bolt.__name__: bolt for bolt in (by_columns, by_panes, by_tables)}

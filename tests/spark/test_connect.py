@@ -1,4 +1,4 @@
-"""Spark Connect, with a server and a client in processes of their own: what works there, and what is refused by name."""
+"""Spark Connect, with server and client in separate processes: the supported calls work, the others are refused by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.spark
-def test_windows_are_dataframes_on_spark_connect_and_what_needs_a_jvm_is_refused_by_name(tmp_path: Path) -> None:
+def test_windows_are_dataframes_on_spark_connect_and_calls_that_need_a_jvm_are_refused(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The control stream: ticks that never hang a bounded run, and the drain that a checkpoint takes or has not taken."""
+"""The control stream: ticks, which do not keep a bounded run alive, and the drain command of a checkpoint."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_store_that_drops_empty_folders_is_refused_before_spark_reads_them(
         make_control_folder(spark, str(tmp_path / "other"))
 
 
-def test_time_alone_moves_processing_time_and_idle_streams_only() -> None:
+def test_ticks_are_needed_for_processing_time_and_idle_timeouts_only() -> None:
     assert needs_ticks(WindowConfig.of(length=count(2)))
     assert not needs_ticks(WindowConfig.of(length=count(2), timestamp="ts"))
     assert needs_ticks(WindowConfig.of(length=count(2), timestamp="ts", idle_timeout=seconds(1)))

@@ -1,4 +1,4 @@
-"""A changed bolt, schema or number of tasks on an old checkpoint: readable, or refused in one sentence before the first batch."""
+"""A changed bolt, schema or number of tasks on an old checkpoint is accepted, or refused in one line before the first batch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def define(spark: SparkSession) -> Callable[..., dict[str, Any]]:
 Define = Callable[..., dict[str, Any]]
 
 
-def test_the_same_definition_is_read_back(spark: SparkSession, tmp_path: Path, define: Define) -> None:
+def test_an_unchanged_definition_is_accepted_and_not_rewritten(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
     keep(spark, str(tmp_path), define())
     written = (tmp_path / "windowing/definition.json").read_bytes()
     keep(spark, str(tmp_path), define())
@@ -67,7 +69,7 @@ def test_the_same_definition_is_read_back(spark: SparkSession, tmp_path: Path, d
         ({"schema": SCHEMA + ", w int not null"}, "column 'w' (int) of input stream 'default' is new and not nullable"),
     ],
 )
-def test_what_stored_windows_depend_on_is_refused_and_named(
+def test_a_change_that_stored_windows_depend_on_is_refused_and_named(
     spark: SparkSession, tmp_path: Path, define: Define, changed: dict[str, Any], said: str
 ) -> None:
     keep(spark, str(tmp_path), define())
@@ -91,7 +93,7 @@ def test_what_stored_windows_depend_on_is_refused_and_named(
         {"order_by": ("ts",)},
     ],
 )
-def test_what_may_change_is_taken_over(
+def test_a_compatible_change_is_accepted_and_stored(
     spark: SparkSession, tmp_path: Path, define: Define, changed: dict[str, Any]
 ) -> None:
     keep(spark, str(tmp_path), define())
@@ -103,7 +105,7 @@ def test_what_may_change_is_taken_over(
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"{}", b'{"format": 2}', b"\x80\x05K", b'{"format": 2, "bolt": 3}']
 )
-def test_garbage_is_named_and_never_replaced(
+def test_a_damaged_definition_is_named_and_never_replaced(
     spark: SparkSession, tmp_path: Path, define: Define, content: bytes
 ) -> None:
     path = tmp_path / "windowing/definition.json"
@@ -122,7 +124,7 @@ def test_a_newer_format_is_refused(spark: SparkSession, tmp_path: Path, define: 
         keep(spark, str(tmp_path), define())
 
 
-def test_a_checkpoint_of_format_1_is_refused_by_name_before_the_first_batch_and_before_anything_is_written(
+def test_a_checkpoint_of_format_1_is_refused_by_name_before_anything_is_written(
     spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     old = json.loads((Path(__file__).parents[1] / "data" / "definitions.json").read_bytes())["bolt"]
@@ -159,7 +161,7 @@ def test_offsets_without_a_definition_are_refused(spark: SparkSession, tmp_path:
         keep(spark, str(tmp_path), define())
 
 
-def test_whose_the_output_is_is_written_before_the_first_batch_and_never_made_up_again(
+def test_the_query_id_is_stored_before_the_first_batch_and_never_generated_again(
     spark: SparkSession, tmp_path: Path, define: Define
 ) -> None:
     keep(spark, str(tmp_path), define())
@@ -173,7 +175,7 @@ def test_whose_the_output_is_is_written_before_the_first_batch_and_never_made_up
     assert not (tmp_path / "windowing/query.json").exists()
 
 
-def test_a_batch_left_half_done_is_known(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_with_offsets_but_without_a_commit_is_pending(spark: SparkSession, tmp_path: Path) -> None:
     assert pending_batch(spark, str(tmp_path)) is None
     log(tmp_path, "offsets", 8, 9, 10)
     log(tmp_path, "commits", 8, 9)
@@ -183,7 +185,7 @@ def test_a_batch_left_half_done_is_known(spark: SparkSession, tmp_path: Path) ->
     assert pending_batch(spark, str(tmp_path)) is None
 
 
-def test_a_replay_needs_the_same_parallelism_unless_order_by_says_the_order(
+def test_a_replay_needs_the_same_parallelism_unless_order_by_is_given(
     spark: SparkSession, tmp_path: Path, define: Define
 ) -> None:
     for name, order in (("plain", ()), ("ordered", ("ts",))):
@@ -199,7 +201,7 @@ def test_a_replay_needs_the_same_parallelism_unless_order_by_says_the_order(
 
 
 @pytest.mark.parametrize("options", [{"order_by": ("ts",)}, {"grouping": "shuffle"}])
-def test_a_replay_needs_the_same_columns_where_they_decide_the_order_or_the_task(
+def test_a_replay_needs_the_same_columns_with_order_by_or_shuffle_grouping(
     spark: SparkSession, tmp_path: Path, define: Define, options: dict[str, Any]
 ) -> None:
     keep(spark, str(tmp_path), define(**options))
@@ -222,7 +224,7 @@ def test_a_replay_needs_the_same_columns_where_they_decide_the_order_or_the_task
         ("commits/3", "garb"),
     ],
 )
-def test_a_damaged_log_of_spark_s_is_named(
+def test_a_damaged_log_file_of_spark_is_named(
     spark: SparkSession, tmp_path: Path, define: Define, name: str, content: str
 ) -> None:
     keep(spark, str(tmp_path), define())
@@ -233,14 +235,16 @@ def test_a_damaged_log_of_spark_s_is_named(
         keep(spark, str(tmp_path), define())
 
 
-def test_a_state_without_the_offsets_that_made_it_is_named(spark: SparkSession, tmp_path: Path, define: Define) -> None:
+def test_a_state_without_its_offset_log_is_reported_as_damage(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
     (tmp_path / "state/0").mkdir(parents=True)
     with pytest.raises(CorruptStateError, match="offsets/0 is missing"):
         keep(spark, str(tmp_path), define())
 
 
 class ObjectStore:
-    """A file system as S3 is by s3a: a file is there when its stream is closed, and a rename is a copy."""
+    """A file system like s3a: a file appears when its stream is closed, and a rename is a copy."""
 
     def __init__(self, full: bool) -> None:
         self.full = full
@@ -268,7 +272,7 @@ class ObjectStore:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_file_in_an_object_store_is_put_there_whole_or_not_at_all(full: bool) -> None:
+def test_a_file_in_an_object_store_is_written_atomically(full: bool) -> None:
     store = ObjectStore(full)
     folder = Folder.__new__(Folder)
     vars(folder).update(

@@ -1,4 +1,4 @@
-"""The classics in `examples/`: what a newcomer starts, and that both runtimes give the same rows."""
+"""The classic topologies in `examples/` run as commands, and both runtimes give the same rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSICS = {"word_count": "38 words, 27 of them different", "sliding_sum": "10 a
 def classic(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     module = importlib.import_module(request.param)
-    cloudpickle.register_pickle_by_value(module)  # as if it were __main__: the workers do not see this sys.path
+    cloudpickle.register_pickle_by_value(module)  # like __main__: the workers do not have this sys.path
     yield module
     cloudpickle.unregister_pickle_by_value(module)
 
@@ -36,20 +36,22 @@ def started(name: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "line"), CLASSICS.items())
-def test_a_classic_runs_in_one_process(name: str, line: str) -> None:
+def test_a_classic_topology_runs_in_one_process(name: str, line: str) -> None:
     assert started(name).startswith(f"{line} (local)\n")
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("name", "line"), CLASSICS.items())
-def test_a_classic_runs_on_spark_by_one_flag_and_prints_the_same(name: str, line: str) -> None:
+def test_a_classic_topology_prints_the_same_with_on_spark(name: str, line: str) -> None:
     here, there = started(name), started(name, "--on", "spark")
     assert there.startswith(f"{line} (spark)\n")
     assert there.splitlines()[1:] == here.splitlines()[1:]
 
 
-@pytest.mark.parametrize("classic", ["sliding_sum"], indirect=True)  # the other one: the test above, and test_submit.py
-def test_a_classic_gives_the_same_rows_on_both_runtimes(classic: ModuleType, spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    "classic", ["sliding_sum"], indirect=True
+)  # word_count: see the test above, and test_submit.py
+def test_a_classic_topology_emits_the_same_rows_on_both_runtimes(classic: ModuleType, spark: SparkSession) -> None:
     from classics import run, run_on_spark
 
     here = run(classic.topology(), classic.BATCHES, "local")
@@ -58,7 +60,7 @@ def test_a_classic_gives_the_same_rows_on_both_runtimes(classic: ModuleType, spa
     assert all(here.values())
 
 
-def test_the_bolt_of_the_readme_gives_the_same_rows_on_spark(
+def test_the_bolt_of_the_readme_emits_the_same_rows_on_spark(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import windowing.spark

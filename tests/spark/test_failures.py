@@ -1,4 +1,4 @@
-"""What goes wrong comes out as an error of this library that names bolt, window and cause, or the damaged file."""
+"""A failure is raised as an error of this library that names bolt, window and cause, or the damaged file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def encoded(error: WindowingError) -> str:
 
 
 @pytest.mark.parametrize("name", [n for n in errors.__all__ if isinstance(getattr(errors, n), type)])
-def test_every_error_crosses_the_jvm_as_itself(name: str) -> None:
+def test_every_error_class_crosses_the_jvm_unchanged(name: str) -> None:
     original = getattr(errors, name)("what, wanted, the way out: \"'{}\n\\ é")
     spark = RuntimeError(f"Job aborted due to stage failure\n  {encoded(original)}\n\tat org.apache.spark.Foo")
     found = library_error(spark, SUMS)
@@ -76,7 +76,7 @@ def test_every_error_crosses_the_jvm_as_itself(name: str) -> None:
     assert "Traceback" in found.__notes__[0]
 
 
-def test_an_error_of_an_unknown_class_becomes_its_nearest_known_one() -> None:
+def test_an_error_of_an_unknown_class_becomes_its_nearest_known_base_class() -> None:
     class Special(BoltError):
         pass
 
@@ -87,12 +87,12 @@ def test_an_error_of_an_unknown_class_becomes_its_nearest_known_one() -> None:
     "text",
     ["windowing-error:", "windowing-error:{", "windowing-error:[1]", 'windowing-error:{"class": "os"} x', "boom"],
 )
-def test_text_that_only_looks_like_ours_breaks_nothing(text: str) -> None:
+def test_text_that_resembles_an_encoded_error_is_handled(text: str) -> None:
     found = library_error(RuntimeError(text), SUMS)
     assert isinstance(found, RuntimeError) or type(found) is WindowingError
 
 
-def test_no_text_of_a_user_s_is_taken_for_an_error_of_ours() -> None:
+def test_the_text_of_a_user_exception_is_never_taken_for_an_error_of_the_library() -> None:
     def forged(text: str) -> BaseException:
         problem = BoltError("bolt 'b' failed")
         problem.__cause__ = ValueError(text)
@@ -142,9 +142,7 @@ def test_no_text_of_a_user_s_is_taken_for_an_error_of_ours() -> None:
         ),
     ],
 )
-def test_a_file_of_the_input_that_cannot_be_read_is_named_with_the_way_to_leave_it_out(
-    said: str, sentence: str
-) -> None:
+def test_an_unreadable_input_file_is_named_with_the_setting_that_ignores_it(said: str, sentence: str) -> None:
     query = FailedQuery("sums", "/data/checkpoint")
     found = library_error(PySparkRuntimeError(f"Job aborted due to stage failure: Lost task 0.0: x\n{said}"), query)
     assert isinstance(found, SourceError)
@@ -155,7 +153,7 @@ def test_a_file_of_the_input_that_cannot_be_read_is_named_with_the_way_to_leave_
     )
 
 
-def test_another_driver_s_mark_is_not_ours_until_its_seal_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_decoded_only_with_the_mark_of_this_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     seal, ours = cloudpickle.dumps(failures.Seal()), failures._mark
     monkeypatch.setattr(failures, "_mark", "windowing-error:of another process:")
     elsewhere = RuntimeError(encoded(BoltError("x")))
@@ -173,7 +171,7 @@ class Ends(BaseException):
     "problem",
     [KeyboardInterrupt("now"), GeneratorExit("now"), SystemExit("now"), Ends("now"), ValueError("\udc80 now")],
 )
-def test_whatever_a_bolt_raises_leaves_its_worker_as_an_error_that_spark_can_carry(problem: BaseException) -> None:
+def test_any_exception_of_a_bolt_leaves_its_worker_as_an_ascii_worker_error(problem: BaseException) -> None:
     @tumbling(count(1), timestamp="ts", output="n long", name="raises")
     def raises(window: Any) -> Any:
         raise problem
@@ -189,7 +187,7 @@ def test_whatever_a_bolt_raises_leaves_its_worker_as_an_error_that_spark_can_car
     assert f"bolt 'raises' failed on TupleWindow(end=3): {type(problem).__name__}: " in str(found)
 
 
-def test_what_is_not_a_bolt_s_passes_or_is_named_as_far_as_it_can_be() -> None:
+def test_other_exceptions_in_a_worker_pass_unchanged_unless_spark_cannot_carry_them() -> None:
     for passes in (ValueError("plain é"), GeneratorExit()):
         with pytest.raises(type(passes)) as caught, marked():
             raise passes
@@ -203,12 +201,12 @@ def test_what_is_not_a_bolt_s_passes_or_is_named_as_far_as_it_can_be() -> None:
         assert words in str(told.value)
 
 
-def test_an_error_of_ours_is_left_as_it_is() -> None:
+def test_an_error_of_the_library_is_returned_unchanged() -> None:
     original = ConfigError("x")
     assert library_error(original, SUMS) is original
 
 
-def test_a_failing_bolt_ends_the_query_with_bolt_window_and_cause_and_nothing_is_lost(
+def test_a_failing_bolt_ends_the_query_with_bolt_window_and_cause_and_a_restart_loses_no_row(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     source = feed().add([OK[0]], [OK[1]])
@@ -224,7 +222,7 @@ def test_a_failing_bolt_ends_the_query_with_bolt_window_and_cause_and_nothing_is
     assert run(bolt(), source.read(), drain=True).rows() == [(1,), (1,)]
 
 
-def test_a_worker_that_dies_ends_the_query_with_bolt_batch_and_way_out_and_nothing_is_lost(
+def test_a_crashed_worker_ends_the_query_with_bolt_and_batch_and_a_restart_loses_no_row(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
     source = feed().add([OK[0]], [OK[1]])
@@ -239,7 +237,7 @@ def test_a_worker_that_dies_ends_the_query_with_bolt_batch_and_way_out_and_nothi
     assert run(bolt(), source.read(), drain=True).rows() == [(1,), (1,)]
 
 
-def test_a_worker_that_connects_too_late_costs_time_and_nothing_else(
+def test_a_worker_that_connects_too_late_is_retried_and_no_row_is_lost(
     spark: SparkSession,
     feed: Callable[..., Any],
     run: Callable[..., Any],
@@ -257,7 +255,7 @@ def test_a_worker_that_connects_too_late_costs_time_and_nothing_else(
     assert (tmp_path / "was-slow").exists()
 
 
-def test_what_spark_says_of_a_lost_worker_is_told_with_the_way_out() -> None:
+def test_messages_of_spark_about_a_lost_worker_become_worker_lost_errors() -> None:
     for text, sentence in (
         (
             "Task 0 in stage 2.0 failed 4 times, most recent failure: ...: Python worker exited unexpectedly",
@@ -277,12 +275,12 @@ def test_what_spark_says_of_a_lost_worker_is_told_with_the_way_out() -> None:
             raise found
 
 
-def test_an_error_of_a_worker_goes_before_what_spark_says() -> None:
+def test_an_encoded_error_of_a_worker_has_precedence_over_spark_s_message() -> None:
     spark = PySparkRuntimeError(f"Python worker exited unexpectedly: {encoded(BoltError('x'))}")
     assert type(library_error(spark, SUMS)) is BoltError
 
 
-def test_a_module_that_the_workers_lack_is_named_and_sent_the_query_goes_on(
+def test_a_module_missing_in_the_workers_is_named_and_registered_by_value_the_query_continues(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = tmp_path / "modules" / "a_module_of_the_drivers_alone.py"
@@ -328,7 +326,7 @@ def test_a_module_that_the_workers_lack_is_named_and_sent_the_query_goes_on(
         ),
     ],
 )
-def test_what_a_worker_lacks_is_told_with_the_way_out_and_without_spark_s_plan(said: str, sentence: str) -> None:
+def test_a_missing_package_or_module_in_a_worker_is_named_without_spark_s_plan(said: str, sentence: str) -> None:
     text = f"[STREAM_FAILED] Query terminated: Traceback\n  File x\n    return cloudpickle.loads(obj)\n{said}\n\n=== Query ===\nx"
     spark = PySparkRuntimeError(text)
     found = library_error(spark, SUMS)
@@ -351,7 +349,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_place_that_cannot_be_reached_is_named_before_anything_starts(
+def test_an_unreachable_checkpoint_or_output_folder_is_named_before_anything_starts(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -367,7 +365,7 @@ def test_a_place_that_cannot_be_reached_is_named_before_anything_starts(
     assert not (tmp_path / "checkpoint/offsets").exists()
 
 
-def test_what_a_file_system_refuses_while_the_query_runs_is_an_error_of_ours(
+def test_a_file_system_error_during_a_query_is_a_sink_or_checkpoint_error(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     class Lost(ParquetSink):
@@ -389,7 +387,7 @@ def test_what_a_file_system_refuses_while_the_query_runs_is_an_error_of_ours(
 
 
 class Java:
-    """What the JVM has raised."""
+    """An exception of the JVM."""
 
     def __init__(self, said: str, cause: Java | None = None) -> None:
         self.toString, self.getCause = lambda: said, lambda: cause
@@ -420,7 +418,7 @@ GONE = {
 
 
 @pytest.mark.parametrize("what", GONE)
-def test_a_store_that_has_gone_while_the_query_ran_is_not_taken_for_damage(what: str) -> None:
+def test_an_unavailable_file_system_is_not_reported_as_damaged_state(what: str) -> None:
     cause, sentence = GONE[what]
     error: Any = PySparkRuntimeError("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred during loading state.")
     error.java_exception = Java("org.apache.spark.SparkException: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED]", cause)
@@ -448,7 +446,7 @@ def test_a_bucket_that_takes_no_writes_in_the_middle_is_told_with_the_way_out(fi
     assert library_error(error, FailedQuery("sums", "s3a://bucket/other")) is error, "a file of something else"
 
 
-def test_every_type_of_value_comes_out_as_it_was_emitted_and_late_rows_as_they_went_in(
+def test_values_of_every_type_round_trip_and_late_rows_are_unchanged(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
     import datetime
@@ -481,7 +479,7 @@ def test_every_type_of_value_comes_out_as_it_was_emitted_and_late_rows_as_they_w
     assert [entry and tuple(entry) for entry in late["a"]] == [(1, noon), None]
 
 
-def test_a_failing_sink_ends_the_query_with_its_own_error_and_the_batch_is_made_again(
+def test_a_failing_sink_ends_the_query_with_its_own_error_and_the_batch_is_replayed(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
     source = feed().add(OK)
@@ -494,10 +492,10 @@ def test_a_failing_sink_ends_the_query_with_its_own_error_and_the_batch_is_made_
     assert run(bolt(), source.read()).rows() == [(1,)]
 
 
-def test_damage_to_the_state_is_called_damage_and_the_file_is_named(
+def test_a_damaged_state_file_is_reported_as_corrupt_and_named(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Spark says CANNOT_LOAD_STATE_STORE out of foreachBatch, "Stream is corrupted" at best, and names no file."""
+    """Spark raises CANNOT_LOAD_STATE_STORE from foreachBatch, or "Stream is corrupted", without the name of the file."""
     source = feed().add([OK[0]], [OK[0]])
     run(bolt(), source.read(), checkpoint=str(tmp_path / "good"))
     source.add(OK)
@@ -516,7 +514,7 @@ def test_damage_to_the_state_is_called_damage_and_the_file_is_named(
     assert "nothing was reset" in broken("deleted", os.remove)
 
 
-def test_a_missing_state_directory_is_called_damage(
+def test_a_missing_state_directory_is_reported_as_corrupt(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     source = feed().add(OK)
@@ -527,10 +525,10 @@ def test_a_missing_state_directory_is_called_damage(
         run(bolt(), source.read())
 
 
-def test_files_that_come_and_go_while_the_checkpoint_is_looked_through_are_not_called_damaged(
+def test_files_that_change_while_the_checkpoint_is_scanned_are_not_reported_as_damaged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks of a failed batch go on writing for a moment: a listing fails, a checksum is there before its file."""
+    """Tasks of a failed batch still write for a moment: a listing fails, or a checksum exists before its file."""
     (tmp_path / "good").write_text("x")
     whole, looks = Folder.files, iter(["vanished", "half written", "half written elsewhere", ""])
 
@@ -549,7 +547,7 @@ def test_files_that_come_and_go_while_the_checkpoint_is_looked_through_are_not_c
     assert damaged_file(spark, str(tmp_path)) == f"file:{tmp_path}/bad"
 
 
-def test_a_failure_is_raised_even_where_the_checkpoint_cannot_be_looked_through(
+def test_a_failure_is_raised_even_if_the_checkpoint_cannot_be_scanned(
     feed: Callable[..., Any], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_: Folder) -> list[str]:
@@ -563,14 +561,14 @@ def test_a_failure_is_raised_even_where_the_checkpoint_cannot_be_looked_through(
 
 
 def _flip(file: str) -> None:
-    """Flip a bit behind the header, and take away the checksum that Hadoop's local file system keeps beside the file."""
+    """Flip a bit after the header, and remove the checksum file of Hadoop's local file system."""
     content = bytearray(Path(file).read_bytes())
     content[len(content) // 2] ^= 1
     Path(file).write_bytes(content)
     Path(file).with_name(f".{Path(file).name}.crc").unlink(missing_ok=True)
 
 
-def test_a_failpoint_kills_only_where_and_once_as_told(tmp_path: Path) -> None:
+def test_a_failpoint_kills_only_at_its_batch_and_only_once(tmp_path: Path) -> None:
     told = {"WINDOWING_FAILPOINT": "in_sink:3", "WINDOWING_FAILPOINT_ONCE": str(tmp_path / "once")}
     lives = [{}, told, told, {"WINDOWING_FAILPOINT": "kill_worker:3"}]
     code = f"""

@@ -1,4 +1,4 @@
-"""The main job on the first day of January: it passes its own check, and the check fails when an output is wrong."""
+"""The flights job on one day: it passes its own check, and the check fails if an output is wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Folde
     folder.begin()
     table = read_flights(month=1, days=1)
     files = stage(table, folder.input, batch_of(table["landing"], 1))
-    cloudpickle.register_pickle_by_value(flights)  # the workers cannot import it, as they could not import a script
+    cloudpickle.register_pickle_by_value(flights)  # the workers cannot import it, just like a script
     try:
         flights.stream_all(spark, folder, len(files))
     finally:
@@ -73,7 +73,7 @@ def _set(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:
 
 
 def _wrong_and_twice(table: pa.Table) -> pa.Table:
-    """Change a figure of the first row, and let the last one come twice."""
+    """Change a value of the first row, and duplicate the last row."""
     return _set("mean_delay", 3.0000001)(pa.concat_tables([table, table.slice(len(table) - 1)]))
 
 
@@ -93,7 +93,7 @@ def test_the_job_agrees_with_spark_sql_on_one_day(spark: SparkSession, done: Fol
         ("departures", "late", _set("dest", "LAX"), 1),
     ],
 )
-def test_the_check_fails_when_one_figure_is_wrong_or_a_window_is_written_twice(
+def test_the_check_fails_if_one_value_is_wrong_or_a_window_is_written_twice(
     spark: SparkSession, done: Folder, changed: Any, bolt: str, stream: str, change: Any, more: int
 ) -> None:
     changed(_part(done, bolt, stream), change)
@@ -101,7 +101,7 @@ def test_the_check_fails_when_one_figure_is_wrong_or_a_window_is_written_twice(
         check_windows(spark, done, [bolt])
 
 
-def test_the_check_fails_when_a_batch_took_another_file(spark: SparkSession, done: Folder) -> None:
+def test_the_check_fails_if_a_batch_read_another_file(spark: SparkSession, done: Folder) -> None:
     log = done.checkpoints / "flights" / "sources" / "0" / "1"
     kept = log.read_text()
     entry = json.loads(kept.splitlines()[1])
@@ -113,7 +113,7 @@ def test_the_check_fails_when_a_batch_took_another_file(spark: SparkSession, don
         log.write_text(kept)
 
 
-def test_two_outputs_are_compared_row_by_row(done: Folder, changed: Any, tmp_path: Path) -> None:
+def test_compare_finds_two_outputs_with_another_order_of_rows(done: Folder, changed: Any, tmp_path: Path) -> None:
     copy = Folder(tmp_path / "copy")
     copy.path.mkdir()
     copy.output.symlink_to(done.output)
@@ -131,7 +131,7 @@ def test_two_outputs_are_compared_row_by_row(done: Folder, changed: Any, tmp_pat
         flights.compare(done, copy)
 
 
-def test_the_year_is_whole_and_a_batch_ends_after_a_week_at_seven_in_the_evening() -> None:
+def test_the_year_is_split_into_53_weekly_batches_that_end_at_seven_in_the_evening() -> None:
     landing = read_flights()["landing"]
     assert len(landing) == 327_346
     batches = batch_of(landing, flights.arguments([]).every)
@@ -141,7 +141,7 @@ def test_the_year_is_whole_and_a_batch_ends_after_a_week_at_seven_in_the_evening
     assert (ends % DAY_MS)[:-1].max() < 19 * HOUR_MS
 
 
-def test_a_folder_that_is_not_the_demos_own_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_the_demo_did_not_create_is_refused_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "mine.txt").write_text("mine")
     with pytest.raises(FolderError, match="was not made by this demo"):
@@ -149,7 +149,7 @@ def test_a_folder_that_is_not_the_demos_own_is_left_alone(tmp_path: Path) -> Non
     assert (tmp_path / "input" / "mine.txt").read_text() == "mine"
 
 
-def test_a_second_run_removes_only_what_the_first_has_made(tmp_path: Path) -> None:
+def test_a_second_run_removes_only_files_of_the_first(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "out")
     folder.begin()
     folder.input.mkdir()

@@ -1,4 +1,4 @@
-"""The Trident job on the first days of January: it passes its own check, the check has teeth, and a kill leaves no trace."""
+"""The Trident flights job on one day: it passes its own check, the check fails on wrong data, and a kill changes no result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def options(out: Path, *more: str) -> argparse.Namespace:
 
 
 class FullSink(ParquetSink):
-    """A sink that fails in the second batch: its states are written, Spark has not committed it."""
+    """A sink that fails in the second batch, after its states were written and before Spark commits it."""
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         if batch_id == 1:
@@ -51,15 +51,13 @@ class FullSink(ParquetSink):
 
 @pytest.fixture(scope="module")
 def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
-    """The folder of a run over the first day of 2013, whose last flights land on the second: there it fails, and goes on."""
+    """The folder of a run over the flights of 1 January 2013; it fails in its second batch, of 2 January, and is restarted."""
     chosen = options(tmp_path_factory.mktemp("flights"))
     folder = flights_trident.folder_of(chosen)
     folder.begin()
     flights = read_flights(month=1, days=1)
     files = stage(flights, folder.input, batch_of(flights["landing"], chosen.every))
-    cloudpickle.register_pickle_by_value(
-        flights_trident
-    )  # the workers cannot import it, as they could not import a script
+    cloudpickle.register_pickle_by_value(flights_trident)  # the workers cannot import it, just like a script
     try:
         states = flights_trident.states_of(chosen, folder)
         with pytest.MonkeyPatch.context() as patch:
@@ -84,7 +82,7 @@ def check(spark: SparkSession, folder: Folder) -> list[str]:
 
 
 def set_in(states: States, name: str, carrier: str, value: int) -> None:
-    """Put a value into a state, as a batch behind the last one would."""
+    """Put a value into a state, as a batch after the last one would."""
     for partition in range(PARTITIONS):
         with closing(states.state(name).make_state(partition, PARTITIONS)) as part:
             if (carrier,) in dict(part.items()):
@@ -96,7 +94,7 @@ def set_in(states: States, name: str, carrier: str, value: int) -> None:
                 part.commit(attempt)
 
 
-def test_the_states_agree_with_spark_sql_though_a_batch_came_again(spark: SparkSession, done: Folder) -> None:
+def test_the_states_equal_spark_sql_after_a_replayed_batch(spark: SparkSession, done: Folder) -> None:
     found = check(spark, done)
     assert len(found) == 7
     assert found[-1] == f"{len(read_flights(1, 1))} flights went in, and {len(read_flights(1, 1))} were counted"
@@ -104,7 +102,7 @@ def test_the_states_agree_with_spark_sql_though_a_batch_came_again(spark: SparkS
     assert flights_trident.attempts_of(done) == {1: 0, 2: 1}
 
 
-def test_the_table_shows_what_the_states_hold(done: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_table_has_the_values_of_the_states(done: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     flights_trident.show(states_in(done))
     flights = read_flights(1, 1).query("carrier == 'UA'")["delay"]
     late = f"{(flights > 15).mean():.0%}"
@@ -114,7 +112,7 @@ def test_the_table_shows_what_the_states_hold(done: Folder, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("name", ["flights", "minutes", "delayed"])
-def test_the_check_fails_when_one_flight_is_counted_twice(spark: SparkSession, done: Folder, name: str) -> None:
+def test_the_check_fails_if_one_flight_is_counted_twice(spark: SparkSession, done: Folder, name: str) -> None:
     states = states_in(done)
     right = states.values(name)["UA"]
     set_in(states, name, "UA", right + 1)
@@ -128,7 +126,7 @@ def test_the_check_fails_when_one_flight_is_counted_twice(spark: SparkSession, d
 
 
 @pytest.mark.parametrize("name", ["running", "batches"])
-def test_the_check_fails_when_a_sink_lacks_a_batch(
+def test_the_check_fails_if_a_batch_of_a_sink_is_missing(
     spark: SparkSession, done: Folder, tmp_path: Path, name: str
 ) -> None:
     last = sorted((done.output / "carriers" / name).glob("batch_id=*"))[-1]
@@ -143,7 +141,7 @@ def test_the_check_fails_when_a_sink_lacks_a_batch(
 # -- without Spark --------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_some_days_of_landings() -> None:
+def test_a_batch_has_the_landings_of_some_days() -> None:
     landing = pd.Series([DAY_MS - 1, DAY_MS, 3 * DAY_MS - 1, 3 * DAY_MS, 9 * DAY_MS]) + 19 * HOUR_MS
     assert list(batch_of(landing, 1)) == [0, 1, 2, 3, 9]
     assert list(batch_of(landing + DAY_MS, 3)) == [0, 0, 0, 1, 3]
@@ -151,7 +149,7 @@ def test_a_batch_is_some_days_of_landings() -> None:
     assert batch_of(year, days).nunique() == 13
 
 
-def test_a_store_of_others_gets_states_of_each_runs_own(tmp_path: Path) -> None:
+def test_each_run_on_a_given_store_has_its_own_states(tmp_path: Path) -> None:
     chosen = options(tmp_path, "--store", str(tmp_path / "theirs.db"))
     folder = flights_trident.folder_of(chosen)
     folder.begin()
@@ -165,7 +163,7 @@ def test_a_store_of_others_gets_states_of_each_runs_own(tmp_path: Path) -> None:
 
 
 class Killed:
-    """Stands for the two processes: the first leaves a batch in the states, the second lets an attempt count."""
+    """Replaces the two processes: the first writes a batch to the states, the second records which attempt counts."""
 
     def __init__(self, counts: int, code: int = -signal.SIGKILL) -> None:
         self.counts, self.code = counts, code
@@ -190,7 +188,7 @@ class Killed:
         return self.code
 
 
-def test_a_kill_is_told_with_both_attempts(
+def test_a_kill_is_reported_with_both_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(flights_trident, "run_job", Killed(counts=1))
@@ -215,7 +213,7 @@ def test_a_kill_that_proves_nothing_is_an_error(
 
 
 def started(*arguments: str) -> tuple[int, str]:
-    """Run the job to its end; return its exit code and what it said. Asked to end, it ends the one that it has started."""
+    """Run the job to its end; return its exit code and output. The process is ended if the test is interrupted."""
     command = [sys.executable, str(EXAMPLES / "flights_trident.py"), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -234,7 +232,7 @@ def started(*arguments: str) -> tuple[int, str]:
         ("before_claim", "was not in the states at the kill", 0),
     ],
 )
-def test_a_job_that_is_killed_and_restarted_counts_no_flight_twice(
+def test_a_killed_and_restarted_job_counts_each_flight_once(
     tmp_path: Path, point: str, before: str, attempt: int
 ) -> None:
     code, said = started(

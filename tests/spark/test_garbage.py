@@ -1,4 +1,4 @@
-"""The cycle collector looks less often while a turn runs, and as before when it is over; what modules hold is frozen."""
+"""Python's garbage collector runs less often during a turn, and as before after it; the objects of modules are frozen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _kept() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("given", "meanwhile"), [(700, 50_000), (100_000, 100_000), (0, 0)])
-def test_what_was_set_comes_back_whatever_happens(given: int, meanwhile: int) -> None:
+def test_the_gc_threshold_is_raised_during_a_turn_and_restored_also_after_an_error(given: int, meanwhile: int) -> None:
     gc.set_threshold(given, 7, 8)
     with seldom_collected():
         assert gc.get_threshold() == (meanwhile, 7, 8)
@@ -30,7 +30,7 @@ def test_what_was_set_comes_back_whatever_happens(given: int, meanwhile: int) ->
     assert gc.get_threshold() == (given, 7, 8)
 
 
-def test_what_modules_hold_is_frozen_when_there_are_more_of_them_and_at_no_other_time(
+def test_objects_are_frozen_only_if_modules_were_imported_since_the_last_freeze(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frozen: list[int] = []

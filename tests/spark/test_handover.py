@@ -1,5 +1,5 @@
-"""What later batches are spared: Spark's limit of bytes per Arrow batch, which is lifted after a small batch while a batch is
-evaluated, unless the user has set one; and code that is compiled for one batch alone."""
+"""Optimizations of later batches: Spark's limit of bytes per Arrow batch is lifted after a small batch while a batch is evaluated,
+unless the user has set it; and no code is compiled again for a batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NONE = str(2**31 - 1)
 
 
 class Session:
-    """What a Handover asks of a session."""
+    """The part of a session that `ArrowBatchLimit` uses."""
 
     def __init__(self, **given: str) -> None:
         self.given = dict(given)
@@ -46,7 +46,7 @@ def inside(handover: ArrowBatchLimit, session: Any) -> dict[str, str]:
         return dict(session.given)
 
 
-def test_the_first_batch_keeps_the_limit_and_the_batch_after_a_small_one_goes_without() -> None:
+def test_the_limit_is_lifted_only_after_a_small_batch() -> None:
     handover, session = ArrowBatchLimit(), Session(other="x")
     assert inside(handover, session) == {"other": "x"}
     for largest, lifted in ((SMALL_BYTES, True), (SMALL_BYTES + 1, False), (0, True), (None, True)):
@@ -55,13 +55,13 @@ def test_the_first_batch_keeps_the_limit_and_the_batch_after_a_small_one_goes_wi
         assert session.given == {"other": "x"}
 
 
-def test_a_limit_of_the_users_stays() -> None:
+def test_a_limit_set_by_the_user_is_kept() -> None:
     handover, session = ArrowBatchLimit(), Session(**{LIMIT: "1m"})
     handover.took(1)
     assert inside(handover, session) == session.given == {LIMIT: "1m"}
 
 
-def test_a_batch_that_fails_leaves_the_limit_as_it_was() -> None:
+def test_a_failed_batch_restores_the_limit() -> None:
     handover, session = ArrowBatchLimit(), Session()
     handover.took(1)
     with pytest.raises(ZeroDivisionError), handover.of_batch(session):  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def telling(window: Any) -> tuple[int, str | None]:
 
 
 class Told:
-    """What a sink is told of the limit: by the workers, and by its session; and how many classes were compiled until then."""
+    """A sink that records the limit in the workers and in its session, and the number of classes compiled so far."""
 
     def __init__(self) -> None:
         self.workers: list[str | None] = []
@@ -93,7 +93,7 @@ class Told:
 TIMES = (500, 1500, 2500, 3500, 4500)
 
 
-def test_workers_go_without_the_limit_from_the_second_batch_on_and_sinks_do_not_and_no_code_is_compiled_for_later_batches(
+def test_from_the_second_batch_workers_have_no_limit_sinks_keep_it_and_no_code_is_compiled(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
     told, source = Told(), feed().add(*([{"k": "a", "ts": ts, "v": 1.0}] for ts in TIMES))
@@ -104,7 +104,7 @@ def test_workers_go_without_the_limit_from_the_second_batch_on_and_sinks_do_not_
     assert told.compiled[-1] == told.compiled[1]
 
 
-def test_a_topology_goes_without_the_limit_too(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_limit_is_lifted_for_a_topology_too(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> None:
     made = TopologyBuilder("told")
     made.configure({"topology.enable.message.timeouts": False})
     made.set_spout("rows", InputSpout("ts long"))

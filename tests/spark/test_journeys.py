@@ -1,4 +1,4 @@
-"""The journeys through the driver: what foreachBatch calls of the library; with what the workers call, the whole (journeys.py).
+"""The call paths through the driver: the functions that foreachBatch calls; together with those of the workers, all (journeys.py).
 
 `python -m pytest -s` prints every function.
 """
@@ -18,14 +18,14 @@ from windowing.spark.writer import BatchWriter
 from windowing.stores.sqlite import SqliteStore
 
 WINDOWED, TRIDENT = (316, 39), (266, 44)
-"""Functions and files, at most."""
+"""The largest allowed numbers of functions and of files."""
 
 FED = [[dict(zip(("k", "ts", "v"), row, strict=True)) for row in rows] for rows in ROWS]
 
 
 @pytest.fixture
 def driven(monkeypatch: pytest.MonkeyPatch) -> dict[int, Journey]:
-    """What foreachBatch calls, by batch."""
+    """The functions that foreachBatch calls, by batch."""
     found: dict[int, Journey] = {}
     write = BatchWriter.__call__
 
@@ -38,7 +38,7 @@ def driven(monkeypatch: pytest.MonkeyPatch) -> dict[int, Journey]:
     return found
 
 
-def test_the_journey_of_a_row_of_windowed_has_not_grown(
+def test_a_row_of_windowed_passes_through_no_more_functions_and_files_than_before(
     feed: Callable[..., Any], driven: dict[int, Journey], tmp_path: Path
 ) -> None:
     late = MemorySink()
@@ -52,7 +52,7 @@ def test_the_journey_of_a_row_of_windowed_has_not_grown(
     assert (len(whole.steps) <= WINDOWED[0], len(whole.files) <= WINDOWED[1]) == (True, True), whole
 
 
-def test_the_journey_of_a_trident_batch_has_not_grown(
+def test_a_trident_batch_passes_through_no_more_functions_and_files_than_before(
     spark: SparkSession, feed: Callable[..., Any], driven: dict[int, Journey], tmp_path: Path
 ) -> None:
     (tmp_path / "workers").mkdir()

@@ -1,4 +1,4 @@
-"""Grouping keys that fill the partitions: the keys 0..N-1 do not (two of them share one partition of two)."""
+"""Grouping keys that spread tasks over all partitions; the plain keys 0..N-1 do not (0 and 1 share a partition of two)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windowing.spark.control import task_labels
 
 
 @pytest.mark.parametrize(("tasks", "partitions"), [(1, 1), (2, 2), (5, 3), (3, 8), (16, 16)])
-def test_a_label_hashes_to_the_partition_of_its_task(spark: SparkSession, tasks: int, partitions: int) -> None:
+def test_the_label_of_a_task_hashes_to_its_partition(spark: SparkSession, tasks: int, partitions: int) -> None:
     labels = task_labels(spark, tasks, partitions)
     assert len(set(labels)) == tasks
     rows = spark.createDataFrame([(label,) for label in labels], "label long")
@@ -26,7 +26,7 @@ def test_a_label_hashes_to_the_partition_of_its_task(spark: SparkSession, tasks:
 
 
 @pytest.mark.parametrize(("tasks", "partitions"), [(2, 2), (5, 3), (3, 4)])
-def test_tasks_fill_as_many_partitions_as_they_can_in_a_real_shuffle(
+def test_the_labels_of_tasks_fill_as_many_partitions_as_possible_in_a_shuffle(
     spark: SparkSession, tasks: int, partitions: int
 ) -> None:
     labels = task_labels(spark, tasks, partitions)
@@ -35,18 +35,18 @@ def test_tasks_fill_as_many_partitions_as_they_can_in_a_real_shuffle(
     assert len(filled) == min(tasks, partitions)
 
 
-def test_the_trap_is_real_the_keys_zero_and_one_share_a_partition_of_two(spark: SparkSession) -> None:
+def test_the_plain_keys_zero_and_one_share_a_partition_of_two(spark: SparkSession) -> None:
     rows = spark.range(2).repartition(2, "id").select(F.spark_partition_id()).collect()
     assert len({row[0] for row in rows}) == 1
 
 
-def test_a_restart_finds_the_same_labels(spark: SparkSession) -> None:
+def test_labels_are_the_same_after_a_restart(spark: SparkSession) -> None:
     found = task_labels(spark, 4, 4)
     control._labels.clear()
     assert task_labels(spark, 4, 4) == found
 
 
-def test_labels_are_asked_for_once_a_process(spark: SparkSession) -> None:
+def test_labels_are_computed_once_per_process(spark: SparkSession) -> None:
     found = task_labels(spark, 6, 6)
     assert task_labels(cast(Any, None), 6, 6) == found
 
@@ -57,7 +57,7 @@ def test_a_bad_number_of_tasks_is_refused(spark: SparkSession, tasks: int) -> No
         task_labels(spark, tasks, 2)
 
 
-def test_the_hash_is_that_of_spark_for_every_type_and_chained(spark: SparkSession) -> None:
+def test_key_hash_equals_spark_s_xxhash64_for_every_type_and_for_several_columns(spark: SparkSession) -> None:
     rounds = max(map(len, BY_TYPE.values()))
     rows = [tuple(values[number % len(values)] for values in BY_TYPE.values()) for number in range(rounds)]
     names = [f"c{number}" for number in range(len(BY_TYPE))]

@@ -1,4 +1,4 @@
-"""How far sources are read: the lag of a progress report, and what of a topic was gone before a batch could read it. No JVM."""
+"""Offsets of sources: the lag in a progress report, and the offsets of a topic removed before a batch read them. No JVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def progress(*sources: tuple[Any, Any]) -> Any:
     return SimpleNamespace(sources=[SimpleNamespace(endOffset=end, latestOffset=latest) for end, latest in sources])
 
 
-def test_the_lag_is_what_each_partition_of_a_source_has_beyond_the_batch():
+def test_the_lag_of_a_partition_is_the_latest_offset_minus_the_end_of_the_batch():
     topic = json.dumps({"flights": {"0": 41, "1": 7, "2": 3}}), json.dumps({"flights": {"0": 50, "1": 7, "3": 9}})
     queue = (
         json.dumps({"spout": "words", "from": {"0": 1}, "to": {"0": 4}}),
@@ -28,13 +28,13 @@ def test_the_lag_is_what_each_partition_of_a_source_has_beyond_the_batch():
     assert lag_of(progress(topic, queue, *others)) == {"flights": {"0": 9, "1": 0}, "words": {"0": 5}}
 
 
-def test_sources_of_one_name_are_told_apart():
+def test_sources_with_the_same_name_are_numbered():
     one, other = (json.dumps({"flights": {"0": at}}) for at in (9, 7))
     assert lag_of(progress((one, one), (other, one))) == {"flights": {"0": 0}, "flights (2)": {"0": 2}}
 
 
 class Log:
-    """Spark's log of a query that reads files, and topics of one name: the first of them twice."""
+    """Spark's offset log of a query that reads files, one topic twice, and another topic of the same name."""
 
     def __init__(self, *batches: dict[str, int]) -> None:
         self.batches = batches
@@ -61,7 +61,7 @@ def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Plan:
-    """The part of a plan that says where a source is; what else is asked of it answers with itself."""
+    """The part of a logical plan that locates a source; any other method returns the plan itself."""
 
     def __init__(self, kind: str, servers: str | None = None, sources: Sequence[Plan] = ()) -> None:
         self.kind, self.servers, self.sources = kind, servers, sources
@@ -93,7 +93,7 @@ def query() -> Any:
     return SimpleNamespace(_jdf=leaves)
 
 
-def test_what_is_gone_before_a_batch_reads_it_counts_once_and_no_further_than_the_batch(
+def test_skipped_offsets_are_counted_once_and_only_up_to_the_end_of_the_batch(
     query: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = Log({"0": 10, "1": 10, "2": 10}, {"0": 20, "1": 20, "2": 20}, {"0": 30, "1": 20, "2": 30})
@@ -105,13 +105,13 @@ def test_what_is_gone_before_a_batch_reads_it_counts_once_and_no_further_than_th
     skip_gaps_of("h2:9092", "flights", lambda: {0: (4, 40)})
     skip_gaps_of("h3:9092", "flights", lambda: {0: (1000, 2000)})
     gone.read_by(query)
-    for batch in (0, 1, 1, 2):  # a batch may be made again; the first one begins with what there is
+    for batch in (0, 1, 1, 2):  # batch 1 is replayed; batch 0 begins with the earliest offset
         gone.count(log, batch)
     assert gone.totals() == {"flights": {"0": 5, "2": 10 + 5}, "flights (2)": {"0": 4}}
     assert "batch 1 leaves out 5 offsets of partition 0 of topic 'flights' at h1:9092, from 10 on" in caplog.text
 
 
-def test_what_is_left_out_of_a_topic_that_was_made_anew_is_what_it_had_when_the_batch_was_planned(
+def test_skipped_offsets_of_a_recreated_topic_are_those_at_the_planning_of_the_batch(
     query: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = Log({"0": 10, "1": 10}, {"0": 4, "1": 20}, {"0": 9, "1": 20})
@@ -125,7 +125,7 @@ def test_what_is_left_out_of_a_topic_that_was_made_anew_is_what_it_had_when_the_
     assert sentence in caplog.text
 
 
-def test_both_are_samples_by_source_and_partition():
+def test_lag_and_skipped_offsets_are_samples_by_source_and_partition():
     run = RunMetrics(name="t", at_ms=0, tasks=(), lag={"flights": {"1": 7, "0": 9}}, skipped={"flights": {"0": 5}})
     assert [(each.metric.name, each.labels, each.value) for each in samples(run)] == [
         ("lag_offsets", ("t", "flights", "0"), 9),

@@ -1,4 +1,4 @@
-"""One query at a time has a checkpoint: a second one of this process is refused, one of another process is named."""
+"""A checkpoint is used by one query at a time: a second query, of this or another process, is refused."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def bolt(length: int = 1) -> Any:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query that goes on is not waited for."""
+    """A start does not wait for the end of a running query."""
     monkeypatch.setattr(settings, "_ENDING_S", 0.0)
 
 
-def test_a_second_start_is_refused_while_the_first_query_goes_on_and_works_right_after_it(
+def test_a_second_start_is_refused_while_the_first_query_runs_and_works_right_after_its_stop(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, at_once: None
 ) -> None:
     source, checkpoint, sink = feed().add(ROWS), str(tmp_path / "checkpoint"), MemorySink()
@@ -67,10 +67,10 @@ HOLDING = (
 )
 
 
-def test_a_query_of_another_process_keeps_a_start_out_before_anything_is_written_and_a_killed_one_does_not(
+def test_a_lock_of_another_process_refuses_a_start_before_anything_is_written_and_a_kill_releases_it(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, at_once: None
 ) -> None:
-    """Spark alone tells it when both write one entry of a log: by then both may have written one batch to a sink."""
+    """Spark detects it only when both write one entry of a log: by then both may have written the same batch to a sink."""
     source, checkpoint, sink = feed().add(ROWS), tmp_path / "checkpoint", MemorySink()
     checkpoint.mkdir()
     other = subprocess.Popen([sys.executable, "-c", HOLDING, checkpoint], stdin=PIPE, stdout=PIPE)
@@ -85,7 +85,7 @@ def test_a_query_of_another_process_keeps_a_start_out_before_anything_is_written
     assert sum(n for (n,) in sink.rows) == 2
 
 
-def test_a_query_that_goes_on_has_the_lock_which_a_process_that_it_starts_does_not_get(
+def test_a_running_query_has_the_lock_and_its_child_processes_do_not_inherit_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "a checkpoint with 100% of its name"
@@ -111,7 +111,7 @@ sys.stdin.read()
 """
 
 
-def test_a_process_that_was_forked_off_does_not_keep_the_checkpoint_of_one_that_was_killed(tmp_path: Path) -> None:
+def test_a_forked_process_does_not_keep_the_lock_of_its_killed_parent(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", FORKED, tmp_path], stdin=PIPE, stdout=PIPE) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()
@@ -132,7 +132,7 @@ def is_free(folder: Path) -> bool:
     return True
 
 
-def test_a_topology_is_refused_too(
+def test_a_second_start_of_a_topology_is_refused(
     feed: Callable[..., Any], spark: SparkSession, tmp_path: Path, at_once: None
 ) -> None:
     builder = TopologyBuilder("counts")
@@ -153,7 +153,7 @@ def test_a_topology_is_refused_too(
     start().stop()
 
 
-def test_a_query_that_is_about_to_end_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_start_waits_for_a_query_that_is_about_to_end(spark: SparkSession, tmp_path: Path) -> None:
     first = settings.take(spark, str(tmp_path))
     threading.Timer(0.3, first.set).start()
     began = time.monotonic()
@@ -162,23 +162,23 @@ def test_a_query_that_is_about_to_end_is_waited_for(spark: SparkSession, tmp_pat
     assert second is not first
 
 
-def test_a_start_that_is_refused_or_was_cut_short_leaves_the_checkpoint_to_the_next_one(
+def test_a_refused_or_interrupted_start_does_not_block_the_next_one(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, at_once: None
 ) -> None:
     source = feed().add(ROWS)
     begun = tmp_path / "checkpoint/offsets"
     begun.mkdir(parents=True)
-    (begun / ".0.a0bf8d6e.tmp").write_text("v1\n{")  # of a query that was stopped while it wrote its first offsets
+    (begun / ".0.a0bf8d6e.tmp").write_text("v1\n{")  # left by a query that was stopped while it wrote its first offsets
     run(bolt(), source.read())
     with pytest.raises(CheckpointError, match="length of bolt 'counted'"):
         run(bolt(length=2), source.read())
     run(bolt(), source.read())
 
 
-def test_a_query_of_another_process_is_named_with_the_checkpoint_and_without_spark_s_plan(
+def test_a_concurrent_query_detected_by_spark_is_reported_with_the_checkpoint_in_one_line(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The other one has begun batch 1 while this one was making batch 0."""
+    """The other query has started batch 1 while this one processes batch 0."""
     source, checkpoint = feed().add(ROWS, ROWS), tmp_path / "checkpoint"
 
     def overtaken(rows: Any, batch_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Packing: which task a row goes to, what its timestamp is, what the control rows say. Only the last tests need a JVM."""
+"""Packing: the task and the timestamp of a row, and the control rows. Only the last tests need a JVM."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows_of(row: dict[str, Any]) -> list[dict[str, Any]]:
     return decode_table(row["data"]).to_pylist()
 
 
-def test_each_task_gets_its_rows_in_their_order_in_one_packed_row_per_batch() -> None:
+def test_each_task_gets_its_rows_in_order_in_one_packet_per_batch() -> None:
     first = batch([{"ts": 5, "v": 1}, {"ts": 4, "v": 2}, {"ts": 6, "v": 3}], [1, 0, 1])
     second = batch([{"ts": 7, "v": 4}], [0])
     out = [row for row in pack(packer(2, "ts"), first, second) if row["kind"] == "rows"]
@@ -52,43 +52,43 @@ def test_each_task_gets_its_rows_in_their_order_in_one_packed_row_per_batch() ->
     assert set(rows_of(out[0])[0]) == {"ts", "v", "src", TIMESTAMP}
 
 
-def test_every_task_hears_the_largest_timestamp_of_the_partition() -> None:
+def test_every_task_gets_the_largest_timestamp_of_the_partition() -> None:
     out = pack(packer(3, "ts"), batch([{"ts": 5}, {"ts": 9}], [1, 1]), batch([{"ts": 7}], [0]))
     told = [(row["target"], row["source"], row["value"]) for row in out if row["kind"] == "max"]
     assert told == [(0, None, 9), (1, None, 9), (2, None, 9)]
 
 
-def test_each_source_has_a_largest_timestamp_of_its_own() -> None:
+def test_the_largest_timestamp_is_sent_per_source() -> None:
     rows = batch([{"ts": 5, "src": "b"}, {"ts": 9, "src": "a"}, {"ts": 6, "src": "b"}, {"ts": 1}], [0] * 4)
     out = pack(packer(1, "ts", source="src"), rows)
     told = [(row["source"], row["value"]) for row in out if row["kind"] == "max"]
     assert told == [(None, 1), ("a", 9), ("b", 6)]
 
 
-def test_an_unusable_timestamp_travels_on_as_null_and_moves_nothing() -> None:
+def test_an_invalid_timestamp_is_sent_as_null_and_does_not_advance_the_watermark() -> None:
     out = pack(packer(1, "ts"), batch([{"ts": None}], [0]))
     assert [row["kind"] for row in out] == ["rows"]
     assert rows_of(out[0])[0][TIMESTAMP] is None
 
 
-def test_a_tuple_too_far_ahead_of_the_batch_clock_moves_nothing() -> None:
+def test_a_tuple_beyond_max_future_ms_does_not_advance_the_watermark() -> None:
     rows = batch([{"ts": NOON + 100}, {"ts": NOON + 101}], [0, 0])
     assert [row["value"] for row in pack(packer(1, "ts", max_future_ms=100), rows)][-1] == NOON + 100
     assert [row["value"] for row in pack(packer(1, "ts"), rows)][-1] == NOON + 101
 
 
-def test_an_empty_partition_says_nothing() -> None:
+def test_an_empty_partition_sends_no_packet() -> None:
     assert pack(packer(1, "ts"), batch([], [])) == []
     assert pack(packer(1, "ts")) == []
 
 
-def test_on_processing_time_the_timestamp_is_the_clock_and_there_is_no_largest_one() -> None:
+def test_with_processing_time_the_timestamp_is_the_batch_clock_and_no_maximum_is_sent() -> None:
     out = pack(packer(1), batch([{"ts": 5}], [0]))
     assert [row["kind"] for row in out] == ["rows"]
     assert rows_of(out[0])[0][TIMESTAMP] == NOON
 
 
-def test_a_timestamp_function_sees_the_row_and_a_row_it_cannot_answer_is_unusable() -> None:
+def test_a_timestamp_function_gets_the_row_and_an_error_or_wrong_result_makes_it_invalid() -> None:
     def read(row: Any) -> Any:
         return {1: row.ts + 1, 2: "3", 3: True, 4: 2**62}.get(row.v) or row.missing
 
@@ -127,7 +127,7 @@ def test_a_column_becomes_milliseconds_or_null(values: list[Any], kind: pa.DataT
     assert stamps.to_pylist() == expected
 
 
-def test_equal_keys_go_to_one_task_whatever_their_type(spark: SparkSession) -> None:
+def test_equal_keys_of_any_type_go_to_one_task(spark: SparkSession) -> None:
     rows = spark.range(1000).select(
         (F.col("id") % 10).alias("k"),
         F.when(F.col("id") % 10 > 3, F.lit("x")).alias("t"),
@@ -140,7 +140,7 @@ def test_equal_keys_go_to_one_task_whatever_their_type(spark: SparkSession) -> N
     assert len({row["task"] for row in found}) > 1
 
 
-def test_shuffle_spreads_rows_by_what_they_hold_and_not_by_where_they_lie(spark: SparkSession) -> None:
+def test_shuffle_grouping_depends_on_the_content_of_a_row_and_not_on_its_partition(spark: SparkSession) -> None:
     rows = spark.range(4000).select("id", F.create_map(F.lit("a"), "id").alias("m"))
     task = task_column(rows, "shuffle", 4)
     one = {row["id"]: row["task"] for row in rows.select("id", F.expr(task).alias("task")).collect()}
@@ -150,13 +150,13 @@ def test_shuffle_spreads_rows_by_what_they_hold_and_not_by_where_they_lie(spark:
     assert min(counts) > 800
 
 
-def test_shuffle_over_maps_alone_is_refused(spark: SparkSession) -> None:
+def test_shuffle_grouping_over_map_columns_only_is_refused(spark: SparkSession) -> None:
     rows = spark.range(1).select(F.create_map(F.lit("a"), "id").alias("m"))
     with pytest.raises(ConfigError, match="shuffle"):
         task_column(rows, "shuffle", 2)
 
 
-def test_columns_may_be_called_as_ours_are(spark: SparkSession) -> None:
+def test_input_columns_may_have_the_names_of_internal_columns(spark: SparkSession) -> None:
     names = ("__TS", "__task", "__seq", "c0")
     rows = spark.range(1).select(*[F.col("id").alias(name) for name in names])
     (found,) = packed(rows, Packer("in", names, 1, "count"), "0").collect()

@@ -1,4 +1,4 @@
-"""windowed(): streaming DataFrames in, streams out, as one query; the traps of Spark it is built around."""
+"""windowed(): streaming DataFrames in, streams out, as one query; and the pitfalls of Spark that it avoids."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def counted(window: Any) -> Any:
 
 
 def batches(number: int, size: int, seed: int = 7) -> list[list[dict[str, Any]]]:
-    """Random doubles (integers would hide another order of addition), out of order within 4 s."""
+    """Return rows with random doubles, for which another order of addition gives another sum, out of order within 4 s."""
     chance = random.Random(seed)
     rows = [
         {"k": f"k{chance.randrange(5)}", "ts": 50 * i - chance.randrange(4000), "v": chance.random()}
@@ -78,7 +78,7 @@ def batches(number: int, size: int, seed: int = 7) -> list[list[dict[str, Any]]]
 
 
 def plain_windows(rows: list[dict[str, Any]]) -> dict[tuple[str, int], tuple[int, float]]:
-    """What every window holds, the slow and obvious way: the window of end e holds (e - LENGTH, e]."""
+    """Compute the content of every window in the simplest way: the window of end e holds (e - LENGTH, e]."""
     held: dict[tuple[str, int], list[tuple[int, int, float]]] = defaultdict(list)
     for position, row in enumerate(rows):
         first = -(-row["ts"] // SLIDE) * SLIDE
@@ -96,7 +96,7 @@ def late_rows(fed: list[list[dict[str, Any]]], lag: int) -> list[dict[str, Any]]
     return late
 
 
-def test_windows_late_rows_and_metrics_are_those_of_a_plain_computation(
+def test_windows_late_rows_and_metrics_match_a_plain_computation(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     fed = batches(4, 100)
@@ -127,7 +127,7 @@ def test_windows_late_rows_and_metrics_are_those_of_a_plain_computation(
     assert {m.batch_id: m for m in seen} == {m.batch_id: m for m in metrics}
 
 
-def test_the_stateful_part_is_evaluated_once_per_batch_and_no_late_tuple_goes_to_a_declared_stream_called_late(
+def test_a_bolt_runs_once_per_batch_and_late_tuples_do_not_go_to_an_output_stream_named_late(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     trace = tmp_path / "calls"
@@ -148,7 +148,7 @@ def test_the_stateful_part_is_evaluated_once_per_batch_and_no_late_tuple_goes_to
     assert sum(batch.late for batch in done.query.progress) == 1
 
 
-def test_a_drained_checkpoint_is_refused_and_a_drain_cut_short_is_finished_by_the_next_start(
+def test_a_drained_checkpoint_is_refused_and_an_interrupted_drain_is_completed_by_the_next_start(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     source = feed().add([{"k": name, "ts": i, "v": 0.0} for i, name in enumerate("abcd")])
@@ -164,7 +164,7 @@ def test_a_drained_checkpoint_is_refused_and_a_drain_cut_short_is_finished_by_th
         windowed(threes, source.read()).start(sink, str(tmp_path / "checkpoint"), trigger=seconds(1))
     run(threes, source.read(), sinks={"default": sink})
     assert sink.batches[1] == last
-    drained.unlink()  # as if killed between the last commit and the mark
+    drained.unlink()  # as after a kill between the last commit and the drained mark
     assert run(threes, source.read(), drain=True).rows() == []
     with pytest.raises(DrainedCheckpointError):
         run(threes, source.read(), drain=True)
@@ -191,7 +191,7 @@ def test_a_query_stopped_from_outside_is_not_drained_and_the_next_start_reads_th
     assert run(threes, source.read(), drain=True).rows()[-1:] == [("d,e,f",)]
 
 
-def test_a_source_that_cannot_say_where_it_ends_is_read_as_a_single_batch_and_a_batch_begun_before_comes_first(
+def test_a_source_without_available_now_support_is_read_in_a_single_batch_after_a_pending_one(
     spark: SparkSession, run: Callable[..., Any], tmp_path: Path
 ) -> None:
     rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
@@ -210,7 +210,7 @@ def test_a_source_that_cannot_say_where_it_ends_is_read_as_a_single_batch_and_a_
         run(threes, source)
 
 
-def test_rows_that_come_behind_the_end_of_the_input_are_late_because_the_windows_are_closed(
+def test_rows_that_arrive_after_the_drain_are_late_with_the_reason_closed(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
@@ -227,7 +227,7 @@ def test_rows_that_come_behind_the_end_of_the_input_are_late_because_the_windows
     assert (tmp_path / "checkpoint/windowing/drained.json").exists()
 
 
-def test_a_drain_that_no_batch_has_taken_is_taken_back(
+def test_a_drain_command_that_no_batch_has_read_is_withdrawn_at_the_next_start(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
@@ -248,7 +248,7 @@ def test_an_empty_control_folder_that_has_vanished_is_made_again_by_the_next_run
     assert folder.exists()
 
 
-def test_a_batch_made_again_gives_the_same_rows_in_the_same_order(
+def test_a_replayed_batch_emits_the_same_rows_in_the_same_order(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     sinks = {"default": MemorySink(), "late": MemorySink()}
@@ -268,7 +268,7 @@ def test_a_batch_made_again_gives_the_same_rows_in_the_same_order(
     assert again["late"].batches == {number: rows for number, rows in first["late"].items() if number == 2}
 
 
-def test_a_replay_with_other_packing_is_refused_unless_order_by_says_the_order(
+def test_a_replay_with_changed_partitioning_settings_is_refused_unless_order_by_is_given(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
@@ -287,13 +287,13 @@ def test_a_replay_with_other_packing_is_refused_unless_order_by_says_the_order(
         run(threes, source.read(), checkpoint=str(tmp_path / "ordered"), order_by="ts")
         spark.conf.set(
             "spark.sql.files.maxPartitionBytes", str(before)
-        )  # Spark's default, in words: nothing has changed
+        )  # Spark's default, set explicitly: nothing has changed
         run(threes, source.read(), checkpoint=str(tmp_path / "plain"))
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
 
 
-def test_the_watermark_is_the_smallest_of_the_input_streams(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
+def test_the_watermark_is_the_minimum_over_the_input_streams(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
     fast = feed(name="fast").add([{"k": "a", "ts": ts, "v": 0.0} for ts in (1000, 9000)])
     slow = feed(name="slow").add([{"k": "a", "ts": 2500, "v": 1.0}])
     done = run(summed, {"slow": slow.read(), "fast": fast.read()})
@@ -305,7 +305,7 @@ def test_the_watermark_is_the_smallest_of_the_input_streams(feed: Callable[..., 
     assert [row[1:3] for row in again.rows()] == [(2000, 1), (4000, 2), (6000, 1)]
 
 
-def test_input_streams_with_other_columns_are_refused_with_a_sentence(feed: Callable[..., Any]) -> None:
+def test_input_streams_with_different_columns_are_refused(feed: Callable[..., Any]) -> None:
     one = feed(name="one").read()
     with pytest.raises(ConfigError, match=r"'v' is double in stream 'a' and bigint in stream 'b'"):
         windowed(summed, {"a": one, "b": one.selectExpr("k", "ts", "cast(v as long) v")})
@@ -314,7 +314,7 @@ def test_input_streams_with_other_columns_are_refused_with_a_sentence(feed: Call
     assert windowed(summed, {"a": one, "b": one.select("v", "ts", "k")}).tasks == 2
 
 
-def test_processing_time_windows_fire_on_an_idle_stream_and_the_query_goes_on_with_another_trigger(
+def test_processing_time_windows_fire_on_an_idle_stream_and_the_query_continues_with_another_trigger(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
@@ -332,10 +332,10 @@ def test_processing_time_windows_fire_on_an_idle_stream_and_the_query_goes_on_wi
     assert [tuple(row) for row in sink.rows] == [(1,), (1,)]
 
 
-def test_a_stream_without_a_sink_is_refused_unless_discarded_and_a_start_that_names_no_tasks_keeps_those_of_the_checkpoint(
+def test_a_stream_without_a_sink_is_refused_unless_discarded_and_tasks_default_to_the_checkpoint(
     feed: Callable[..., Any], run: Callable[..., Any], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Facts 0.4: a batch that no action evaluates breaks the checkpoint for good; all streams discarded come nearest to it."""
+    """A batch that no action evaluates would break the checkpoint; the case closest to it is a query with all streams discarded."""
     source = feed().add([{"k": "a", "ts": 9000, "v": 0.5}], [{"k": "a", "ts": 1, "v": 0.0}])
     with pytest.raises(ConfigError, match=r"stream 'default' of bolt 'summed' has no sink"):
         windowed(summed, source.read()).start({}, str(tmp_path / "checkpoint"))
@@ -367,7 +367,7 @@ def test_a_bolt_without_output_runs_without_sinks(
     assert {file.name: file.read_text() for file in tmp_path.glob("window-*")} == {"window-2": "a,b", "window-3": "c"}
 
 
-def test_more_tasks_of_a_global_window_than_one_and_a_grouping_that_spreads_a_key_are_refused(
+def test_several_tasks_of_a_global_window_and_a_grouping_that_splits_a_key_are_refused(
     feed: Callable[..., Any],
 ) -> None:
     source = feed()
@@ -392,7 +392,7 @@ def test_shuffle_grouping_gives_each_row_to_one_task(feed: Callable[..., Any], r
 
 
 @pytest.mark.parametrize("option", ["timestamp", "key", "grouping", "order_by"])
-def test_a_column_that_the_input_lacks_is_refused_by_name(feed: Callable[..., Any], option: str) -> None:
+def test_a_missing_input_column_is_refused_by_name(feed: Callable[..., Any], option: str) -> None:
     source = feed(name=option).read().withColumnRenamed({"timestamp": "ts", "key": "k"}.get(option, "v"), "renamed")
     options = {} if option in ("timestamp", "key") else {option: "v"}
     bolt = summed if option in ("timestamp", "key") else threes
@@ -400,7 +400,7 @@ def test_a_column_that_the_input_lacks_is_refused_by_name(feed: Callable[..., An
         windowed(bolt, source, **options)
 
 
-def test_a_field_that_aggregate_reads_and_the_input_lacks_is_refused_at_once(feed: Callable[..., Any]) -> None:
+def test_a_missing_input_field_of_aggregate_is_refused_at_declaration(feed: Callable[..., Any]) -> None:
     for aggregate in (agg.sum("nosuch"), {"n": agg.count(), "worst": agg.max("nosuch")}):
         declared = tumbling(count(3), timestamp="ts", output="n long", name="sums", aggregate=aggregate)(lambda w: 1)
         with pytest.raises(
@@ -410,7 +410,7 @@ def test_a_field_that_aggregate_reads_and_the_input_lacks_is_refused_at_once(fee
 
 
 @pytest.mark.parametrize("kind", ["array<long>", "map<string,long>", "struct<a:long>"])
-def test_a_nested_key_is_refused_at_once(feed: Callable[..., Any], kind: str) -> None:
+def test_a_nested_key_column_is_refused_at_declaration(feed: Callable[..., Any], kind: str) -> None:
     with pytest.raises(ConfigError, match=r"key of bolt 'summed' names column 'k', which is .*column of plain values"):
         windowed(summed, feed(f"k {kind}, ts long, v double").read())
 
@@ -419,7 +419,9 @@ def test_a_nested_key_is_refused_at_once(feed: Callable[..., Any], kind: str) ->
     "kind",
     ["string", "binary", "boolean", "array<long>", "map<string,long>", "struct<a:long>"],
 )
-def test_a_timestamp_column_that_can_hold_no_timestamp_is_refused_at_once(feed: Callable[..., Any], kind: str) -> None:
+def test_a_timestamp_column_of_an_unsupported_type_is_refused_at_declaration(
+    feed: Callable[..., Any], kind: str
+) -> None:
     source = feed().read().selectExpr("k", f"cast(null as {kind}) ts", "v")
     with pytest.raises(
         ConfigError, match=r"timestamp of bolt 'summed' names column 'ts', which is .*F\.to_timestamp\('ts'\)"
@@ -428,11 +430,11 @@ def test_a_timestamp_column_that_can_hold_no_timestamp_is_refused_at_once(feed: 
 
 
 @pytest.mark.parametrize("kind", ["byte", "long", "float", "decimal(20,2)", "date", "timestamp", "timestamp_ntz"])
-def test_a_timestamp_column_of_numbers_or_times_is_taken(feed: Callable[..., Any], kind: str) -> None:
+def test_a_timestamp_column_of_a_numeric_or_time_type_is_accepted(feed: Callable[..., Any], kind: str) -> None:
     assert windowed(summed, feed().read().selectExpr("k", f"cast(null as {kind}) ts", "v")).tasks == 2
 
 
-def test_a_column_of_a_users_type_is_refused_where_it_would_be_written_to_the_late_stream(
+def test_a_column_of_a_user_defined_type_is_refused_with_a_late_stream(
     feed: Callable[..., Any],
 ) -> None:
     for kind in (VectorUDT(), ArrayType(VectorUDT())):
@@ -442,7 +444,7 @@ def test_a_column_of_a_users_type_is_refused_where_it_would_be_written_to_the_la
         assert windowed(threes, source).tasks == 1, "a bolt reads them as dicts"
 
 
-def test_what_is_no_streaming_dataframe_is_refused(spark: SparkSession) -> None:
+def test_an_input_that_is_not_a_streaming_dataframe_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match=r"spark\.readStream"):
         windowed(summed, spark.range(3))
     with pytest.raises(ConfigError, match="empty mapping"):
@@ -450,12 +452,12 @@ def test_what_is_no_streaming_dataframe_is_refused(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("trigger", ["once", 5, millis(0), timedelta(0)])
-def test_a_bad_trigger_is_refused(feed: Callable[..., Any], tmp_path: Path, trigger: Any) -> None:
+def test_an_invalid_trigger_is_refused(feed: Callable[..., Any], tmp_path: Path, trigger: Any) -> None:
     with pytest.raises(ConfigError, match="trigger is"):
         windowed(threes, feed().read()).start(MemorySink(), str(tmp_path / "checkpoint"), trigger=trigger)
 
 
-def test_the_streams_are_dataframes_to_go_on_with(
+def test_the_output_streams_are_dataframes_that_can_be_transformed(
     feed: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     source = feed().add([{"k": "a", "ts": ts, "v": 1.0} for ts in (1000, 9000)], [{"k": "b", "ts": 0, "v": 2.0}])
@@ -469,7 +471,7 @@ def test_the_streams_are_dataframes_to_go_on_with(
     assert [tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).collect()] == [("A", 1)]
 
 
-def test_names_with_quotes_blanks_and_brackets_are_only_names(
+def test_names_with_quotes_blanks_and_brackets_are_supported(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     @tumbling(seconds(1), timestamp="t's [x]", late_stream="late", output="n long")
@@ -487,7 +489,7 @@ def test_names_with_quotes_blanks_and_brackets_are_only_names(
     assert [tuple(row)[:4] for row in sinks["late"].read(spark).collect()] == [('b"', 0, 0.0, "late")]
 
 
-def test_a_global_window_sees_all_rows_and_its_checkpoint_is_refused_when_the_definition_is_lost(
+def test_a_global_window_gets_all_rows_and_its_checkpoint_is_refused_without_its_definition(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     source = feed().add([{"k": name, "ts": i, "v": 0.0} for i, name in enumerate("abc")])
@@ -536,7 +538,7 @@ def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:
 )
 def test_options_of_wrong_types_are_refused_by_name(spark: SparkSession, tmp_path: Path, wrong: Any, said: str) -> None:
     timestamp, column = wrong.pop("timestamp", "value"), wrong.pop("column", "1")
-    spark.conf.set("spark.sql.geospatial.enabled", "true")  # Spark 4.1 has it off, the later ones have it on
+    spark.conf.set("spark.sql.geospatial.enabled", "true")  # off by default in Spark 4.1, on in later versions
     rows = spark.readStream.format("rate").load().withColumn("x", F.expr(column))
     declared = windowed_bolt(seconds(1), seconds(1), timestamp=timestamp, output="n long", name="count")(
         lambda window: 1
@@ -547,7 +549,7 @@ def test_options_of_wrong_types_are_refused_by_name(spark: SparkSession, tmp_pat
         windowed(declared, rows, **given).start(MemorySink(), start.pop("checkpoint"), **start)
 
 
-def test_a_stateful_bolt_has_its_state_in_the_checkpoint_and_rows_that_come_again_are_known(
+def test_a_stateful_bolt_keeps_its_state_in_the_checkpoint_and_repeated_rows_are_deduplicated(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
     @tumbling(count(2), timestamp="ts", message_id="ts", output="ids string, total long")

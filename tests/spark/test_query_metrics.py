@@ -1,4 +1,4 @@
-"""The numbers of a query on Spark are those of LocalCluster, after a restart too; its page; what its jobs are called."""
+"""The metrics of a query on Spark equal those of LocalCluster, also after a restart; its live page; the names of its jobs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from windowing.spark import MemorySink, submit
 
 
 def described(spark: SparkSession) -> list[str]:
-    """Return what Spark's UI calls the jobs so far."""
+    """Return the descriptions of the jobs so far, as Spark's UI shows them."""
     jobs: Any = spark.sparkContext._jsc.sc().statusStore().jobsList(None)  # type: ignore[union-attr]
     found = [jobs.apply(number).description() for number in range(jobs.size())]
     return [text.get() for text in found if text.isDefined()]
 
 
-def test_a_query_counts_what_a_local_cluster_counts_once_after_a_restart_and_shows_it(
+def test_a_query_with_a_restart_has_the_metrics_of_local_cluster_and_shows_them_on_its_page(
     spark: SparkSession, feed: Any, tmp_path: Path
 ) -> None:
     given = feed("sentence string, at long")
@@ -48,7 +48,7 @@ def test_a_query_counts_what_a_local_cluster_counts_once_after_a_restart_and_sho
         metrics = ClusterMetrics(cluster)
         cluster.run()
     whole = counted(metrics.now())
-    for name in ("sentences", "split", "upper"):  # a run counts from its start
+    for name in ("sentences", "split", "upper"):  # the counters of a run begin at zero
         one, two = counted(first.metrics())[name], counted(run)[name]
         for each, total in whole[name].items():
             if isinstance(total, dict):

@@ -1,4 +1,4 @@
-"""rescale: a checkpoint with another number of tasks goes on as the old one would; what was killed is never taken for whole."""
+"""rescale: a checkpoint with another number of tasks continues with the same results; an interrupted rescale is detected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def panes(window: Any) -> Any:
 
 
 def batch(number: int) -> list[dict[str, Any]]:
-    """Return twelve rows: two of each key; one that is late, one that came before."""
+    """Return twelve rows, two of each key, then a late row and a repeated row."""
     first = 12 * number
     rows = [
         dict(
@@ -66,7 +66,7 @@ def batch(number: int) -> list[dict[str, Any]]:
         for at in range(12)
     ]
     late = {**rows[0], "id": 10_000 + number, "ts": 1_000 * (number - 4)}
-    again = {**rows[1], "id": first - 5} if number else rows[4]  # of one key, as a tuple that comes again is
+    again = {**rows[1], "id": first - 5} if number else rows[4]  # of the same key, as a repeated tuple is
     return [*rows, late, again]
 
 
@@ -86,7 +86,7 @@ def by_key(rows: list[tuple[Any, ...]], width: int) -> dict[Any, list[Any]]:
         pytest.param(panes, [(2, 4)], marks=pytest.mark.crash),
     ],
 )
-def test_a_query_that_was_dealt_out_to_other_tasks_fires_for_each_key_what_the_one_without_does(
+def test_a_rescaled_query_fires_the_same_windows_for_each_key(
     spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, bolt: Any, steps: Any
 ) -> None:
     batches = [batch(number) for number in range(steps[-1][0] + 3)]
@@ -115,15 +115,15 @@ def test_a_query_that_was_dealt_out_to_other_tasks_fires_for_each_key_what_the_o
             rescale(place, str(tmp_path / "more"), tasks=2, spark=spark)
 
 
-# -- where it ends ---------------------------------------------------------------------------------------------------------------
+# -- kills and refusals ----------------------------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+    """A BaseException, which no code under test catches, in place of SIGKILL."""
 
 
 @pytest.mark.crash
-def test_what_ends_anywhere_is_refused_as_half_made_and_done_again(
+def test_a_rescale_killed_at_any_failpoint_is_detected_and_can_be_repeated(
     spark: SparkSession,
     feed: Callable[..., Any],
     run: Callable[..., Any],
@@ -159,7 +159,7 @@ def test_what_ends_anywhere_is_refused_as_half_made_and_done_again(
         rescale(old, str(tmp_path / "other"), tasks=3, spark=spark)
     (Path(old) / "windowing/rescaled.json").unlink()
 
-    def go_on(name: str, number: int) -> None:  # as a query in another process, on files without locks
+    def go_on(name: str, number: int) -> None:  # like a query in another process, on a file system without locks
         if name == "after_rescaled_state":
             (Path(old) / "offsets/2").write_bytes((Path(old) / "offsets/1").read_bytes())
 
@@ -179,7 +179,7 @@ def test_what_ends_anywhere_is_refused_as_half_made_and_done_again(
     assert by_key(first.rows() + rest.rows(), 1) == by_key(whole.rows(), 1)
 
 
-def test_what_cannot_be_dealt_out_is_refused_by_name_before_anything_is_written(
+def test_a_checkpoint_that_cannot_be_rescaled_is_refused_before_anything_is_written(
     spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     @tumbling(seconds(2), timestamp="ts", output="n long", name="alone")

@@ -1,4 +1,4 @@
-"""rescale of topologies: what tasks keep goes where it belongs, in every bolt; what belongs to a task stays refused."""
+"""rescale of topologies: the windows of every bolt are moved to the tasks of their keys; bolts with task states are refused."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def panes(window: Any) -> Any:
 
 @tumbling(count(3), output="rows long")
 def total(window: Any) -> Any:
-    return len(window)  # which tuples meet here depends on the order in which the tasks above fire
+    return len(window)  # the content of a window depends on the order in which the upstream tasks fire
 
 
 @bolt(output="word string, n long")
 class Tally:
-    """How often each word was there, in a state of its own."""
+    """Counts each word in a state of the bolt."""
 
     def init_state(self, state: Any) -> None:
         self.state = state
@@ -85,7 +85,7 @@ def topology(times_tasks: int, panes_tasks: int, tally_tasks: int = 2) -> Topolo
 
 
 def batch(number: int) -> list[dict[str, Any]]:
-    """Return eight sentences of words that come again in every batch; one sentence is late."""
+    """Return eight sentences, with the same words in every batch, and a late sentence."""
     first = 8 * number
     rows = [
         {"sentence": f"{WORDS[at % 8]} {WORDS[(3 * at + number) % 8]}", "at": 400 * (first + at)} for at in range(8)
@@ -111,7 +111,7 @@ def start(spark: SparkSession) -> Callable[..., dict[str, list[tuple[Any, ...]]]
         pytest.param([(1, {"times": 5}), (3, {"times": 1, "panes": 4})], marks=pytest.mark.crash),
     ],
 )
-def test_a_topology_that_was_dealt_out_to_other_tasks_gives_for_each_key_what_the_one_without_does(
+def test_a_rescaled_topology_emits_the_same_rows_for_each_key(
     feed: Callable[..., Any], start: Callable[..., Any], tmp_path: Path, steps: Any
 ) -> None:
     batches = [batch(number) for number in range(steps[-1][0] + 2)]
@@ -145,7 +145,7 @@ def by_word(rows: list[tuple[Any, ...]]) -> dict[Any, list[Any]]:
 
 
 @pytest.mark.crash
-def test_what_belongs_to_a_task_is_refused_by_name_before_anything_is_written(
+def test_a_bolt_with_a_task_state_cannot_be_rescaled_and_is_refused_before_anything_is_written(
     spark: SparkSession, feed: Callable[..., Any], start: Callable[..., Any], tmp_path: Path
 ) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
@@ -177,7 +177,7 @@ def sums(window: Any) -> Any:
 
 
 class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+    """A BaseException, which no code under test catches, in place of SIGKILL."""
 
 
 def die_at(point: str, name: str, number: int) -> None:
@@ -187,7 +187,7 @@ def die_at(point: str, name: str, number: int) -> None:
 
 @pytest.mark.crash
 @pytest.mark.python_source
-def test_what_waits_for_its_acks_is_acked_by_the_query_of_a_rescale_killed_anywhere_when_it_is_done_and_not_before(
+def test_pending_batches_are_acked_by_the_rescaled_query_when_done_after_kills_at_any_failpoint(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(*tasks: int) -> Topology:

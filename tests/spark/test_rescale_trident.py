@@ -1,4 +1,4 @@
-"""rescale of Trident: states and keyed windows go to other partitions, and each batch counts once, as without it."""
+"""rescale of Trident: states and keyed windows are moved to other partitions, and each batch still counts once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ITEMS = ["pen", "ink", "nut"]
 
 
 def topology(store: Any, *, sums: int = 2, windows: int = 2, largest: int = 1) -> TridentTopology:
-    """Three states by key, one of each kind, one value, and windows for each shop whose rows are counted too."""
+    """Return a topology with keyed states of each kind, a value state, and windows for each shop whose rows are counted too."""
     made = TridentTopology("sales")
     sales = made.new_stream("sales", InputSpout(SALES))
     loose = StateSpec(map_state(store, "largest", StateType.NON_TRANSACTIONAL), largest, Guarantee.AT_LEAST_ONCE)
@@ -51,7 +51,7 @@ def topology(store: Any, *, sums: int = 2, windows: int = 2, largest: int = 1) -
 
 
 def batch(number: int) -> list[dict[str, Any]]:
-    """Return fifteen sales of each item in each shop; one is late."""
+    """Return fifteen sales, one for each item in each shop, and a late one."""
     rows = [
         {"shop": SHOPS[at % 5], "item": ITEMS[at % 3], "n": at * number + 1, "at": 200 * (15 * number + at)}
         for at in range(15)
@@ -81,7 +81,7 @@ after = topology(SqliteStore(here / "1.db"), sums=3, windows=3, largest=2)
 """
 
 
-def test_what_was_dealt_out_to_other_partitions_goes_on_as_what_was_not(
+def test_a_rescaled_trident_topology_continues_with_the_same_results(
     feed: Callable[..., Any], start: Callable[..., Any], tmp_path: Path
 ) -> None:
     batches = [batch(number) for number in range(4)]
@@ -112,11 +112,11 @@ def test_what_was_dealt_out_to_other_partitions_goes_on_as_what_was_not(
 
 
 class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+    """A BaseException, which no code under test catches, in place of SIGKILL."""
 
 
 @pytest.mark.crash
-def test_what_ends_anywhere_is_refused_as_half_made_and_done_again(
+def test_a_rescale_killed_at_any_failpoint_is_detected_and_can_be_repeated(
     spark: SparkSession, feed: Callable[..., Any], start: Callable[..., Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
@@ -141,7 +141,7 @@ def test_what_ends_anywhere_is_refused_as_half_made_and_done_again(
             continue
         with pytest.raises(CheckpointError, match=f"{new} is half made: a rescale of file:{old} into it"):
             start(after, source.read(), new)
-        if point == "after_moved_states":  # the old one goes on, and is dealt out later
+        if point == "after_moved_states":  # the old query continues, and is rescaled later
             start(before, source.add(batch(2)).read(), old)
             held = values_in(before)
     rescale(old, new, before=before, after=after, spark=spark)
@@ -153,7 +153,7 @@ def test_what_ends_anywhere_is_refused_as_half_made_and_done_again(
 
 
 @pytest.mark.crash
-def test_what_cannot_be_dealt_out_is_refused_by_name_before_anything_is_written(
+def test_a_rescale_with_wrong_topologies_or_stores_is_refused_before_anything_is_written(
     spark: SparkSession, feed: Callable[..., Any], start: Callable[..., Any], tmp_path: Path
 ) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
@@ -190,7 +190,7 @@ def test_what_cannot_be_dealt_out_is_refused_by_name_before_anything_is_written(
 
 @pytest.mark.crash
 @pytest.mark.python_source
-def test_a_queue_is_read_on_where_the_old_query_ended_and_acked_by_the_new_one(
+def test_a_rescaled_query_continues_the_queue_of_the_old_one_and_acks_it(
     spark: SparkSession, start: Callable[..., Any], tmp_path: Path
 ) -> None:
     def made(name: str, sums: int) -> TridentTopology:

@@ -1,4 +1,4 @@
-"""The life of a query around Spark's own: what the watching thread does when something is raised in it."""
+"""The life cycle of a query: what its watching thread does when Spark's query ends, fails or is stopped."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> Window
     return found
 
 
-def test_a_query_that_is_asked_for_its_progress_again_and_again_keeps_the_newest_batches_only(
+def test_progress_keeps_only_the_newest_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(running, "_KEPT_BATCHES", 5)
@@ -95,7 +95,7 @@ def test_a_query_that_is_asked_for_its_progress_again_and_again_keeps_the_newest
 
 
 @pytest.mark.parametrize("stop_fails", [False, True])
-def test_a_spout_that_raises_in_ack_ends_the_query_for_good(stop_fails: bool) -> None:
+def test_an_exception_in_ack_of_a_spout_stops_the_query(stop_fails: bool) -> None:
     query = Query(stop_fails)
     found = watched(query, Raising())
     with pytest.raises(SourceError, match="raised in ack of batch 3"):
@@ -104,7 +104,7 @@ def test_a_spout_that_raises_in_ack_ends_the_query_for_good(stop_fails: bool) ->
     assert query.stopped == 1, "nobody watches it any more"
 
 
-def test_a_sink_that_stops_its_query_returns_and_the_query_stops_after_that_batch() -> None:
+def test_a_sink_can_stop_its_query_without_a_deadlock_and_it_stops_after_that_batch() -> None:
     written = threading.Event()
 
     class WaitsForTheSink(Query):
@@ -122,7 +122,7 @@ def test_a_sink_that_stops_its_query_returns_and_the_query_stops_after_that_batc
     assert query.stopped == 1
 
 
-def test_a_spout_that_stops_its_query_in_ack_does_not_wait_for_itself() -> None:
+def test_a_spout_can_stop_its_query_in_ack_without_a_deadlock() -> None:
     made = threading.Event()
 
     class Stopping:
@@ -138,7 +138,7 @@ def test_a_spout_that_stops_its_query_in_ack_does_not_wait_for_itself() -> None:
     assert query.stopped == 1
 
 
-def test_the_writer_says_which_thread_it_is_called_on_and_when_that_call_ends() -> None:
+def test_the_writer_exposes_the_thread_and_the_end_of_its_current_call() -> None:
     seen: list[Any] = []
 
     class Commits:
@@ -158,7 +158,7 @@ def test_the_writer_says_which_thread_it_is_called_on_and_when_that_call_ends() 
     assert [(thread, ended.is_set()) for thread, ended in seen] == [(threading.get_ident(), True)] * 2
 
 
-def test_a_query_that_ends_by_itself_is_not_stopped() -> None:
+def test_stop_is_not_called_on_a_query_that_ended_by_itself() -> None:
     query = Query()
     query.awaitTermination = lambda timeout=None: True  # type: ignore[method-assign]
     found = watched(query, None)
@@ -167,7 +167,7 @@ def test_a_query_that_ends_by_itself_is_not_stopped() -> None:
 
 
 class Ended(Query):
-    """A run of Spark's that is over; found_no_more: by itself, not by a stop."""
+    """A run of Spark that has ended; `found_no_more`: by itself, not by a stop."""
 
     def __init__(self, found_no_more: bool) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class Ended(Query):
 
 
 class Bounded:
-    """A plan of an availableNow run: its runs, one after the other, and what became of its checkpoint."""
+    """The spec of an availableNow query: its runs, one after the other; `told` records the drain and the drained mark."""
 
     trigger: Any = {"availableNow": True}  # noqa: RUF012
     spark, checkpoint, partitions = SESSION, "the checkpoint", 1
@@ -215,7 +215,7 @@ class _Home:
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_a_query_that_somebody_else_has_stopped_is_not_drained_and_has_not_ended_well(
+def test_a_query_stopped_from_outside_is_not_drained_and_await_end_raises(
     monkeypatch: pytest.MonkeyPatch, drain: bool
 ) -> None:
     plan = Bounded(Ended(found_no_more=False))
@@ -224,7 +224,7 @@ def test_a_query_that_somebody_else_has_stopped_is_not_drained_and_has_not_ended
     assert plan.told == []
 
 
-def test_a_stop_of_its_own_and_the_end_of_the_input_are_a_good_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_await_end_returns_after_the_end_of_the_input_and_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Bounded(Ended(found_no_more=True), Ended(found_no_more=False))
     assert plan.ended(monkeypatch, drain=True).await_end(10)
     assert plan.told == ["drain", "marked"], "the batch of the drain is committed, whoever ended the run after that"
@@ -239,7 +239,7 @@ def test_a_stop_of_its_own_and_the_end_of_the_input_are_a_good_end(monkeypatch: 
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_a_drain_that_was_stopped_before_its_batch_was_committed_is_not_marked(
+def test_a_checkpoint_is_not_marked_as_drained_if_the_query_was_stopped_before_the_commit(
     monkeypatch: pytest.MonkeyPatch, finish: bool
 ) -> None:
     runs = [Ended(found_no_more=False)] if finish else [Ended(found_no_more=True), Ended(found_no_more=False)]
@@ -250,7 +250,7 @@ def test_a_drain_that_was_stopped_before_its_batch_was_committed_is_not_marked(
 
 
 class Single(Ended):
-    """A run that Spark made as one batch; begun_before: in an earlier run."""
+    """A run that Spark executed as a single batch; `begun_before`: one that an earlier run had started."""
 
     executor = "SingleBatchExecutor"
 
@@ -260,7 +260,7 @@ class Single(Ended):
         self.lastProgress = SimpleNamespace(batchId=4, durationMs=phases, timestamp="2026-01-01T00:00:00.000Z")
 
 
-def test_a_single_batch_that_is_committed_is_the_end_of_a_source_that_cannot_say_where_it_ends(
+def test_a_committed_single_batch_is_the_end_of_a_source_without_available_now_support(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = Bounded(Single(), Single())
@@ -285,7 +285,7 @@ def test_a_committed_batch_of_several_is_not_the_end_of_the_input(monkeypatch: p
     assert plan.told == []
 
 
-def test_a_single_batch_that_an_earlier_run_has_begun_is_followed_by_one_of_what_is_there_now(
+def test_a_single_batch_started_by_an_earlier_run_is_followed_by_another_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = Bounded(Single(begun_before=True), Single())
@@ -296,7 +296,7 @@ def test_a_single_batch_that_an_earlier_run_has_begun_is_followed_by_one_of_what
 
 
 class Unreached(Ended):
-    """A run that Spark ends because a Python worker did not connect; batches: whether it has made one before."""
+    """A run that Spark ends because a Python worker did not connect; `batches`: whether it has completed one before."""
 
     def __init__(self, batches: bool = False) -> None:
         super().__init__(found_no_more=False)
@@ -306,14 +306,16 @@ class Unreached(Ended):
         raise PySparkRuntimeError("terminated with exception: Python worker failed to connect back.")
 
 
-def test_a_query_whose_worker_did_not_connect_is_run_again_and_its_drain_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_whose_worker_did_not_connect_is_restarted_also_while_it_drains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = Bounded(Unreached(), Unreached(), Ended(found_no_more=True), Unreached(), Ended(found_no_more=False))
     assert plan.ended(monkeypatch, drain=True).await_end(10)
     assert plan.told == ["drain", "marked"]
     assert not plan._runs, "each run was waited for"
 
 
-def test_a_query_is_run_three_times_in_a_row_without_a_batch_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_is_restarted_at_most_twice_in_a_row_without_a_completed_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     for runs, left in (
         ([Unreached()] * 3, 1),
         ([Unreached(), Unreached(), Unreached(batches=True), Unreached(), Unreached()], 1),
@@ -324,7 +326,7 @@ def test_a_query_is_run_three_times_in_a_row_without_a_batch_and_then_no_more(mo
         assert len(plan._runs) == left
 
 
-def test_what_the_writer_has_failed_of_is_not_taken_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_writer_is_raised_and_not_handled_as_a_lost_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Bounded(Unreached(), Ended(found_no_more=True))
     plan.writer.failure = SourceError("the sink has no room")
     with pytest.raises(SourceError, match="no room"):
@@ -332,14 +334,14 @@ def test_what_the_writer_has_failed_of_is_not_taken_for_a_worker(monkeypatch: py
     assert len(plan._runs) == 1
 
 
-def test_acks_are_opened_anew_before_a_query_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acks_are_opened_again_before_a_query_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Bounded(Unreached(), Ended(found_no_more=True))
     plan.writer.acks = SimpleNamespace(open=lambda: plan.told.append("opened"), settle=lambda: None)
     assert plan.ended(monkeypatch, drain=False).await_end(10)
     assert plan.told == ["opened"]
 
 
-def test_what_spark_says_after_the_session_was_stopped_is_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_after_the_session_was_stopped_is_raised_as_query_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Ended(found_no_more=False)
     query.awaitTermination = lambda timeout=None: 1 / 0  # type: ignore[method-assign,assignment]
     plan = Bounded(query)
@@ -368,7 +370,7 @@ class Beside:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_the_numbers_are_kept_beside_the_checkpoint_at_the_end_and_a_full_disk_ends_nothing(
+def test_metrics_are_stored_in_the_checkpoint_at_the_end_and_a_write_error_is_ignored(
     monkeypatch: Any, broken: bool
 ) -> None:
     monkeypatch.setattr(running, "Folder", Beside)

@@ -1,4 +1,4 @@
-"""The session that windowed bolts need, and the refusal of one in which data could be lost."""
+"""The settings that windowed bolts need in a session; a session with which data could be lost is refused."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from windowing.spark.session import REQUIRED, given_settings
 from windowing.spark.spouts import selected
 
 
-def test_our_session_passes_its_own_check(spark: SparkSession) -> None:
+def test_a_session_made_by_the_library_passes_its_own_check(spark: SparkSession) -> None:
     require_session(spark)
 
 
-def test_workers_run_this_very_python(spark: SparkSession) -> None:
+def test_workers_run_the_python_of_the_driver(spark: SparkSession) -> None:
     found = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
     assert found == [sys.executable]
 
 
-def test_a_failed_task_is_tried_again(spark: SparkSession) -> None:
+def test_a_local_session_retries_failed_tasks(spark: SparkSession) -> None:
     assert spark.sparkContext.master == "local[2,4]"
 
 
-def test_only_loopback_is_listened_on(spark: SparkSession) -> None:
-    """The driver's ports are bound to 127.0.0.1; Spark's UI, which would listen everywhere, is off."""
+def test_a_session_listens_on_loopback_only(spark: SparkSession) -> None:
+    """The driver's ports are bound to 127.0.0.1; Spark's UI, which would listen on all addresses, is off."""
     assert spark.sparkContext.uiWebUrl is None
     listening = _listeners(_descendants(os.getpid()))
     assert listening, "the JVM listens for its Python workers at least"
@@ -63,7 +63,7 @@ def test_only_loopback_is_listened_on(spark: SparkSession) -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name_with_the_way_out(spark: SparkSession, name: str, value: str) -> None:
+def test_a_wrong_setting_is_refused_by_name_with_the_remedy(spark: SparkSession, name: str, value: str) -> None:
     foreign = spark.newSession()
     for rule in REQUIRED:
         foreign.conf.set(rule.name, rule.wanted)
@@ -76,7 +76,7 @@ def test_a_wrong_setting_is_refused_by_name_with_the_way_out(spark: SparkSession
     assert "spark.conf.set" in str(caught.value)
 
 
-def test_what_spark_takes_for_a_setting_that_nobody_has_set_counts_and_all_that_is_wrong_is_said_at_once(
+def test_defaults_of_spark_are_checked_and_all_wrong_settings_are_reported_at_once(
     spark: SparkSession,
 ) -> None:
     foreign = spark.newSession()
@@ -117,7 +117,7 @@ except Exception as problem:
 
 
 @pytest.mark.spark
-def test_a_session_of_spark_s_defaults_is_told_all_that_it_lacks_and_nothing_else() -> None:
+def test_a_session_with_spark_s_defaults_is_refused_with_exactly_its_wrong_settings() -> None:
     environment = os.environ | {"PYSPARK_PYTHON": "python3-of-nobody"}
     command = [sys.executable, "-c", DEFAULTS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
@@ -133,7 +133,7 @@ def test_a_session_of_spark_s_defaults_is_told_all_that_it_lacks_and_nothing_els
 @pytest.mark.parametrize(
     "zone", ["Etc/UTC", "GMT", "Z", "+00:00", "UTC+0", "Zulu", "-00:00", "Etc/GMT-0", "GMT0", "UT"]
 )
-def test_utc_by_another_name_is_utc(spark: SparkSession, zone: str) -> None:
+def test_every_alias_of_utc_is_accepted_as_the_session_time_zone(spark: SparkSession, zone: str) -> None:
     foreign = spark.newSession()
     for rule in REQUIRED:
         foreign.conf.set(rule.name, rule.wanted)
@@ -142,11 +142,11 @@ def test_utc_by_another_name_is_utc(spark: SparkSession, zone: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ["Europe/London", "Africa/Abidjan", "+01:00", "Etc/GMT+10", "-00:30", "UTC+0:30"])
-def test_a_zone_that_is_ever_off_utc_is_refused(zone: str) -> None:
+def test_a_time_zone_that_ever_differs_from_utc_is_refused(zone: str) -> None:
     assert not next(rule for rule in REQUIRED if rule.name.endswith("timeZone")).holds(zone)
 
 
-def test_packages_that_are_too_old_for_the_state_protocol_are_refused_by_name(
+def test_an_incompatible_protobuf_package_is_refused_by_name(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def import_module(name: str) -> None:
@@ -157,7 +157,7 @@ def test_packages_that_are_too_old_for_the_state_protocol_are_refused_by_name(
         require_session(spark)
 
 
-def test_workers_of_another_python_are_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_python_for_the_workers_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3-of-nobody")
     monkeypatch.setattr(spark, "conf", _NoPython(spark.conf))
     with pytest.raises(SessionError, match=r"spark\.pyspark\.python is 'python3-of-nobody'"):
@@ -176,7 +176,7 @@ class Numbers(PartitionedSpout):
         raise AssertionError("nobody reads it")
 
 
-def test_a_source_in_python_is_refused_by_name_on_a_spark_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_source_is_refused_by_name_on_spark_4_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.1.1")
     with pytest.raises(
         SessionError,
@@ -187,7 +187,7 @@ def test_a_source_in_python_is_refused_by_name_on_a_spark_that_has_none(monkeypa
 
 
 class Builder:
-    """A session's builder that notes what it is told."""
+    """A session builder that records its settings."""
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
@@ -197,13 +197,13 @@ class Builder:
         return self
 
 
-def test_a_builder_of_the_user_s_is_given_what_is_required_and_nothing_else() -> None:
+def test_configure_sets_exactly_the_required_settings_of_a_builder() -> None:
     builder = Builder()
     assert configure(builder) is builder
     assert builder.told == {rule.name: rule.wanted for rule in REQUIRED}
 
 
-def test_a_master_stands_that_was_given_in_a_file_or_in_the_environment(
+def test_a_master_given_in_spark_defaults_or_the_environment_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
@@ -225,10 +225,10 @@ def test_a_master_stands_that_was_given_in_a_file_or_in_the_environment(
         ("SparkSubmit --name it's job.py --master local[*]", False),
     ],
 )
-def test_all_cores_of_this_machine_stand_where_spark_submit_was_told_so(
+def test_master_local_with_all_cores_is_kept_only_if_given_to_spark_submit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, stands: bool
 ) -> None:
-    """Spark calls what it takes for no master by the same name."""
+    """Spark uses the same value, local[*], as its default master."""
     (tmp_path / "spark.properties").write_text("spark.master local[*]\n")
     told = command.format(file=tmp_path / "spark.properties")
     system = SimpleNamespace(getProperty={"sun.java.command": told}.__getitem__, getenv={}.get)
@@ -240,11 +240,11 @@ def test_all_cores_of_this_machine_stand_where_spark_submit_was_told_so(
     monkeypatch.setattr(sys.modules[session.__module__], "SparkConf", lambda: submitted)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    monkeypatch.setenv("MASTER", "local[*]")  # spark-submit tells it the job, whoever gave it
+    monkeypatch.setenv("MASTER", "local[*]")  # spark-submit always sets it for the job
     assert given_settings() == {"spark.ui.enabled": "true"} | ({"spark.master": "local[*]"} if stands else {})
 
 
-def test_a_master_that_is_not_there_is_refused_by_name_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_master_is_refused_by_name_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         port = server.getsockname()[1]
@@ -256,7 +256,7 @@ def test_a_master_that_is_not_there_is_refused_by_name_before_spark_starts(monke
         session(**{"spark.master": master})
 
 
-def test_a_session_that_spark_does_not_start_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_spark_cannot_start_is_a_session_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
 
     def refuse(builder: object) -> None:
@@ -269,7 +269,7 @@ def test_a_session_that_spark_does_not_start_is_an_error_of_ours(monkeypatch: py
         session(**{"spark.master": "yarn"})
 
 
-def test_a_running_session_s_settings_stand(spark: SparkSession) -> None:
+def test_the_settings_of_a_running_session_are_kept(spark: SparkSession) -> None:
     assert given_settings()["spark.master"] == spark.sparkContext.master
 
 
@@ -291,7 +291,7 @@ def test_spark_connect_is_refused_before_anything_starts(monkeypatch: pytest.Mon
     ],
     ids=["require_session", "read", "committed", "spout"],
 )
-def test_a_session_of_spark_connect_or_of_an_older_spark_is_refused_at_every_door(
+def test_a_session_of_spark_connect_or_of_an_older_spark_is_refused_by_every_entry_point(
     door: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
@@ -308,7 +308,7 @@ def test_a_session_of_spark_connect_or_of_an_older_spark_is_refused_at_every_doo
         require_session(connected)
 
 
-def test_a_dataframe_of_spark_connect_is_refused_before_its_server_is_asked() -> None:
+def test_a_dataframe_of_spark_connect_is_refused_without_a_request_to_its_server() -> None:
     class Remote(DataFrame):
         def __new__(cls) -> Any:
             return object.__new__(cls)
@@ -330,10 +330,10 @@ def test_a_dataframe_of_spark_connect_is_refused_before_its_server_is_asked() ->
         selected("spout 's'", Schema.parse("n long"), Remote(), None, "s")
 
 
-def test_check_says_all_at_once_what_is_wrong_here_and_in_a_worker(
+def test_check_reports_all_problems_of_the_driver_and_the_workers_at_once(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check(spark, len, test_our_session_passes_its_own_check.__name__)
+    check(spark, len, test_a_session_made_by_the_library_passes_its_own_check.__name__)
     only_here = ModuleType("only_here")
     exec("def add_up(window): return 1", only_here.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", only_here)
@@ -379,7 +379,7 @@ def total(window):
 
 
 @pytest.mark.spark
-def test_bolts_beside_the_job_are_found_from_any_working_directory_and_workers_have_the_installed_pyspark(
+def test_modules_beside_the_job_are_found_from_any_directory_and_workers_use_the_installed_pyspark(
     tmp_path: Path,
 ) -> None:
     for folder in ("in", "job", "cwd"):
@@ -400,13 +400,13 @@ def test_bolts_beside_the_job_are_found_from_any_working_directory_and_workers_h
 
 
 @pytest.mark.parametrize("cores", [0, -1, "many", True])
-def test_a_bad_number_of_cores_is_refused_before_anything_starts(cores: object) -> None:
+def test_an_invalid_number_of_cores_is_refused_before_anything_starts(cores: object) -> None:
     with pytest.raises(ConfigError, match="cores is a number"):
         session(cores=cores)  # type: ignore[arg-type]
 
 
 class _NoPython:
-    """The settings of a session in which nobody has named the Python of the workers."""
+    """The settings of a session without `spark.pyspark.python`."""
 
     def __init__(self, settings: Any) -> None:
         self._settings = settings
@@ -422,7 +422,7 @@ def _descendants(pid: int) -> set[int]:
 
 
 def _listeners(pids: set[int]) -> set[str]:
-    """Return the local addresses of the listening TCP sockets of these processes, as /proc has them."""
+    """Return the local addresses of the listening TCP sockets of these processes, in the format of /proc."""
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").glob("*"):
@@ -446,7 +446,7 @@ def _loopback(address: str) -> bool:
 
 
 class Kept:
-    """The session of the tests, which notes that it was to be stopped and goes on."""
+    """The session of the tests, which counts calls of `stop` and is not stopped."""
 
     def __init__(self, running: SparkSession) -> None:
         self.running, self.stopped = running, 0
@@ -458,7 +458,9 @@ class Kept:
         self.stopped += 1
 
 
-def test_the_doctor_runs_ten_rows_and_stops_its_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_runs_a_small_query_and_stops_its_session(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = Kept(spark)
     monkeypatch.setattr("windowing.spark.session", lambda name, cores: kept)
     found = list(diagnose(True))[-1]

@@ -1,4 +1,4 @@
-"""Users' code on its way to the workers: small in each function, large as a broadcast that is looked at when it is asked for."""
+"""User code is sent to the workers: small closures in each function, large ones as a broadcast that is loaded when it is used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ asked: list[int] = []
 
 
 class Sent:
-    """A broadcast: on the way it is a number, as Spark's is; who asks for the value of one that did not come along fails."""
+    """A broadcast, pickled as its number, as Spark's is; reading the value of an unknown number fails."""
 
     def __init__(self, value: Any) -> None:
         self.number = len(held)
@@ -46,13 +46,13 @@ def session(heap: int = 1024 * MB) -> Any:
 
 
 def sent(shipped: Shipped[Any]) -> tuple[Shipped[Any], int]:
-    """What arrives in a worker, and how many bytes of the function it takes."""
+    """Return the object as a worker receives it, and the number of its pickled bytes."""
     data = CloudPickleSerializer().dumps(shipped)
     return CloudPickleSerializer().loads(data), len(data)
 
 
 @pytest.mark.parametrize("size", [10, 3 * MB])
-def test_what_a_function_closes_over_arrives_and_what_is_large_does_not_make_the_function_large(size: int) -> None:
+def test_a_closure_reaches_the_workers_and_a_large_one_is_sent_as_a_broadcast(size: int) -> None:
     table = bytes(size)
     asked.clear()
     shipped = Shipped(session(), lambda at: len(table) + at, "bolt 'b'", {})
@@ -65,7 +65,7 @@ def test_what_a_function_closes_over_arrives_and_what_is_large_does_not_make_the
     assert asked == ([] if size < MB else [len(held) - 1]), "loaded once"
 
 
-def test_what_cannot_be_pickled_is_refused_and_the_component_is_named() -> None:
+def test_a_closure_that_cannot_be_pickled_is_refused_and_its_component_is_named() -> None:
     lock = threading.Lock()
     parts: dict[str, Any] = {"bolt 'fine'": len, "bolt 'locks'": lambda: lock}
     with pytest.raises(
@@ -76,7 +76,7 @@ def test_what_cannot_be_pickled_is_refused_and_the_component_is_named() -> None:
         Shipped(session(), lock, "topology 't'", {})
 
 
-def test_what_is_too_large_for_the_driver_is_refused_and_the_component_is_named() -> None:
+def test_a_closure_too_large_for_the_driver_is_refused_and_its_component_is_named() -> None:
     table = bytes(3 * MB)
     parts: dict[str, Any] = {"bolt 'fine'": len, "bolt 'looks'": lambda: table}
     wanted = r"bolt 'looks' closes over too much.*topology 't' takes 3 MiB, and the driver's memory of 4 MiB.*spark\.driver\.memory"
@@ -99,7 +99,7 @@ def failing(words: str) -> Callable[[Any], Any]:
 
 
 class Handle:
-    """The handle of a state server, whose variables hold their names."""
+    """A handle of Spark's state server; the value of each variable is its name."""
 
     def getValueState(self, *named: str) -> Any:  # noqa: N802 - Spark's name
         return SimpleNamespace(get=lambda: (named[0].encode(),))
@@ -122,7 +122,7 @@ assert set(sys.modules) == before, sorted(set(sys.modules) - before)[:20]
 """
 
 
-def test_the_process_that_asks_for_the_state_s_variables_imports_neither_this_library_nor_pandas() -> None:
+def test_the_process_that_declares_state_variables_does_not_import_the_library_or_pandas() -> None:
     data = CloudPickleSerializer().dumps(as_sent(TaskProcessor(turn_of, [0, 1])))
     asked = subprocess.run(
         [sys.executable, "-c", AS_SPARK_ASKS_FOR_VARIABLES], input=data, capture_output=True, check=False
@@ -133,7 +133,7 @@ def test_the_process_that_asks_for_the_state_s_variables_imports_neither_this_li
     ]  # fmt: skip
 
 
-def test_an_operator_takes_the_variables_that_were_named_before_it_was_loaded() -> None:
+def test_an_operator_gets_the_state_variables_that_were_declared_before_it_was_unpickled() -> None:
     arrived = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(as_sent(TaskProcessor(turn_of, [0, 1]))))
     arrived.init(Handle())
     with pytest.raises(WorkerError, match="the turn of task 1, with b'metadata'"):
@@ -147,9 +147,9 @@ def turn_of(task: int) -> Any:
     return SimpleNamespace(run=run)
 
 
-def test_a_state_store_that_is_gone_when_a_task_writes_its_state_is_told_as_that() -> None:
+def test_a_failed_write_to_the_state_store_is_a_checkpoint_error_of_the_task() -> None:
     class Gone:
-        """What Spark's variables do when their server has ended: of a full disk, say."""
+        """A state variable of Spark after its server has ended, for example because of a full disk."""
 
         def get(self) -> None:
             return None

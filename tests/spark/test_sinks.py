@@ -1,4 +1,4 @@
-"""Sinks are idempotent by batch id, and show a batch wholly or not at all."""
+"""Sinks are idempotent by batch id, and a batch becomes visible atomically."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ def found(sink: FileSink, spark: SparkSession) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in sink.read(spark).collect())
 
 
-def test_a_class_in_the_place_of_a_sink_is_refused() -> None:
+def test_a_class_in_place_of_a_sink_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"is the class MemorySink, not an object of it; write MemorySink\(\.\.\.\)"):
         require_sink("default", MemorySink, ())
 
 
-def test_a_delta_sink_in_a_session_without_delta_says_what_such_a_session_has(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_delta_sink_in_a_session_without_delta_names_the_needed_package(spark: SparkSession, tmp_path: Path) -> None:
     owner = OutputOwner("q", "default", None, frame(spark).schema)
     with pytest.raises(ConfigError, match=r"the session has no Delta; start it with spark\.jars\.packages=io\.delta"):
         DeltaSink(str(tmp_path / "held")).claim(spark, owner)
@@ -41,9 +39,7 @@ def test_a_delta_sink_in_a_session_without_delta_says_what_such_a_session_has(
 
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
-def test_writing_a_batch_again_leaves_what_writing_it_once_leaves(
-    spark: SparkSession, tmp_path: Path, format: str
-) -> None:
+def test_writing_a_batch_again_replaces_it(spark: SparkSession, tmp_path: Path, format: str) -> None:
     sink = FileSink(str(tmp_path / "it's [a] {sink} *"), format)
     sink.write(frame(spark, 1, 2), 0)
     sink.write(frame(spark, 3), 12)
@@ -53,7 +49,7 @@ def test_writing_a_batch_again_leaves_what_writing_it_once_leaves(
     assert sink.read(spark).columns == ["n", "t", "batch_id"]
 
 
-def test_what_an_earlier_attempt_left_goes_when_the_batch_turns_out_empty(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_batch_removes_the_output_of_an_earlier_attempt(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(str(tmp_path / "out"))
     sink.write(frame(spark, 1), 0)
     sink.write(frame(spark, 2), 1)
@@ -62,7 +58,7 @@ def test_what_an_earlier_attempt_left_goes_when_the_batch_turns_out_empty(spark:
     assert found(sink, spark) == [(1, "x", 0)]
 
 
-def test_a_batch_that_was_not_finished_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_incomplete_batch_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(str(tmp_path / "out"))
     sink.write(frame(spark, 1), 0)
     sink.write(frame(spark, 2), 1)
@@ -70,7 +66,9 @@ def test_a_batch_that_was_not_finished_is_not_read(spark: SparkSession, tmp_path
     assert found(sink, spark) == [(1, "x", 0)]
 
 
-def test_a_sink_without_a_batch_reads_as_no_rows_of_a_known_schema(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_sink_without_a_batch_reads_as_an_empty_dataframe_of_the_given_schema(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     sink = ParquetSink(str(tmp_path / "out"))
     with pytest.raises(ConfigError, match="holds no batch yet"):
         sink.read(spark)
@@ -93,7 +91,7 @@ MARKS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
         ("spark.sql.sources.partitionOverwriteMode", "dynamic", "parquet"),
     ],
 )
-def test_whichever_committer_a_session_has_a_batch_is_whole_when_it_was_written(
+def test_a_written_batch_is_complete_with_any_output_committer(
     spark: SparkSession, tmp_path: Path, name: str, value: str, format: str
 ) -> None:
     other = spark.newSession()
@@ -104,7 +102,7 @@ def test_whichever_committer_a_session_has_a_batch_is_whole_when_it_was_written(
     assert found(FileSink(sink.path, format), spark) == [(1, "x", 0), (3, "x", 1)]
 
 
-def test_a_batch_without_a_mark_that_later_ones_follow_is_an_error_that_says_what_to_do(
+def test_a_missing_success_file_before_later_batches_is_an_error_that_names_the_remedy(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = ParquetSink(str(tmp_path / "out"))
@@ -128,7 +126,7 @@ def test_a_damaged_schema_file_is_named(spark: SparkSession, tmp_path: Path) -> 
         sink.read(spark)
 
 
-def test_a_stream_that_has_had_no_row_reads_as_no_rows_of_its_declared_schema(
+def test_a_stream_without_rows_reads_as_an_empty_dataframe_of_its_declared_schema(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     @tumbling(count(2), timestamp="ts", late_stream="late", output="n long, at timestamp")
@@ -153,12 +151,12 @@ def test_a_stream_that_has_had_no_row_reads_as_no_rows_of_its_declared_schema(
         assert late.read(spark).collect() == []
 
 
-def test_an_unknown_format_is_refused() -> None:
+def test_an_unknown_file_format_is_refused() -> None:
     with pytest.raises(ConfigError, match="parquet, json, csv"):
         FileSink("out", "avro")
 
 
-def test_memory_keeps_batches_in_order_and_replaces_a_replayed_one(spark: SparkSession) -> None:
+def test_a_memory_sink_keeps_batches_in_order_and_replaces_a_replayed_one(spark: SparkSession) -> None:
     sink = MemorySink()
     sink.write(frame(spark, 9), 1)
     sink.write(frame(spark, 1, 2), 0)
@@ -169,7 +167,7 @@ def test_memory_keeps_batches_in_order_and_replaces_a_replayed_one(spark: SparkS
     assert [row["n"] for row in sink.rows] == [1, 2]
 
 
-def test_a_function_that_asks_is_told_whose_batch_it_is(spark: SparkSession) -> None:
+def test_a_function_sink_gets_the_query_id_and_stream_if_it_has_these_parameters(spark: SparkSession) -> None:
     calls: list[Any] = []
 
     def keep(rows: DataFrame, batch_id: int, *, query_id: str, stream: str) -> None:
@@ -215,12 +213,12 @@ def generating(rows: Any, batch_id: int) -> Any:
         (generating, r"is a generator \(it has a yield\), whose body such a call does not run"),
     ],
 )
-def test_a_function_that_cannot_be_called_with_a_batch_is_no_sink(function: Any, said: str) -> None:
+def test_a_function_that_cannot_be_called_with_rows_and_batch_id_is_refused(function: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         FunctionSink(function)
 
 
-def test_a_function_with_defaults_or_bound_arguments_is_a_sink() -> None:
+def test_a_function_with_defaults_or_bound_arguments_is_accepted() -> None:
     for function in (print, Late().later, lambda *all: None, partial(lambda table, rows, batch_id: None, "t")):
         FunctionSink(function)
     FunctionSink(lambda rows, batch_id, stream, limit=3: None)
@@ -247,7 +245,7 @@ def test_a_decorated_function_is_called_with_the_arguments_of_its_decorator(spar
     assert calls == [("t", 4, "bound"), ("t", 4, "late")]
 
 
-def test_a_function_is_a_sink_and_noop_evaluates_everything(spark: SparkSession) -> None:
+def test_a_function_sink_calls_its_function_and_a_noop_sink_evaluates_all_rows(spark: SparkSession) -> None:
     calls: list[tuple[int, int]] = []
     FunctionSink(lambda rows, batch_id: calls.append((rows.count(), batch_id))).write(frame(spark, 1, 2), 4)
     assert calls == [(2, 4)]
@@ -259,7 +257,7 @@ def test_a_function_is_a_sink_and_noop_evaluates_everything(spark: SparkSession)
     assert seen.value == 3
 
 
-def test_the_files_of_a_query_are_those_of_its_batches(
+def test_a_parquet_sink_has_the_rows_of_each_batch_of_a_query(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     @tumbling(count(2), timestamp="ts", output="n long")
@@ -272,7 +270,7 @@ def test_the_files_of_a_query_are_those_of_its_batches(
     assert found(sink, spark) == [(1, 3), (2, 1)]
 
 
-def test_one_stream_of_files_takes_one_job_a_batch_which_evaluates_it_once_and_leaves_no_folder_for_one_without_rows(
+def test_one_file_stream_takes_one_spark_job_per_batch_and_no_folder_for_an_empty_batch(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     trace = tmp_path / "calls"
@@ -296,7 +294,7 @@ def test_one_stream_of_files_takes_one_job_a_batch_which_evaluates_it_once_and_l
 
 
 @pytest.mark.parametrize("kind", [ParquetSink, lambda path: FunctionSink(lambda rows, batch_id: rows.collect())])
-def test_an_error_of_a_bolt_is_told_as_one_whichever_job_evaluates_it_and_shows_nothing(
+def test_an_error_of_a_bolt_in_the_job_of_a_sink_is_a_bolt_error_and_commits_no_output(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path, kind: Callable[..., Any]
 ) -> None:
     @tumbling(seconds(1), timestamp="ts", output="n long")
@@ -336,9 +334,7 @@ def test_an_error_of_a_bolt_is_told_as_one_whichever_job_evaluates_it_and_shows_
         ),
     ],
 )
-def test_a_job_that_evaluates_and_writes_is_not_blamed_on_the_folder_for_what_failed_before(
-    said: list[str], evaluated: bool
-) -> None:
+def test_only_a_failed_write_in_the_output_folder_is_attributed_to_the_sink(said: list[str], evaluated: bool) -> None:
     class Thrown:
         def __init__(self, texts: list[str]) -> None:
             self.texts = texts
@@ -354,7 +350,7 @@ def test_a_job_that_evaluates_and_writes_is_not_blamed_on_the_folder_for_what_fa
     assert failed_in_task(problem, f"{'s3a://bucket' if 'S3' in said[-1] else 'file:'}/out/b/") is evaluated
 
 
-def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically_and_without_leftover_files(spark: SparkSession, tmp_path: Path) -> None:
     folder = Folder(spark, str(tmp_path / "a b"))
     folder.write("f.json", b"one")
     folder.write("f.json", b"two\xff")
@@ -368,12 +364,12 @@ def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(spark: SparkSessi
     assert not folder.exists("f.json")
 
 
-def test_a_file_is_read_whose_replacement_was_killed_before_its_checksum_had_the_new_name(
+def test_a_file_is_readable_after_its_replacement_was_killed_before_the_checksum_was_renamed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Folder(spark, str(tmp_path))
     folder.write("f.json", b"one")
-    monkeypatch.setattr(hadoop, "_CONTEXT", "no.such.Context")  # which renames first the file, then its checksum
+    monkeypatch.setattr(hadoop, "_CONTEXT", "no.such.Context")  # the real one renames first the file, then its checksum
     with pytest.raises(CheckpointError):
         folder.write("f.json", b"two")
     assert folder.read("f.json") == b"one"
@@ -398,7 +394,7 @@ def test_a_folder_belongs_to_one_stream_of_one_checkpoint(spark: SparkSession, t
     assert found(ParquetSink(str(out)), spark) == [(1, "x", 0)]
 
 
-def test_an_output_folder_from_before_owners_goes_on_with_its_checkpoint_only(
+def test_an_output_folder_without_an_owner_is_accepted_only_with_its_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     out, old = tmp_path / "out", tmp_path / "old"
@@ -427,7 +423,9 @@ def test_an_output_folder_from_before_owners_goes_on_with_its_checkpoint_only(
         ("out/a/b", "out", "inside the folder"),
     ],
 )
-def test_two_streams_never_share_a_folder(spark: SparkSession, tmp_path: Path, one: str, two: str, said: str) -> None:
+def test_two_streams_cannot_share_or_nest_output_folders(
+    spark: SparkSession, tmp_path: Path, one: str, two: str, said: str
+) -> None:
     sinks = {"default": ParquetSink(f"{tmp_path}/{one}"), "late": FileSink(f"file:{tmp_path}/{two}", "json")}
     with pytest.raises(ConfigError, match=said):
         claim(spark, str(tmp_path / "checkpoint"), sinks)
@@ -435,7 +433,7 @@ def test_two_streams_never_share_a_folder(spark: SparkSession, tmp_path: Path, o
     claim(spark, str(tmp_path / "checkpoint"), {"a": ParquetSink(f"{tmp_path}/ab"), "b": ParquetSink(f"{tmp_path}/a")})
 
 
-def test_a_memory_sink_is_of_one_stream_of_one_checkpoint_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_memory_sink_belongs_to_one_stream_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     sink = MemorySink()
     with pytest.raises(ConfigError, match=r"of stream 'default' of query .* given to stream 'late'"):
         claim(spark, str(tmp_path / "one"), {"default": sink, "late": sink})
@@ -447,7 +445,7 @@ def test_a_memory_sink_is_of_one_stream_of_one_checkpoint_too(spark: SparkSessio
 @pytest.mark.parametrize(
     "content", [b"", b"{]", b"[]", b'{"format": 2, "query": "a", "stream": "b"}', b'{"format": 1}']
 )
-def test_a_damaged_owner_is_named_and_never_replaced(spark: SparkSession, tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_owner_file_is_named_and_never_replaced(spark: SparkSession, tmp_path: Path, content: bytes) -> None:
     out = Folder(spark, str(tmp_path / "out"))
     out.write("_owner.json", content)
     with pytest.raises(CorruptStateError, match=r"out/_owner\.json"):

@@ -1,4 +1,4 @@
-"""PartitionedSpout as Spark asks it, and SqliteQueue, without a JVM."""
+"""PartitionedSpout as a source of Spark, and SqliteQueue, without a JVM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from windowing.spark.spouts import (
 
 
 class Numbers(PartitionedSpout):
-    """Partitions of whole numbers: the row at offset n is n."""
+    """Partitions of integers: the row at offset n is n."""
 
     fields = "n long"
 
@@ -65,7 +65,7 @@ def test_a_spout_takes_acks_if_its_class_defines_them() -> None:
     assert SqliteQueue.takes_acks.fget(object.__new__(SqliteQueue))  # type: ignore[attr-defined]
 
 
-def test_a_spout_without_fields_is_refused_before_spark_is_asked() -> None:
+def test_a_spout_without_fields_is_refused_before_spark_is_used() -> None:
     class Fieldless(Numbers):
         fields = ""
 
@@ -73,7 +73,7 @@ def test_a_spout_without_fields_is_refused_before_spark_is_asked() -> None:
         Fieldless(a=1).stream(None)  # type: ignore[arg-type]
 
 
-def test_batches_are_cut_by_max_rows_and_the_log_alone_tells_what_each_has_read() -> None:
+def test_batches_are_limited_by_max_rows_and_defined_by_the_offset_log_alone() -> None:
     reader = reader_of(Numbers(a=3, b=7))
     at = reader.initialOffset()
     assert rows_of(reader, at, at) == []
@@ -96,7 +96,7 @@ def test_batches_are_cut_by_max_rows_and_the_log_alone_tells_what_each_has_read(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=4),
     st.none() | st.integers(1, 7),
 )
-def test_every_row_is_read_once_whatever_comes_between_the_batches(
+def test_every_row_is_read_once_while_partitions_grow_between_batches(
     ends: dict[str, int], more: list[tuple[str, int]], rows: int | None
 ) -> None:
     spout = Numbers(**ends)
@@ -120,7 +120,7 @@ def test_every_row_is_read_once_whatever_comes_between_the_batches(
     assert sorted(found) == sorted((name, n) for name, end in spout.ends.items() for n in range(1, end + 1))
 
 
-def test_a_run_of_what_is_there_ends_at_what_was_there_when_it_began() -> None:
+def test_an_available_now_run_ends_at_the_offsets_of_its_start() -> None:
     spout = Numbers(a=5)
     reader = reader_of(spout)
     reader.prepareForTriggerAvailableNow()
@@ -141,7 +141,7 @@ def test_a_run_of_what_is_there_ends_at_what_was_there_when_it_began() -> None:
         ({"ends": {"a": 3, "b": 1}}, "partition 'b' is in latest.* not in initial"),
     ],
 )
-def test_offsets_that_cannot_be_right_are_an_error(change: dict[str, Any], sentence: str) -> None:
+def test_invalid_offsets_of_a_spout_are_a_source_error(change: dict[str, Any], sentence: str) -> None:
     spout = Numbers(a=3)
     reader = reader_of(spout)
     at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -159,7 +159,7 @@ def test_offsets_that_cannot_be_right_are_an_error(change: dict[str, Any], sente
         (pa.RecordBatch.from_pydict({"n": ["x"]}), "a value that is not of its field"),
     ],
 )
-def test_rows_that_are_not_of_the_fields_are_an_error(given_rows: Any, sentence: str) -> None:
+def test_rows_that_do_not_match_the_fields_are_an_error(given_rows: Any, sentence: str) -> None:
     class Wrong(Numbers):
         def read(self, partition: str, start: int, end: int) -> Iterator[Any]:
             yield given_rows
@@ -179,7 +179,7 @@ def taken(queue: SqliteQueue, start: Offsets, end: Offsets) -> list[Any]:
     return sorted(row["n"] for part in parts for batch in part for row in batch.to_pylist())
 
 
-def test_offsets_of_a_queue_only_grow_also_when_it_is_empty_in_between(tmp_path: Path) -> None:
+def test_offsets_of_a_queue_increase_also_after_it_was_empty(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "q.db", "n long", partitions=2)
     assert queue.initial() == queue.latest() == {"0": 0, "1": 0}
     assert queue.put([(1,), (2,), (3,)]) == 3
@@ -194,7 +194,7 @@ def test_offsets_of_a_queue_only_grow_also_when_it_is_empty_in_between(tmp_path:
     assert taken(queue, root.end, queue.latest()) == [4]
 
 
-def test_a_failed_root_comes_again_and_is_dead_after_its_last_attempt(tmp_path: Path) -> None:
+def test_a_failed_root_is_replayed_and_becomes_a_dead_letter_after_its_last_attempt(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "q.db", "n long", max_attempts=2)
     queue.put([(1,), (2,)])
     first = Root(0, {"0": 0}, {"0": 2})
@@ -208,7 +208,7 @@ def test_a_failed_root_comes_again_and_is_dead_after_its_last_attempt(tmp_path: 
     assert queue.latest() == {"0": 6}
 
 
-def test_a_checkpoint_that_is_older_than_what_was_acked_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_checkpoint_older_than_the_acks_is_refused_by_name(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "q.db", "n long", partitions=2)
     queue.put([(n,) for n in range(6)])
     start = queue.initial()
@@ -218,11 +218,11 @@ def test_a_checkpoint_that_is_older_than_what_was_acked_is_refused_by_name(tmp_p
         with pytest.raises(CheckpointError, match=r"acked up to offset 4 .* older copy.* begin with a new checkpoint"):
             queue.begin("one", read)
     queue.begin("one", {"0": 4, "1": 4})
-    # What was given back lies at the end again, where an older checkpoint reads it too.
+    # Failed rows are appended at the end again, where an older checkpoint reads them too.
     queue.fail(Root(2, {"0": 4, "1": 4}, {"0": 6, "1": 6}), "count")
     queue.begin("one", {"0": 4, "1": 4})
     assert taken(queue, {"0": 4, "1": 4}, queue.latest()) == [4, 5]
-    # A new query takes what is left, and goes on with that; the old one would miss what the new one has acked.
+    # A new query reads the remaining rows; the old query would miss the rows that the new one has acked.
     queue.begin("two", None)
     queue.begin("two", start)
     assert taken(queue, start, queue.latest()) == [0, 1, 4, 5]
@@ -230,7 +230,7 @@ def test_a_checkpoint_that_is_older_than_what_was_acked_is_refused_by_name(tmp_p
         queue.begin("one", {"0": 4, "1": 4})
 
 
-def test_what_does_not_fit_a_queue_is_refused_whole(tmp_path: Path) -> None:
+def test_rows_and_options_that_do_not_fit_a_queue_are_refused(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "q.db", "n long")
     for rows in ([(1,), ("x",)], [(1,), (2, 3)]):
         with pytest.raises(ConfigError, match="takes rows of n bigint"):
@@ -247,7 +247,7 @@ def test_what_does_not_fit_a_queue_is_refused_whole(tmp_path: Path) -> None:
         SqliteQueue(tmp_path / "other.db", "n long")
 
 
-def test_a_queue_that_was_made_anew_is_refused_by_the_checkpoint_that_read_the_old_one(tmp_path: Path) -> None:
+def test_a_recreated_queue_is_refused_with_the_checkpoint_of_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     old = SqliteQueue(path, "n long")
     old.put([(n,) for n in range(300)])
@@ -279,7 +279,7 @@ def test_a_queue_that_was_made_anew_is_refused_by_the_checkpoint_that_read_the_o
 
 
 def uses(queue: SqliteQueue) -> list[Callable[[], Any]]:
-    """All that can be done with a queue of the rows 0 to 9."""
+    """Return a call of each operation of a queue with the rows 0 to 9."""
     root = Root(0, {"0": 0}, {"0": 10})
     return [
         lambda: queue.put([(10, "x")]), lambda: len(queue), queue.rows, lambda: queue.dead, queue.initial, queue.latest,
@@ -294,9 +294,7 @@ def a_queue(path: Path) -> SqliteQueue:
     return queue
 
 
-def test_a_queue_that_is_locked_full_or_gone_is_an_error_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_full_or_deleted_queue_file_is_a_source_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_queue, "_WAIT_S", 0.05)
     queue = a_queue(tmp_path / "q.db")
     with closing(sqlite3.connect(queue.path)) as other:
@@ -342,7 +340,7 @@ def test_a_queue_that_is_locked_full_or_gone_is_an_error_of_ours(
         "DROP TABLE queue",
     ],
 )
-def test_a_row_or_a_fact_of_a_queue_that_was_changed_is_damage(tmp_path: Path, change: str) -> None:
+def test_a_changed_row_or_metadata_of_a_queue_is_detected(tmp_path: Path, change: str) -> None:
     queue = a_queue(tmp_path / "q.db")
     with closing(sqlite3.connect(queue.path)) as db, db:
         db.execute(change)
@@ -353,7 +351,7 @@ def test_a_row_or_a_fact_of_a_queue_that_was_changed_is_damage(tmp_path: Path, c
             SqliteQueue(queue.path, "n long, text string")
 
 
-def test_a_flipped_bit_anywhere_in_a_queue_is_an_error_of_ours_or_does_no_harm(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_queue_is_detected_or_has_no_effect(tmp_path: Path) -> None:
     queue = a_queue(tmp_path / "q.db")
     whole, rows, path = Path(queue.path).read_bytes(), queue.rows(), Path(queue.path)
     chance = random.Random(1)
@@ -371,7 +369,7 @@ def test_a_flipped_bit_anywhere_in_a_queue_is_an_error_of_ours_or_does_no_harm(t
     assert refused > 40
 
 
-def test_a_queue_of_an_earlier_version_gets_its_identity_and_its_checksums(tmp_path: Path) -> None:
+def test_a_queue_of_an_earlier_version_gets_an_identity_and_checksums(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "q.db")) as db, db:
         db.executescript(
             "PRAGMA journal_mode = WAL; CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
@@ -390,7 +388,7 @@ def test_a_queue_of_an_earlier_version_gets_its_identity_and_its_checksums(tmp_p
 
 
 @pytest.mark.parametrize("path", [None, 7, "", b"q.db", "a\0b"], ids=repr)
-def test_a_path_that_is_none_is_refused(path: Any) -> None:
+def test_an_invalid_path_is_refused(path: Any) -> None:
     with pytest.raises(ConfigError, match="the path of a queue is text or a Path, got"):
         SqliteQueue(path, "n long")
 
@@ -408,9 +406,7 @@ values = st.fixed_dictionaries(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples // 3)
 @given(st.lists(values, max_size=5), st.integers(1, 3))
-def test_what_is_put_is_what_is_read_value_for_value(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], partitions: int
-) -> None:
+def test_rows_of_a_queue_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[Any], partitions: int) -> None:
     fields = "text string, x double, raw binary, day date, many array<long>"
     queue = SqliteQueue(tmp_path_factory.mktemp("q") / "q.db", fields, partitions=partitions)
     queue.put(rows)

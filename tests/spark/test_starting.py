@@ -1,4 +1,4 @@
-"""The settings that a query takes with it when it starts; the session keeps its own."""
+"""The settings with which a query starts; those of the session do not change."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def source(feed: Callable[..., Any]) -> Any:
     return feed().add(*([{"k": "a", "ts": ts, "v": 1.0}] for ts in (500, 1500, 2500)))
 
 
-def test_on_a_local_disk_files_are_renamed_without_a_process_and_the_session_stays_as_it_was(
+def test_a_local_checkpoint_uses_the_file_system_manager_and_the_session_is_not_changed(
     spark: SparkSession, source: Any, run: Callable[..., Any], tmp_path: Path
 ) -> None:
     before = spark.conf.getAll
@@ -59,10 +59,10 @@ def test_on_a_local_disk_files_are_renamed_without_a_process_and_the_session_sta
     )
 
 
-def test_a_query_calls_utc_by_its_name_whatever_the_session_calls_it(
+def test_a_query_uses_the_name_utc_whatever_alias_the_session_has(
     spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
-    """Arrow knows no zone "Z", and timestamps of "Etc/UTC" and "UTC" do not fit into one table."""
+    """Arrow does not know the zone "Z", and timestamps of "Etc/UTC" and "UTC" cannot be in one table."""
 
     @tumbling(seconds(1), timestamp="ts", output="first timestamp, other timestamp")
     def firsts(window: Any) -> Any:
@@ -80,7 +80,7 @@ def test_a_query_calls_utc_by_its_name_whatever_the_session_calls_it(
         spark.conf.set(ZONE, "UTC")
 
 
-def test_a_file_manager_of_the_users_stays_and_a_checkpoint_goes_on_whatever_manager_has_written_it(
+def test_a_file_manager_set_by_the_user_is_kept_and_checkpoints_work_with_either_manager(
     spark: SparkSession, source: Any, run: Callable[..., Any]
 ) -> None:
     spark.conf.set(FILE_MANAGER, BY_CONTEXT)
@@ -94,7 +94,7 @@ def test_a_file_manager_of_the_users_stays_and_a_checkpoint_goes_on_whatever_man
 
 
 @pytest.mark.parametrize(("path", "local"), [("/tmp/x", True), ("file:/tmp/x", True), ("hdfs://nowhere/x", False)])
-def test_only_local_checkpoints_have_another_manager(
+def test_only_local_checkpoints_get_another_file_manager(
     spark: SparkSession, path: str, local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Folder, "__init__", _given)
@@ -104,13 +104,13 @@ def test_only_local_checkpoints_have_another_manager(
 
 
 def _given(folder: Any, spark: SparkSession, path: str) -> None:
-    """Make a Folder without its file system, which need not be there."""
+    """Initialize a Folder without its file system, which may not exist."""
     jvm: Any = spark.sparkContext._jvm
     found = jvm.org.apache.hadoop.fs.Path(path)
     folder._path = found if found.toUri().getScheme() else jvm.org.apache.hadoop.fs.Path(f"file:{path}")
 
 
-def test_a_query_takes_the_python_workers_that_another_has_left_for_all_its_stages(
+def test_a_query_reuses_the_python_workers_of_an_earlier_query_in_all_stages(
     source: Any, run: Callable[..., Any], tmp_path: Path
 ) -> None:
     daemons = tmp_path / "daemons"
@@ -134,7 +134,7 @@ def test_a_query_takes_the_python_workers_that_another_has_left_for_all_its_stag
 @pytest.mark.parametrize(
     ("own", "given", "chosen"), [(False, None, "false"), (True, None, None), (False, "true", None)]
 )
-def test_a_session_with_artifacts_or_a_setting_of_its_own_keeps_workers_of_its_own(
+def test_a_session_with_artifacts_or_an_isolation_setting_keeps_separate_workers(
     own: bool, given: str | None, chosen: str | None
 ) -> None:
     added = SimpleNamespace(sessionArtifactAdded=lambda: SimpleNamespace(get=lambda: own))

@@ -1,4 +1,4 @@
-"""submit(): the same topology on LocalCluster and on Spark, fed the same batches, gives the same rows in the same batches."""
+"""submit(): with the same input batches a topology emits the same rows in the same batches on LocalCluster and on Spark."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Both = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def on_spark(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    """Run a topology over these batches; return what each batch gives, by sink name."""
+    """Run a topology over these batches; return the output of each batch, by sink name."""
 
     def run(topology: Topology, batches: dict[str, Sequence[Any]], drain: bool = True, **options: Any) -> Any:
         sources = {}
@@ -80,7 +80,7 @@ def same(on_spark: Callable[..., Any]) -> Both:
     def check(topology: Topology, drain: bool = True, **batches: Sequence[Any]) -> list[dict[str, Any]]:
         expected = clustered(topology, batches, drain=drain)
         for batch in expected:
-            # A row that failed comes once more from a spout on LocalCluster, on Spark it waits at the bolt.
+            # A failed row is emitted again by the spout on LocalCluster; on Spark it waits at the bolt.
             for spout in topology.spouts:
                 batch.pop(spout.id, None)
         assert any(expected), "the topology has to give something"
@@ -95,14 +95,14 @@ def sets(batch: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[tuple[Any, .
     return {name: sorted(rows, key=repr) for name, rows in batch.items()}
 
 
-def test_word_count_with_late_words_and_a_drain(same: Both) -> None:
+def test_word_count_with_late_words_and_a_drain_is_the_same_on_both_runtimes(same: Both) -> None:
     made = builder(sentences="sentence string, at long")
     made.set_bolt("split", split, 2).shuffle_grouping("sentences")
     made.set_bolt("count", count_words, 3).fields_grouping("split", "word")
     same(made.build(), sentences=SENTENCES)
 
 
-def test_branches_and_a_diamond_are_evaluated_once(same: Both, tmp_path: Path) -> None:
+def test_a_bolt_before_branches_and_a_diamond_runs_once_per_tuple(same: Both, tmp_path: Path) -> None:
     trace = tmp_path / "calls"
     trace.touch()
 
@@ -133,7 +133,7 @@ def test_branches_and_a_diamond_are_evaluated_once(same: Both, tmp_path: Path) -
     assert sorted(calls) == sorted([str(n) for n in range(12)] * 2), "once on each runtime"
 
 
-def test_a_state_can_be_asked_for_all_it_holds(same: Both, spark: SparkSession) -> None:
+def test_all_items_of_a_state_larger_than_one_page_can_be_listed(same: Both, spark: SparkSession) -> None:
     @bolt(output="word string, known boolean, keys long, sum long")
     class Remembering:
         def init_state(self, state: Any) -> None:
@@ -161,7 +161,7 @@ def test_a_state_can_be_asked_for_all_it_holds(same: Both, spark: SparkSession) 
     assert found[2]["remembering"] == [("w3", False, 16, sum(range(14)) - 2 - 3 + 100 + 5 + 1)]
 
 
-def test_bolts_over_batches_give_on_spark_what_they_give_in_local_cluster(same: Both) -> None:
+def test_columnar_bolts_emit_the_same_rows_on_spark_as_in_local_cluster(same: Both) -> None:
     @bolt(output=WORDS, columnar="arrow")
     def words(batch: Any) -> Any:
         each = pc.split_pattern(batch["sentence"], " ")

@@ -1,4 +1,4 @@
-"""submit() with spouts that take acks: a batch leaves the queue when all that came of it is done and committed, not before."""
+"""submit() with spouts that take acks: a batch is acked when its whole tuple tree is processed and committed, not before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = "word string, at long"
 
 
 def told_by(checkpoint: Path) -> tuple[type[SqliteQueue], list[tuple[int, str, list[int]]]]:
-    """Return a queue that notes what it is told, and which batches were committed then: (batch, what, commits)."""
+    """Return a queue class that records each call, and the list of its calls: (batch, call, batches committed at that time)."""
     told: list[tuple[int, str, list[int]]] = []
 
     def note(root: Root, what: str) -> None:
@@ -87,7 +87,7 @@ def start(spark: SparkSession, tmp_path: Path) -> Callable[..., dict[str, list[t
     return run
 
 
-def test_a_batch_is_acked_when_its_last_window_has_fired_and_is_committed_and_a_restart_goes_on(
+def test_a_batch_is_acked_after_its_last_window_has_fired_and_is_committed_also_over_a_restart(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
     kind, told = told_by(tmp_path / "checkpoint")
@@ -106,7 +106,7 @@ def test_a_batch_is_acked_when_its_last_window_has_fired_and_is_committed_and_a_
     assert len(queue) == 0
 
 
-def test_a_batch_with_a_dead_letter_is_given_up_when_the_reader_of_the_letter_is_done(
+def test_a_batch_with_a_dead_letter_is_given_up_after_the_dead_letter_was_processed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     @bolt(output="word string")
@@ -135,7 +135,7 @@ def test_a_batch_with_a_dead_letter_is_given_up_when_the_reader_of_the_letter_is
     assert len(queue) == 0
 
 
-def test_a_checkpoint_from_an_older_copy_is_refused_when_its_queue_has_forgotten_rows(
+def test_an_older_copy_of_a_checkpoint_and_a_recreated_queue_are_refused(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
     queue = SqliteQueue(tmp_path / "queue.db", WORDS)
@@ -162,7 +162,7 @@ def test_a_checkpoint_from_an_older_copy_is_refused_when_its_queue_has_forgotten
     assert start(counts(), queue, drain=True)["count"] == [("cow", 60_000, 1)], "a new checkpoint takes what is left"
 
 
-def test_a_failed_window_gives_its_batches_back_until_they_are_dead(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_failed_window_fails_its_batch_and_the_queue_replays_it(start: Callable[..., Any], tmp_path: Path) -> None:
     kind, told = told_by(tmp_path / "checkpoint")
     queue = kind(tmp_path / "queue.db", WORDS, max_rows=2, partitions=2, max_attempts=2)
     queue.put([("bad", 1_000), ("cow", 2_000), ("cow", 11_000), ("moon", 12_000)])
@@ -173,7 +173,7 @@ def test_a_failed_window_gives_its_batches_back_until_they_are_dead(start: Calla
         start(counts(on_error="skip", **{"topology.acker.executors": 0}), queue)
 
 
-def test_a_spout_that_is_wrong_ends_the_query_and_is_told_again(
+def test_an_exception_in_ack_ends_the_query_and_the_ack_is_repeated_at_the_next_start(
     spark: SparkSession, start: Callable[..., Any], tmp_path: Path
 ) -> None:
     class Broken(SqliteQueue):
@@ -204,7 +204,7 @@ def test_a_spout_that_is_wrong_ends_the_query_and_is_told_again(
         query.stop()
 
 
-def test_a_spout_is_a_streaming_dataframe_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_spout_can_be_read_as_a_streaming_dataframe(spark: SparkSession, tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "queue.db", "n long, told map<string, array<double>>", partitions=3, max_rows=6)
     queue.put([(n, {"half": [n / 2]}) for n in range(10)])
     query = queue.stream(spark).writeStream.format("memory").queryName("queued").trigger(availableNow=True)
@@ -215,12 +215,12 @@ def test_a_spout_is_a_streaming_dataframe_of_its_own(spark: SparkSession, tmp_pa
 
 
 def record(batch: int) -> BatchRecord:
-    """Return a record whose root is acked at once in every second batch, and waits for ever in the others."""
+    """Return a record whose root is acked at once in every second batch, and stays pending in the others."""
     partials = (RootPartial(batch << 16, 1, 1),) if batch % 2 else ()
     return BatchRecord(batch, {batch << 16: [{"0": batch}, {"0": batch + 1}]}, partials, batch - 2)
 
 
-def test_the_log_of_acks_is_whole_at_any_length_and_its_damage_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_ack_log_is_compacted_without_loss_and_its_damage_is_named(spark: SparkSession, tmp_path: Path) -> None:
     log, ledger = AckLog(spark, str(tmp_path)), BatchLedger()
     for batch in range(53):
         log.compact(ledger)
@@ -250,7 +250,7 @@ def test_the_log_of_acks_is_whole_at_any_length_and_its_damage_is_named(spark: S
     assert log.ledger(51).outcomes(51) == []
 
 
-def test_the_example_of_the_documentation_runs_as_it_stands(
+def test_the_queue_example_of_the_spark_guide_runs(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "spark.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""submit(): what is refused before the first batch, what a second start goes on with, and how errors come out."""
+"""submit(): refusals before the first batch, restarts from a checkpoint, and errors of user code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def start(spark: SparkSession, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
-def test_a_second_start_goes_on_and_a_drained_checkpoint_is_refused(
+def test_a_second_start_continues_and_a_drained_checkpoint_is_refused(
     start: Callable[..., Any], feed: Callable[..., Any]
 ) -> None:
     source = feed(WORDS).add(words(("cow", 1_000), ("cow", 2_000), ("moon", 3_000)))
@@ -83,7 +83,7 @@ def test_a_second_start_goes_on_and_a_drained_checkpoint_is_refused(
         start(counts(), source.read())
 
 
-def test_bolts_that_close_over_megabytes_run_behind_a_spout_and_in_windows_and_after_a_restart(
+def test_bolts_with_closures_of_megabytes_run_in_all_stages_and_after_a_restart(
     start: Callable[..., Any], feed: Callable[..., Any]
 ) -> None:
     table, weights = os.urandom(2 << 20), os.urandom(3 << 20)
@@ -106,13 +106,13 @@ def test_bolts_that_close_over_megabytes_run_behind_a_spout_and_in_windows_and_a
     assert start(topology, source.read()) == {"count": [(f"moon{2 << 20}", 3 << 20)]}
 
 
-def test_an_error_of_a_bolt_comes_out_as_itself(start: Callable[..., Any], feed: Callable[..., Any]) -> None:
+def test_an_error_of_a_bolt_is_raised_as_a_bolt_error(start: Callable[..., Any], feed: Callable[..., Any]) -> None:
     source = feed(WORDS).add(words(("bad", 1_000), ("cow", 2_000)), words(("cow", 60_000)))
     with pytest.raises(BoltError, match=r"bolt 'count' failed on .*ValueError: no such word"):
         start(counts(), source.read())
 
 
-def test_dead_letters_of_windows_and_of_tuples_have_sinks_and_readers(
+def test_dead_letters_of_windows_and_tuples_can_be_read_by_bolts_and_sinks(
     start: Callable[..., Any], feed: Callable[..., Any]
 ) -> None:
     @bolt(output="word string")
@@ -148,7 +148,7 @@ def test_dead_letters_of_windows_and_of_tuples_have_sinks_and_readers(
     assert '"word": "bad"' in tuples
 
 
-def test_what_cannot_run_is_refused_with_the_way_out(
+def test_a_topology_that_cannot_run_on_spark_is_refused_before_the_first_batch(
     spark: SparkSession, start: Callable[..., Any], feed: Callable[..., Any], tmp_path: Path
 ) -> None:
     @spout(output=WORDS)
@@ -195,7 +195,7 @@ def test_what_cannot_run_is_refused_with_the_way_out(
     assert not (tmp_path / "checkpoint" / "offsets").exists(), "no batch was begun"
 
 
-def test_the_arrow_types_are_those_of_spark(spark: SparkSession) -> None:
+def test_arrow_types_of_a_schema_equal_those_of_spark(spark: SparkSession) -> None:
     fields = [
         "string", "boolean", "byte", "short", "int", "long", "float", "double", "date", "timestamp", "binary",
         "decimal(12,3)", "array<long>", "map<string, array<double>>", "struct<a: int, b: array<string>>",
@@ -206,8 +206,8 @@ def test_the_arrow_types_are_those_of_spark(spark: SparkSession) -> None:
     assert arrow_schema(schema).types == arrow_schema_in_spark(parsed).types
 
 
-def doors(spark: SparkSession, folder: Path) -> dict[str, Callable[[DataFrame], Any]]:
-    """Return a start of a query over a DataFrame of words by each door."""
+def entry_points(spark: SparkSession, folder: Path) -> dict[str, Callable[[DataFrame], Any]]:
+    """Return a function for each entry point that starts a query over a DataFrame of words."""
     trident = TridentTopology("words")
     trident.new_stream("words", InputSpout(WORDS)).sink("out")
     checkpoint = str(folder / "checkpoint")
@@ -246,17 +246,17 @@ def test_a_source_that_spark_cannot_run_is_refused_before_anything_is_written(
     made, said = REFUSED_PLANS[plan]
     source = made(feed(WORDS).add(words(("cow", 1))).read())
     with pytest.raises(ConfigError, match=said):
-        doors(spark, tmp_path)[door](source)
+        entry_points(spark, tmp_path)[door](source)
     assert not (tmp_path / "checkpoint").exists()
 
 
 @pytest.mark.parametrize("door", ["windowed", "submit", "submit_trident"])
-def test_a_column_of_times_that_the_session_does_not_allow_is_refused_also_if_nothing_reads_it(
+def test_a_column_of_type_time_is_refused_if_the_session_disables_it_even_if_it_is_not_used(
     spark: SparkSession, tmp_path: Path, door: str
 ) -> None:
     with session_with(spark, {"spark.sql.timeType.enabled": "false"}):
         (tmp_path / "in").mkdir()
         read = spark.readStream.format("json").schema(f"{WORDS}, clock array<time>").load(str(tmp_path / "in"))
         with pytest.raises(ConfigError, match=r"reads column 'clock' of the type TIME.*declare it as a string"):
-            doors(spark, tmp_path)[door](read.drop("clock"))
+            entry_points(spark, tmp_path)[door](read.drop("clock"))
     assert not (tmp_path / "checkpoint").exists()

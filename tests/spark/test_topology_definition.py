@@ -1,4 +1,4 @@
-"""What may change between two starts on one checkpoint, store or records, and what is refused, with which sentence."""
+"""Changes of a definition between two starts on one checkpoint, store or record: the accepted ones, and the refused ones."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def stored_trident(partitions: int = 2, **changed: Any) -> Definition:
         {"more": lambda builder: builder.set_bolt("also", split, 4).shuffle_grouping("count")},
     ],
 )
-def test_free_parts_new_fields_and_fused_bolts_may_change(changed: dict[str, Any]) -> None:
+def test_changes_of_free_options_new_fields_and_fused_bolts_are_accepted(changed: dict[str, Any]) -> None:
     assert list(differences(definition(), definition(**changed))) == []
 
 
@@ -158,12 +158,14 @@ def test_free_parts_new_fields_and_fused_bolts_may_change(changed: dict[str, Any
         ),
     ],
 )
-def test_what_stored_windows_and_states_depend_on_is_refused_by_name(changed: dict[str, Any], sentence: str) -> None:
+def test_a_change_that_stored_windows_and_states_depend_on_is_refused_by_name(
+    changed: dict[str, Any], sentence: str
+) -> None:
     first = next(differences(definition(), definition(**changed)))
     assert first.startswith(sentence), first
 
 
-def test_a_field_that_is_gone_is_refused_by_name() -> None:
+def test_a_removed_field_is_refused_by_name() -> None:
     found = list(differences(definition(split=split_more), definition(split=split)))
     assert found == ["field 'size' (bigint) of split:default into bolt 'count' is gone"]
 
@@ -174,7 +176,7 @@ RECORDED = ("bolts", "windows")
 """The kinds that the runtimes in one process store."""
 
 
-def test_a_definition_is_whole_or_it_is_not() -> None:
+def test_an_incomplete_or_foreign_definition_is_refused() -> None:
     whole = definition()
     assert read(whole, HERE) == whole
     for part in ("spouts", "partitions", "levels", "free"):
@@ -216,7 +218,7 @@ def test_a_damaged_number_of_tasks_or_partitions_is_named(number: Any) -> None:
 
 
 @pytest.mark.parametrize("depth", [50, 900, 5_000, 1_000_000])
-def test_a_definition_that_lies_too_deep_is_named(depth: int) -> None:
+def test_a_too_deeply_nested_definition_is_refused(depth: int) -> None:
     with pytest.raises(CorruptStateError, match="here is no definition of a windowing query"):
         parsed(nested(depth), HERE)
     assert parsed(nested(30), HERE)["tasks"] == 2
@@ -236,7 +238,7 @@ def test_a_definition_with_a_part_of_another_shape_is_named(part: dict[str, Any]
             compare(stored, wanted, HERE)
 
 
-def test_more_tasks_than_a_shuffle_can_have_are_refused_before_spark_is_asked() -> None:
+def test_more_tasks_than_a_shuffle_can_have_are_refused_before_spark_is_used() -> None:
     nobody: Any = None
     for tasks, partitions in ((10_000_000, 2), (2, 10_000_000), (MOST_TASKS + 1, 1)):
         with pytest.raises(ConfigError, match="a shuffle has 100000 at most; give fewer"):
@@ -254,7 +256,7 @@ STORED: dict[str, Callable[..., Definition]] = {
 }
 
 
-def test_every_field_of_a_definition_has_a_row() -> None:
+def test_every_field_of_a_definition_has_a_comparison_rule() -> None:
     assert set(STORED) == set(KINDS)
     for kind, made in STORED.items():
         stored, rows = made(), {rule.field for rule in KINDS[kind].rules}
@@ -264,7 +266,7 @@ def test_every_field_of_a_definition_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_definition_does_not_differ_from_itself_and_needs_each_field(kind: str) -> None:
+def test_a_definition_equals_itself_and_every_field_is_required(kind: str) -> None:
     stored = STORED[kind]()
     place = RECORD if kind in RECORDED else HERE
     for replay in (False, True):
@@ -280,7 +282,7 @@ def test_a_definition_does_not_differ_from_itself_and_needs_each_field(kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_definition_of_another_kind_is_refused_by_its_writer(kind: str) -> None:
+def test_a_definition_of_another_kind_is_refused_and_its_writer_is_named(kind: str) -> None:
     for other in KINDS.keys() - {kind}:
         (sentence,) = differences(STORED[other](), STORED[kind]())
         assert sentence == f"it was written by {KINDS[other].writer}, not by {KINDS[kind].writer}"
@@ -324,7 +326,9 @@ def test_a_definition_of_another_kind_is_refused_by_its_writer(kind: str) -> Non
         ("bolt", {"inputs": {"a": [["word", "string", True], ["n", "int", True]]}}, ""),
     ],
 )
-def test_what_differs_is_refused_or_taken_over(kind: str, changed: dict[str, Any], sentence: str) -> None:
+def test_a_changed_definition_is_refused_or_accepted_by_its_rules(
+    kind: str, changed: dict[str, Any], sentence: str
+) -> None:
     first = next(differences(STORED[kind](), STORED[kind](**changed)), "")
     assert first.startswith(sentence), first
     assert bool(first) == bool(sentence), first
@@ -346,7 +350,7 @@ def test_what_differs_is_refused_or_taken_over(kind: str, changed: dict[str, Any
         ({"inputs": {"a": []}}, {}, ""),
     ],
 )
-def test_a_batch_left_half_done_needs_its_order_and_nothing_else_does(
+def test_changes_of_the_row_order_are_refused_only_while_a_batch_is_pending(
     stored: Definition, wanted: dict[str, Any], sentence: str
 ) -> None:
     new = stored_bolt(**wanted)
@@ -363,7 +367,7 @@ def test_a_batch_left_half_done_needs_its_order_and_nothing_else_does(
     assert str(refused.value).endswith("; start once as before to finish it")
 
 
-def test_what_is_refused_is_refused_before_the_order_of_a_replay_is_looked_at() -> None:
+def test_a_changed_definition_is_refused_before_the_row_order_of_a_replay_is_compared() -> None:
     stored = stored_bolt(order_by=("word",), inputs={"a": [["word", "string", True]]})
     wanted = stored_bolt(order_by=("word",), inputs={"b": [["word", "string", True]], "c": []})
     with pytest.raises(
@@ -372,7 +376,7 @@ def test_what_is_refused_is_refused_before_the_order_of_a_replay_is_looked_at() 
         compare(stored, wanted, HERE, lambda: 7)
 
 
-def test_a_record_that_cannot_be_read_is_shown() -> None:
+def test_an_unreadable_record_is_refused_and_shown() -> None:
     for damaged in ({"format": 2}, [], None, STORED["bolts"]() | {"format": 2}, {"format": 1, "name": "test"}):
         with pytest.raises(
             CorruptStateError, match=r"^\[CORRUPT\] here is .*, which this version cannot read; restore the store"
@@ -383,11 +387,11 @@ def test_a_record_that_cannot_be_read_is_shown() -> None:
 
 
 OLD = json.loads((Path(__file__).parents[1] / "data" / "definitions.json").read_bytes())
-"""What was stored from the same plans when all kinds had format 1."""
+"""The stored definitions of the same plans in format 1."""
 
 
 @pytest.mark.parametrize("kind", OLD)
-def test_what_was_stored_in_format_1_is_refused_of_spark_and_goes_on_in_one_process(kind: str) -> None:
+def test_format_1_is_refused_for_spark_checkpoints_and_accepted_for_local_states(kind: str) -> None:
     if kind in RECORDED:
         assert STORED[kind]() == read(OLD[kind], RECORD)
         return

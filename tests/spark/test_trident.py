@@ -1,4 +1,4 @@
-"""submit_trident(): the same topology in one process and on Spark, fed the same batches, gives the same states and sinks."""
+"""submit_trident(): with the same input batches a topology has the same states and sinks in one process and on Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Make = Callable[[Any], TridentTopology]
 
 
 def values_in(topology: TridentTopology) -> dict[str, Any]:
-    """Return what the stores of a topology hold."""
+    """Return the content of the states of a topology."""
     found = {}
     for id, state in topology.build().states.items():
         parts = [state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions)]
@@ -74,7 +74,7 @@ def on_spark(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> C
             topology, spark, sources=sources, sinks=sinks, checkpoint=checkpoint, discard=discard, **options
         )
         assert query.await_end(200)
-        if "on_failure" not in options:  # a batch that is skipped counts as far as it came
+        if "on_failure" not in options:  # the metrics of a skipped batch are incomplete
             each_stage_executed_the_tuples_emitted_to_it(plan.by_section(), query.metrics().components())
         run.reported = {each.batch_id: each.reported for each in query.progress}  # type: ignore[attr-defined]
         return {
@@ -87,7 +87,7 @@ def on_spark(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> C
 
 @pytest.fixture
 def same(on_spark: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    """Run a topology on both, compare states and sinks, and return both."""
+    """Run a topology on both runtimes, compare states and sinks, and return both."""
 
     def check(make: Make, drain: bool = False, **batches: Sequence[Any]) -> Any:
         found: dict[str, dict[int, list[Any]]] = {}
@@ -110,7 +110,7 @@ def same(on_spark: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
 
 
 class Latest:
-    """A reducer, which needs every tuple of its key."""
+    """A ReducerAggregator, which needs every tuple of its key."""
 
     def init(self) -> int:
         return 0
@@ -123,7 +123,7 @@ def sales(topology: TridentTopology) -> Any:
     return topology.new_stream("sales", InputSpout(SALES))
 
 
-def test_counts_of_each_kind_of_state_chained_aggregates_repartitions_and_joins(same: Any) -> None:
+def test_all_kinds_of_states_chained_aggregates_repartitions_and_joins_are_the_same_on_both_runtimes(same: Any) -> None:
     def make(store: Any) -> TridentTopology:
         topology = TridentTopology("many")
         source = sales(topology).parallelism_hint(2)
@@ -157,7 +157,7 @@ def test_counts_of_each_kind_of_state_chained_aggregates_repartitions_and_joins(
     assert list(states.values()) == [items, items, items, 39, {("box",): 11, ("jar",): 2, ("bag",): 9}]
 
 
-def test_two_persists_of_one_stream_and_a_query_of_what_was_committed_before(same: Any) -> None:
+def test_a_state_query_reads_the_values_committed_before_the_batch(same: Any) -> None:
     def make(store: Any) -> TridentTopology:
         topology = TridentTopology("two")
         rows = sales(topology).parallelism_hint(2)
@@ -187,8 +187,8 @@ def test_windowed_counts_with_late_tuples_are_persisted(same: Any) -> None:
     assert states == {"state1": {("mall",): 19, ("port",): 10, ("zoo",): 9}}, "the one of 9,000 is late"
 
 
-def test_windows_over_the_clock_by_count_and_behind_an_aggregation_show_each_tuple(same: Any) -> None:
-    """The function of a window by count sees records, also of tuples that an earlier batch has brought."""
+def test_processing_time_windows_count_windows_and_windows_after_an_aggregation_have_every_tuple(same: Any) -> None:
+    """The function of a count window gets records, also for tuples of an earlier batch."""
 
     def make(store: Any) -> TridentTopology:
         topology = TridentTopology("windows")
@@ -211,7 +211,7 @@ def test_windows_over_the_clock_by_count_and_behind_an_aggregation_show_each_tup
 
 
 class Fails:
-    """Fails the first so many times that it sees a word, in whatever process."""
+    """Fails the first `times` times that it gets an item, counted over all processes."""
 
     def __init__(self, folder: Path, times: int, item: str = "nut") -> None:
         self.folder, self.times, self.item = folder, times, item
@@ -225,7 +225,7 @@ class Fails:
         return True
 
 
-def test_a_batch_that_fails_is_tried_again_and_counts_once_in_states_and_windows(on_spark: Any, tmp_path: Path) -> None:
+def test_a_failed_batch_is_retried_and_counts_once_in_states_and_windows(on_spark: Any, tmp_path: Path) -> None:
     places = {name: tmp_path / name for name in ("before", "after", "behind")}
     for folder in places.values():
         folder.mkdir()
@@ -248,7 +248,9 @@ def test_a_batch_that_fails_is_tried_again_and_counts_once_in_states_and_windows
     assert [row for rows in found["fired"].values() for (row,) in rows] == [4, 10, 14, 15, 21]
 
 
-def test_what_steps_report_is_logged_and_counted_once_a_batch(on_spark: Any, tmp_path: Path, caplog: Any) -> None:
+def test_errors_reported_by_operations_are_logged_and_counted_once_per_batch(
+    on_spark: Any, tmp_path: Path, caplog: Any
+) -> None:
     fails = Fails(tmp_path, 1)
 
     def told(row: Any) -> bool:
@@ -274,9 +276,7 @@ def test_what_steps_report_is_logged_and_counted_once_a_batch(on_spark: Any, tmp
     assert "not this time" in lines[1]
 
 
-def test_a_batch_that_fails_too_often_is_skipped_wherever_it_fails_and_a_commit_that_was_begun_is_taken_back(
-    on_spark: Any, tmp_path: Path
-) -> None:
+def test_a_batch_over_max_attempts_is_skipped_and_its_partial_commits_are_undone(on_spark: Any, tmp_path: Path) -> None:
     places = {name: tmp_path / name for name in ("source", "shuffle", "commit")}
     for folder in places.values():
         folder.mkdir()
@@ -295,9 +295,7 @@ def test_a_batch_that_fails_too_often_is_skipped_wherever_it_fails_and_a_commit_
     assert found["new"] == {0: [("oil", 5)], 4: [("oil", 10)]}
 
 
-def test_a_state_behind_the_new_values_of_another_takes_part_in_whole_attempts_only(
-    on_spark: Any, tmp_path: Path
-) -> None:
+def test_a_state_fed_by_the_new_values_of_another_commits_complete_attempts_only(on_spark: Any, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "states.db")
     topology = TridentTopology("behind").configure(retry_delay=seconds(0))
     rows = sales(topology)
@@ -316,7 +314,7 @@ def test_a_state_behind_the_new_values_of_another_takes_part_in_whole_attempts_o
     assert sorted(states, key=repr) == [*[2 + 2 + 3] * 2, *[{("pen",): 16, ("ink",): 14, ("nut",): 9}] * 2]
 
 
-def test_functions_that_close_over_megabytes_run_behind_a_source_in_a_window_and_in_a_commit(
+def test_functions_with_closures_of_megabytes_run_after_a_source_in_a_window_and_in_a_commit(
     on_spark: Any, tmp_path: Path
 ) -> None:
     table = os.urandom(2 << 20)
@@ -328,14 +326,16 @@ def test_functions_that_close_over_megabytes_run_behind_a_source_in_a_window_and
     assert values_in(topology) == {"state1": 3 + 1 + 2 + 4 + 6 * (2 << 20)}
 
 
-def test_a_batch_that_fails_too_often_ends_the_query(on_spark: Any, tmp_path: Path) -> None:
+def test_a_batch_over_max_attempts_ends_the_query(on_spark: Any, tmp_path: Path) -> None:
     topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=2)
     sales(topology).filter(Fails(tmp_path, 99, "pen")).sink("out")
     with pytest.raises(FailedException, match=r"batch 1 failed 2 times.*no more pen.*on_failure=OnFailure.SKIP"):
         on_spark(topology, {"sales": DAYS})
 
 
-def test_what_cannot_run_is_refused_before_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_topology_that_cannot_run_on_spark_is_refused_before_the_first_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     def submit(topology: TridentTopology, **options: Any) -> Any:
         return submit_trident(topology, spark, checkpoint=str(tmp_path / "no"), **{"sources": {}, **options})
 
@@ -398,7 +398,7 @@ def test_a_new_checkpoint_on_states_with_batches_is_refused(on_spark: Any, spark
     assert values_in(topology) == {"state1": 10}
 
 
-def test_a_state_that_was_lost_or_is_older_than_the_checkpoint_is_refused_and_one_that_joins_begins(
+def test_a_lost_or_outdated_state_is_refused_and_an_added_state_begins_with_the_next_batch(
     spark: SparkSession, feed: Callable[..., Any], tmp_path: Path
 ) -> None:
     file, older, newer = (tmp_path / name for name in ("states.db", "older.db", "newer.db"))
@@ -422,7 +422,7 @@ def test_a_state_that_was_lost_or_is_older_than_the_checkpoint_is_refused_and_on
         return values_in(topology(*states))
 
     def refused(sentence: str, *statements: str) -> None:
-        """Do the damage; it is refused, nothing is changed; then repair it."""
+        """Damage the store; check that the start is refused and changes nothing; then repair the store."""
         with closing(sqlite3.connect(file, isolation_level=None)) as db:
             for statement in statements:
                 db.execute(statement)
@@ -453,7 +453,7 @@ def test_a_state_that_was_lost_or_is_older_than_the_checkpoint_is_refused_and_on
 
 
 @pytest.mark.python_source
-def test_a_queue_is_told_of_each_batch_that_is_committed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_queue_gets_an_ack_for_each_committed_batch(spark: SparkSession, tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "queue.db", SALES, max_rows=2)
     queue.put([row for day in DAYS for row in day])
     topology = TridentTopology("queued")

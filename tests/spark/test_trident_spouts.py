@@ -1,4 +1,4 @@
-"""Trident's own spouts as sources on Spark: each row counts once, also when a batch comes again after a restart, cut otherwise."""
+"""Trident spouts as sources on Spark: each row counts once, also if a batch is replayed with other rows after a restart."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LAST = 5
 
 
 class Source(PartitionedCoordinator, PartitionedEmitter):
-    """Partitions of numbered rows; how many a new batch holds depends on the attempt too; the last one holds what is left."""
+    """Partitions of numbered rows; the size of a new batch depends on its attempt; the last batch has all remaining rows."""
 
     output = "k string, n long"
 
@@ -119,7 +119,7 @@ def test_each_row_of_a_partitioned_spout_counts_once_over_a_restart(
     assert {key for key, _ in written[2]} == third, "an opaque batch is cut anew, a transactional one is the same"
 
 
-def test_a_spout_of_fixed_batches(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_row_of_a_fixed_batch_spout_counts_once(spark: SparkSession, tmp_path: Path) -> None:
     rows = [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("a", 5)]
     topology = counted(tmp_path, FixedBatchSpout("k string, n long", 2, rows))
     sink, records = MemorySink(), SqliteRecordStore(tmp_path / "records.db")
@@ -149,7 +149,7 @@ def test_records_of_another_checkpoint_are_refused(spark: SparkSession, tmp_path
 
     run("records.db")
     before = values(topology)
-    (tmp_path / "checkpoint" / "commits" / str(LAST - 1)).unlink()  # the last batch is made again
+    (tmp_path / "checkpoint" / "commits" / str(LAST - 1)).unlink()  # the last batch is replayed
     with pytest.raises(CheckpointError, match=r"is asked for its batch 5, but the last one in records is none"):
         run("others.db")
     assert values(topology) == before
@@ -160,7 +160,7 @@ class Failing(Transactional):
         raise FailedException(f"no connection for batch {attempt.txid}")
 
 
-def test_what_a_spout_says_comes_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_failed_exception_of_a_spout_is_raised_with_its_message(spark: SparkSession, tmp_path: Path) -> None:
     topology = counted(tmp_path, Failing()).configure(max_attempts=2, retry_delay=seconds(0))
     options: dict[str, Any] = {"sinks": {"out": MemorySink()}, "checkpoint": str(tmp_path / "checkpoint")}
     with pytest.raises(ConfigError, match=r"fed by its own spout.*records=SqliteRecordStore"):

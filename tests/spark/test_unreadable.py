@@ -1,4 +1,4 @@
-"""Values that Spark holds and Python cannot, through whole queries: none ends one, and they leave as they came."""
+"""Values that Spark can hold and Python cannot, in whole queries: they do not end a query, and are written unchanged."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def source(spark: SparkSession, folder: Path) -> DataFrame:
     ours = {name: pa.array([7, 8, 9], pa.int64()) for name in ("__seq", "__ts", "__TASK")}
     rows: dict[str, Any] = {"at": pa.array([1_000, 2_000, 3_000]), "v": pa.array([1, 2, 4])}
     rows |= {"day": dates(2_932_897, -735_648, 5), "word": texts(b"a", b"b", b"caf\xe9")}
-    for number in (0, 1):  # a second batch, which reads what the first has stored
+    for number in (0, 1):  # the second batch reads the stored tuples of the first
         pq.write_table(pa.table(rows | ours), folder / f"{number}.parquet")
     return spark.readStream.schema(FIELDS).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
-def test_a_windowed_query_goes_on_whatever_its_columns_hold(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_windowed_query_continues_with_values_that_python_cannot_hold(spark: SparkSession, tmp_path: Path) -> None:
     @windowed_bolt(
         seconds(10), seconds(10), timestamp="at", lag=seconds(5), output="n long, ours long", late_stream="late"
     )
@@ -49,7 +49,7 @@ def test_a_windowed_query_goes_on_whatever_its_columns_hold(spark: SparkSession,
     assert sum(metrics.late for metrics in query.progress) == 2
 
 
-def test_an_invalid_date_is_on_the_late_stream_as_spark_holds_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_date_out_of_range_for_python_is_unchanged_on_the_late_stream(spark: SparkSession, tmp_path: Path) -> None:
     @windowed_bolt(seconds(10), seconds(10), timestamp="day", output="n long", late_stream="late", lag=seconds(1))
     def count(window: Any) -> Any:
         return len(window)
@@ -75,13 +75,15 @@ def test_an_invalid_date_is_on_the_late_stream_as_spark_holds_it(spark: SparkSes
     assert {row.reason for row in found} == {"invalid"}
     assert len(found) == 2
     assert sorted(row.reason for row in sinks["late"].rows) == ["invalid"] * 4
-    assert sinks["words"].rows == []  # each word, or its day, cannot be read
+    assert sinks["words"].rows == []  # in each row the word or the day cannot be read
     memory = MemorySink()
     memory.write(kept.read(spark).select("day"), 0)
     assert sorted({repr(row.day) for row in memory.rows})[-1] == "date 10000-01-01"
 
 
-def test_a_trident_topology_goes_on_without_such_tuples(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_trident_topology_drops_tuples_with_values_that_python_cannot_hold_and_continues(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("in", InputSpout("v long, day date, word string"))
     stream.filter(lambda tuple: tuple["v"] > 0).sink("out")

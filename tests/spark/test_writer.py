@@ -1,4 +1,4 @@
-"""One job a batch: written once, counted after that, and what is of no rows taken away again; and how rows are counted."""
+"""One Spark job per batch: output is written once and then counted, and the output of an empty batch is removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windowing.spark.writer import BatchWriter, SinkStreams
 
 
 class Batches:
-    """Spark, for a writer: what happens to each batch, in order. rows: of each batch, as its job has counted them."""
+    """A stand-in for Spark that records the calls of a writer, in order. `rows`: the number of rows of each batch."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: dict[int, int]) -> None:
         self.happened: list[tuple[Any, ...]] = []
@@ -33,7 +33,7 @@ class Batches:
         self.writer.attach(2)
 
     def make(self, batch: int) -> list[tuple[Any, ...]]:
-        """Have a batch written; return what has happened."""
+        """Write a batch, and return the recorded calls."""
         self.happened.clear()
         self.writer(cast(Any, self.output), batch)
         return list(self.happened)
@@ -56,13 +56,13 @@ class Batches:
         self.happened.append(("limit",))
 
 
-def test_a_batch_is_written_once_and_counted_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_written_once_and_then_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = Batches(monkeypatch, {0: 5, 1: 3})
     assert batches.make(0) == [("write", 0), ("count", 0)]
     assert batches.make(1) == [("no limit",), ("write", 1), ("limit",), ("count", 1)]
 
 
-def test_what_the_job_of_a_batch_without_rows_has_left_is_removed_by_the_count_of_that_batch(
+def test_the_output_of_an_empty_batch_is_removed_after_its_rows_were_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batches = Batches(monkeypatch, {0: 5, 1: 0, 2: 3})
@@ -71,14 +71,14 @@ def test_what_the_job_of_a_batch_without_rows_has_left_is_removed_by_the_count_o
     assert ("skip", 2) not in batches.make(2)
 
 
-def test_a_batch_that_is_made_again_is_written_once_more_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replayed_batch_is_written_and_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = Batches(monkeypatch, {0: 5})
     first = batches.make(0)
     again = batches.make(0)
     assert [each for each in again if each[0] != "no limit" and each[0] != "limit"] == first
 
 
-def test_a_job_that_fails_is_not_counted_and_its_batch_is_the_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_job_is_not_counted_and_its_batch_is_the_failed_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = Batches(monkeypatch, {0: 5, 1: 0})
     batches.make(0)
     batches.problem[1] = SinkError("out/batch_id=000000000001 cannot be used")
@@ -89,7 +89,7 @@ def test_a_job_that_fails_is_not_counted_and_its_batch_is_the_one_that_failed(mo
     assert isinstance(batches.writer.failure, SinkError)
 
 
-def test_what_is_found_in_rows_is_what_the_aggregates_find(spark: SparkSession) -> None:
+def test_found_in_counts_rows_like_the_aggregates_of_spark(spark: SparkSession) -> None:
     kinds = list(product(("out", "metric", "done"), "abc", ("late", "invalid", None)))
     rows = [(*each, 10**number % 7 + number) for number, each in enumerate(kinds * 2)]
     streams = SinkStreams({"one": ("a", "v long"), "two": ("b", "v long"), "none": ("d", "v long")}, ("a", "c"))
