@@ -223,7 +223,7 @@ def test_restoring_a_snapshot_at_any_point_changes_no_effect(rotation: int | Non
 class AckerMachine(RuleBasedStateMachine):
     """The acker is compared with a dict: root -> messages received, start of its timeout, effects emitted.
 
-    The clock advances by a drawn step, or to the next deadline; every deadline on the way is ticked, a
+    The clock advances by a drawn step, or to the next deadline; every deadline on the way is ticked, as by a driver.
     """
 
     @initialize(forest=forests())

@@ -1,4 +1,4 @@
-"""Common parts of the crash tests: one input, and one undisturbed run of each definition."""
+"""Common parts of the crash tests: one input, and one run of each definition without a kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def undisturbed(spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outputs]:
-    """Return the outputs of an undisturbed run; each definition runs once."""
+    """Return the outputs of a run without a kill; each definition runs once."""
     known: dict[tuple[str, tuple[str, ...]], Outputs] = {}
 
     def outputs_of(name: str, order_by: tuple[str, ...] = ()) -> Outputs:

@@ -1,4 +1,4 @@
-"""Kill a job, start it again, and compare all its output with an undisturbed run."""
+"""Kill a job, restart it, and compare all its output with that of a run without a kill."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _row(number: int, batch: int, chance: random.Random) -> dict[str, Any]:
 def run_process(job: Job, failpoint: str | None = None, timeout_s: float = 300.0) -> int:
     """Run the job as a process in a session of its own until it ends; return its exit code.
 
-    Whatever it has started is gone afterwards: after a kill a JVM or a worker left behind fails the test.
+    All processes that it has started have ended afterwards: after a kill a JVM or a worker left behind fails the test.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WINDOWING_FAILPOINT")}
     if failpoint is not None:

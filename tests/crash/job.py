@@ -1,4 +1,4 @@
-"""A driver program that the crash tests kill and start again: `python -m tests.crash.job '{"name": "sliding", ...}'`.
+"""A driver program that the crash tests kill and restart: `python -m tests.crash.job '{"name": "sliding", ...}'`.
 
 It reads a file stream, two small files per batch, runs one of `DEFINITIONS` over it with a FileSink per stream, and ends with the
 input, drained if requested. It exits with 0, or with REFUSED after it wrote the error as JSON into `<folder>/error.json`.
@@ -81,7 +81,7 @@ def describe_aggregate(window: Any) -> tuple[Any, ...]:
 
 
 class Stretching(EvictionPolicy):
-    """A user's policy with state: the larger the values so far, the longer the window; never shorter than 5 s."""
+    """A custom policy with state: the larger the values so far, the longer the window; never shorter than 5 s."""
 
     def __init__(self) -> None:
         self.largest = 0.0
@@ -129,7 +129,7 @@ class Definition:
 
     def bolt(self, name: str) -> Any:
         declared = windowed_bolt(name=self.renamed or name, output=self.output, **self.common, **self.options)
-        return declared(partial(self.body))  # a function is marked once
+        return declared(partial(self.body))  # a function is declared once
 
 
 _LAG = {"lag": seconds(2)}

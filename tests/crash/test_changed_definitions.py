@@ -102,7 +102,7 @@ def test_a_changed_order_of_arrival_is_refused_while_a_batch_is_half_done(
     assert content_of(job) == before
 
 
-def test_the_refused_query_goes_on_with_its_old_definition(
+def test_a_refused_query_continues_with_its_old_definition(
     spark: SparkSession, halfway: Halfway, undisturbed: Undisturbed
 ) -> None:
     job = halfway("sliding")
@@ -113,7 +113,7 @@ def test_the_refused_query_goes_on_with_its_old_definition(
 
 
 @pytest.mark.parametrize("pending", [False, True])
-def test_another_on_error_is_taken_over_and_changes_nothing_else(
+def test_a_changed_on_error_applies_and_changes_nothing_else(
     spark: SparkSession, halfway: Halfway, undisturbed: Undisturbed, pending: bool
 ) -> None:
     job = halfway("sliding", pending=pending)
@@ -134,7 +134,7 @@ def test_a_new_nullable_column_is_null_in_stored_tuples_and_changes_nothing_else
 
 
 @pytest.mark.parametrize("lag_s", [0, 9])
-def test_another_lag_judges_from_the_next_batch_on_as_a_machine_without_spark_does(
+def test_a_changed_lag_applies_from_the_next_batch_on_as_in_a_machine_without_spark(
     spark: SparkSession, halfway: Halfway, undisturbed: Undisturbed, lag_s: int
 ) -> None:
     job = halfway("tumbling", order_by=("id",))
@@ -151,7 +151,7 @@ def _windows(found: Outputs) -> list[tuple[Any, ...]]:
 
 
 def _windows_of_the_core(old: Definition, new: Definition) -> list[tuple[Any, ...]]:
-    """Run the bare machine over the same batches; its snapshot is restored by the new definition."""
+    """Run the bare machine over the same batches; its snapshot is restored under the new definition."""
     executor = WindowedBoltExecutor(bolt_of(old.bolt("tumbling")).config)
     found: list[tuple[Any, ...]] = []
     for batch in range(BATCHES + 1):
@@ -174,7 +174,7 @@ class _Row:
         self.id, self.value = columns["id"], columns["value"]
 
 
-def test_a_path_with_characters_that_are_patterns_to_spark_is_started_again_too(
+def test_a_path_with_glob_characters_can_be_restarted_too(
     spark: SparkSession, tmp_path: Path, source: Path, undisturbed: Undisturbed
 ) -> None:
     job = Job("sliding", str(source), str(tmp_path / "a [new] job {1}"))

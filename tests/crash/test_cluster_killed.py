@@ -1,4 +1,4 @@
-"""The long test of topologies with durable states and windows: kill -9 at every named point, and at random times."""
+"""The long test of topologies with durable states and windows: SIGKILL at every named point, and at random times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.crash
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_twice_at_every_point(point: str) -> None:
+def test_killed_twice_at_every_point_the_job_ends_with_the_same_states(point: str) -> None:
     with a_folder() as folder:
         assert not live(folder, f"{point}:1")
         live(folder, f"{point}:{random.randint(2, 30)}")
@@ -22,7 +22,7 @@ def test_killed_twice_at_every_point(point: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_killed_anywhere_many_times(seed: int) -> None:
+def test_killed_many_times_at_random_the_job_ends_with_the_same_states(seed: int) -> None:
     chance = random.Random(seed)
     with a_folder() as folder:
         for _ in range(8):

@@ -1,4 +1,4 @@
-"""Kill the driver, or a worker, at every named point, start again, and compare with the output of an undisturbed run."""
+"""Kill the driver, or a worker, at every named point, restart, and compare with the output of a run without a kill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Undisturbed = Callable[..., dict[str, dict[int, list[dict[str, object]]]]]
 
 DRIVER_POINTS = tuple(name for name in failpoints.NAMES if name != "kill_worker")
 CRASHES = {
-    # Every point once, each in a batch of its own; over all bolts each batch is hit, the first and the drain too.
+    # Every point once, each in its own batch; over all bolts each batch is hit, the first and the drain too.
     name: sorted(((2 * row + column) % (BATCHES + 1), point) for column, point in enumerate(DRIVER_POINTS))
     for row, name in enumerate(DEFINITIONS)
 }
@@ -73,7 +73,7 @@ def test_a_driver_killed_while_one_job_evaluates_and_writes_loses_and_repeats_no
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("name", "batch"), [(name, number % BATCHES) for number, name in enumerate(DEFINITIONS)])
-def test_a_worker_killed_in_the_middle_of_its_turn_is_replaced_and_the_turn_made_again(
+def test_a_worker_killed_during_its_turn_is_replaced_and_the_turn_repeated(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed, tmp_path: Path, name: str, batch: int
 ) -> None:
     job, hit = job_of(name), tmp_path / "hit"
@@ -85,7 +85,7 @@ def test_a_worker_killed_in_the_middle_of_its_turn_is_replaced_and_the_turn_made
 
 
 @pytest.mark.crash(minutes=2.5)
-def test_a_second_kill_while_the_first_is_being_made_good_changes_nothing(
+def test_a_second_kill_during_the_recovery_changes_nothing(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
     job = job_of("counting")
@@ -97,7 +97,7 @@ def test_a_second_kill_while_the_first_is_being_made_good_changes_nothing(
 
 
 @pytest.mark.crash(minutes=2.5)
-def test_the_drain_that_a_kill_interrupts_is_finished_by_the_next_start(
+def test_a_drain_interrupted_by_a_kill_is_finished_by_the_next_start(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
     job = job_of("aggregate")

@@ -1,4 +1,4 @@
-"""A damaged checkpoint gives an error of this library that names the file, or the correct output; never silently another output."""
+"""A damaged checkpoint gives an error of this library that names the file, or the correct output; never wrong output."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def damage(path: Path, kind: str) -> None:
     middle = len(content) // 2
     if kind == "deleted":
         path.unlink()
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum goes with its file
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum belongs to its file
     elif kind == "truncated":
         os.truncate(path, middle)
     else:
@@ -121,7 +121,7 @@ def test_a_file_damaged_while_a_batch_is_half_done_is_named_or_does_no_harm(
     check_damage(spark, halfway("sliding", pending=True), NEWEST[what], kind, undisturbed("sliding"))
 
 
-def test_a_driver_that_died_before_it_logged_the_offsets_of_a_batch_cuts_it_anew_and_loses_nothing(
+def test_a_batch_without_logged_offsets_is_planned_again_and_loses_nothing(
     spark: SparkSession, halfway: Halfway, undisturbed: Callable[..., Outputs]
 ) -> None:
     job = halfway("sliding", pending=True)

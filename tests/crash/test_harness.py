@@ -46,7 +46,7 @@ def _both(found: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [_swap, _last_bit, _other_batch, _twice, _lose, _both])
-def test_every_difference_from_an_undisturbed_run_is_found(change: Callable[[Any], None]) -> None:
+def test_every_difference_from_a_run_without_a_kill_is_found(change: Callable[[Any], None]) -> None:
     found = copy.deepcopy(GOOD)
     assert_same(found, GOOD)
     change(found)
@@ -55,7 +55,7 @@ def test_every_difference_from_an_undisturbed_run_is_found(change: Callable[[Any
 
 
 @pytest.mark.parametrize("change", [_twice, _lose, _both])
-def test_a_tuple_that_is_lost_or_comes_twice_is_found_without_another_run(change: Callable[[Any], None]) -> None:
+def test_a_lost_or_repeated_tuple_is_found_without_a_second_run(change: Callable[[Any], None]) -> None:
     found = copy.deepcopy(GOOD)
     assert_nothing_lost(found, ROWS)
     change(found)
@@ -63,7 +63,7 @@ def test_a_tuple_that_is_lost_or_comes_twice_is_found_without_another_run(change
         assert_nothing_lost(found, ROWS)
 
 
-def test_the_input_is_the_same_at_every_writing_and_its_sums_depend_on_their_order(tmp_path: Path) -> None:
+def test_the_input_files_are_always_the_same_and_their_sums_depend_on_the_order(tmp_path: Path) -> None:
     first, second = (write_input(tmp_path / name, range(1)) for name in ("a", "b"))
     assert [path.read_bytes() for path in sorted(first.iterdir())] == [
         path.read_bytes() for path in sorted(second.iterdir())

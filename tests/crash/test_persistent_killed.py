@@ -1,4 +1,4 @@
-"""The long test of persistent windows: kill -9 at every named point, with and without message ids, and at random times."""
+"""The long test of persistent windows: SIGKILL at every named point, with and without message ids, and at random times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ pytestmark = pytest.mark.crash
 @pytest.mark.parametrize("ids", [False, True], ids=["", "ids"])
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("name", list(DEFINITIONS))
-def test_killed_twice_at_every_point(name: str, point: str, ids: bool, tmp_path: Path) -> None:
+def test_killed_twice_at_every_point_the_job_gives_the_same_windows(
+    name: str, point: str, ids: bool, tmp_path: Path
+) -> None:
     assert not live(tmp_path, name, ids, f"{point}:1")
     live(tmp_path, name, ids, f"{point}:{random.randint(2, 9)}")
     assert live(tmp_path, name, ids)
@@ -25,7 +27,7 @@ def test_killed_twice_at_every_point(name: str, point: str, ids: bool, tmp_path:
 
 @pytest.mark.parametrize("name", list(DEFINITIONS))
 @pytest.mark.parametrize("seed", range(8))
-def test_killed_anywhere_many_times(name: str, seed: int, tmp_path: Path) -> None:
+def test_killed_many_times_at_random_the_job_gives_the_same_windows(name: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     for _ in range(12):
         live(tmp_path, name, ids=True, seconds=chance.uniform(0.02, 0.5))

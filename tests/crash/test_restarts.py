@@ -1,4 +1,4 @@
-"""Starts on an old checkpoint: after a drain, a stop, a failed task, with other cores, over an incomplete batch directory."""
+"""Restarts on a checkpoint: after a drain, a stop, a failed task, with other cores, over an incomplete batch directory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Undisturbed = Callable[..., Outputs]
 # -- drained checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def test_a_driver_that_died_between_the_drain_and_its_mark_marks_it_at_the_next_start(
+def test_a_missing_drain_mark_is_written_by_the_next_start(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
     job = job_of("sliding")
@@ -58,7 +58,7 @@ def test_a_driver_that_died_between_the_drain_and_its_mark_marks_it_at_the_next_
         start(spark, job)
 
 
-def test_a_drain_that_was_asked_for_and_never_begun_is_not_implied_by_the_next_start(
+def test_a_requested_drain_that_never_began_is_not_continued_by_the_next_start(
     spark: SparkSession, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     source = write_input(tmp_path / "in", range(2))
@@ -74,7 +74,7 @@ def test_a_drain_that_was_asked_for_and_never_begun_is_not_implied_by_the_next_s
 
 
 @pytest.mark.crash(minutes=1.3)
-def test_tuples_that_come_while_a_killed_drain_is_finished_are_late_because_it_is_closed(
+def test_tuples_that_arrive_while_a_killed_drain_is_finished_are_late_as_closed(
     spark: SparkSession, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     source = write_input(tmp_path / "in", range(BATCHES))
@@ -89,10 +89,10 @@ def test_tuples_that_come_while_a_killed_drain_is_finished_are_late_because_it_i
     assert_nothing_lost(found, input_rows(range(BATCHES + 1)))
 
 
-# -- a turn made twice --------------------------------------------------------------------------------------------------------
+# -- a repeated turn ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_that_fails_after_its_state_was_written_is_made_again_without_a_trace(
+def test_a_task_that_failed_after_its_state_was_written_is_repeated_without_a_trace(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = tmp_path / "failed"
@@ -125,7 +125,7 @@ def test_a_batch_whose_persisted_rows_were_lost_is_evaluated_again_to_the_same_r
 # -- cores --------------------------------------------------------------------------------------------------------------------
 
 
-def test_order_by_makes_a_restart_on_other_cores_write_the_same(
+def test_with_order_by_a_restart_on_other_cores_writes_the_same(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
     job = job_of("counting", order_by=("id",))
@@ -135,7 +135,7 @@ def test_order_by_makes_a_restart_on_other_cores_write_the_same(
 
 
 @pytest.mark.crash(minutes=2.2)
-def test_without_order_by_a_half_done_batch_is_not_made_again_on_other_cores(
+def test_without_order_by_a_half_done_batch_is_refused_on_other_cores(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
     job = job_of("counting")
@@ -152,7 +152,7 @@ def test_without_order_by_a_half_done_batch_is_not_made_again_on_other_cores(
     assert_same(outputs(job), undisturbed("counting"))
 
 
-def test_without_order_by_and_with_all_batches_done_other_cores_go_on_and_lose_nothing(
+def test_without_order_by_a_restart_between_batches_on_other_cores_loses_nothing(
     spark: SparkSession, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     source = write_input(tmp_path / "in", range(2))
@@ -169,7 +169,7 @@ def test_without_order_by_and_with_all_batches_done_other_cores_go_on_and_lose_n
 
 
 @pytest.mark.crash(minutes=1.1)
-def test_a_half_written_directory_of_the_replayed_batch_is_written_anew(
+def test_a_partly_written_directory_of_the_replayed_batch_is_replaced(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
     job = job_of("sliding")
@@ -189,10 +189,10 @@ def test_a_half_written_directory_of_the_replayed_batch_is_written_anew(
 
 
 @pytest.mark.parametrize("name", ["counting", "policy"])
-def test_a_stopped_query_goes_on_later_as_if_it_had_never_stopped(
+def test_a_stopped_query_continues_with_the_output_of_one_that_never_stopped(
     spark: SparkSession, tmp_path: Path, undisturbed: Undisturbed, name: str
 ) -> None:
-    """It is stopped while nothing more is there: Spark's file source writes down what it has found before the offsets of
+    """It is stopped while no more input is there: Spark's file source logs the files that it has found before the offsets of
     the batch, and a stop between the two puts the files of two batches into one.
     """
     job = Job(name, str(tmp_path / "in"), str(tmp_path / "job"))
@@ -209,7 +209,7 @@ def test_a_stopped_query_goes_on_later_as_if_it_had_never_stopped(
 
 
 @pytest.mark.parametrize("commits", [1, 3])
-def test_a_query_that_is_stopped_while_it_works_loses_nothing(spark: SparkSession, job_of: Jobs, commits: int) -> None:
+def test_a_query_stopped_during_its_work_loses_nothing(spark: SparkSession, job_of: Jobs, commits: int) -> None:
     job = job_of("policy")
     query = start(spark, job, drain=False, trigger=millis(100))
     _wait_for_commit(job, commits, query)

@@ -1,4 +1,4 @@
-"""Kill a topology on a queue at every named point: no row is lost, none is acked early, and at the end the queue is empty."""
+"""Kill a topology on a queue at every named point: no row is lost, none is acked early, and in the end the queue is empty."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def told(job: TopologyJob) -> list[tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Outputs, dict[int, int]]:
-    """Return the outputs of an undisturbed run, and the batch with which each root is done."""
+    """Return the outputs of a run without a kill, and the batch with which each root is done."""
     return undisturbed_run(spark, prepared(tmp_path_factory.mktemp("undisturbed") / "job"))
 
 
@@ -93,7 +93,7 @@ def test_a_topology_killed_at_any_point_loses_and_repeats_nothing_and_acks_nothi
 
 
 @pytest.mark.crash
-def test_a_worker_that_is_killed_in_a_level_makes_its_turn_again_and_counts_no_edge_twice(
+def test_a_worker_killed_in_a_stage_repeats_its_turn_and_counts_no_edge_twice(
     spark: SparkSession, tmp_path: Path, undisturbed: tuple[Outputs, dict[int, int]]
 ) -> None:
     job, hit = prepared(tmp_path / "job"), tmp_path / "hit"

@@ -1,4 +1,4 @@
-"""Kill a Trident topology on Spark at every named point: at the end each tuple counts once in each state."""
+"""Kill a Trident topology on Spark at every named point: in the end each tuple counts once in each state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sorted_outputs(job: TridentJob) -> Outputs:
 def undisturbed(
     spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Outputs, dict[str, Any]]:
-    """Return the outputs and the states of an undisturbed run."""
+    """Return the outputs and the states of a run without a kill."""
     job = TridentJob(str(source), str(tmp_path_factory.mktemp("undisturbed") / "job"))
     finish(spark, job)
     found = states(job)
@@ -59,7 +59,7 @@ def undisturbed(
     return sorted_outputs(job), found
 
 
-def test_every_point_is_hit() -> None:
+def test_every_named_point_is_tested() -> None:
     assert {point.partition(":")[0] for points in POINTS for point in points} >= set(TRIDENT_NAMES)
 
 
@@ -82,7 +82,7 @@ def test_a_topology_killed_at_any_point_counts_each_tuple_once(
 
 @pytest.mark.crash
 @pytest.mark.parametrize("point", ["kill_worker:2"])
-def test_a_worker_that_is_killed_makes_its_turn_again(
+def test_a_worker_that_is_killed_repeats_its_turn(
     spark: SparkSession, source: Path, tmp_path: Path, undisturbed: tuple[Outputs, dict[str, Any]], point: str
 ) -> None:
     job, hit = TridentJob(str(source), str(tmp_path / "job")), tmp_path / "hit"
@@ -96,9 +96,7 @@ def test_a_worker_that_is_killed_makes_its_turn_again(
 
 
 @pytest.mark.crash
-def test_a_checkpoint_that_is_older_than_the_states_is_refused(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
+def test_a_missing_checkpoint_of_written_states_is_refused(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     job = TridentJob(str(source), str(tmp_path / "job"))
     finish(spark, job)
     before = states(job)

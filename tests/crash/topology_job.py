@@ -1,4 +1,4 @@
-"""A topology on a queue that the crash tests kill and start again: `python -m tests.crash.topology_job '{"folder": ...}'`.
+"""A topology on a queue that the crash tests kill and restart: `python -m tests.crash.topology_job '{"folder": ...}'`.
 
     events (a queue, 40 rows a batch) -> clean -> count (sliding, by key) -> top (tumbling, one task)
                                             |       +-- late

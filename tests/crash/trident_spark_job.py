@@ -1,4 +1,4 @@
-"""A Trident topology on Spark that the crash tests kill and start again: `python -m tests.crash.trident_spark_job '{...}'`.
+"""A Trident topology on Spark that the crash tests kill and restart: `python -m tests.crash.trident_spark_job '{...}'`.
 
     events (files) --by key--> counts (opaque, 2 partitions) --new values--> sink "counts"
            |  +----shuffle---> all (transactional, one value)
@@ -109,7 +109,7 @@ class LateStore(PostgresStore):
 
 
 class LateJob(TridentJob):
-    """The job on such a database; in `late` is what came of a worker that was late."""
+    """The job on such a database; `late` has the results of a worker that was late."""
 
     @property
     def store(self) -> PostgresStore:

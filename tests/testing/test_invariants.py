@@ -1,6 +1,6 @@
-"""Whatever a topology does, and in whatever order, each tree is acked or fails once, and no tuple is lost on the way.
+"""For any topology and any order of steps, each tree is acked or failed once, and no tuple is lost on the way.
 
-Random topologies run step by step under a Watch, with a model beside them that knows what has to come out.
+Random topologies run step by step under a Watch, compared with a model that predicts the output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FATES = st.sampled_from(["pass", "double", "drop", "fail once", "fail always", "
 
 
 def make_bolt(fate: str):
-    """A bolt that does with each number what the fate says; "hold" keeps tuples until it has three."""
+    """A bolt that treats each number as `fate` says; "hold" keeps tuples until it has three."""
     if fate in ("hold", "forget once"):
 
         @bolt(output="n long")
@@ -171,7 +171,7 @@ def test_every_message_is_acked_or_a_dead_letter_and_no_tuple_is_left(plan):
 
 
 class ClusterMachine(RuleBasedStateMachine):
-    """A spout that is fed by hand, bolts that fail at will, a window; the model is a set of what is due and what was heard."""
+    """A spout that the test feeds, bolts that can be made to fail, a window; the model is a set of due and received outcomes."""
 
     @initialize(seed=st.one_of(st.none(), st.integers(0, 1000)), ackers=st.integers(1, 2))
     def begin(self, seed, ackers):
@@ -248,7 +248,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def nothing_is_wrong(self):
         if hasattr(self, "watch"):
             self.watch.check()
-            # Only what the last window no longer holds may have been acked: the last two of each window stay.
+            # Only tuples that the last window no longer holds may have been acked: the last two of each window stay.
             for window in self.windows[-1:]:
                 later = set(window[-2:]) - {n for earlier in self.windows[:-1] for n in earlier}
                 assert not later & self.acked
@@ -268,7 +268,7 @@ ClusterMachine.TestCase.settings = settings(deadline=None, stateful_step_count=2
 test_a_cluster_driven_by_chance_keeps_its_promises = ClusterMachine.TestCase
 
 
-def test_the_checks_find_what_is_wrong():
+def test_the_checks_reject_wrong_counts_and_ids():
     good = {"in": 3, "shown": 2, "pending": 0, "late": 1, "skipped": 0, "expired": 2}
     check_counts(good, over=True)
     for wrong in ({"in": 4}, {"shown": 1}, {"shown": 3, "late": 1}, {"skipped": -1, "shown": 3}, {"expired": 3}):

@@ -1,4 +1,4 @@
-"""The slow model against hand-computed examples of docs/concepts/windows.md, sentence by sentence, and against its laws."""
+"""The slow model checked by hand-computed examples of docs/concepts/windows.md, sentence by sentence, and by its invariants."""
 
 import math
 from typing import Any
@@ -60,7 +60,7 @@ def test_an_offset_shifts_the_ends():
     assert windows_of(ms(10), ms(10), ops, offset_ms=3) == [(-7, [1]), (3, [2, 3]), (13, [4, 5])]
 
 
-def test_an_empty_window_never_fires_and_a_gap_is_jumped():
+def test_an_empty_window_never_fires_and_a_gap_is_skipped():
     ops = [at(1, 1), TURN, at(10**12, 2), TURN]
     assert events_of(ms(20), ms(10), ops) == [
         [3, "activate", [1], [1], [], 10],
@@ -70,12 +70,12 @@ def test_an_empty_window_never_fires_and_a_gap_is_jumped():
     ]
 
 
-def test_the_order_inside_a_window_is_timestamp_then_arrival():
+def test_tuples_in_a_window_are_ordered_by_timestamp_then_arrival():
     ops = [at(5, 1), at(3, 2), at(5, 3), at(3, 4), at(10, 5), TURN]
     assert windows_of(ms(10), ms(10), ops) == [(10, [2, 4, 1, 3, 5])]
 
 
-def test_the_watermark_is_minus_infinity_until_every_declared_stream_has_shown_a_tuple():
+def test_there_is_no_watermark_until_every_declared_stream_has_a_tuple():
     ops = [at(10, 1, "a"), TURN, at(12, 2, "b"), TURN]
     assert result_of(ms(10), ms(10), ops[:2], streams="ab").watermark == -math.inf
     assert events_of(ms(10), ms(10), ops, streams="ab") == [[3, "activate", [1], [1], [], 10], [3, "expire", [1]]]
@@ -90,14 +90,14 @@ def test_a_tuple_is_judged_by_the_watermark_of_the_last_turn():
     assert result_of(ms(10), ms(10), ops, 5).late_reasons == {3: "late"}
 
 
-def test_the_watermark_never_falls_and_a_turn_that_does_not_raise_it_does_nothing():
+def test_the_watermark_never_falls_and_a_turn_that_does_not_advance_it_does_nothing():
     ops = [at(10, 1, source=1), TURN, at(10, 2, source=1), at(5, 3, source=2), TURN]
     result = result_of(count(1), count(1), ops, source=True)
     assert result.watermark == 10
     assert result.events == [[1, "activate", [1], [1], [], 10], [1, "expire", [1]], [3, "late", 3]]
 
 
-def test_with_source_the_minimum_is_over_the_pairs_seen():
+def test_with_source_the_watermark_is_the_minimum_over_the_pairs_of_stream_and_source():
     ops = [at(10, 1, "a", source=1), at(8, 2, "a", source=2), TURN, at(9, 3, "b", source=1), TURN]
     assert result_of(ms(10), ms(10), ops[:3], streams="ab", source=True).watermark == -math.inf
     assert result_of(ms(10), ms(10), ops, streams="ab", source=True).watermark == 8
@@ -111,27 +111,27 @@ def test_an_idle_stream_stops_holding_back_the_watermark_and_if_all_are_idle_it_
     assert result_of(ms(10), ms(10), [at(3, 1), TURN, at(9, 2), ["clock", 50], TURN], idle_timeout_ms=10).watermark == 3
 
 
-def test_a_stream_that_has_shown_nothing_is_silent_since_the_clock_started():
+def test_a_stream_without_any_tuple_is_idle_since_the_clock_started():
     ops = [["clock", 9], at(30, 1, "a"), TURN]
     assert result_of(ms(10), ms(10), ops, streams="ab", idle_timeout_ms=10).watermark == -math.inf
     assert result_of(ms(10), ms(10), ops, streams="ab", idle_timeout_ms=9).watermark == 30
 
 
-def test_a_tuple_too_far_ahead_of_the_clock_never_moves_the_watermark():
+def test_a_tuple_too_far_ahead_of_the_clock_never_advances_the_watermark():
     result = result_of(ms(10), ms(10), [at(5, 1), at(6, 2), TURN], max_future_ms=5)
     assert (result.watermark, result.late_reasons) == (5, {2: "future"})
 
 
-def test_a_future_tuple_is_no_sign_of_life():
+def test_a_future_tuple_does_not_keep_its_stream_from_becoming_idle():
     ops = [at(1, 1, "a"), ["clock", 10], at(99, 2, "a"), at(8, 3, "b"), TURN]
     assert result_of(ms(10), ms(10), ops, streams="ab", idle_timeout_ms=10, max_future_ms=5).watermark == 8
 
 
-def test_on_the_watermark_a_tumbling_tuple_whose_window_has_passed_is_late():
+def test_at_the_watermark_a_tuple_whose_tumbling_window_has_fired_is_late():
     assert events_of(ms(10), ms(10), [at(10, 1), TURN, at(10, 2)])[-1] == [2, "late", 2]
 
 
-def test_on_the_watermark_a_sliding_tuple_is_accepted_for_its_later_windows():
+def test_at_the_watermark_a_tuple_of_a_sliding_window_is_accepted_for_later_windows():
     assert events_of(ms(10), ms(5), [at(10, 1), TURN, at(10, 2), at(15, 3), TURN]) == [
         [1, "activate", [1], [1], [], 10],
         [4, "activate", [1, 2, 3], [2, 3], [], 15],
@@ -139,34 +139,34 @@ def test_on_the_watermark_a_sliding_tuple_is_accepted_for_its_later_windows():
     ]
 
 
-def test_lateness_by_window_accepts_until_all_ends_that_can_hold_it_have_passed():
+def test_with_lateness_window_a_tuple_is_late_once_all_windows_that_can_hold_it_have_fired():
     ops = [at(17, 1), TURN, at(10, 2), at(11, 3), at(20, 4), TURN]
     assert result_of(ms(10), ms(10), ops, lateness="watermark").late_reasons == {2: "late", 3: "late"}
     assert result_of(ms(10), ms(10), ops, lateness="window").late_reasons == {2: "late"}
     assert windows_of(ms(10), ms(10), ops, lateness="window") == [(20, [3, 1, 4])]
 
 
-def test_by_window_a_tuple_no_end_can_hold_is_late_below_the_watermark():
+def test_with_lateness_window_a_tuple_that_no_window_can_hold_is_late_below_the_watermark():
     ops = [at(5, 1), TURN, at(4, 2), at(5, 3)]
     assert result_of(ms(3), ms(10), ops, lateness="window").late_reasons == {2: "late"}
 
 
-def test_closed_comes_before_future_and_future_before_late():
+def test_the_reason_closed_precedes_future_and_future_precedes_late():
     ops = [at(5, 1), TURN, at(99, 2), at(4, 3), DRAIN, at(99, 4), at(4, 5)]
     late_reasons = result_of(ms(10), ms(10), ops, max_future_ms=9).late_reasons
     assert late_reasons == {2: "future", 3: "late", 4: "closed", 5: "closed"}
 
 
-def test_tuples_are_numbered_in_timestamp_order():
+def test_count_windows_number_tuples_in_timestamp_order():
     assert windows_of(count(2), count(2), [at(7, 1), at(3, 2), at(9, 3), TURN]) == [(7, [2, 1])]
 
 
-def test_a_tuple_added_on_the_watermark_gets_its_number_at_the_next_rise():
+def test_a_tuple_at_the_watermark_gets_its_number_at_the_next_advance():
     ops = [at(5, 1), TURN, at(5, 2), TURN, at(6, 3), TURN]
     assert events_of(count(2), count(2), ops) == [[5, "activate", [1, 2], [1, 2], [], 5], [5, "expire", [1, 2]]]
 
 
-def test_count_count_expires_up_to_the_next_multiple_less_the_length():
+def test_count_windows_with_a_count_slide_expire_tuples_that_the_next_window_cannot_hold():
     assert events_of(count(3), count(2), adds(1, 2, 3, 4), lag=None) == [
         [1, "activate", [1, 2], [1, 2], [], 0],
         [1, "expire", [1]],
@@ -175,14 +175,14 @@ def test_count_count_expires_up_to_the_next_multiple_less_the_length():
     ]
 
 
-def test_count_count_skips_what_no_number_can_hold():
+def test_count_windows_with_a_longer_count_slide_skip_tuples_of_the_gap():
     result = result_of(count(1), count(3), adds(1, 2, 3), lag=None)
     happened = [event[:3] for event in result.events]
     assert happened == [[0, "expire", [1]], [1, "expire", [2]], [2, "activate", [3]], [2, "expire", [3]]]
     assert result.skipped == {1, 2}
 
 
-def test_duration_count_holds_numbers_up_to_n_with_a_timestamp_after_the_reference_less_the_length():
+def test_duration_windows_with_a_count_slide_hold_the_last_duration_before_their_nth_tuple():
     ops = [at(1, 1), at(2, 2), at(8, 3), at(9, 4), at(9, 5), TURN]
     assert events_of(ms(5), count(2), ops) == [
         [5, "activate", [1, 2], [1, 2], [], 2],
@@ -191,7 +191,7 @@ def test_duration_count_holds_numbers_up_to_n_with_a_timestamp_after_the_referen
     ]
 
 
-def test_count_duration_fires_only_where_there_are_new_tuples():
+def test_count_windows_with_a_duration_slide_fire_only_with_new_tuples():
     ops = [at(1, 1), at(2, 2), at(10, 3), TURN, at(35, 4), TURN, at(40, 5), TURN]
     result = result_of(count(2), ms(10), ops)
     assert result.events == [
@@ -203,13 +203,13 @@ def test_count_duration_fires_only_where_there_are_new_tuples():
     assert result.skipped == {1}
 
 
-def test_count_duration_fires_for_a_tuple_that_came_on_a_passed_end():
+def test_count_windows_with_a_duration_slide_fire_for_a_tuple_at_a_passed_end():
     ops = [at(10, 1), TURN, at(10, 2), at(20, 3), TURN]
     assert windows_of(count(2), ms(10), [*ops[:3], at(25, 4), TURN]) == [(10, [1]), (20, [1, 2])]
     assert windows_of(count(2), ms(10), ops) == [(10, [1]), (20, [2, 3])]
 
 
-def test_a_repeated_window_fires_at_every_end_of_a_gap():
+def test_with_repeat_a_window_fires_at_every_end_of_a_gap():
     ops = [at(1, 1), at(2, 2), at(10, 3), TURN, at(35, 4), TURN, DRAIN]
     assert events_of(count(2), ms(10), ops, repeat=True) == [
         [3, "activate", [2, 3], [2, 3], [], 10],
@@ -221,7 +221,7 @@ def test_a_repeated_window_fires_at_every_end_of_a_gap():
     ]
 
 
-def test_a_drain_repeats_only_until_every_tuple_was_among_those_of_a_fired_end():
+def test_a_drain_repeats_only_until_a_fired_window_had_every_tuple_in_range():
     ops = [at(1, 1), at(21, 2), DRAIN]
     assert windows_of(count(2), ms(10), ops, repeat=True) == [(10, [1]), (20, [1]), (30, [1, 2])]
     assert windows_of(count(2), ms(10), [at(10, 1), TURN, DRAIN], repeat=True) == [(10, [1])]
@@ -236,7 +236,7 @@ def test_more_repeats_than_max_repeats_are_an_error():
         events_of(count(2), ms(10), [at(1, 1), at(10**15, 2), TURN], repeat=True)
 
 
-def test_the_repeats_of_each_key_are_limited_by_themselves_as_the_engine_limits_them():
+def test_the_repeats_of_each_key_are_limited_separately_as_in_the_engine():
     ops = [*[at(n, n, key=key) for n, key in enumerate("abc", 1)], at(40, 4, key="a"), TURN]
     fired = windows_of(count(2), ms(10), ops, repeat=True, max_repeats=3, keyed=True)
     assert fired == [(10 * end, [n]) for end in (1, 2, 3) for n in (1, 2, 3)] + [(40, [1, 4]), (40, [2]), (40, [3])]
@@ -244,7 +244,7 @@ def test_the_repeats_of_each_key_are_limited_by_themselves_as_the_engine_limits_
         events_of(count(2), ms(10), ops, repeat=True, max_repeats=2, keyed=True)
 
 
-def test_expired_still_names_the_tuples_that_went_while_a_window_was_empty():  # D14
+def test_expired_includes_tuples_that_expired_while_a_window_was_empty():  # D14
     assert events_of(ms(10), ms(10), [at(5, 1), at(25, 2), TURN, at(30, 3), TURN]) == [
         [2, "activate", [1], [1], [], 10],
         [2, "expire", [1]],
@@ -253,13 +253,13 @@ def test_expired_still_names_the_tuples_that_went_while_a_window_was_empty():  #
     ]
 
 
-def test_a_tuple_no_window_can_hold_is_skipped_and_expires_once_the_watermark_has_reached_it():
+def test_a_tuple_that_no_window_can_hold_is_skipped_and_expires_at_the_watermark():
     result = result_of(ms(3), ms(10), [at(5, 1), at(7, 2), at(8, 3), TURN])
     assert result.events == [[3, "expire", [1, 2]]]
     assert (result.skipped, result.pending) == ({1, 2}, {3})
 
 
-def test_a_drained_count_slide_fires_once_more_with_what_there_is():
+def test_a_drain_of_a_count_slide_fires_the_last_partial_window():
     assert events_of(count(3), count(3), [*adds(1, 2, 3, 4), DRAIN], lag=None) == [
         [2, "activate", [1, 2, 3], [1, 2, 3], [], 0],
         [2, "expire", [1, 2, 3]],
@@ -268,16 +268,16 @@ def test_a_drained_count_slide_fires_once_more_with_what_there_is():
     ]
 
 
-def test_a_drain_fires_the_regular_multiples_first():
+def test_a_drain_fires_the_regular_windows_first():
     assert windows_of(count(3), count(2), [at(5, 1), at(4, 2), at(6, 3), DRAIN]) == [(5, [2, 1]), (6, [1, 3])]
     assert windows_of(ms(2), count(2), [at(4, 1), at(5, 2), at(6, 3), DRAIN]) == [(5, [1, 2]), (6, [2, 3])]
 
 
-def test_a_drained_partial_window_that_is_empty_does_not_fire():
+def test_a_drain_does_not_fire_an_empty_partial_window():
     assert events_of(count(1), count(3), [*adds(1), DRAIN], lag=None) == [[0, "expire", [1]]]
 
 
-def test_a_drain_fires_every_end_whose_window_is_not_empty():
+def test_a_drain_fires_every_window_that_is_not_empty():
     assert events_of(ms(20), ms(10), [at(5, 1), at(10**12, 2), DRAIN, DRAIN]) == [
         [2, "activate", [1], [1], [], 10],
         [2, "activate", [1], [], [], 20],
@@ -287,17 +287,17 @@ def test_a_drain_fires_every_end_whose_window_is_not_empty():
     ]
 
 
-def test_on_processing_time_the_watermark_is_the_clock_less_1_ms_at_a_tick():
+def test_on_processing_time_a_tick_sets_the_watermark_to_the_clock_minus_1_ms():
     ops = [["clock", 10], ["add", 1], TICK, ["clock", 11], ["add", 2], TICK]
     assert events_of(ms(10), ms(10), ops, lag=None) == [[5, "activate", [1], [1], [], 10], [5, "expire", [1]]]
 
 
-def test_the_clock_never_falls_and_nothing_is_late():
+def test_on_processing_time_the_clock_never_falls_and_nothing_is_late():
     ops = [["clock", 10], TICK, ["clock", 3], ["add", 1], ["clock", 11], TICK]
     assert windows_of(ms(10), ms(10), ops, lag=None) == [(10, [1])]
 
 
-def test_firings_of_one_turn_come_in_the_order_of_end_then_first_arrival_of_the_key():
+def test_windows_of_one_turn_fire_in_order_of_end_then_first_arrival_of_the_key():
     ops = [at(9, 1, key="b"), at(5, 2, key="a"), at(15, 3, key="a"), at(12, 4, key="b"), at(20, 5, key="b"), TURN]
     assert events_of(ms(10), ms(10), ops, keyed=True) == [
         [5, "activate", [1], [1], [], 10],
@@ -308,7 +308,7 @@ def test_firings_of_one_turn_come_in_the_order_of_end_then_first_arrival_of_the_
     ]
 
 
-def test_a_key_whose_queue_is_empty_keeps_nothing():
+def test_the_state_of_a_key_without_tuples_is_removed():
     ops = [at(10, 1, key="a"), at(11, 2, key="b"), TURN, at(12, 3, key="a"), at(20, 4, key="b"), TURN]
     assert events_of(ms(10), ms(10), ops, keyed=True)[2:] == [
         [5, "activate", [2, 4], [2, 4], [], 20],
@@ -323,7 +323,7 @@ def test_a_key_of_count_windows_keeps_its_numbers_and_its_last_window():
     assert shown == [[[1, 3], [1, 3], []], [[2, 5], [2, 5], []], [[4, 7], [4, 7], [1, 3]]]
 
 
-def test_a_key_goes_as_by_drain_after_its_time_to_live_and_starts_afresh():
+def test_a_key_past_its_ttl_is_drained_and_starts_again_from_zero():
     ops = [at(1, 1, key="a"), at(5, 2, key="b"), TURN, at(11, 3, key="b"), TURN]
     ops += [at(12, 4, key="a"), at(13, 5, key="a"), TURN]
     assert events_of(count(2), count(2), ops, keyed=True, key_ttl_ms=10) == [
@@ -335,7 +335,7 @@ def test_a_key_goes_as_by_drain_after_its_time_to_live_and_starts_afresh():
     ]
 
 
-def test_a_key_that_goes_fires_an_end_ahead_of_the_watermark():
+def test_the_drain_of_a_key_past_its_ttl_fires_a_window_that_ends_after_the_watermark():
     ops = [at(10, 1, key="a"), at(20, 2, key="b"), TURN]
     assert events_of(count(2), ms(100), ops, keyed=True, key_ttl_ms=5) == [
         [2, "activate", [1], [1], [], 100],
@@ -349,14 +349,14 @@ def offered(case: dict[str, Any]) -> dict[int, Any]:
     return {op[0]: op[-1].get("key") if isinstance(op[-1], dict) else None for op in tuples}
 
 
-def law(test: Any) -> Any:
-    """A property of all lossless cases, whatever optional fields they have."""
+def invariant(test: Any) -> Any:
+    """A property of all lossless cases, with any optional fields."""
     fields = ("keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
     return settings(deadline=None)(given(cases(**dict.fromkeys(fields)))(test))
 
 
-@law
-def test_what_comes_in_is_shown_or_pending_or_on_the_side_or_skipped(case):
+@invariant
+def test_every_tuple_is_shown_pending_late_or_skipped(case):
     result = run_model(case)
     parts = [result.shown, result.pending, set(result.late_reasons), result.skipped]
     assert set().union(*parts) == set(offered(case))
@@ -364,15 +364,15 @@ def test_what_comes_in_is_shown_or_pending_or_on_the_side_or_skipped(case):
     assert not (DRAIN in case["ops"] and result.pending)
 
 
-@law
-def test_previous_less_expired_plus_new_is_current(case):
+@invariant
+def test_previous_minus_expired_plus_new_equals_current(case):
     keys, previous, gone = offered(case), {}, set()
     for _, kind, ids, *rest in run_model(case).events:
         if kind == "activate":
             (key,), (new, expired, _) = {keys[id] for id in ids}, rest
             last = previous.get(key, [])
             if case.get("keyed") and not expired and new == ids and set(last) <= gone:
-                last = []  # the key was forgotten and starts afresh
+                last = []  # the key was removed and starts again
             assert expired == [id for id in last if id not in ids]
             assert new == [id for id in ids if id not in last]
             previous[key] = ids
@@ -380,8 +380,8 @@ def test_previous_less_expired_plus_new_is_current(case):
             gone |= set(ids)
 
 
-@law
-def test_each_accepted_tuple_expires_once_after_its_last_activation(case):
+@invariant
+def test_each_accepted_tuple_expires_once_after_its_last_window(case):
     result, expired = run_model(case), []
     for _, kind, ids, *_ in result.events:
         if kind == "activate":
@@ -393,7 +393,7 @@ def test_each_accepted_tuple_expires_once_after_its_last_activation(case):
     assert set(expired) == accepted if DRAIN in case["ops"] else set(expired) <= accepted
 
 
-@law
+@invariant
 def test_a_tuple_is_skipped_only_by_the_definition_of_the_window(case):
     skipped = run_model(case).skipped
     match case["length"], case["slide"]:

@@ -1,4 +1,4 @@
-"""What is handed to `replay` and is no case: an error of ours that says which part is wrong, before anything is replayed."""
+"""`replay` refuses an invalid case with an error that names the wrong part, before anything is replayed."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ SEMANTICS = pytest.mark.parametrize("semantics", ["storm", "lossless"])
     ],
 )
 @SEMANTICS
-def test_the_part_that_is_wrong_is_said(case: Any, said: str, semantics: str) -> None:
+def test_an_invalid_case_is_refused_with_its_wrong_part(case: Any, said: str, semantics: str) -> None:
     with pytest.raises(ConfigError, match=said):
         replay(case | {"semantics": semantics} if isinstance(case, dict) else case)
 
 
-def test_a_timestamp_that_is_none_is_refused_where_storm_has_no_late_stream_for_it_and_late_elsewhere() -> None:
+def test_a_timestamp_of_none_is_refused_under_storm_semantics_and_late_otherwise() -> None:
     case = TIMED | {"ops": [["tuple", "a", 1, None]]}
     with pytest.raises(ConfigError, match="has the timestamp None, wanted whole milliseconds"):
         replay(case)
@@ -60,6 +60,6 @@ def test_a_tuple_over_event_time_needs_a_timestamp() -> None:
 
 
 @SEMANTICS
-def test_a_case_without_stateful_has_windows_that_know_new_and_expired_tuples(semantics: str) -> None:
+def test_the_windows_of_a_case_without_stateful_have_new_and_expired_tuples(semantics: str) -> None:
     events = replay(PAIRS | {"ops": [["add", 1], ["add", 2]], "semantics": semantics})
     assert events[0] == [1, "activate", [1, 2], [1, 2], [], 0]

@@ -1,4 +1,4 @@
-"""The simulator: its seeds, and that it is deterministic, finds what is planted, says it, and shrinks it."""
+"""The simulator: its seeds; it is deterministic, finds planted bugs, reports them, and shrinks the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from windowing.trident.kinds import SpoutKind, StateType
 @pytest.mark.parametrize(
     "start", [0, *(pytest.param(start, marks=pytest.mark.crash) for start in range(250, 2_000, 250))]
 )
-def test_nothing_is_found_in_these_seeds(start: int) -> None:
+def test_these_seeds_find_no_bug(start: int) -> None:
     tally = run_seeds(range(start, start + 250))
     assert tally.failed == [], f"see python -m windowing.testing.simulator --seeds 1 --start {tally.failed[0]}"
     assert tally.seeds == 250
@@ -42,15 +42,15 @@ def test_seeds_cover_topologies_and_kinds() -> None:
     assert all(any(fault not in each.faults for each in scenarios) for fault in Fault)
 
 
-def test_equal_seeds_are_equal_runs() -> None:
+def test_equal_seeds_give_equal_runs() -> None:
     seeds = range(15)
     first = [simulate(Scenario.of(seed)).digest() for seed in seeds]
     assert [simulate(Scenario.of(seed)).digest() for seed in seeds] == first
     assert len(set(first)) == len(seeds)
 
 
-def test_a_seed_is_the_same_run_in_any_process() -> None:
-    """Nothing depends on the hashes of texts, or on where things lie."""
+def test_a_seed_gives_the_same_run_in_every_process() -> None:
+    """Nothing depends on the hashes of strings, or on the addresses of objects."""
     code = "from windowing.testing.simulator import *; print(*(simulate(Scenario.of(s)).digest() for s in range(10)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [simulate(Scenario.of(seed)).digest() for seed in range(10)]
@@ -60,7 +60,7 @@ def undo_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "undone", lambda left: {})
 
 
-def test_what_is_wrong_is_said_with_its_seed_and_shrunk(
+def test_a_bug_is_reported_with_its_seed_and_a_shrunk_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     undo_less(monkeypatch)
@@ -72,7 +72,7 @@ def test_what_is_wrong_is_said_with_its_seed_and_shrunk(
     assert "shrunk to: " in said
 
 
-def test_a_shrunk_run_still_fails_with_fewer_things(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shrunk_run_still_fails_with_fewer_faults_and_a_shorter_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     undo_less(monkeypatch)
     failed = (run for run in map(simulate, map(Scenario.of, range(40))) if run.problem is not None)
     first = max(failed, key=lambda run: len(run.trace))
@@ -92,24 +92,24 @@ def test_the_command_runs_seeds_in_processes(
 
 
 def seen_worlds(**changes: object) -> Iterator[World]:
-    """Yield worlds without faults that have run."""
+    """Yield worlds without faults after their runs."""
     for seed in range(30):
         world = World(replace(Scenario.of(seed), faults=frozenset[Fault](), **changes))
         world.run()
         yield world
 
 
-def test_without_faults_each_batch_is_emitted_once_and_little_is_kept() -> None:
+def test_without_faults_each_batch_is_emitted_once_and_few_records_are_stored() -> None:
     for world in seen_worlds(max_pending=1, poison=0):
         batches = [entry[-1][0] for entry in world.trace if entry[-2] == "Begun"]
-        # Single tuples have no end: one batch more may be begun when the last is done.
+        # Single tuples have no end: one more batch may be begun when the last is done.
         more = world.scenario.spout is SpoutKind.NON_TRANSACTIONAL
         assert 0 <= len(batches) - world.scenario.batches <= more
         assert batches == [(txid, 0) for txid in range(1, len(batches) + 1)]
         assert len(world.records.beneath.blobs) <= 2 * (world.scenario.partitions + 1) + 1
 
 
-def test_batches_that_always_fail_end_on_the_dead_letters() -> None:
+def test_batches_that_always_fail_become_dead_letters() -> None:
     buried = []
     for world in seen_worlds(poison=5, attempts=2, on_failure=OnFailure.SKIP, max_rows=3, batches=5):
         letters = [row for rows in world.checks.dead.values() for row in rows]

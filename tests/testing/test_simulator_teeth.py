@@ -1,4 +1,4 @@
-"""The simulator finds what it is for: each bug planted in what ships breaks an invariant within 5,000 seeds: in the machines of the
+"""The simulator detects bugs: each bug planted in the library breaks an invariant within 5,000 seeds: in the machines of the
 library, and in the tasks of the local driver."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def any_processed_batch_commits(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def only_the_batch_that_failed_is_dropped(patch: pytest.MonkeyPatch) -> None:
+def only_the_failed_batch_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def fail_one(
         self: MasterBatchCoordinator, stream: CoordinatorStream, attempt: TransactionAttempt, cause: str
     ) -> Iterator[Any]:
@@ -124,7 +124,7 @@ def attempts_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def what_is_sent_is_recorded_afterwards(patch: pytest.MonkeyPatch) -> None:
+def the_record_is_saved_after_the_messages_are_sent(patch: pytest.MonkeyPatch) -> None:
     enter = MasterBatchCoordinator._enter
 
     def saved_last(self: MasterBatchCoordinator, now_ms: int, happens: Any = ()) -> Iterator[Any]:
@@ -135,7 +135,7 @@ def what_is_sent_is_recorded_afterwards(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_damaged_record_is_taken_for_none(patch: pytest.MonkeyPatch) -> None:
+def a_damaged_record_is_read_as_none(patch: pytest.MonkeyPatch) -> None:
     read = TransactionalState.read
 
     def lenient(self: TransactionalState, name: str) -> Any:
@@ -166,7 +166,7 @@ def a_batch_is_skipped_after_its_commit_was_begun(patch: pytest.MonkeyPatch) -> 
 
 
 @planted
-def a_failed_batch_is_never_tried_again(patch: pytest.MonkeyPatch) -> None:
+def a_failed_batch_is_never_retried(patch: pytest.MonkeyPatch) -> None:
     may_send = MasterBatchCoordinator._may_send
     patch.setattr(
         MasterBatchCoordinator,
@@ -194,12 +194,12 @@ def a_tree_is_acked_before_its_xor_is_zero(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_fail_is_taken_for_an_ack(patch: pytest.MonkeyPatch) -> None:
+def a_fail_is_handled_as_an_ack(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Router, "fail", Router.ack)
 
 
 @planted
-def the_acker_is_told_twice(patch: pytest.MonkeyPatch) -> None:
+def the_acker_gets_every_message_twice(patch: pytest.MonkeyPatch) -> None:
     def twice(self: Router, anchors: Any, component: str) -> None:
         for root, xor in [] if anchors is None else anchors.ack():
             self.tell(root, (ACK, root, xor, component))
@@ -212,7 +212,7 @@ def the_acker_is_told_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_replay_of_a_transactional_spout_reads_anew(patch: pytest.MonkeyPatch) -> None:
+def a_replay_of_a_transactional_spout_reads_other_rows(patch: pytest.MonkeyPatch) -> None:
     def changed(self: Any, batch: Any, collector: Any) -> None:
         attempt, reader = batch.attempt, self._reader
         reader.take(attempt.txid, batch.metadata)
@@ -227,12 +227,12 @@ def a_replay_of_a_transactional_spout_reads_anew(patch: pytest.MonkeyPatch) -> N
 
 
 @planted
-def a_batch_may_overtake_what_it_rests_on_at_its_coordinator(patch: pytest.MonkeyPatch) -> None:
+def a_batch_may_overtake_its_predecessor_at_its_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(spout_executor.TridentSpoutCoordinator, "_check_order", lambda self, attempt, after: None)
 
 
 @planted
-def a_batch_may_overtake_what_it_rests_on_at_its_spout(patch: pytest.MonkeyPatch) -> None:
+def a_batch_may_overtake_its_predecessor_at_its_spout(patch: pytest.MonkeyPatch) -> None:
     previous = spouts._Reader.previous
     patch.setattr(
         spouts._Reader,
@@ -242,7 +242,7 @@ def a_batch_may_overtake_what_it_rests_on_at_its_spout(patch: pytest.MonkeyPatch
 
 
 @planted
-def an_opaque_spout_commits_what_it_has_not_emitted(patch: pytest.MonkeyPatch) -> None:
+def an_opaque_spout_commits_a_batch_that_it_has_not_emitted(patch: pytest.MonkeyPatch) -> None:
     commit = TridentSpoutExecutor._commit
 
     def willing(self: TridentSpoutExecutor, attempt: TransactionAttempt, message: Any) -> Iterator[Any]:
@@ -268,12 +268,12 @@ def two_lives_of_a_spout_can_both_write(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_spout_that_fails_reports_all_the_same(patch: pytest.MonkeyPatch) -> None:
+def a_spout_that_fails_reports_the_batch_anyway(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TridentSpoutExecutor, "failed", lambda self, attempt, cause: None)
 
 
 @planted
-def the_end_of_the_last_batch_is_forgotten_at_its_success(patch: pytest.MonkeyPatch) -> None:
+def the_end_of_the_last_batch_is_removed_at_its_success(patch: pytest.MonkeyPatch) -> None:
     def all_of_it(self: RotatingTransactionalState, txid: int) -> None:
         gone = [each for each in self._values if each <= txid]
         self._state.delete(self._entry(each) for each in gone)
@@ -284,7 +284,7 @@ def the_end_of_the_last_batch_is_forgotten_at_its_success(patch: pytest.MonkeyPa
 
 
 @planted
-def a_spout_of_tuples_acks_whatever_is_pending(patch: pytest.MonkeyPatch) -> None:
+def a_spout_of_tuples_acks_all_pending_messages(patch: pytest.MonkeyPatch) -> None:
     def success(self: Any, attempt: TransactionAttempt) -> None:
         for txid in sorted(txid for txid in self._pending if txid <= attempt.txid):
             self._tell(self._spout.ack, self._pending.pop(txid)[1])
@@ -296,7 +296,7 @@ def a_spout_of_tuples_acks_whatever_is_pending(patch: pytest.MonkeyPatch) -> Non
 
 
 @planted
-def a_new_attempt_goes_on_with_what_the_old_one_got(patch: pytest.MonkeyPatch) -> None:
+def a_new_attempt_continues_with_the_tuples_of_the_old_one(patch: pytest.MonkeyPatch) -> None:
     track = TridentBoltExecutor._track
 
     def reused(self: TridentBoltExecutor, batch: BatchId) -> Iterator[Any]:
@@ -322,7 +322,7 @@ def an_unknown_batch_is_acked_at_its_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def tuples_that_come_twice_count_twice(patch: pytest.MonkeyPatch) -> None:
+def repeated_tuples_count_twice(patch: pytest.MonkeyPatch) -> None:
     def take(self: Any, first: int, items: Any) -> Any:
         self.next += len(items)
         return items
@@ -331,12 +331,12 @@ def tuples_that_come_twice_count_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_batch_has_arrived_when_all_have_reported(patch: pytest.MonkeyPatch) -> None:
+def a_batch_is_complete_when_all_have_reported(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bolt_executor.Incoming, "complete", property(lambda self: self.sent is not None))
 
 
 @planted
-def a_state_commits_when_its_batch_has_arrived(patch: pytest.MonkeyPatch) -> None:
+def a_state_commits_when_its_batch_is_complete(patch: pytest.MonkeyPatch) -> None:
     go_on = TridentBoltExecutor._go_on
 
     def eager(self: TridentBoltExecutor, tracked: bolt_executor.TrackedBatch) -> Iterator[Any]:
@@ -349,7 +349,7 @@ def a_state_commits_when_its_batch_has_arrived(patch: pytest.MonkeyPatch) -> Non
 
 
 @planted
-def a_bolt_that_fails_finishes_all_the_same(patch: pytest.MonkeyPatch) -> None:
+def a_bolt_that_fails_finishes_the_batch_anyway(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TridentBoltExecutor, "failed", lambda self, batch, cause: None)
 
 
@@ -357,25 +357,25 @@ def a_bolt_that_fails_finishes_all_the_same(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_state_looks_at_no_txid(patch: pytest.MonkeyPatch) -> None:
+def a_state_ignores_txids(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fence, "judge", lambda found, mine: Verdict.NEW)
 
 
 @planted
-def a_state_does_not_tell_attempts_apart(patch: pytest.MonkeyPatch) -> None:
+def a_state_does_not_distinguish_attempts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         fence, "judge", lambda found, mine: Verdict.NEW if not found or found.txid < mine.txid else Verdict.DONE
     )
 
 
 @planted
-def an_opaque_state_keeps_no_value_from_before(patch: pytest.MonkeyPatch) -> None:
+def an_opaque_state_stores_no_previous_value(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(maps, "written", lambda row, txid, value, rule: StateRow(txid, value, value))
 
 
 @planted
-def an_opaque_state_is_storms(patch: pytest.MonkeyPatch) -> None:
-    """A row of this txid starts from its value before, and nothing else is looked at: no fence, no attempts, no other keys."""
+def an_opaque_state_works_as_in_storm(patch: pytest.MonkeyPatch) -> None:
+    """A row of this txid starts from its previous value, and nothing else is checked: no fence, no attempts, no other keys."""
     patch.setattr(fence, "judge", lambda found, mine: Verdict.NEW)
     patch.setitem(RULES, (Verdict.NEW, OPAQUE), fence.Rule(apply=True, undo=True, claim=True))
     patch.setattr(maps, "undone", lambda left: {})
@@ -383,18 +383,18 @@ def an_opaque_state_is_storms(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def only_keys_that_come_again_are_undone(patch: pytest.MonkeyPatch) -> None:
+def only_repeated_keys_are_undone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(maps, "undone", lambda left: {})
 
 
 @planted
-def a_retry_adds_again(patch: pytest.MonkeyPatch) -> None:
+def a_retry_adds_to_the_current_value(patch: pytest.MonkeyPatch) -> None:
     for kind in (OPAQUE, TRANSACTIONAL):
         patch.setitem(RULES, (Verdict.RETRY, kind), RULES[Verdict.NEW, kind])
 
 
 @planted
-def an_empty_part_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+def an_empty_partition_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     commit = CachedBatchReadsMap.commit
     patch.setattr(CachedBatchReadsMap, "commit", lambda self: commit(self) if self.written else None)
 
@@ -405,7 +405,7 @@ def a_store_has_no_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_store_compares_each_row_and_no_fence(patch: pytest.MonkeyPatch) -> None:
+def a_store_compares_rows_instead_of_the_fence(patch: pytest.MonkeyPatch) -> None:
     put, get = MemoryMap.multi_put, CachedBatchReadsMap.flush
 
     def by_row(self: CachedBatchReadsMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
@@ -434,7 +434,7 @@ def rows_are_written_before_their_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_cache_remembers_before_it_writes(patch: pytest.MonkeyPatch) -> None:
+def a_cache_stores_rows_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
     def eager(self: CachedMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         self._fence = self._fence if claim is None else claim.fence
         self._remember(rows)
@@ -457,7 +457,7 @@ def the_master_sends_before_it_saves(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def the_master_hands_a_batch_out_when_it_is_processed(patch: pytest.MonkeyPatch) -> None:
+def the_master_hands_out_sink_rows_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     handle, hand_out = MasterTask.handle, MasterTask._hand_out
 
     def early(self: MasterTask, message: Any) -> None:
@@ -471,7 +471,7 @@ def the_master_hands_a_batch_out_when_it_is_processed(patch: pytest.MonkeyPatch)
 
 
 @planted
-def emitters_do_not_hear_of_the_commit(patch: pytest.MonkeyPatch) -> None:
+def emitters_get_no_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(trident_cluster, "ICommitterTridentSpout", type("Nobody", (), {}))
 
 
@@ -498,7 +498,7 @@ def an_emitter_answers_a_superseded_attempt(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def an_emitter_sends_what_is_to_be_skipped(patch: pytest.MonkeyPatch) -> None:
+def an_emitter_emits_a_batch_that_must_be_skipped(patch: pytest.MonkeyPatch) -> None:
     emit = EmitterTask._emit
     patch.setattr(EmitterTask, "_emit", lambda self, batch, skip: emit(self, batch, None))
 
@@ -515,7 +515,7 @@ def a_tuple_is_delivered_to_the_wrong_task(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_group_commits_without_its_commit(patch: pytest.MonkeyPatch) -> None:
+def a_group_commits_without_a_commit_message(patch: pytest.MonkeyPatch) -> None:
     def eager(plan: Any, group: Any) -> Any:
         found = specs(plan, group)
         for spec in found.values():
@@ -528,7 +528,7 @@ def a_group_commits_without_its_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted
-def a_group_does_not_fail_what_its_operations_fail(patch: pytest.MonkeyPatch) -> None:
+def a_group_acks_a_batch_that_its_operations_failed(patch: pytest.MonkeyPatch) -> None:
     commit = GroupTask._commit
 
     def lenient(self: GroupTask, batch: Any) -> None:
@@ -539,7 +539,7 @@ def a_group_does_not_fail_what_its_operations_fail(patch: pytest.MonkeyPatch) ->
 
 
 @planted
-def a_sink_is_handed_what_failed_attempts_left(patch: pytest.MonkeyPatch) -> None:
+def a_sink_gets_the_rows_of_failed_attempts(patch: pytest.MonkeyPatch) -> None:
     hold, release = TridentRouter.hold, TridentRouter.release
     first = TransactionAttempt(1, 0)
     patch.setattr(
@@ -568,7 +568,7 @@ def _unfenced(patch: pytest.MonkeyPatch) -> None:
 
 
 def seeds_until_found(limit: int = SEEDS) -> tuple[int, str] | None:
-    """Return how many seeds it took, and what was found."""
+    """Return the number of seeds until a problem was found, and the problem."""
     for seed in itertools.islice(itertools.count(), limit):
         run = simulate(Scenario.of(seed))
         if run.problem is not None:
@@ -578,6 +578,6 @@ def seeds_until_found(limit: int = SEEDS) -> tuple[int, str] | None:
 
 @pytest.mark.crash
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulator_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     assert seeds_until_found() is not None, f"{plant.__name__} survived {SEEDS} seeds"
