@@ -1,4 +1,4 @@
-"""Common parts of all tests: Hypothesis profiles, and one Spark session for the tests that use it."""
+"""Fixtures of all tests: Hypothesis profiles, `--part`, and one Spark session for the tests that use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARK_FOLDERS = (
     "object_stores",
 )  # the commands for the tests without Spark and for the long tests search all folders
 
-# A JVM of the tests lives for seconds: without the optimizing compiler it needs half the time on two busy cores.
+# A JVM of the tests runs for seconds: without the optimizing compiler it needs half the time on two busy cores.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # No deadline: on a busy machine a test may stall for seconds. Every run uses the same examples, so that only a change can make it

@@ -1,4 +1,4 @@
-"""Tables of Delta: each batch once, whoever is killed; a table that does not fit, or is ahead, is refused before the first batch.
+"""Delta tables: each batch is written once, also after kills; a table that does not match or is ahead of the checkpoint is refused.
 
 Not collected with the other tests (its name has no test_): `make test-delta` runs it, on the newest Spark that has Delta and CI.
 """
@@ -42,7 +42,7 @@ def held(window: Any) -> Any:
 
 
 def put(folder: Path, number: int) -> None:
-    """Put a file of rows where the query reads; one row is late."""
+    """Write a file of rows into the input folder; one row is late."""
     folder.mkdir(exist_ok=True)
     rows = [{"k": "ab"[at % 2], "ts": 1000 * (4 * number + at)} for at in range(4)]
     rows += [{"k": "a", "ts": 0}] if number > 1 else []
@@ -76,7 +76,7 @@ def delta() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def wanted(delta: SparkSession, tmp_path: Path) -> Callable[[int], dict[str, list[tuple[Any, ...]]]]:
-    """What a run of so many files gives that nobody disturbs."""
+    """The output of a run without failures over this number of files."""
 
     def found(files: int) -> dict[str, list[tuple[Any, ...]]]:
         folder = tmp_path / "plain"
@@ -91,7 +91,7 @@ def wanted(delta: SparkSession, tmp_path: Path) -> Callable[[int], dict[str, lis
 
 
 @pytest.mark.parametrize("point", ["in_sink:1", "before_commit:2"])
-def test_a_batch_is_in_the_table_once_whoever_was_killed(
+def test_each_batch_is_in_the_table_once_after_a_kill(
     delta: SparkSession, wanted: Callable[[int], Any], tmp_path: Path, point: str
 ) -> None:
     for number in range(4):
@@ -106,7 +106,7 @@ def test_a_batch_is_in_the_table_once_whoever_was_killed(
     assert (tmp_path / "held/k=a").is_dir()
 
 
-def test_two_queries_write_into_one_table_of_the_catalog(delta: SparkSession, tmp_path: Path) -> None:
+def test_two_queries_can_write_to_one_table_of_the_catalog(delta: SparkSession, tmp_path: Path) -> None:
     delta.sql("CREATE DATABASE IF NOT EXISTS air")
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -118,7 +118,7 @@ def test_two_queries_write_into_one_table_of_the_catalog(delta: SparkSession, tm
     delta.sql("DROP TABLE air.held")
 
 
-def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(delta: SparkSession, tmp_path: Path) -> None:
+def test_a_table_ahead_of_its_checkpoint_is_refused(delta: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "in", 0)
     run(delta, tmp_path, tables(tmp_path))
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
@@ -133,7 +133,9 @@ def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(delta: SparkSession,
     assert stored(delta, tmp_path / "held") == before
 
 
-def test_a_table_that_does_not_fit_is_refused_before_the_first_batch(delta: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_does_not_match_the_stream_is_refused_before_the_first_batch(
+    delta: SparkSession, tmp_path: Path
+) -> None:
     given = delta.createDataFrame([], "k string, ends long, held array<long>").schema
     owner = OutputOwner("q", "default", None, given)
     (tmp_path / "file").write_text("no folder")
@@ -150,7 +152,7 @@ def test_a_table_that_does_not_fit_is_refused_before_the_first_batch(delta: Spar
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_no_delta_table_and_a_database_that_is_not_there_are_refused_before_the_first_batch(
+def test_a_table_of_another_format_and_a_missing_database_are_refused_before_the_first_batch(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     given = delta.createDataFrame([], "k string").schema
@@ -178,9 +180,7 @@ def test_what_is_no_delta_table_and_a_database_that_is_not_there_are_refused_bef
             delta.sql(f"DROP {kind}")
 
 
-def test_a_table_that_vanishes_between_two_batches_is_made_again_with_what_comes(
-    delta: SparkSession, tmp_path: Path
-) -> None:
+def test_a_table_deleted_between_batches_is_created_again(delta: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "held"))
     sink.claim(delta, OutputOwner("q", "default", None, delta.createDataFrame([], "k string").schema))
     sink.write(delta.createDataFrame([("a",)], "k string"), 0)
@@ -190,7 +190,7 @@ def test_a_table_that_vanishes_between_two_batches_is_made_again_with_what_comes
     assert stored(delta, tmp_path / "held") == [("b",)]
 
 
-def test_a_batch_that_the_table_does_not_take_is_a_sink_error(delta: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_that_does_not_match_the_table_is_a_sink_error(delta: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "held"))
     sink.claim(delta, OutputOwner("q", "default", None, delta.createDataFrame([], "k string").schema))
     with pytest.raises(SinkError, match=r"does not take batch 0: .*; mend the table and start again"):

@@ -1,4 +1,4 @@
-"""Processes that are killed: a child of this one, one that kills itself at a step or an SQL statement, one that lives once."""
+"""Processes that are killed: run a job in a child process, and kill it at a step, at an SQL statement, or after a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def in_a_child(job: Callable[[], None], after: Callable[[int], None] = lambda pid: None) -> int:
-    """Run the job in a process of its own and return how that ended: 0, or minus the signal."""
+    """Run the job in a child process and return its exit code: 0, or minus the signal."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -29,7 +29,7 @@ def in_a_child(job: Callable[[], None], after: Callable[[int], None] = lambda pi
 
 
 def killed_at_step(number: int | None) -> Callable[[], None]:
-    """Return what makes a process kill itself when it is called, for the n-th time from 0; None: never."""
+    """Return a function that kills the process at its n-th call, counted from 0; None: never."""
     left = [number]
 
     def step() -> None:
@@ -41,7 +41,7 @@ def killed_at_step(number: int | None) -> Callable[[], None]:
 
 
 def killed_at_statement(number: int) -> Callable[[sqlite3.Connection], None]:
-    """Return what makes a process kill itself before its n-th SQL statement on a connection."""
+    """Return a function that makes a connection kill the process before its n-th SQL statement."""
     left = [number]
 
     def kill(_: Any) -> None:
@@ -53,7 +53,7 @@ def killed_at_statement(number: int) -> Callable[[sqlite3.Connection], None]:
 
 
 def lived(job: Callable[[], None], seconds: float | None = None) -> bool:
-    """Return whether the job came to its end in a process of its own, False if that was killed, by itself or after `seconds`."""
+    """Run the job in a child process; return False if that was killed, by itself or after `seconds`, and True if the job ended."""
 
     def wait(pid: int) -> None:
         until = time.monotonic() + (math.inf if seconds is None else seconds)

@@ -1,4 +1,4 @@
-"""Code on its way to a cluster whose Python has neither the library nor the user's modules: a standalone master on loopback.
+"""User code and the library are shipped to a cluster whose Python has neither: a standalone master on loopback.
 
 Not collected with the other tests: `make test-wheel` runs it.
 """
@@ -65,7 +65,7 @@ spark.stop()
 
 
 class Cluster(NamedTuple):
-    """A master, and the Python of its executors, which has what the library needs, and not the library."""
+    """A master, and the Python of its executors, which has the dependencies of the library, but not the library."""
 
     master: str
     python: Path
@@ -87,7 +87,7 @@ def made_python(home: Path) -> Path:
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "needed.pth").write_text(
         str(SPARK.parent)
-    )  # what lies there; where its own .pth files point to is left out
+    )  # adds the packages there, but not the folders that their .pth files add
     python = home / "bin" / "python"
     assert subprocess.run([python, "-c", "import pyspark, pandas, xxhash"], cwd=home, check=False).returncode == 0
     assert subprocess.run([python, "-c", "import windowing"], cwd=home, stderr=-3, check=False).returncode == 1
@@ -135,7 +135,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library as a wheel: the name makes it one."""
+    """The library as a wheel: a zip file with the name of a wheel."""
     file = tmp_path_factory.mktemp("library") / "windowing-0-py3-none-any.whl"
     with zipfile.ZipFile(file, "w") as wheel:
         for source in sorted((ROOT / "windowing").rglob("*.py")):
@@ -144,7 +144,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def submitted(cluster: Cluster, home: Path, how: str, *options: str, python: str | None = None) -> str:
-    """Run the job by spark-submit in client mode, in a folder without any module; return what it prints."""
+    """Run the job by spark-submit in client mode, in a folder without modules; return its output."""
     for folder in ("in", "modules", "cwd"):
         (home / folder).mkdir(exist_ok=True)
     (home / "in" / "a.json").write_text('{"k":"a","v":1}\n{"k":"a","v":2}\n{"k":"b","v":3}\n')
@@ -169,7 +169,7 @@ def assert_ran(said: str) -> None:
     assert "checked\nrows [('a', 3), ('b', 3)]" in said, said
 
 
-def test_the_library_as_a_wheel_and_the_bolts_as_a_module_arrive_by_py_files(
+def test_py_files_ships_the_library_as_a_wheel_and_the_bolts_as_a_module(
     cluster: Cluster, library: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "modules").mkdir()
@@ -178,13 +178,15 @@ def test_the_library_as_a_wheel_and_the_bolts_as_a_module_arrive_by_py_files(
     assert_ran(said)
 
 
-def test_bolts_arrive_by_value_beside_the_library_as_a_zip(cluster: Cluster, library: Path, tmp_path: Path) -> None:
+def test_bolts_registered_by_value_are_shipped_with_the_library_as_a_zip(
+    cluster: Cluster, library: Path, tmp_path: Path
+) -> None:
     shutil.copy(library, tmp_path / "windowing.zip")
     said = submitted(cluster, tmp_path, "value", "--py-files", f"{tmp_path}/windowing.zip")
     assert_ran(said)
 
 
-def test_a_packed_environment_arrives_by_archives_and_the_driver_has_to_have_it_too(
+def test_archives_ships_a_packed_environment_which_the_driver_needs_too(
     cluster: Cluster, library: Path, tmp_path: Path
 ) -> None:
     made = tmp_path / "made"
@@ -202,7 +204,7 @@ def test_a_packed_environment_arrives_by_archives_and_the_driver_has_to_have_it_
     assert_ran(said)
 
 
-def test_what_is_missing_on_an_executor_is_an_error_of_ours_before_the_first_batch(
+def test_a_module_missing_on_an_executor_is_a_session_error_before_the_first_batch(
     cluster: Cluster, library: Path, tmp_path: Path
 ) -> None:
     said = submitted(cluster, tmp_path, "files")

@@ -1,6 +1,6 @@
-"""The law of direction: who may import whom in windowing/, what pure rings never touch, how long things may be.
+"""The law of direction: the allowed imports between parts of windowing/, the purity of pure rings, and the length of code.
 
-`RINGS` is the law; everything below it only reads the sources (as syntax trees, nothing is imported).
+The table `RINGS` defines what is allowed; the rest checks the sources as syntax trees, without importing them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_FUNCTION_LINES = 70
 
 @dataclass(frozen=True)
 class Ring:
-    """What a ring may import beside itself and the standard library; a pure ring is also barred from `IMPURE`."""
+    """The other rings and packages that a ring may import; a pure ring may not import the modules in `IMPURE`."""
 
     rings: frozenset[str]
     packages: frozenset[str]
@@ -44,7 +44,7 @@ def driver(rings: str = "", packages: str = "") -> Ring:
 
 PURE_RINGS = "errors codec schema windows acking topology trident execution"
 
-# A ring is a folder or a module right under windowing/. Only this table decides; a ring that is not here is refused.
+# A ring is a folder or a module directly under windowing/. A ring that is not in this table is refused.
 RINGS = {
     "errors": pure(),
     "codec": pure("errors"),
@@ -66,7 +66,7 @@ RINGS = {
     "__main__": driver("cli"),
 }
 
-# Standard modules through which the world gets in: clocks, chance, threads, files, processes, the network.
+# Standard modules with effects or hidden inputs: clocks, randomness, threads, files, processes, the network.
 IMPURE = words("""
     time datetime zoneinfo calendar sched random secrets uuid
     threading _thread queue asyncio concurrent multiprocessing contextvars signal
@@ -75,8 +75,8 @@ IMPURE = words("""
     subprocess pty ctypes mmap platform getpass locale importlib
 """)
 
-# The type timedelta is a value, not a clock: a person writes lengths in it. Nothing else of datetime comes in, but where values
-# are written and read: there date and datetime are values too.
+# timedelta is a value, not a clock: users give lengths as timedelta. Nothing else of datetime is allowed, except where values
+# are encoded and decoded: there date and datetime are values too.
 TIMEDELTA_PLACES = ("topology/", "trident/", "windows/measures.py")
 DATES_PLACES = ("codec.py", "schema/values.py")
 
@@ -104,7 +104,7 @@ class Import:
 
     name: str
     line: int
-    of_module: str  # what stands after `from`, or the name itself
+    of_module: str  # the module after `from`, or the name itself
 
     @property
     def package(self) -> str:
@@ -112,7 +112,7 @@ class Import:
 
 
 def imports(tree: ast.Module, package: list[str]) -> Iterator[Import]:
-    """Yield every import of the tree, wherever it stands; `package` is the dotted path of the file's folder."""
+    """Yield every import of the tree, at any depth; `package` is the dotted path of the file's folder."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno, alias.name) for alias in node.names)
@@ -123,7 +123,7 @@ def imports(tree: ast.Module, package: list[str]) -> Iterator[Import]:
 
 
 def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
-    """Yield every call with the dotted name of what is called."""
+    """Yield every call with the dotted name of the called function."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             yield node, ast.unparse(node.func)
@@ -230,7 +230,7 @@ def length_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -
 
 
 def too_long(root: Path) -> list[str]:
-    """Return a sentence for every file and every function under `root` that is longer than the house allows."""
+    """Return a sentence for every file and every function under `root` that is longer than the limit."""
     found = []
     for path, tree, text in sources(root):
         if (lines := len(text.splitlines())) > MAX_FILE_LINES:
@@ -256,7 +256,7 @@ def plant(root: Path, path: str, text: str) -> Path:
     return root / "windowing"
 
 
-def test_every_import_keeps_the_law_of_direction() -> None:
+def test_every_import_follows_the_law_of_direction() -> None:
     assert any(ROOT.rglob("*.py")), f"no sources found in {ROOT}"
     found = violations(ROOT)
     assert not found, "\n" + "\n".join(found)
@@ -268,7 +268,7 @@ def test_no_file_and_no_function_is_too_long() -> None:
 
 
 STORMS_OWN = {"Count"}
-"""Storm has two: a number of tuples, of which windows are made, and an aggregator of Trident."""
+"""Storm has two classes of this name: a window length in tuples, and a Trident aggregator."""
 
 
 def names_of_classes(root: Path) -> dict[str, list[str]]:
@@ -281,12 +281,12 @@ def names_of_classes(root: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_no_class_name_stands_for_two_things() -> None:
+def test_class_names_are_unique() -> None:
     twice = {name: paths for name, paths in names_of_classes(ROOT).items() if len(paths) > 1}
     assert twice.keys() <= STORMS_OWN, twice
 
 
-def test_a_class_name_that_is_planted_twice_is_found(tmp_path: Path) -> None:
+def test_the_checker_reports_a_duplicate_class_name(tmp_path: Path) -> None:
     plant(tmp_path, "windows/a.py", "class Row: ...")
     assert names_of_classes(plant(tmp_path, "local/b.py", "class Row: ..."))["Row"] == ["local/b.py", "windows/a.py"]
 
@@ -303,7 +303,7 @@ OTHER_WORDS = {
     **dict.fromkeys(("outlet", "outlets"), "a collector, output streams"),
     **dict.fromkeys(("stranger", "strangers"), "late insertions"),
 }
-"""Words that functions and classes had before they had the field's, and what is meant: docs/development.md has the glossary."""
+"""Former words in names of functions and classes, with the terms that replaced them; docs/development.md has the glossary."""
 
 
 def other_words(root: Path) -> list[str]:
@@ -318,11 +318,11 @@ def other_words(root: Path) -> list[str]:
     ]
 
 
-def test_names_have_the_words_of_the_glossary() -> None:
+def test_names_of_classes_and_functions_use_the_terms_of_the_glossary() -> None:
     assert other_words(ROOT) == []
 
 
-def test_a_word_that_is_planted_in_a_name_is_found(tmp_path: Path) -> None:
+def test_the_checker_reports_a_former_word_in_a_name(tmp_path: Path) -> None:
     plant(tmp_path, "windows/a.py", "class LetterKeeper:\n    def hearing(self): ...\n")
     assert other_words(plant(tmp_path, "local/b.py", "def _bury_it(): ...")) == [
         "windowing/local/b.py:1 _bury_it: say 'send to the dead letters'",
@@ -330,7 +330,7 @@ def test_a_word_that_is_planted_in_a_name_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_a_ring_imports_only_rings_that_the_table_knows() -> None:
+def test_rings_allows_only_imports_of_known_rings() -> None:
     unknown = {name: ring.rings - RINGS.keys() for name, ring in RINGS.items() if ring.rings - RINGS.keys()}
     assert not unknown, f"RINGS lets rings import what is no ring: {unknown}"
 
@@ -389,7 +389,9 @@ def test_importing_windowing_loads_no_optional_package() -> None:
         ("attic/a.py", "", "windowing/attic/a.py:1 is in no ring", "add 'attic' to RINGS"),
     ],
 )
-def test_the_checker_reports_what_is_planted(tmp_path: Path, path: str, text: str, culprit: str, reason: str) -> None:
+def test_the_checker_reports_each_kind_of_violation(
+    tmp_path: Path, path: str, text: str, culprit: str, reason: str
+) -> None:
     found = violations(plant(tmp_path, path, text))
     assert any(culprit in sentence and reason in sentence for sentence in found), found
 
@@ -416,11 +418,11 @@ def test_the_checker_reports_what_is_planted(tmp_path: Path, path: str, text: st
         ("stores/a.py", "db.execute('DELETE FROM t WHERE a = ? OR b = ?', (1, 1))\nprint('what?1')"),
     ],
 )
-def test_the_checker_lets_through_what_the_table_allows(tmp_path: Path, path: str, text: str) -> None:
+def test_the_checker_accepts_allowed_imports_and_calls(tmp_path: Path, path: str, text: str) -> None:
     assert violations(plant(tmp_path, path, text)) == []
 
 
-def test_the_checker_reports_what_is_too_long(tmp_path: Path) -> None:
+def test_the_checker_reports_files_and_functions_that_are_too_long(tmp_path: Path) -> None:
     line = "    x = 1\n"
     root = plant(tmp_path, "windows/function.py", "def f():\n" + MAX_FUNCTION_LINES * line)
     docstring = '    """One.\n\n    Two.\n    """\n'

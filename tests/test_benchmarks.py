@@ -1,4 +1,4 @@
-"""The benchmark suite itself: same events for all, nothing is timed that found something else, results survive JSON."""
+"""The benchmark suite: all contenders get the same events, wrong results are not timed, and results round-trip through JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MACHINE = {
 
 @pytest.fixture(autouse=True)
 def _loud(monkeypatch):
-    """Clear up before no round: a collection among the objects of all tests takes longer than the round."""
+    """Collect no garbage before a round: with the objects of all tests a collection takes longer than the round."""
     monkeypatch.setattr(frame, "quiet", nullcontext)
     monkeypatch.setattr(growth, "quiet", nullcontext)
 
@@ -53,9 +53,7 @@ def test_the_same_arguments_give_the_same_events_in_every_process():
     events.cache_clear()
     again = events(1_000, disorder_ms=20)
     assert (load.keys, load.stamps, load.values) == (again.keys, again.stamps, again.values)
-    assert load.stamps[:5] == [
-        START_MS + at for at in (1, 3, 5, 4, 14)
-    ]  # pinned: a seed's events are the same for ever
+    assert load.stamps[:5] == [START_MS + at for at in (1, 3, 5, 4, 14)]  # pinned: the events of a seed never change
     assert load.values[:3] == [129.0, 892.0, 561.0]
 
 
@@ -65,7 +63,7 @@ def test_batches_and_rows_are_the_same_events():
     assert [row for batch in load.batches for row in zip(*batch, strict=True)] == load.rows
 
 
-def test_no_event_is_further_out_of_order_than_was_asked_for():
+def test_events_are_out_of_order_by_at_most_the_given_disorder():
     newest = 0
     for stamp in events(5_000, disorder_ms=50).stamps:
         newest = max(newest, stamp)
@@ -76,7 +74,7 @@ def test_no_event_is_further_out_of_order_than_was_asked_for():
 # -- the frame --------------------------------------------------------------------------------------------------------
 
 
-def test_all_contenders_of_a_size_are_handed_the_very_same_workload():
+def test_all_contenders_of_a_size_get_the_same_workload_object():
     seen: list[object] = []
 
     def look(load: list[int]) -> int:
@@ -88,26 +86,26 @@ def test_all_contenders_of_a_size_are_handed_the_very_same_workload():
     assert len({id(load) for load in seen if len(load) == 100}) == 1
 
 
-def test_a_contender_that_finds_something_else_is_not_timed():
+def test_a_contender_with_another_result_is_not_timed():
     with pytest.raises(Disagreement, match="sums: wrong found 4951, right found 4950"):
         measure(plan(Contender("right", sum), Contender("wrong", lambda load: sum(load) + 1)), 1)
 
 
-def test_the_exact_check_finds_what_the_glance_does_not_see():
+def test_the_exact_check_detects_a_difference_that_the_summary_misses():
     blind = Contender("blind", len, check=lambda load: [*reversed(load)])
     measure(plan(Contender("right", len, check=list), blind), 1)
     with pytest.raises(Disagreement, match="blind found"):
         measure(plan(Contender("right", len, check=list), blind, checked=10), 1)
 
 
-def test_a_share_is_compared_with_what_the_base_finds_in_that_share():
+def test_a_contender_with_a_share_is_compared_with_the_base_over_that_share():
     found = measure(plan(Contender("right", sum), Contender("slow", sum, share=0.1)), 1)
     assert [figure.size for figure in found.figures] == [100, 10]
     with pytest.raises(Disagreement):
         measure(plan(Contender("right", sum), Contender("slow", lambda load: 4950, share=0.1)), 1)
 
 
-def test_contenders_take_turns_and_each_is_first_as_often():
+def test_contenders_rotate_and_each_is_first_equally_often():
     order: list[str] = []
     names = "abc"
     contenders = [Contender(name, lambda load, name=name: order.append(name)) for name in names]
@@ -116,11 +114,11 @@ def test_contenders_take_turns_and_each_is_first_as_often():
 
 
 def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds():
-    assert ratio([2.0, 20.0, 9.0], [1.0, 10.0, 3.0]) == 2.0  # a round in which everything was slow changes nothing
+    assert ratio([2.0, 20.0, 9.0], [1.0, 10.0, 3.0]) == 2.0  # a round in which all contenders were slow changes nothing
     assert ratio([1.0], [0.0]) is None
 
 
-def test_who_measures_itself_is_taken_at_its_word():
+def test_a_contender_that_returns_measured_is_not_timed_by_the_frame():
     assert timed(lambda load: Measured("r", 7.5, {"MB": 1}), None, 10) == Measured("r", 7.5, {"MB": 1})
     assert timed(lambda load: "r", None, 10).result == "r"
 
@@ -129,7 +127,7 @@ def test_who_measures_itself_is_taken_at_its_word():
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_the_library_and_the_floors_find_the_same_windows(shape, monkeypatch):
+def test_the_library_and_the_code_by_hand_find_the_same_windows(shape, monkeypatch):
     monkeypatch.setattr(peers, "installed", lambda package: None)
     mine = [each for each in suite.plans(0.01) if each.about == shape.about]
     assert len(mine) == 2
@@ -142,7 +140,7 @@ def test_the_library_and_the_floors_find_the_same_windows(shape, monkeypatch):
         assert [figure.contender for figure in found.figures] == ["by hand", "windowing", *columns]
 
 
-def test_peers_that_are_not_installed_are_named(monkeypatch):
+def test_peers_that_are_not_installed_are_listed_with_the_reason(monkeypatch):
     monkeypatch.setattr(peers, "installed", lambda package: None)
     absent = {(each.name, m.contender): m.reason for each in suite.plans(0.01) for m in each.missing}
     assert absent["1, batches of 10,000", "bytewax"] == 'not installed; pip install "windowing[bench]"'
@@ -151,7 +149,7 @@ def test_peers_that_are_not_installed_are_named(monkeypatch):
 
 
 @pytest.mark.parametrize("each", [*growth.plans(0.001), *memory.plans(0.001)], ids=lambda each: each.name)
-def test_curves_and_memory_are_measured(each):
+def test_growth_and_memory_plans_give_positive_figures(each):
     found = measure(replace(each, size=min(each.size, 2_000)), 1)
     assert all(figure.median > 0 for figure in found.figures)
     assert not each.axis or [figure.x for figure in found.figures] == sorted(figure.x for figure in found.figures)
@@ -163,7 +161,7 @@ def test_curves_and_memory_are_measured(each):
 @pytest.mark.parametrize(
     "query", [each for queries in QUERIES.values() for each in queries], ids=lambda query: query.name
 )
-def test_the_topologies_of_public_benchmarks_find_what_plain_python_finds(query, tmp_path, monkeypatch):
+def test_the_topologies_of_public_benchmarks_have_the_results_of_plain_python(query, tmp_path, monkeypatch):
     monkeypatch.setattr(public, "scratch", lambda: tmp_path)
     rows = public.tables.__wrapped__(query.name, 2_000, 2, True).rows_by_spout(query)
     batches = {spout: [found[at : at + 500] for at in range(0, len(found), 500)] for spout, found in rows.items()}
@@ -172,7 +170,7 @@ def test_the_topologies_of_public_benchmarks_find_what_plain_python_finds(query,
     assert len(query.plain(rows)) > 1
 
 
-def test_storm_that_cannot_be_built_is_named(monkeypatch):
+def test_storm_is_listed_as_missing_if_it_cannot_be_built(monkeypatch):
     def not_here() -> list[str]:
         raise storm.NotBuilt("there is no Maven on this machine")
 
@@ -183,14 +181,14 @@ def test_storm_that_cannot_be_built_is_named(monkeypatch):
         assert found.missing == (Missing("Storm", "there is no Maven on this machine"),)
 
 
-def test_a_digest_is_of_every_element_and_wraps_as_javas_does():
+def test_digest_covers_every_element_and_wraps_like_java():
     assert storm.digest([1, 2.0, 3]) == 1 * 31 * 31 + 2 * 31 + 3
     assert storm.digest([2**62] * 2) == 0
     assert storm.digest([2**62, 0]) == -(2**62)
 
 
 @pytest.mark.crash(minutes=1.5)
-def test_queries_on_spark_and_native_ones_find_the_same_windows(spark, tmp_path, monkeypatch):
+def test_windowed_and_native_spark_queries_find_the_same_windows(spark, tmp_path, monkeypatch):
     for module in (stage, native, public, sql):
         monkeypatch.setattr(module, "spark", lambda: spark)
     for module in (stage, public):
@@ -218,14 +216,14 @@ def sums(*values: Sequence[float], name: str = "1, batches of 10,000", unit: str
     return Comparison(name, "sums", unit, "by hand", "CPU", tuple(figures), (Missing("streamz", "is out"),))
 
 
-def test_results_survive_their_file(tmp_path):
+def test_results_round_trip_through_their_file(tmp_path):
     run = run_of(sums([1.0, 2.0], [3.5, 4.5]), replace(sums([1.0], name="curve"), axis="keys"))
     saved = records.save(run, tmp_path)
     assert records.load(tmp_path) == {"core": run}
     assert Run.of(json.loads(saved.read_text())) == run
 
 
-def test_the_page_has_every_figure_and_who_did_not_run(tmp_path):
+def test_the_page_has_every_figure_and_every_missing_contender(tmp_path):
     records.save(run_of(sums([100.0] * 3, [130.0, 140.0, 150.0])), tmp_path / "results")
     written = page.write(tmp_path / "results", tmp_path).read_text()
     assert "| by hand | 100 | 3: 100-100 | 1.00 | 100 |" in written
@@ -235,7 +233,7 @@ def test_the_page_has_every_figure_and_who_did_not_run(tmp_path):
     assert (tmp_path / "benchmarks" / "core.svg").exists()
 
 
-def test_comparisons_of_one_unit_stand_in_one_table():
+def test_comparisons_of_one_unit_are_in_one_table():
     two = run_of(sums([1.0], [2.0]), sums([4.0], [2.0], name="2, batches of 10,000"))
     written = page.text({"core": two}, {})
     assert "| 1, batches of 10,000 | sums | 1 | 2 (2.00) |" in written
@@ -243,13 +241,13 @@ def test_comparisons_of_one_unit_stand_in_one_table():
     assert "streamz is out: not in 1, batches of 10,000; 2, batches of 10,000." in written
 
 
-def test_pictures_are_the_same_bytes_for_the_same_results(tmp_path):
+def test_charts_are_byte_for_byte_reproducible(tmp_path):
     records.save(run_of(sums([1.0], [2.0])), tmp_path)
     drawn = [page.write(tmp_path, tmp_path / name).parent / "benchmarks" / "core.svg" for name in "ab"]
     assert drawn[0].read_bytes() == drawn[1].read_bytes()
 
 
-def test_a_target_is_met_missed_by_a_factor_or_open_and_never_met_by_silence():
+def test_a_target_is_met_missed_by_a_factor_or_not_measured():
     target = targets.Target("t", "w", lambda runs: {"a": 1.0, "b": 3.0, "c": None}, 1.5)
     assert target.judge({}) == ("a: 1, b: 3", "missed: b by a factor of 2; not measured: c")
     assert replace(target, limits={"a": 0.5, "b": 2, "c": 1}, at_most=False).judge({})[1] == "not measured: c"
@@ -258,7 +256,7 @@ def test_a_target_is_met_missed_by_a_factor_or_open_and_never_met_by_silence():
     assert targets.judged(fast)[0][2:] == ("shape 1: 1.4, shape 2: 1.4, shape 3: 1.4, shape 4: 1.4", "met")
 
 
-def test_every_target_asks_for_comparisons_that_the_suites_make():
+def test_every_target_uses_comparisons_of_the_suites():
     made = {each.name for each in [*suite.plans(), *growth.plans(), *memory.plans()]}
     asked = {
         label for target in targets.TARGETS for label in target.numbers({}) if label.startswith(("trigger", "length"))
@@ -267,33 +265,33 @@ def test_every_target_asks_for_comparisons_that_the_suites_make():
     assert {f"{shape}, {way}" for shape in "1234" for way in ("batches of 10,000", "one at a time")} <= made
 
 
-def test_the_command_names_suites_that_there_are(tmp_path):
+def test_the_command_refuses_an_unknown_suite_and_lists_the_suites(tmp_path):
     with pytest.raises(SystemExit, match=r"there is no suite cor; there are core, growth, memory"):
         command.main(["cor"])
 
 
-def test_the_command_runs_a_suite_and_keeps_its_results(tmp_path, capsys):
+def test_the_command_runs_a_suite_and_stores_its_results(tmp_path, capsys):
     command.main(["memory", "--scale", "0.01", "--rounds", "1", "--results", str(tmp_path)])
     assert "buffered [bytes per event]" in capsys.readouterr().out
     assert records.load(tmp_path)["memory"].machine["scale"] == 0.01
 
 
-def test_the_command_runs_what_matches_and_keeps_what_there_is(tmp_path):
+def test_the_command_with_match_runs_only_matching_comparisons(tmp_path):
     command.main(["core", "--match", "1,000/1, one", "--scale", "0.03", "--rounds", "1", "--results", str(tmp_path)])
     (found,) = records.load(tmp_path)["core"].comparisons
     assert found.name == "1,000/1, one at a time"
 
 
-def test_every_suite_has_a_module_that_can_be_asked():
+def test_every_suite_has_an_existing_module():
     for each in suites.SUITES.values():
         path = Path(suites.__file__).parent.parent / each.module.replace(".", "/")
         assert path.with_suffix(".py").exists(), each.name
 
 
-def test_the_upsert_by_hand_adds_each_batch_once(tmp_path):
+def test_the_hand_written_upsert_adds_each_batch_once(tmp_path):
     with closing(trident.InSqlite(str(tmp_path / "totals.db"), "words")) as table:
         table.add(0, [("to", 2), ("be", 1)])
         table.add(1, [("to", 1)])
-        table.add(1, [("to", 1), ("or", 1)])  # the batch comes again
+        table.add(1, [("to", 1), ("or", 1)])  # the batch is replayed
         table.add(0, [("to", 2)])
         assert table.totals() == {"to": 3, "be": 1}

@@ -1,4 +1,4 @@
-"""The command line: what it says of recorded cases, and with which exit code it ends."""
+"""`windowing replay`: its output for recorded cases, and its exit codes."""
 
 from __future__ import annotations
 
@@ -39,44 +39,44 @@ def written(folder: Path, *cases: object, name: str = "cases.jsonl") -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--batched"], ["--semantics", "storm"]])
-def test_all_recorded_cases_agree(options):
+def test_all_recorded_cases_of_storm_are_reproduced(options):
     done = run(RECORDED, *options)
     assert done.exit_code == 0, done.output
     assert "400" in done.output.splitlines()[-2]
 
 
-def test_lossless_windows_differ_from_storms_and_the_exit_code_says_so():
+def test_lossless_semantics_differ_from_storm_with_exit_code_1():
     done = run(RECORDED, "--semantics", "lossless", "--show", "2")
     assert done.exit_code == 1
     assert "more that differ" in done.output
 
 
 @pytest.mark.parametrize("name", ["cases.jsonl", "cases.jsonl.gz"])
-def test_files_may_be_packed(tmp_path, name):
+def test_files_may_be_compressed_with_gzip(tmp_path, name):
     done = run(written(tmp_path, CASE, CASE, name=name))
     assert done.exit_code == 0
     assert "Count / Count, processing time" in done.output
 
 
-def test_the_first_difference_is_named(tmp_path):
+def test_the_first_different_event_is_shown(tmp_path):
     wrong = {**CASE, "events": [[1, "activate", [1, 2], [1, 2], [], 8]]}
     done = run(written(tmp_path, wrong))
     assert done.exit_code == 1
     assert "two and two event 0: recorded [1, 'activate', [1, 2], [1, 2], [], 8], now" in done.output
 
 
-def test_a_missing_event_is_named(tmp_path):
+def test_a_missing_event_is_reported(tmp_path):
     done = run(written(tmp_path, {**CASE, "events": []}))
     assert "recorded 0 events, now 1" in done.output
 
 
-def test_a_case_that_cannot_be_replayed_differs(tmp_path):
+def test_a_case_that_cannot_be_replayed_counts_as_different(tmp_path):
     done = run(written(tmp_path, {**CASE, "ops": [["drain"]]}))
     assert done.exit_code == 1
     assert "cannot be replayed: [CONFIG]" in done.output
 
 
-def test_a_file_without_cases_does_not_agree(tmp_path):
+def test_a_file_without_cases_has_exit_code_1(tmp_path):
     assert run(written(tmp_path, "")).exit_code == 1
 
 
@@ -89,13 +89,13 @@ def test_a_file_without_cases_does_not_agree(tmp_path):
         (json.dumps({**CASE, "ops": 7}), "two and two is no recorded case"),
     ],
 )
-def test_what_is_no_case_is_said_with_its_place(tmp_path, line, sentence):
+def test_an_invalid_case_is_reported_with_file_and_line(tmp_path, line, sentence):
     done = run(written(tmp_path, line))
     assert done.exit_code == 2
     assert sentence in " ".join(done.output.split())
 
 
-def test_a_file_that_is_not_packed_as_its_name_says(tmp_path):
+def test_a_gz_file_that_is_not_compressed_is_reported(tmp_path):
     file = tmp_path / "cases.jsonl.gz"
     file.write_text(json.dumps(CASE))
     done = run(file)
@@ -115,7 +115,7 @@ def test_the_command_runs_as_a_module_and_loads_neither_spark_nor_hypothesis(tmp
     assert done.stdout.splitlines()[-1] == "0", done.stdout + done.stderr
 
 
-def test_importing_windowing_loads_no_command_line():
+def test_importing_windowing_does_not_load_the_command_line():
     code = "import sys, windowing; print(*{'click', 'rich', 'windowing.cli'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.split() == []

@@ -1,4 +1,4 @@
-"""Stored values: what is read is what was written, types included; damage is an error and never another value."""
+"""Stored values round-trip with their types; damage is an error and never another value."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Pair = namedtuple("Pair", "left right")
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal, types and all: `1 == True` is not the same."""
+    """Whether two values are equal and of equal types: 1 and True are different."""
     if type(left) is not type(right) or left != right:
         return False
     if isinstance(left, list | tuple):
@@ -47,37 +47,37 @@ def same(left: Any, right: Any) -> bool:
 
 
 @given(value=PLAIN)
-def test_what_is_read_is_what_was_written(value: Any) -> None:
+def test_values_round_trip_with_their_types(value: Any) -> None:
     assert same(decode_value(encode_value(value), "a value"), value)
     assert same(loads(dumps(value), "a value"), value)
 
 
 @given(value=PLAIN)
-def test_the_same_value_has_the_same_bytes(value: Any) -> None:
+def test_encoding_is_deterministic(value: Any) -> None:
     assert encode_value(decode_value(encode_value(value), "a value")) == encode_value(value)
 
 
 @pytest.mark.parametrize(
     ("value", "read"), [(Pair(1, "b"), (1, "b")), (bytearray(b"\x00"), b"\x00"), ("\ud800", "\ud800")]
 )
-def test_a_subclass_becomes_the_plain_type(value: Any, read: Any) -> None:
+def test_a_value_of_a_subclass_is_read_as_its_plain_type(value: Any, read: Any) -> None:
     assert same(decode_value(encode_value(value), "a value"), read)
 
 
-def test_nan_is_one_key_and_one_and_true_are_two() -> None:
+def test_nan_is_a_single_key_and_equal_values_of_different_types_are_different_keys() -> None:
     found = decode_value(encode_value({float("nan"): 1}), "a value")
     assert [math.isnan(key) for key in found] == [True]
     assert decode_value(encode_value([float("nan"), 1.5]), "a value")[0] is NAN
     assert len({encode_value(key) for key in (1, True, 1.0, "1", (1,), [1])}) == 6
 
 
-def test_a_long_value_is_compressed_and_a_short_one_can_be_read_by_eye() -> None:
+def test_a_long_value_is_compressed_and_a_short_one_is_plain_json() -> None:
     assert encode_value({"word": "storm"}) == b'{"word":"storm"}'
     assert len(encode_value(["storm"] * 10_000)) < 1_000
 
 
 @pytest.mark.parametrize("value", [object(), lambda: 0, {"a": object()}, [{1: print}]])
-def test_what_is_not_plain_data_is_refused_before_it_is_stored(value: Any) -> None:
+def test_a_value_that_is_not_plain_data_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="keep plain data"):
         encode_value(value)
 
@@ -99,7 +99,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("blob", DAMAGED)
-def test_bytes_that_are_no_value_are_an_error_that_names_them(blob: bytes) -> None:
+def test_invalid_bytes_are_corrupt_state_and_the_value_is_named(blob: bytes) -> None:
     with pytest.raises(CorruptStateError, match="the count of 'storm'"):
         decode_value(blob, "the count of 'storm'")
 
@@ -107,12 +107,12 @@ def test_bytes_that_are_no_value_are_an_error_that_names_them(blob: bytes) -> No
 @given(
     blob=st.binary(max_size=60) | PLAIN.map(encode_value).flatmap(lambda b: st.integers(0, len(b)).map(lambda n: b[:n]))
 )
-def test_reading_any_bytes_gives_a_value_or_that_error(blob: bytes) -> None:
+def test_decoding_any_bytes_gives_a_value_or_corrupt_state(blob: bytes) -> None:
     with suppress(CorruptStateError):  # any other error fails the test
         decode_value(blob, "a value")
 
 
-def test_every_kind_of_value_that_the_docs_name_can_be_stored() -> None:
+def test_every_kind_of_value_named_in_the_docs_can_be_stored() -> None:
     named = {
         "number": 1.5,
         "text": "a",

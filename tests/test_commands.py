@@ -1,4 +1,4 @@
-"""Every command of the command line but `replay`: what it says, that it escapes, and with which exit code it ends."""
+"""Every command of the command line except `replay`: its output, escaping of data, and exit codes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def bolts(tmp_path):
     return file
 
 
-def test_a_new_job_runs_is_checked_explained_and_tested(tmp_path):
+def test_the_job_that_new_creates_passes_check_explain_run_and_its_tests(tmp_path):
     assert run("new", "my_job", folder=tmp_path).exit_code == 0
     job = tmp_path / "my_job"
     for file in ("bolts.py", "job.py"):
@@ -93,12 +93,12 @@ def test_a_new_job_runs_is_checked_explained_and_tested(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["no-name", "1st", "a b"])
-def test_a_name_that_is_none_is_refused(tmp_path, name):
+def test_new_refuses_an_invalid_name(tmp_path, name):
     assert run("new", name, folder=tmp_path).exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_there_is_not_written_over(bolts):
+def test_new_does_not_overwrite_an_existing_folder(bolts):
     done = run("new", "bolts", folder=bolts.parent)
     (bolts.parent / "taken").mkdir()
     assert done.exit_code == 0
@@ -107,7 +107,7 @@ def test_what_is_there_is_not_written_over(bolts):
     assert "is there already" in done.output
 
 
-def test_all_mistakes_of_a_topology_are_said(bolts):
+def test_check_reports_all_mistakes_of_a_topology(bolts):
     bolts.write_text(
         BOLTS.replace('shuffle_grouping("rows")', 'shuffle_grouping("rows", "none").fields_grouping("nobody", "word")')
     )
@@ -129,7 +129,7 @@ def test_all_mistakes_of_a_topology_are_said(bolts):
         ("from windowing import *\n\n@tumbling(seconds(0), output='n long')\ndef f(window): ...", 2, ":3: [CONFIG]"),
     ],
 )
-def test_a_broken_file_shows_its_own_error_and_line(tmp_path, text, code, sentence):
+def test_check_shows_the_error_and_line_of_a_broken_file(tmp_path, text, code, sentence):
     file = tmp_path / "broken.py"
     file.write_text(text)
     done = run("check", file)
@@ -156,7 +156,7 @@ def test_a_broken_file_shows_its_own_error_and_line(tmp_path, text, code, senten
         (["states", "redis://me:secret@127.0.0.1/0"], "me:***@127.0.0.1/0"),
     ],
 )
-def test_a_mistake_is_a_sentence_and_exit_code_2(bolts, arguments, sentence):
+def test_a_usage_error_is_one_sentence_with_exit_code_2(bolts, arguments, sentence):
     (bolts.parent / "rows.json").write_text("[1]")
     done = run(*arguments, folder=bolts.parent)
     assert done.exit_code == 2, done.output
@@ -164,7 +164,7 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(bolts, arguments, sentence):
     assert "secret" not in done.output
 
 
-def test_an_explanation_is_written_as_svg_and_png(bolts):
+def test_explain_writes_svg_and_png(bolts):
     folder = bolts.parent
     (folder / "rows.json").write_text(json.dumps([{"word": "a"}, {"word": "b"}]))
     done = run("explain", f"{bolts}:two", folder / "rows.json", "--svg", folder / "x.svg", "--png", folder / "x.png")
@@ -174,7 +174,7 @@ def test_an_explanation_is_written_as_svg_and_png(bolts):
     assert "two ×1" in run("explain", f"{bolts}:two").output
 
 
-def test_a_run_counts_what_its_components_do(bolts):
+def test_run_shows_the_counters_of_its_components(bolts):
     (bolts.parent / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b\x1b[31m"]], [["c"]]]}))
     done = run("run", f"{bolts}:topology", "--rows", bolts.parent / "rows.json")
     assert done.exit_code == 0, done.output
@@ -188,7 +188,7 @@ def test_a_run_counts_what_its_components_do(bolts):
     assert "messages acked 3, failed attempts 0, in flight 0" in done.output
 
 
-def test_a_trident_topology_runs_and_its_groups_are_shown(tmp_path):
+def test_run_executes_a_trident_topology_and_shows_its_groups(tmp_path):
     file = tmp_path / "trident.py"
     file.write_text(TRIDENT)
     done = run("run", f"{file}:topology", "--show", 9)
@@ -218,7 +218,7 @@ def topology():
 """
 
 
-def test_a_run_with_a_state_goes_on_where_the_last_one_ended(tmp_path):
+def test_a_run_with_a_state_continues_from_the_last_run(tmp_path):
     (tmp_path / "jobs.py").write_text(COUNTING)
     (tmp_path / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b"]]]}))
     given = (f"{tmp_path / 'jobs.py'}:topology", "--rows", tmp_path / "rows.json")
@@ -232,19 +232,19 @@ def test_a_run_with_a_state_goes_on_where_the_last_one_ended(tmp_path):
     assert "or --state words.db of the command line" in without.output
 
 
-def test_a_trident_topology_with_a_state_counts_its_batches_once(tmp_path):
+def test_a_second_run_of_a_trident_topology_with_a_state_repeats_no_batch(tmp_path):
     (tmp_path / "jobs.py").write_text(TRIDENT)
     given = ("run", f"{tmp_path / 'jobs.py'}:topology", "--state", tmp_path / "records.db", "--show", 9)
     assert "counts: " in run(*given).output
     assert "counts: " not in run(*given).output
 
 
-def test_the_summary_of_each_command_is_whole():
+def test_the_help_shows_the_complete_summary_of_each_command():
     assert "..." not in run("--help").output.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("which", [BOLTS, TRIDENT], ids=["topology", "trident"])
-def test_a_page_of_a_run_says_where_it_is_and_ends_with_it(tmp_path, which):
+def test_ui_prints_the_address_of_the_page_and_closes_it_with_the_run(tmp_path, which):
     file = tmp_path / "jobs.py"
     file.write_text(which)
     (tmp_path / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b"]]]}))
@@ -256,7 +256,7 @@ def test_a_page_of_a_run_says_where_it_is_and_ends_with_it(tmp_path, which):
         urllib.request.urlopen(url, timeout=5)
 
 
-def test_a_page_ends_when_the_run_fails(bolts):
+def test_ui_ends_with_an_error_when_the_run_fails(bolts):
     bolts.write_text(BOLTS.replace("return len(window)", "return 1 / 0"))
     (bolts.parent / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b"]]]}))
     done = run("ui", f"{bolts}:topology", "--rows", bolts.parent / "rows.json")
@@ -264,7 +264,7 @@ def test_a_page_ends_when_the_run_fails(bolts):
     assert "ZeroDivisionError" in done.output
 
 
-def test_an_error_of_a_bolt_ends_a_run_with_a_sentence(bolts):
+def test_an_error_of_a_bolt_ends_a_run_without_a_traceback(bolts):
     bolts.write_text(BOLTS.replace("return len(window)", "return 1 / 0"))
     (bolts.parent / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b"]]]}))
     done = run("run", f"{bolts}:topology", "--rows", bolts.parent / "rows.json")
@@ -273,7 +273,7 @@ def test_an_error_of_a_bolt_ends_a_run_with_a_sentence(bolts):
     assert "Traceback" not in done.output
 
 
-# -- what is stored ---------------------------------------------------------------------------------------------------------------
+# -- checkpoints and states -------------------------------------------------------------------------------------------------------
 
 
 def checkpoint(folder, commits=(0, 1)):
@@ -298,7 +298,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_checkpoint_is_read_and_not_touched(tmp_path):
+def test_status_reads_a_checkpoint_without_a_change(tmp_path):
     folder = checkpoint(tmp_path / "c")
     before = contents(folder)
     done = run("status", folder)
@@ -310,7 +310,7 @@ def test_a_checkpoint_is_read_and_not_touched(tmp_path):
     assert contents(folder) == before
 
 
-def test_a_checkpoint_that_was_rescaled_or_is_half_made_says_so(tmp_path):
+def test_status_shows_that_a_checkpoint_was_rescaled_or_is_incomplete(tmp_path):
     folder = checkpoint(tmp_path / "c")
     (folder / "windowing" / "rescaled.json").write_text('{"format": 1, "to": "file:/new"}')
     said = dict(read_checkpoint(LocalFiles(folder)))
@@ -323,7 +323,7 @@ def test_a_checkpoint_that_was_rescaled_or_is_half_made_says_so(tmp_path):
     )
 
 
-def test_a_batch_that_was_begun_only_is_made_again_and_a_drained_checkpoint_is_closed(tmp_path):
+def test_status_shows_a_pending_batch_and_a_drained_checkpoint(tmp_path):
     folder = checkpoint(tmp_path / "c", commits=(0,))
     (folder / "windowing" / "drained.json").write_text("{}")
     output = run("status", folder).output
@@ -350,10 +350,10 @@ TOPOLOGY_PLAN = {
         ],
     ],
 }
-"""As `of_topology` writes it; tests/spark/test_query_metrics.py looks at what a query has written."""
+"""In the format of `of_topology`; tests/spark/test_query_metrics.py reads the checkpoint of a real query."""
 
 
-def test_the_checkpoint_of_a_topology_names_its_components_and_the_numbers_of_its_last_run(tmp_path):
+def test_status_shows_the_components_of_a_topology_and_the_metrics_of_its_last_run(tmp_path):
     folder = checkpoint(tmp_path / "c")
     (folder / "windowing" / "definition.json").write_text(json.dumps({"format": 2, "topology": TOPOLOGY_PLAN}))
     tens = TaskMetrics(
@@ -385,7 +385,7 @@ def test_the_checkpoint_of_a_topology_names_its_components_and_the_numbers_of_it
     assert contents(folder) == before
 
 
-def test_the_page_of_a_checkpoint_follows_what_its_query_leaves_there_and_changes_nothing(tmp_path):
+def test_ui_of_a_checkpoint_follows_the_stored_metrics_and_changes_nothing(tmp_path):
     folder = checkpoint(tmp_path / "c")
     done = run("ui", folder)
     assert (done.exit_code, "has no numbers yet" in done.output) == (2, True)
@@ -397,7 +397,7 @@ def test_the_page_of_a_checkpoint_follows_what_its_query_leaves_there_and_change
         (folder / "new").write_text(json.dumps(left))
         (folder / "new").replace(file)
 
-    leave(9)  # as a version without drawings has left it
+    leave(9)  # as an earlier version without drawings stored it
     assert run("ui", folder, "--for", "0.05").output.startswith("open http://127.0.0.1:")
     box, edge = (
         {"name": "tens", "lines": ["tens x3"], "shape": "bolt"},
@@ -421,7 +421,7 @@ def test_the_page_of_a_checkpoint_follows_what_its_query_leaves_there_and_change
 
 
 def eventually(holds: Callable[[], object]) -> bool:
-    """Whether it holds within ten seconds: the page looks once a second."""
+    """Whether `holds` is true within ten seconds: the page reads the file once a second."""
     until = time.monotonic() + 10
     while not holds():
         if time.monotonic() > until:
@@ -430,7 +430,7 @@ def eventually(holds: Callable[[], object]) -> bool:
     return True
 
 
-def test_the_checkpoint_of_trident_names_its_streams_windows_and_states(tmp_path):
+def test_status_shows_the_streams_windows_and_states_of_a_trident_checkpoint(tmp_path):
     topology = TridentTopology("counts")
     words = topology.new_stream("words", FixedBatchSpout("word string", 2, [("to",)]))
     words.group_by("word").persistent_aggregate(map_state(MemoryStore(), "counted"), None, Count(), "n long")
@@ -444,7 +444,7 @@ def test_the_checkpoint_of_trident_names_its_streams_windows_and_states(tmp_path
     assert "counted" in output
 
 
-def test_open_acks_are_counted_from_the_ledger(tmp_path):
+def test_status_counts_pending_roots_from_the_ack_ledger(tmp_path):
     folder = checkpoint(tmp_path / "c")
     acks = folder / "windowing" / "acks"
     acks.mkdir()
@@ -459,7 +459,7 @@ def test_open_acks_are_counted_from_the_ledger(tmp_path):
     assert "cannot be read now" in run("status", folder).output
 
 
-def test_damaged_numbers_are_named_and_a_definition_of_another_shape_ends_nothing(tmp_path):
+def test_status_names_damaged_metrics_and_tolerates_a_definition_of_another_shape(tmp_path):
     folder = checkpoint(tmp_path / "c")
     for damaged in ("{}", "[]", '{"tasks": [1]}', '{"tasks": 5, "name": 1}'):
         (folder / "windowing" / "metrics.json").write_text(damaged)
@@ -487,7 +487,7 @@ ELSEWHERE = ["hdfs://nn:8020/ck", "hdfs:/ck", "s3a://key:secret@bucket/ck", "gs:
 
 
 @pytest.mark.parametrize("uri", ELSEWHERE)
-def test_states_on_another_file_system_are_refused_by_name_with_the_way_out(uri):
+def test_states_on_another_file_system_are_refused_by_name(uri):
     done = run("states", uri)
     assert done.exit_code == 2
     assert f"{uri.replace('secret', '***')} is on another file system" in done.output
@@ -496,7 +496,7 @@ def test_states_on_another_file_system_are_refused_by_name_with_the_way_out(uri)
 
 
 @pytest.mark.parametrize(("command", "uri"), [("status", ELSEWHERE[0]), ("ui", ELSEWHERE[2])])
-def test_a_checkpoint_on_another_file_system_without_pyspark_is_refused_with_both_ways_out(command, uri):
+def test_a_checkpoint_on_another_file_system_without_pyspark_is_refused_with_both_remedies(command, uri):
     code = "import sys; sys.modules['pyspark'] = None; from windowing.cli import commands; commands()"
     done = subprocess.run(
         [sys.executable, "-c", code, command, uri], cwd=ROOT, capture_output=True, text=True, check=False
@@ -518,7 +518,7 @@ def test_a_checkpoint_on_another_file_system_without_pyspark_is_refused_with_bot
         ("=hunter2", "'' is no setting of Spark"),
     ],
 )
-def test_a_setting_that_is_none_is_refused_before_spark_starts_and_its_value_is_not_repeated(command, conf, sentence):
+def test_an_invalid_spark_setting_is_refused_before_spark_starts_and_its_value_is_not_shown(command, conf, sentence):
     done = run(*command, "hdfs://nn:8020/ck", "--conf", "spark.ui.enabled=false", "--conf", conf)
     assert done.exit_code == 2
     said = " ".join(done.output.split())
@@ -527,7 +527,7 @@ def test_a_setting_that_is_none_is_refused_before_spark_starts_and_its_value_is_
     assert "hunter2" not in said
 
 
-def test_settings_of_spark_are_refused_where_no_spark_is_started(bolts):
+def test_spark_settings_are_refused_for_a_local_checkpoint(bolts):
     folder, given = checkpoint(bolts.parent / "c"), ("--conf", "spark.hadoop.fs.s3a.secret.key=hunter2")
     for target in (folder, f"file:{folder}"):
         for command in ("status", "ui"):
@@ -546,8 +546,8 @@ def test_settings_of_spark_are_refused_where_no_spark_is_started(bolts):
         (["rescale", "a", "b", "--tasks", "2"], None),
     ],
 )
-def test_the_settings_that_are_given_reach_spark_in_place_of_what_the_command_sets(monkeypatch, command, master):
-    """A session that only reads is on this machine, unless it is told otherwise; `rescale` runs where spark-defaults.conf says."""
+def test_given_spark_settings_override_those_of_the_command(monkeypatch, command, master):
+    """`status` and `ui` use a local master unless another is given; `rescale` uses the master of spark-defaults.conf."""
     import windowing.spark
 
     started = []
@@ -566,7 +566,7 @@ def test_the_settings_that_are_given_reach_spark_in_place_of_what_the_command_se
         assert given.items() <= conf.items()
 
 
-def test_a_checkpoint_of_this_machine_is_read_without_spark(tmp_path):
+def test_a_local_checkpoint_is_read_without_spark(tmp_path):
     code = "import sys; from windowing.cli import commands; commands(standalone_mode=False); print('pyspark' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code, "status", f"file:{checkpoint(tmp_path / 'c')}"],
@@ -577,7 +577,7 @@ def test_a_checkpoint_of_this_machine_is_read_without_spark(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["file://", "file:"])
-def test_a_uri_of_this_machine_is_its_path(tmp_path, scheme):
+def test_a_file_uri_is_read_like_its_path(tmp_path, scheme):
     folder = checkpoint(tmp_path / "c d")
     uri = f"{scheme}{folder}"
     assert run("status", uri).output == run("status", folder).output
@@ -586,7 +586,7 @@ def test_a_uri_of_this_machine_is_its_path(tmp_path, scheme):
     assert "txid 7, attempt 3" in run("states", f"{scheme}{tmp_path}/states.db").output
 
 
-def test_a_folder_that_is_no_store_and_a_server_that_is_none_are_named(tmp_path):
+def test_states_refuses_a_folder_and_an_unknown_kind_of_server(tmp_path):
     assert "is a folder; give the path of a SqliteStore, which is a file" in run("states", tmp_path).output
     done = run("states", "kafka://broker/topic")
     assert done.exit_code == 2
@@ -594,14 +594,14 @@ def test_a_folder_that_is_no_store_and_a_server_that_is_none_are_named(tmp_path)
     assert "Redis" not in done.output
 
 
-def test_a_server_that_does_not_answer_is_a_sentence_without_the_password():
+def test_an_unreachable_server_is_reported_without_the_password():
     done = run("states", "postgresql://me:secret@127.0.0.1:1/db")
     assert done.exit_code == 1
     assert "me:***@127.0.0.1:1/db cannot be read" in done.output
     assert "secret" not in done.output
 
 
-def test_a_reader_that_has_seen_enough_is_no_error_of_a_path(tmp_path):
+def test_a_closed_output_pipe_ends_the_command_without_an_error_message(tmp_path):
     """`windowing status CHECKPOINT | head -1`"""
     command = [sys.executable, "-m", "windowing", "status", checkpoint(tmp_path / "c")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -610,7 +610,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_of_a_path(tmp_path):
     assert (process.returncode, said) == (1, b"")
 
 
-def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path):
+def test_status_names_a_damaged_file_of_a_checkpoint(tmp_path):
     folder = checkpoint(tmp_path / "c")
     (folder / "windowing" / "definition.json").write_text("{")
     done = run("status", folder)
@@ -619,7 +619,7 @@ def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path):
 
 
 def written_states(file):
-    """Write a row and a fence as a state does."""
+    """Write a row and a fence in the same way as a state."""
     place = PartitionId("counts", 0, 2)
     backing = SqliteStore(file).open(place)
     fence = Fence(TransactionAttempt(7, 3), StateType.OPAQUE, "json", place, "", 1)
@@ -627,7 +627,7 @@ def written_states(file):
     backing.close()
 
 
-def test_states_are_read_beside_a_writer_and_not_touched(tmp_path):
+def test_states_are_read_beside_a_writer_without_a_change(tmp_path):
     file = tmp_path / "states.db"
     written_states(file)
     before = contents(tmp_path)
@@ -641,7 +641,7 @@ def test_states_are_read_beside_a_writer_and_not_touched(tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_a_damaged_fence_is_said_and_a_file_that_is_none_refused(tmp_path):
+def test_states_reports_a_damaged_fence_and_refuses_a_file_that_is_not_a_database(tmp_path):
     file = tmp_path / "states.db"
     written_states(file)
     with closing(sqlite3.connect(file)) as db, db:
@@ -656,7 +656,7 @@ def test_a_damaged_fence_is_said_and_a_file_that_is_none_refused(tmp_path):
 # -- doctor, simulate, the script -------------------------------------------------------------------------------------------------
 
 
-def test_the_doctor_names_what_is_there(monkeypatch):
+def test_doctor_lists_installed_packages(monkeypatch):
     found = {finding.what: finding for finding in diagnose(query=False)}
     assert found["Python"].good
     assert found["pyspark"].good
@@ -664,7 +664,7 @@ def test_the_doctor_names_what_is_there(monkeypatch):
     assert "pyspark" in done.output
 
 
-def test_the_doctor_says_what_to_do_without_java(monkeypatch):
+def test_doctor_names_the_remedy_for_a_missing_java(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     found = {finding.what: finding for finding in diagnose(query=True)}
     assert found["Java"].good is False
@@ -676,13 +676,13 @@ def test_the_doctor_says_what_to_do_without_java(monkeypatch):
     assert "install Java 17 or later" in done.output
 
 
-def test_seeds_are_simulated():
+def test_simulate_runs_the_given_number_of_seeds():
     done = run("simulate", "--seeds", "3")
     assert done.exit_code == 0, done.output
     assert "3 " in done.output
 
 
-def test_the_console_script_is_the_command_line(tmp_path):
+def test_the_console_script_runs_the_command_line(tmp_path):
     script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["windowing"]
     module, _, function = script.partition(":")
     assert callable(getattr(import_module(module), function))
@@ -694,14 +694,14 @@ def test_the_console_script_is_the_command_line(tmp_path):
     )
 
 
-def test_the_page_has_every_command():
+def test_the_command_line_page_documents_every_command():
     page = (ROOT / "docs" / "reference" / "command_line.md").read_text()
     for name in cli.commands.commands:
         assert f"`windowing {name}" in page, name
 
 
 @pytest.mark.parametrize("given", [["x"], ["0"], ["count="], ["count=-1"], ["4", "count=2"], ["4", "5"]])
-def test_numbers_of_tasks_that_are_none_are_refused_before_spark_starts(given):
+def test_rescale_refuses_invalid_numbers_of_tasks_before_spark_starts(given):
     found = CliRunner().invoke(
         commands, ["rescale", "old", "new", *(part for each in given for part in ("--tasks", each))]
     )

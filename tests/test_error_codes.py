@@ -1,4 +1,4 @@
-"""Every error class has a code of its own, and a row in docs/reference/errors.md."""
+"""Every error class has its own code, and a row in docs/reference/errors.md."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def code_of(statement: ast.stmt) -> str | None:
     return None
 
 
-def test_every_code_is_one_class_s_and_stands_in_the_table() -> None:
+def test_every_code_belongs_to_one_class_and_is_in_the_table_of_errors() -> None:
     found = sorted((code, each.name) for each in classes() for code in each.codes)
     assert len({code for code, _ in found}) == len(found) > 15
     page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `([A-Z_]+)` \| `(\w+)`", page, re.MULTILINE)) == found
 
 
-def test_the_page_on_recovery_says_what_to_do_about_every_code() -> None:
+def test_the_recovery_page_covers_every_code() -> None:
     page = (ROOT / "docs" / "operate" / "recover.md").read_text(encoding="utf-8")
     said = {
         code for row in re.findall(r"^\| (`[A-Z_`, ]+`) \|", page, re.MULTILINE) for code in re.findall(r"[A-Z_]+", row)
@@ -61,14 +61,14 @@ def test_the_page_on_recovery_says_what_to_do_about_every_code() -> None:
     assert said == {code for each in classes() for code in each.codes}
 
 
-def test_every_class_has_a_code_of_its_own() -> None:
+def test_every_error_class_has_its_own_code() -> None:
     coded = {each.name for each in classes() if each.codes}
     for each in classes():
         if each.bases & coded and each.name.endswith("Error"):
             assert each.codes or each.name == "RowError", f"{each.file}: {each.name}"
 
 
-def test_what_comes_from_data_is_escaped_and_cut() -> None:
+def test_data_in_messages_is_escaped_and_truncated() -> None:
     assert str(WindowingError("no")) == "[WINDOWING] no"
     assert (quote("a\nb\u202e"), len(quote("x" * 999))) == ("'a\\nb\\u202e'", 200)
     assert (printable("a\nb\x1b[0m"), len(printable("x" * 999))) == ("a\\nb\\x1b[0m", 500)

@@ -1,4 +1,4 @@
-"""The doors: what the eight public packages name, no more and no less; and everything a user reads comes through them."""
+"""The exact public names of the eight public packages; docs, examples and benchmarks import only these."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ PUBLIC = {
     """),
 }
 SUBMODULES = {"windowing": {"columnar"}, "windowing.testing": {"simulator", "strategies"}}
-"""Public modules that are loaded by their name only, for they need a package that not everybody has, or run by themselves."""
+"""Public modules that have to be imported by name, because they need an optional package or are programs."""
 EXTRA = {"windowing.errors"}
-"""Public too: all errors, as docs/reference/errors.md says."""
+"""Also public: all errors, as docs/reference/errors.md says."""
 OPTIONAL = {
     "windowing": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib sqlite3 windowing.trident",
     "windowing.trident": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
@@ -92,22 +92,22 @@ OPTIONAL = {
     "windowing.spark": "pandas hypothesis psycopg redis confluent_kafka matplotlib "
     "windowing.trident windowing.local windowing.testing",
 }
-"""What importing a door may not load."""
+"""Modules that importing a public package must not load."""
 MOST_OF_WINDOWED = 104
 """How many modules of this library `windowing.spark.windowed` may load: 102 when this was written."""
 ALIASES = {"Effect"}
-"""A union of classes: it is documented where its members are."""
+"""A union of classes, documented at its members."""
 
 
 def names_of(door: str) -> list[str]:
-    """Return `__all__` of a door without importing it: windowing.spark needs pyspark."""
+    """Return `__all__` of a public package without importing it: windowing.spark needs pyspark."""
     tree = ast.parse((ROOT / door.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
     return list(ast.literal_eval(found[0].value))
 
 
 @pytest.mark.parametrize("door", PUBLIC)
-def test_the_public_names_are_these(door):
+def test_the_public_names_are_pinned(door):
     assert names_of(door) == PUBLIC[door] == sorted(PUBLIC[door])
 
 
@@ -120,13 +120,13 @@ def test_every_public_name_can_be_imported_and_is_documented(door):
     assert not undocumented
 
 
-def test_the_first_page_of_the_library_names_every_door_and_every_module_that_is_loaded_by_its_name():
+def test_the_docstring_of_windowing_names_every_public_package_and_module():
     text = inspect.getdoc(windowing)
     assert not [name for name in [*PUBLIC, *EXTRA, *SUBMODULES["windowing"]] if name not in text]
 
 
 def loaded_by(code: str) -> list[str]:
-    """Return the modules that a new process has when it has run `code`."""
+    """Return the modules that a new process has loaded after `code`."""
     code += "\nimport sys; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -134,20 +134,20 @@ def loaded_by(code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("door", PUBLIC)
-def test_a_door_loads_nothing_that_was_not_asked_for(door):
+def test_importing_a_public_package_loads_no_optional_module(door):
     modules = loaded_by(f"import {door}" + ("; windowing.spark.windowed" if door == "windowing.spark" else ""))
     unasked = [name for name in words(OPTIONAL[door]) if name in modules]
     assert not unasked, f"import {door} loads {', '.join(unasked)}"
 
 
-def test_windowed_on_spark_loads_a_part_of_the_library_and_nothing_of_trident():
+def test_windowed_on_spark_loads_a_limited_part_of_the_library_and_no_trident():
     modules = loaded_by("import windowing.spark; windowing.spark.windowed")
     ours = [name for name in modules if name.split(".")[0] == "windowing"]
     assert not [name for name in ours if name.startswith("windowing.trident")]
     assert len(ours) <= MOST_OF_WINDOWED, f"{len(ours)} modules: {' '.join(ours)}"
 
 
-def test_what_is_loaded_late_is_the_same_thing():
+def test_lazily_loaded_names_come_from_their_modules_and_unknown_names_raise_attribute_error():
     modules = loaded_by(
         "from windowing.spark import submit_trident; from windowing.stores import RedisStore, map_state"
     )
@@ -159,7 +159,7 @@ def test_what_is_loaded_late_is_the_same_thing():
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC["windowing"] if inspect.isclass(getattr(windowing, name))])
 def test_every_public_method_of_a_public_class_is_documented(name):
-    """`inspect.getdoc` also finds the docstring of the method that a subclass answers."""
+    """`inspect.getdoc` also finds the docstring of an overridden method."""
     kind = getattr(windowing, name)
     undocumented = [
         method
@@ -169,7 +169,7 @@ def test_every_public_method_of_a_public_class_is_documented(name):
     assert not undocumented
 
 
-def test_the_types_of_the_library_reach_a_users_checker():
+def test_the_package_has_py_typed_for_type_checkers():
     assert (ROOT / "windowing" / "py.typed").exists(), "without it mypy takes every name of the library for Any"
 
 
@@ -179,19 +179,19 @@ def test_star_import_gives_the_public_names_and_nothing_else():
     assert sorted(set(scope) - {"__builtins__"}) == PUBLIC["windowing"]
 
 
-def test_every_error_has_a_code_of_its_own():
+def test_every_public_error_has_its_own_code():
     kinds = [getattr(errors, name) for name in errors.__all__ if inspect.isclass(getattr(errors, name))]
     assert len({kind.code for kind in kinds}) == len(kinds)
 
 
-def test_every_error_is_in_the_page_of_errors():
+def test_every_public_error_is_in_the_table_of_errors():
     page = (Path(__file__).parents[1] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     kinds = [getattr(errors, name) for name in errors.__all__ if inspect.isclass(getattr(errors, name))]
     missing = [kind.__name__ for kind in kinds if f"| `{kind.code}` | `{kind.__name__}`" not in page]
     assert not missing, f"say in docs/reference/errors.md what these mean, and the way out: {', '.join(missing)}"
 
 
-# -- what a user reads ------------------------------------------------------------------------------------------------
+# -- imports in docs, examples and benchmarks -------------------------------------------------------------------------
 
 BLOCK = re.compile(r"^```(?:python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r'python -c "([^"]+)"')
@@ -199,7 +199,7 @@ DOTTED = re.compile(r"\bwindowing(?:\.[A-Za-z_]\w*)+")
 
 
 def code_in(path: Path) -> Iterator[str]:
-    """Yield the Python in a file: all of a module, the blocks and `python -c` commands of a page, prompts taken off."""
+    """Yield the Python in a file: a whole module, or the blocks and `python -c` commands of a page, without prompts."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         yield text
@@ -212,7 +212,7 @@ def code_in(path: Path) -> Iterator[str]:
 
 
 def is_public(name: str) -> bool:
-    """Whether a dotted name is a door, behind a door by its public name, or no module of this library at all."""
+    """Whether a dotted name is a public package, a public name in one, or no module of this library."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         module, rest = ".".join(parts[:length]), parts[length:]
@@ -224,7 +224,7 @@ def is_public(name: str) -> bool:
 
 
 def deep_names(code: str) -> Iterator[str]:
-    """Yield what some code imports of this library that is not public."""
+    """Yield the names that some code imports from this library and that are not public."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -239,7 +239,7 @@ def deep_names(code: str) -> Iterator[str]:
 
 
 def deep_mentions(text: str) -> Iterator[str]:
-    """Yield the dotted names in prose that lead to a module of this library by another way than a door."""
+    """Yield the dotted names in prose that name a part of this library that is not public."""
     for name in DOTTED.findall(text):
         parts = name.split(".")
         path = ROOT.joinpath(*parts[:2])
@@ -256,10 +256,12 @@ READ = sorted(
 
 
 @pytest.mark.parametrize("path", READ, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_user_reads_imports_from_the_doors_and_nothing_deeper(path):
+def test_docs_examples_and_benchmarks_import_public_names_only(path):
     deep = [name for code in code_in(path) for name in deep_names(code)]
     if path.suffix == ".md":
-        deep += deep_mentions(re.sub(r"(?m)^::: .*", "", path.read_text(encoding="utf-8")))  # ::: makes the reference
+        deep += deep_mentions(
+            re.sub(r"(?m)^::: .*", "", path.read_text(encoding="utf-8"))
+        )  # ::: generates the API reference
     assert not deep, f"{path.relative_to(ROOT)} uses {', '.join(deep)}: take it from {', '.join(sorted(PUBLIC))}"
 
 
@@ -276,11 +278,11 @@ def test_what_a_user_reads_imports_from_the_doors_and_nothing_deeper(path):
         ("import windowing\nimport windowing.spark\nfrom windowing.errors import SnapshotError", []),
     ],
 )
-def test_a_deep_import_is_named(code, deep):
+def test_the_checker_reports_an_import_that_is_not_public(code, deep):
     assert list(deep_names(code)) == deep
 
 
-def test_a_deep_name_in_prose_is_named_and_a_setting_is_none():
+def test_the_checker_reports_a_private_name_in_prose_and_accepts_a_setting():
     text = "`windowing.local.drawing.to_svg`, `windowing.local.to_svg`, `windowing.max.attempts`, `windowing.errors.StateError`"
     assert list(deep_mentions(text)) == ["windowing.local.drawing.to_svg"]
 
@@ -298,7 +300,7 @@ EXTRAS = [
 
 
 @pytest.mark.parametrize(("package", "code", "what", "extra"), EXTRAS)
-def test_a_package_that_is_not_installed_is_named_with_the_extra_that_installs_it(package, code, what, extra):
+def test_a_missing_package_is_named_with_the_extra_that_installs_it(package, code, what, extra):
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.modules[{package!r}] = None\n{code}"],
         capture_output=True,

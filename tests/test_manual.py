@@ -1,4 +1,4 @@
-"""The manual is built strictly, from every page there is, and loads nothing from a network."""
+"""The manual builds in strict mode, contains every page, and loads nothing from a network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_elsewhere(address: str) -> bool:
     return address.startswith(("http:", "https:", "//"))
 
 
-def test_nothing_is_loaded_from_a_network(site: Path) -> None:
+def test_the_manual_loads_nothing_from_a_network(site: Path) -> None:
     loaded = [
         (path.name, address)
         for pattern, ending in ((LOADED, "html"), (IN_STYLES, "css"))
@@ -57,7 +57,7 @@ def test_the_navigation_leads_to_every_page(site: Path, page: Path) -> None:
     assert f'href="{page.with_suffix(".html").as_posix()}"' in first or page.name == "index.md"
 
 
-def test_the_reference_has_what_each_package_exports(site: Path) -> None:
+def test_the_api_reference_has_every_exported_name(site: Path) -> None:
     import windowing
     import windowing.local
     import windowing.spark

@@ -1,4 +1,4 @@
-"""What is handed in and is not what was asked for: each an error of ours that names it, before anything runs."""
+"""Wrong arguments: each is refused with an error of the library that names it, before anything runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HUGE = 10**5000
 
 
 class Polars:
-    """As polars' DataFrame: iteration gives its columns."""
+    """Like a DataFrame of polars: iteration gives its columns."""
 
     __module__ = "polars.dataframe.frame"
     columns, shape = ("a", "b"), (1, 2)
@@ -84,7 +84,7 @@ FRAME = pd.DataFrame({"a": ["x"], "b": ["y"]})
         pytest.param(HUGE, "an int of 16610 bits", id="huge"),
     ],
 )
-def test_what_is_no_row_is_refused_by_name_wherever_user_code_returns_it(given: Any, said: str) -> None:
+def test_a_returned_value_that_is_not_a_row_is_refused_and_named(given: Any, said: str) -> None:
     with pytest.raises(RowError, match=said):
         list(rows_of(given, ONE, "default"))
 
@@ -96,7 +96,7 @@ def test_what_is_no_row_is_refused_by_name_wherever_user_code_returns_it(given: 
         run_local(window_bolt, [[{"n": 1}]])
 
 
-def test_rows_that_are_rows_stay_rows() -> None:
+def test_tuples_and_iterables_of_rows_are_accepted() -> None:
     word = Tuple(("storm", 3), Origin("split", 1, Fields("word", "count")))
     assert list(rows_of(word, Schema.parse("word string, count int"), "default")) == [("storm", 3)]
     assert row_of(word, Schema.parse("word string, count int"), "default") == ("storm", 3)
@@ -116,13 +116,13 @@ def keyed(window: Any) -> Any:
 
 
 @pytest.mark.parametrize("batches", [5, None, FRAME, "text", {"k": 1}, [FRAME], [{1, 2}], [5], 3.5])
-def test_batches_that_are_no_lists_are_refused_by_name(batches: Any) -> None:
+def test_batches_that_are_not_lists_are_refused(batches: Any) -> None:
     with pytest.raises(ConfigError, match="run_local takes a list of batches, each a"):
         run_local(keyed, batches)
 
 
 @pytest.mark.parametrize("rows", [FRAME, {"name": "a"}, 5, {1}])
-def test_rows_of_a_spout_that_are_no_lists_are_refused_by_name(rows: Any) -> None:
+def test_rows_of_a_spout_that_are_not_lists_are_refused(rows: Any) -> None:
     builder = TopologyBuilder("t")
     builder.set_spout("in", InputSpout("name string"))
     builder.set_bolt("out", bolt(output="name string")(lambda tuple: tuple["name"])).shuffle_grouping("in")
@@ -137,7 +137,7 @@ def test_a_key_whose_hash_raises_is_named() -> None:
         run_local(keyed, [[{"k": NoHash()}]])
 
 
-def test_a_source_that_has_no_text_is_named() -> None:
+def test_a_source_value_whose_repr_raises_is_refused() -> None:
     @tumbling(count(1), output="n long", timestamp="at", source="k")
     def sourced(window: Any) -> Any:
         return len(window)
@@ -148,7 +148,7 @@ def test_a_source_that_has_no_text_is_named() -> None:
         LocalRun(sourced).feed([{"k": NoRepr(), "at": 1}])
 
 
-def test_a_key_that_cannot_be_written_out_is_a_key() -> None:
+def test_a_key_whose_repr_raises_can_be_used_and_shown_in_dead_letters() -> None:
     for key in (NoRepr(), HUGE):
         assert run_local(keyed, [[{"k": key}]])["default"] == [(1,)]
 
@@ -170,18 +170,18 @@ def test_ints_of_any_length_are_stored_and_shown() -> None:
     assert quote([HUGE]) == "<a list whose repr raised ValueError>"
 
 
-# -- what a query is given -----------------------------------------------------------------------------------------------
+# -- arguments of queries and runs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", [5, None, b"x", {"a": 1}, [1], ["a", None]])
-def test_names_are_texts(given: Any) -> None:
+def test_column_names_of_another_type_are_refused(given: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"grouping names columns, as a text or a list of texts, got .*; write grouping="
     ):
         names_of("grouping", given, "columns")
 
 
-def test_texts_and_mappings_are_what_they_say() -> None:
+def test_start_arguments_of_another_type_are_refused() -> None:
     require_start("checkpoint", None)
     for call in (
         lambda: require_start(None, None),
@@ -196,14 +196,14 @@ def test_texts_and_mappings_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("kind", [TimeType(6), DayTimeIntervalType(), YearMonthIntervalType(), ArrayType(TimeType(6))])
-def test_columns_that_cannot_travel_are_refused_by_name(kind: Any) -> None:
+def test_columns_of_unsupported_types_are_refused_by_name(kind: Any) -> None:
     schema = StructType([StructField("interval", BooleanType()), StructField("x", kind)])
     require_carried("input stream 'default'", StructType(schema.fields[:1]))
     with pytest.raises(ConfigError, match=r"column 'x' of input stream 'default' is .*, which does not travel"):
         require_carried("input stream 'default'", schema)
 
 
-def test_a_sink_of_files_has_a_column_of_its_own() -> None:
+def test_a_file_sink_refuses_a_stream_with_a_column_named_batch_id() -> None:
     require_sink("default", MemorySink(), ["batch_id"])
     with pytest.raises(
         ConfigError, match="the sink of 'late' adds a column 'batch_id', and the stream has one called 'Batch_ID'"
@@ -212,13 +212,13 @@ def test_a_sink_of_files_has_a_column_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("measure", [count, millis])
-def test_a_measure_of_more_digits_than_python_prints_is_refused_by_a_sentence(measure: Any) -> None:
+def test_a_negative_window_length_of_too_many_digits_is_refused_with_its_bit_length(measure: Any) -> None:
     with pytest.raises(ConfigError, match="an int of 16610 bits"):
         measure(-HUGE)
 
 
 @pytest.mark.parametrize("clock", [0, 1_700_000_000_000, "now", VirtualClock, {}, NoRepr()])
-def test_what_is_no_clock_is_refused_by_every_driver(clock: Any) -> None:
+def test_an_invalid_clock_is_refused_by_every_driver(clock: Any) -> None:
     wanted = r"clock is an object with now_ms\(\), got .*; write clock=VirtualClock\(1_000\)"
     builder = TopologyBuilder("one")
     builder.set_spout("rows", InputSpout("name string"))
@@ -234,7 +234,7 @@ def test_what_is_no_clock_is_refused_by_every_driver(clock: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [1.5, "7", [7], True])
-def test_a_seed_is_a_whole_number(seed: Any) -> None:
+def test_a_seed_of_another_type_is_refused(seed: Any) -> None:
     builder = TopologyBuilder("one")
     builder.set_spout("rows", InputSpout("name string"))
     with pytest.raises(ConfigError, match=r"seed is a whole number, or None .*; write seed=7"):
@@ -242,7 +242,7 @@ def test_a_seed_is_a_whole_number(seed: Any) -> None:
 
 
 @pytest.mark.parametrize("streams", [3, (), None, ("a", 1), b"ab", {"a": 1}, iter("ab")])
-def test_input_streams_are_a_list_of_names(streams: Any) -> None:
+def test_invalid_or_repeated_input_streams_are_refused(streams: Any) -> None:
     with pytest.raises(ConfigError, match="streams is a list of input streams, got"):
         run_local(tumbling(count(1), name="none")(lambda window: None), [[1]], streams=streams)
     with pytest.raises(ConfigError, match="streams names an input stream twice"):
@@ -250,7 +250,7 @@ def test_input_streams_are_a_list_of_names(streams: Any) -> None:
 
 
 @pytest.mark.parametrize("outputs", [3, True, {"rows": 1}, {"rows"}, str])
-def test_outputs_are_a_list_of_names(outputs: Any) -> None:
+def test_outputs_of_another_type_are_refused(outputs: Any) -> None:
     builder = TopologyBuilder("one")
     builder.set_spout("rows", InputSpout("name string"))
     with pytest.raises(ConfigError, match="outputs is a list of names, got"):
@@ -258,7 +258,7 @@ def test_outputs_are_a_list_of_names(outputs: Any) -> None:
 
 
 @pytest.mark.parametrize("settings", [["topology.workers"], "topology.workers", 3, 0, "", object()])
-def test_settings_that_are_no_mapping_are_a_mistake_of_the_topology(settings: Any) -> None:
+def test_settings_that_are_not_a_mapping_are_a_topology_error(settings: Any) -> None:
     wanted = "configure takes a mapping of settings, got"
     for of_one in (True, False):
         builder = TopologyBuilder("one")
@@ -284,7 +284,7 @@ def test_settings_that_are_no_mapping_are_a_mistake_of_the_topology(settings: An
         ("WindowedStream", "select", 'streams["default"].select, a DataFrame'),
     ],
 )
-def test_a_name_of_spark_on_a_query_or_a_stream_is_answered_with_the_name_here(kind, name, written):
+def test_a_pyspark_name_on_a_query_or_stream_raises_an_error_with_the_name_to_use(kind, name, written):
     from windowing import spark
 
     made = object.__new__(getattr(spark, kind))

@@ -1,4 +1,4 @@
-"""Exporters, the dashboard and the page of monitoring: they have the names of the one table, and the numbers of the run."""
+"""Exporters, the dashboard and the monitoring page have the metrics of the table `METRICS`, with the values of the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def free_port():
         return found.getsockname()[1]
 
 
-def test_prometheus_gets_each_number_with_its_labels_and_units():
+def test_prometheus_exports_each_metric_with_its_labels_and_units():
     port = free_port()
     close = serve_prometheus(run, port=port)
     try:
@@ -54,11 +54,11 @@ def test_prometheus_gets_each_number_with_its_labels_and_units():
     assert 'windowing_watermark_lag_seconds{component="tens",task="0",topology="words"} 6.0' in text
     assert 'windowing_batch_phase_seconds{phase="addBatch",topology="words"} 0.25' in text
     assert 'component="sp\\"lit\\n"' in text
-    assert 'windowing_pending{component="sp' not in text  # nobody knows it
+    assert 'windowing_pending{component="sp' not in text  # the value is unknown
     assert {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")} == EXPORTED
 
 
-def test_the_server_of_prometheus_listens_on_loopback_only_and_ends():
+def test_the_prometheus_server_listens_on_loopback_only_and_can_be_closed():
     port = free_port()
     close = serve_prometheus(run, port=port)
     with pytest.raises(ConfigError, match=r"give another port="):
@@ -70,7 +70,7 @@ def test_the_server_of_prometheus_listens_on_loopback_only_and_ends():
         scraped(port)
 
 
-def test_opentelemetry_gets_the_same_numbers():
+def test_opentelemetry_exports_the_same_values():
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -88,7 +88,7 @@ def test_opentelemetry_gets_the_same_numbers():
     assert found == {(f"windowing_{s.metric.name}", s.labels): s.value for s in samples(run())}
 
 
-def test_a_source_that_fails_is_logged_and_ends_nothing(caplog):
+def test_a_failing_source_is_logged_and_the_others_are_exported(caplog):
     def broken():
         raise RuntimeError("the JVM is gone")
 
@@ -99,12 +99,12 @@ def test_a_source_that_fails_is_logged_and_ends_nothing(caplog):
 
 
 @pytest.mark.parametrize("given", [(), (run(),)])
-def test_what_is_no_source_is_refused(given):
+def test_an_invalid_source_is_refused(given):
     with pytest.raises(ConfigError, match=r"query\.metrics"):
         PrometheusCollector(*given)
 
 
-def test_the_dashboard_asks_for_exported_names_only_and_for_each_of_them():
+def test_the_dashboard_uses_exactly_the_exported_metrics():
     text = (ROOT / "docs" / "operate" / "grafana.json").read_text(encoding="utf-8")
     board = json.loads(text)
     asked = {name for panel in board["panels"] for target in panel["targets"] for name in NAME.findall(target["expr"])}
@@ -115,7 +115,7 @@ def test_the_dashboard_asks_for_exported_names_only_and_for_each_of_them():
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
-def test_the_page_has_the_table_and_its_alerts_name_what_there_is():
+def test_the_monitoring_page_has_the_table_and_only_exported_metrics():
     page = (ROOT / "docs" / "operate" / "monitor.md").read_text(encoding="utf-8")
     assert metrics_table() in page
     assert set(NAME.findall(page)) - {"windowing_"} <= EXPORTED
@@ -125,7 +125,7 @@ def test_the_page_has_the_table_and_its_alerts_name_what_there_is():
 
 
 def test_each_package_has_one_logger_and_nothing_is_printed():
-    """The command line prints, as does the simulator, which is a program."""
+    """Except in the command line and the simulator, which are programs."""
     loggers, printing = {}, []
     for path in (ROOT / "windowing").rglob("*.py"):
         package = path.relative_to(ROOT / "windowing").parts[0]

@@ -1,4 +1,4 @@
-"""What a notebook shows of a topology, a plan, a run and its numbers: well-formed, with every text escaped."""
+"""The HTML and SVG of topologies, plans, runs and metrics in a notebook: well-formed, with every text escaped."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_topology_and_a_plan_are_drawn_with_each_box_and_each_arrow(made):
     assert found._repr_svg_() == made()._repr_svg_()
 
 
-def test_boxes_stand_right_of_what_they_read_and_below_each_other():
+def test_boxes_are_right_of_their_inputs_and_do_not_overlap():
     boxes = [Box(name, (name,), "bolt") for name in "abcd"]
     arrows = [Arrow("a", "b", ""), Arrow("b", "d", ""), Arrow("a", "c", ""), Arrow("a", "d", "")]
     picture = ElementTree.fromstring(svg_of(boxes, arrows))
@@ -63,7 +63,7 @@ def test_boxes_stand_right_of_what_they_read_and_below_each_other():
     assert len(set(places)) == 4
 
 
-def test_a_declared_function_or_class_shows_itself_and_stays_what_it_was():
+def test_a_decorated_function_or_class_has_html_and_behaves_as_before():
     assert texts(tens._repr_html_()) == [
         "windowed bolt tens",
         "windows",
@@ -90,7 +90,7 @@ def test_a_declared_function_or_class_shows_itself_and_stays_what_it_was():
 
     assert texts(Child._repr_html_())[0].endswith("Child")
     assert texts(Parent._repr_html_())[0].endswith("Parent")
-    assert inspect.ismethod(Child._repr_html_)  # a class is shown by Jupyter only where it is one
+    assert inspect.ismethod(Child._repr_html_)  # Jupyter shows the HTML of a class only if it is a bound method
     assert Drawn()._repr_html_() == "mine"
 
 
@@ -105,7 +105,7 @@ def test_every_text_is_escaped():
     assert texts(table) == [HOSTILE, HOSTILE, HOSTILE, "1,234"]
 
 
-def test_a_run_shows_how_much_came_of_it():
+def test_the_result_of_a_run_shows_its_counts():
     batches = {"sentences": [[("to be", 1), ("or", 25)], [("late", 2)]]}
     with LocalCluster(topology(), batches=batches, clock=VirtualClock(0)) as cluster:
         metrics = ClusterMetrics(cluster)
@@ -117,7 +117,7 @@ def test_a_run_shows_how_much_came_of_it():
     assert shown[at : at + 6] == ["tens", "3", "4", "4", "0", "1"]  # emitted: two windows, a late tuple
 
 
-def test_a_run_of_trident_and_of_a_bolt_alone_too():
+def test_the_results_of_trident_and_of_a_single_bolt_show_their_counts():
     trident = TridentTopology("words")
     words = trident.new_stream("words", FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)]))
     words.group_by("word").aggregate(None, Count(), "n long").sink("counts")

@@ -1,4 +1,4 @@
-"""The table of windowing/execution/support.py: every option has a row, a row says what is true, and the docs show the table."""
+"""The tables of windowing/execution/support.py: every option has a row, each row is true, and the docs show the tables."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ from windowing.windows.trigger import CountTriggerPolicy
 DOCS = Path(__file__).parents[1] / "docs" / "reference" / "options.md"
 FIELDS = "id long, ts long, key string, v double"
 FUSED = ("shuffle_grouping", "none_grouping", "local_or_shuffle_grouping")
-"""On Spark a bolt that is read so runs where its tuples are made."""
+"""On Spark a bolt with one of these groupings is fused into the stage of its input."""
 
 
 # -- no option without a row -------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def sinks_of_spark() -> dict[str, Any]:
     return made
 
 
-def test_every_sink_of_spark_has_a_row_and_is_one_there() -> None:
+def test_every_sink_of_spark_has_a_row_and_is_accepted_there() -> None:
     assert set(SINKS) == set(sinks_of_spark()) == {name for name in spark.__all__ if name.endswith("Sink")} - {"Sink"}
     for name, sink in sinks_of_spark().items():
         assert [SINKS[name][runtime] for runtime in (Runtime.WINDOWED, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)] == [
@@ -146,7 +146,7 @@ def test_every_sink_of_spark_has_a_row_and_is_one_there() -> None:
         require_sink("default", sink, ["id", "ts"])
 
 
-def test_every_source_has_a_row_and_is_read_or_refused_in_one_process_by_the_sentence_of_the_table() -> None:
+def test_every_source_has_a_row_and_a_streaming_dataframe_is_refused_in_one_process() -> None:
     kinds = [kind for name in queues.__all__ if isinstance(kind := getattr(queues, name), type)]
     named = {kind.__name__ for kind in kinds if issubclass(kind, queues.PartitionedSpout)}
     assert set(SOURCES) == named | {"streaming DataFrame"}
@@ -160,7 +160,7 @@ def test_every_source_has_a_row_and_is_read_or_refused_in_one_process_by_the_sen
         run_trident(trident, sources={"rows": object()})
 
 
-def test_a_sink_of_spark_is_refused_in_one_process_by_the_sentence_of_the_table() -> None:
+def test_a_sink_of_spark_is_refused_in_one_process_with_the_sentence_of_the_table() -> None:
     topology = TridentTopology("sinks")
     topology.new_stream("rows", Rows()).sink("out")
     for name, sink in sinks_of_spark().items():
@@ -175,7 +175,7 @@ def test_every_setting_has_a_row() -> None:
     assert set(SETTINGS) == {key.typed for key in KEYS}
 
 
-# -- what works does something, the same everywhere --------------------------------------------------------------------
+# -- supported options have the same effect in every runtime -----------------------------------------------------------
 
 ROWS = [
     [(1, 1, "a", 1.0), (2, 4, "b", 2.0), (3, 9, "a", 3.0), (4, 12, "b", 4.0)],
@@ -266,7 +266,7 @@ def _without_drain(bolt: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("option", CHANGES)
-def test_an_option_changes_the_windows_and_in_every_runtime_alike(option: str) -> None:
+def test_an_option_changes_the_windows_in_the_same_way_in_every_runtime(option: str) -> None:
     usual, change = CHANGES[option]
     drain = option != "semantics"  # Storm has no end of the input
     bolt = probe({**usual, **change})
@@ -302,7 +302,9 @@ class Rows:
 
 
 @pytest.mark.parametrize("option", CHANGES)
-def test_an_option_of_a_window_does_the_same_in_trident_or_is_refused_by_the_sentence_of_the_table(option: str) -> None:
+def test_a_window_option_has_the_same_effect_in_trident_or_is_refused_with_the_sentence_of_the_table(
+    option: str,
+) -> None:
     usual, change = CHANGES[option]
     cells = {WINDOW_OPTIONS[option][runtime] for runtime in (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT)}
     if cells == {WORKS}:
@@ -325,7 +327,7 @@ REFUSED_IN_TRIDENT = {
 }
 
 
-def test_options_of_bolts_are_refused_in_trident_by_the_sentences_of_the_table() -> None:
+def test_options_of_bolts_are_refused_in_trident_with_the_sentences_of_the_table() -> None:
     refused = {name for name, row in WINDOW_OPTIONS.items() if isinstance(row.get(Runtime.TRIDENT), Refused)}
     assert refused == REFUSED_IN_TRIDENT.keys() | {"message_id", "semantics", "aggregate"}
     for option, value in REFUSED_IN_TRIDENT.items():
@@ -336,7 +338,7 @@ def test_options_of_bolts_are_refused_in_trident_by_the_sentences_of_the_table()
         assert cell.sentence in str(found.value), option
 
 
-# -- what is refused is refused by its sentence ------------------------------------------------------------------------
+# -- refused options ---------------------------------------------------------------------------------------------------
 
 
 def refusal(runtime: Runtime, options: dict[str, Any]) -> str:
@@ -355,9 +357,7 @@ def refusal(runtime: Runtime, options: dict[str, Any]) -> str:
     ("option", "options"),
     [("on_error", {"on_error": "fail"}), ("max_events_in_memory", {"max_events_in_memory": 1_000})],
 )
-def test_an_option_that_is_refused_is_refused_by_the_sentence_of_the_table(
-    option: str, options: dict[str, Any]
-) -> None:
+def test_an_unsupported_option_is_refused_with_the_sentence_of_the_table(option: str, options: dict[str, Any]) -> None:
     of_bolts = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
     cells = {runtime: WINDOW_OPTIONS[option][runtime] for runtime in of_bolts}
     refused = {runtime: cell for runtime, cell in cells.items() if isinstance(cell, Refused)}
@@ -367,7 +367,7 @@ def test_an_option_that_is_refused_is_refused_by_the_sentence_of_the_table(
             assert part in refusal(runtime, {**TIME, **options}), runtime.value
 
 
-def test_only_what_is_tried_above_is_refused() -> None:
+def test_the_refused_options_of_bolts_are_those_tested_here() -> None:
     of_bolts = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
     refused = {
         name for name, row in WINDOW_OPTIONS.items() if any(isinstance(row[runtime], Refused) for runtime in of_bolts)
@@ -375,10 +375,10 @@ def test_only_what_is_tried_above_is_refused() -> None:
     assert refused == {"on_error", "max_events_in_memory"}
 
 
-# -- what is without effect is said ------------------------------------------------------------------------------------
+# -- options without effect --------------------------------------------------------------------------------------------
 
 
-def test_a_setting_without_effect_is_said_where_it_is_given() -> None:
+def test_a_setting_without_effect_is_reported_in_its_runtime() -> None:
     assert list(settings_without_effect(Runtime.SUBMIT, TopologyConfig(debug=True, max_spout_pending=3))) == [
         "topology.max.spout.pending has no effect in Spark submit: the trigger and the source decide how much is in flight",
         "topology.debug has no effect in Spark submit: only LocalCluster logs each tuple",
@@ -386,7 +386,7 @@ def test_a_setting_without_effect_is_said_where_it_is_given() -> None:
     assert list(settings_without_effect(Runtime.CLUSTER, TopologyConfig(debug=True, max_spout_pending=3))) == []
 
 
-def test_an_option_of_a_window_without_effect_is_said_where_it_is_given() -> None:
+def test_a_window_option_without_effect_is_reported_in_its_runtime() -> None:
     bolt = bolt_of(probe({**TIME, "watermark_interval": millis(5)}))
     assert list(windows_without_effect(Runtime.LOCAL, bolt)) == []
     assert list(windows_without_effect(Runtime.WINDOWED, bolt)) == [
@@ -440,7 +440,7 @@ class Prepared:
         return self.limit
 
 
-def test_fields_that_a_bolt_sets_while_it_runs_are_named_with_the_way_out() -> None:
+def test_attributes_that_a_bolt_sets_in_execute_are_reported_with_the_remedy() -> None:
     sentence = lost_fields("count", Counting, False)
     assert sentence is not None
     for field in ("self.counts", "self.last", "self.total"):
@@ -448,7 +448,7 @@ def test_fields_that_a_bolt_sets_while_it_runs_are_named_with_the_way_out() -> N
     assert "init_state(self, state)" in sentence
 
 
-def test_collections_that_a_bolt_fills_by_their_methods_are_named_too() -> None:
+def test_collections_that_a_bolt_changes_in_execute_are_reported() -> None:
     sentence = lost_fields("gather", Gathering, False)
     assert sentence is not None
     for field in ("self.counts", "self.seen", "self.by_name"):
@@ -456,7 +456,7 @@ def test_collections_that_a_bolt_fills_by_their_methods_are_named_too() -> None:
     assert "client" not in sentence
 
 
-def test_fields_of_init_and_prepare_and_those_of_a_stateful_bolt_are_no_alarm() -> None:
+def test_attributes_set_in_init_or_prepare_or_of_a_stateful_bolt_are_not_reported() -> None:
     assert lost_fields("prepared", Prepared, False) is None
     assert lost_fields("count", Counting, True) is None
     assert lost_fields("function", told, False) is None
@@ -502,7 +502,7 @@ GROUPED: dict[str, tuple[tuple[Any, ...], Any]] = {
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
-def test_a_grouping_chooses_the_task_and_in_every_runtime(grouping: str) -> None:
+def test_a_grouping_chooses_the_right_tasks_in_every_runtime(grouping: str) -> None:
     arguments, holds = GROUPED[grouping]
     builder = TopologyBuilder("where").configure({"topology.enable.message.timeouts": False})
     builder.set_spout("rows", InputSpout(FIELDS))
@@ -547,7 +547,7 @@ def ran(run: Any, topology: Topology) -> list[Any]:
     return [row for output in run(topology, {"rows": rows}) for row in output.get("where", [])]
 
 
-def test_the_number_of_tasks_is_taken_or_said_as_the_table_says() -> None:
+def test_the_number_of_tasks_has_an_effect_or_is_reported_as_the_table_says() -> None:
     set_later = declared(change=lambda declarer: declarer.set_num_tasks(3))
     for several in (declared(bolts=3), declared(bolts=3, by_key=False), set_later):
         for run in (clustered, chained):
@@ -564,7 +564,7 @@ def test_the_number_of_tasks_is_taken_or_said_as_the_table_says() -> None:
     assert list(tasks_without_effect(Runtime.CLUSTER, spouts.components.values())) == []
 
 
-def test_a_setting_of_one_component_is_taken_or_said_as_the_table_of_settings_says() -> None:
+def test_a_setting_of_one_component_has_an_effect_or_is_reported_as_the_table_says() -> None:
     for change in (
         lambda declarer: declarer.configure(debug=True),
         lambda declarer: declarer.configure({"topology.debug": True}),
@@ -623,7 +623,7 @@ class Writes:
         collector.emit((len(tuples),))
 
 
-# What each operation makes of PAIRS, in both runtimes: the rows of the two batches.
+# The operations over PAIRS, in both runtimes; GIVEN has their results.
 PAIRS: list[list[tuple[str, int]]] = [[("a", 5), ("b", 6), ("a", 7), ("b", 8)], [("a", 1)]]
 SAME = [[("a", 5), ("a", 7), ("b", 6), ("b", 8)], [("a", 1)]]
 EVEN = [[(2,), (2,)], [(0,), (1,)]]
@@ -678,7 +678,7 @@ TRIED: dict[str, Any] = {
     "configure": lambda t, s: (t.configure(max_attempts=7), s)[1],
 }
 
-# The rows of the two batches.
+# The result of each operation: the rows of the two batches.
 GIVEN: dict[str, list[list[tuple[Any, ...]]]] = {
     "each": [[(10,), (12,), (14,), (16,)], [(2,)]],
     "filter": [[("a", 7), ("b", 8)], []],
@@ -719,7 +719,7 @@ def trident_plan(operation: str) -> Any:
 
 
 @pytest.mark.parametrize("operation", TRIED)
-def test_an_operation_of_trident_does_what_it_says_in_both_runtimes(operation: str) -> None:
+def test_a_trident_operation_has_the_expected_result_in_both_runtimes(operation: str) -> None:
     PEEKED.clear()
     plan = trident_plan(operation)
     alone, cut = TridentRun(plan), StageRun(trident_plan(operation).by_section())
@@ -732,12 +732,12 @@ def test_an_operation_of_trident_does_what_it_says_in_both_runtimes(operation: s
     assert ("called" in {node.name for node in plan.graph.nodes.values()}) == (operation == "name")
 
 
-def test_only_what_is_tried_above_works() -> None:
+def test_every_trident_operation_and_grouping_is_tested_here() -> None:
     assert set(TRIED) == set(GIVEN) == TRIDENT_OPERATIONS.keys() - {"new_drpc_stream"}
     assert set(GROUPED) == set(GROUPINGS)
 
 
-def test_a_function_of_drpc_is_refused_on_spark_by_the_sentence_of_the_table() -> None:
+def test_a_drpc_stream_is_refused_on_spark_with_the_sentence_of_the_table() -> None:
     topology = TridentTopology("asked")
     topology.new_drpc_stream("words").map(lambda row: row.args, "word string")
     cell = TRIDENT_OPERATIONS["new_drpc_stream"][Runtime.SUBMIT_TRIDENT]
@@ -769,7 +769,7 @@ CHANGED: dict[str, Any] = {
 
 
 def configured(runtime: Runtime, setting: str) -> TopologyConfig:
-    """Declare a topology with the setting, as far as a runtime looks at it before anything runs."""
+    """Declare a topology with the setting, with the checks that a runtime makes before it runs."""
     if runtime in (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT):
         trident = TridentTopology("set")
         trident.new_stream("in", Given()).sink("out")
@@ -785,7 +785,7 @@ def configured(runtime: Runtime, setting: str) -> TopologyConfig:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_setting_is_taken_refused_or_said_as_the_table_says(setting: str) -> None:
+def test_a_setting_has_an_effect_is_refused_or_reported_as_the_table_says(setting: str) -> None:
     (key,) = (key for key in KEYS if key.typed == setting)
     for runtime, cell in SETTINGS[setting].items():
         if isinstance(cell, Refused):
@@ -799,7 +799,7 @@ def test_a_setting_is_taken_refused_or_said_as_the_table_says(setting: str) -> N
         assert list(settings_without_effect(runtime, config)) == wanted
 
 
-def test_what_coordination_takes_the_place_of_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_that_coordination_replaces_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     trident = TridentTopology("set").configure(
         **{name: CHANGED[name] for name in COORDINATED}, message_timeout=seconds(7)
     )
@@ -814,7 +814,7 @@ def test_what_coordination_takes_the_place_of_is_logged(caplog: pytest.LogCaptur
     ]
 
 
-def test_a_python_spout_is_refused_on_spark_by_the_sentence_of_the_table() -> None:
+def test_a_python_spout_is_refused_on_spark_with_the_sentence_of_the_table() -> None:
     @decorators.spout(output="n long")
     def numbers() -> Any:
         yield 1
@@ -828,7 +828,7 @@ def test_a_python_spout_is_refused_on_spark_by_the_sentence_of_the_table() -> No
             _given(builder.build(), {})
 
 
-# -- the start ---------------------------------------------------------------------------------------------------------
+# -- arguments of a start ----------------------------------------------------------------------------------------------
 
 STARTS: dict[Runtime, tuple[Any, ...]] = {
     Runtime.LOCAL: (run_local,),
@@ -841,7 +841,7 @@ STARTS: dict[Runtime, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("runtime", STARTS)
-def test_every_argument_of_a_start_has_a_cell_and_no_cell_is_without(runtime: Runtime) -> None:
+def test_the_table_has_exactly_the_arguments_of_each_start_function(runtime: Runtime) -> None:
     named = {name for start in STARTS[runtime] for name in inspect.signature(start).parameters}
     assert named - {"self", "bolt", "topology", "spark"} == {
         option for option, row in START_OPTIONS.items() if runtime in row
@@ -1036,16 +1036,16 @@ STARTED: dict[Runtime, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("runtime", "option"), [(runtime, option) for runtime, tried in STARTED.items() for option in tried]
 )
-def test_an_argument_of_a_start_has_an_effect(runtime: Runtime, option: str, tmp_path: Path) -> None:
+def test_each_argument_of_a_start_function_has_an_effect(runtime: Runtime, option: str, tmp_path: Path) -> None:
     STARTED[runtime][option](tmp_path)
 
 
 @pytest.mark.parametrize("runtime", Runtime)
-def test_no_argument_of_a_start_is_left_untried(runtime: Runtime) -> None:
+def test_every_argument_of_a_start_function_is_tested(runtime: Runtime) -> None:
     given = {option for option, row in START_OPTIONS.items() if runtime in row}
     if runtime in STARTED:
         assert STARTED[runtime].keys() == given
-    else:  # what only a query shows is tried in these folders
+    else:  # arguments of queries are tested in these folders
         folder = Path(__file__).parent
         text = "".join(
             file.read_text(encoding="utf-8") for name in ("spark", "crash") for file in (folder / name).glob("*.py")
@@ -1054,7 +1054,7 @@ def test_no_argument_of_a_start_is_left_untried(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("runtime", [Runtime.LOCAL, Runtime.WINDOWED])
-def test_settings_that_a_windowed_bolt_asks_for_itself_are_refused_or_said_where_it_runs_alone(
+def test_component_configuration_of_a_single_windowed_bolt_is_refused_or_reported(
     runtime: Runtime,
 ) -> None:
     @windowed_bolt(length=Count(2), output="n long")
@@ -1125,7 +1125,7 @@ def table(title: str, rows: Mapping[str, Mapping[Runtime, Cell]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def test_the_docs_show_the_table() -> None:
+def test_the_docs_show_the_tables() -> None:
     text = DOCS.read_text(encoding="utf-8")
     for title, rows in (
         ("window", WINDOW_OPTIONS),

@@ -1,4 +1,4 @@
-"""The page: what its server refuses, what it draws, and in a real browser that it shows data as text."""
+"""The live page: the requests its server refuses, its content, and, in a real browser, that data is shown as text."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def asked(page, path="/", method="GET", **headers):
         connection.close()
 
 
-def test_the_numbers_are_those_of_the_run_and_stand_on_the_edges(page):
+def test_the_page_has_the_metrics_of_the_run_and_counts_on_the_edges(page):
     _, body = asked(page, "/now")
     shown = json.loads(body)
     counts = {(edge["source"], edge["target"], edge["label"]): edge["count"] for edge in shown["edges"]}
@@ -103,25 +103,25 @@ def test_the_numbers_are_those_of_the_run_and_stand_on_the_edges(page):
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/now", "/events"])
-def test_a_request_by_another_name_or_of_another_site_is_refused(page, path, headers):
+def test_a_request_with_another_host_or_from_another_site_is_refused(page, path, headers):
     answer, body = asked(page, path, **headers)
     assert answer.status == 403
     assert b"words" not in body
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-def test_there_is_nothing_to_change(page, method):
+def test_methods_other_than_get_are_refused(page, method):
     answer, _ = asked(page, "/now", method)
     assert answer.status == 501
 
 
 @pytest.mark.parametrize("path", ["/page.py", "/../page.py", "/%2e%2e/__init__.py", "/now?x=1", "/page.js/"])
-def test_there_is_nothing_but_the_page(page, path):
+def test_other_paths_are_not_found(page, path):
     assert asked(page, path)[0].status == 404
 
 
 @pytest.mark.parametrize("path", ["/", "/now", "/page.js", "/page.css"])
-def test_no_script_but_its_own_runs_and_no_other_site_reads_an_answer(page, path):
+def test_the_headers_forbid_foreign_scripts_framing_and_cross_site_reads(page, path):
     answer, _ = asked(page, path)
     policy = answer.getheader("Content-Security-Policy")
     assert "default-src 'none'" in policy
@@ -134,13 +134,13 @@ def test_no_script_but_its_own_runs_and_no_other_site_reads_an_answer(page, path
 
 
 def test_the_server_listens_on_loopback_only(page):
-    with socket.socket() as other:  # taken on 127.0.0.1 alone
+    with socket.socket() as other:  # the port is in use on 127.0.0.1 only
         other.bind(("127.0.0.2", port_of(page)))
     with pytest.raises(ConfigError, match="give another port="):
         serve_page(lambda: RunMetrics(name="t", at_ms=0, tasks=()), port=port_of(page))
 
 
-def test_events_come_until_the_page_is_closed():
+def test_events_are_sent_until_the_page_is_closed():
     state = {"executed": 0}
 
     def now():
@@ -161,7 +161,7 @@ def test_events_come_until_the_page_is_closed():
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("windowing-page")]
 
 
-def test_a_source_that_fails_is_told_on_the_page_and_ends_nothing():
+def test_a_failing_source_is_shown_on_the_page_and_the_page_recovers():
     state = {"fails": True}
 
     def now():
@@ -177,7 +177,7 @@ def test_a_source_that_fails_is_told_on_the_page_and_ends_nothing():
         assert json.loads(asked(page, "/now")[1])["name"] == "t"
 
 
-def test_a_plan_is_drawn_with_what_its_tasks_took():
+def test_the_edges_of_a_plan_show_the_executed_tuples():
     plan = execution_plan(tens)
     run = RunMetrics(name="tens", at_ms=0, tasks=(TaskMetrics("tens", 0, executed=5, windows=(FiredWindow(10, "x"),)),))
     with serve_page(lambda: run, plan) as page:
@@ -187,7 +187,7 @@ def test_a_plan_is_drawn_with_what_its_tasks_took():
     assert {box["name"] for box in shown["boxes"]} >= {"tens"}
 
 
-def test_what_is_no_source_is_refused():
+def test_an_invalid_source_is_refused():
     with pytest.raises(ConfigError, match=r"ClusterMetrics\(cluster\)\.now"):
         serve_page(RunMetrics(name="t", at_ms=0, tasks=()))
 
@@ -203,7 +203,7 @@ def browser():
 
 
 def shown_by_browser(url, profile: Path, *options):
-    """Return the document as the browser has it when its script has run."""
+    """Return the document in the browser after its script has run."""
     command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
     command += ["--virtual-time-budget=5000", *(options or ["--dump-dom"]), url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
@@ -214,11 +214,11 @@ def shown_by_browser(url, profile: Path, *options):
 @pytest.mark.browser
 @pytest.mark.parametrize("how", ["", "#once"])
 def test_a_browser_draws_the_topology_and_shows_data_as_text(page, tmp_path, how):
-    if not how:  # it follows the run, and a browser that is asked for the document waits as long as there are events
+    if not how:  # the page follows the run, and the browser dumps the document only after the last event
         threading.Timer(4, page.close).start()
     document = shown_by_browser(page.url + how, tmp_path)
     assert ("the run has ended" in document) == (not how)
-    assert "<title>words - windowing</title>" in document  # the script of the data has not run
+    assert "<title>words - windowing</title>" in document  # the script in the data has not run
     body = document[document.index("<main>") :]
     assert "<script" not in body
     assert "<img" not in body

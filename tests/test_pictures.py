@@ -1,4 +1,4 @@
-"""The pictures of docs/concepts/ are those of runs as they are today."""
+"""The pictures of docs/concepts/ are up to date: they equal the pictures of current runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _spec.loader.exec_module(pictures)
 
 
 @pytest.mark.parametrize("name", pictures.PAGES)
-def test_a_picture_is_that_of_a_run(name):
+def test_a_picture_equals_that_of_a_current_run(name):
     found = (ROOT / "docs" / "concepts" / name).read_text(encoding="utf-8")
     assert found == pictures.drawn(name), "run python tools/pictures.py"
 
 
 @pytest.mark.parametrize("name", pictures.PAGES)
-def test_a_page_shows_the_picture(name):
+def test_each_picture_is_shown_on_its_page(name):
     page = pictures.PAGES[name]
     assert f"]({name})" in (ROOT / "docs" / "concepts" / page).read_text(encoding="utf-8")

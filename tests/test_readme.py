@@ -1,4 +1,4 @@
-"""The code in README.md and docs/ runs at the prompt or compiles, links lead somewhere, and the picture is that of a real run."""
+"""The code in README.md and docs/ runs as a doctest or compiles, links have targets, and the picture is that of a real run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def blocks(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_is_written_for_the_prompt_answers_as_written(page):
+def test_the_interactive_examples_of_a_page_give_the_shown_output(page):
     text = "\n".join(block for block in blocks(page) if ">>>" in block)
     example = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
     told: list[str] = []
@@ -48,12 +48,12 @@ def test_every_other_block_of_python_compiles(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page):
+def test_every_relative_link_has_a_target(page):
     missing = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
     assert not missing
 
 
-def test_the_version_has_a_heading_among_the_changes():
+def test_the_version_has_a_heading_in_the_changelog():
     released = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == "Not released"
@@ -61,7 +61,7 @@ def test_the_version_has_a_heading_among_the_changes():
 
 
 def map_rows() -> list[list[str]]:
-    """Return the rows of the map in docs/development.md: question, files, what to look for there."""
+    """Return the rows of the table of files in docs/development.md: question, files, names to look for."""
     text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
     lines = text[text.index("| question | file |") : text.index("## The journey of a row")].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
@@ -69,7 +69,7 @@ def map_rows() -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("question", "files", "look_for"), map_rows())
-def test_the_map_for_developers_names_files_that_are_there_and_what_is_in_them(question, files, look_for):
+def test_the_files_and_names_in_the_developer_s_table_exist(question, files, look_for):
     found = [ROOT / "windowing" / name for name in FILE.findall(files + look_for)]
     assert found
     assert not [str(path) for path in found if not path.exists()]
@@ -79,31 +79,31 @@ def test_the_map_for_developers_names_files_that_are_there_and_what_is_in_them(q
     assert not missing, f"{question} {', '.join(missing)} is not in {files}"
 
 
-def test_the_journeys_for_developers_name_files_that_are_there():
+def test_the_files_in_the_developer_s_journeys_exist():
     text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
     named = set(FILE.findall(text[text.index("## The journey of a row") : text.index("## Glossary")]))
     assert len(named) > 20
     assert not [name for name in sorted(named) if not (ROOT / "windowing" / name).exists()]
 
 
-def test_the_page_for_developers_says_how_many_examples_a_property_test_has():
+def test_the_developer_page_has_the_number_of_examples_of_each_profile():
     text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
     for profile in ("default", "long"):
         assert f"`{profile}` ({settings.get_profile(profile).max_examples}" in text
 
 
-def test_the_readme_is_short():
+def test_the_readme_has_at_most_120_lines():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_target_of_make_that_a_page_names_is_there(page):
+def test_every_make_target_named_on_a_page_exists(page):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = re.findall(r"(?:`|^)make ([a-z][a-z-]*)", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert not [name for name in named if name not in targets]
 
 
-def test_the_numbers_of_the_readme_are_those_of_the_benchmarks():
+def test_the_numbers_in_the_readme_are_in_the_benchmark_results():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     said = re.findall(r"\b\d+\.\d+\b", text[text.index("## Benchmarks") : text.index("## Documentation")])
     measured = re.findall(r"(?<= )[\d.]+(?=,| |$)", (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"))
@@ -113,7 +113,7 @@ def test_the_numbers_of_the_readme_are_those_of_the_benchmarks():
 
 @pytest.fixture(scope="module")
 def in_one_process() -> dict[str, object]:
-    """What the first example of README.md defines."""
+    """The variables of the first example of README.md after it has run."""
     (block,) = [block for block in blocks(ROOT / "README.md") if "run_local" in block]
     example = doctest.DocTestParser().get_doctest(block, {}, "README.md", None, 0)
     assert doctest.DocTestRunner(optionflags=OPTIONS).run(example, clear_globs=False).failed == 0
@@ -137,19 +137,19 @@ def text_of(tuples: list[tuple[str, int]]) -> str:
     return " ".join(word for word, _ in tuples)
 
 
-def test_the_picture_holds_the_tuples_of_the_first_example(in_one_process, picture):
+def test_the_picture_has_the_tuples_of_the_first_example(in_one_process, picture):
     told = [(row["word"], row["at"]) for batch in in_one_process["batches"] for row in batch]
     assert drawn(picture, "tuple") == sorted(told, key=lambda each: each[1])
 
 
-def test_the_picture_holds_the_windows_of_the_first_example(in_one_process, picture):
+def test_the_picture_has_the_windows_of_the_first_example(in_one_process, picture):
     windows = [each for each in picture.iter(f"{SVG}g") if "window" in each.get("class", "").split()]
     held = [(int(each.get("data-end", "")), each.get("data-held")) for each in windows]
     assert held == [row[:2] for row in in_one_process["result"]["default"]]
     assert [each.findtext(f"{SVG}text") for each in windows] == [text for _, text in held]
 
 
-def test_the_window_that_the_picture_shows_has_its_new_expired_and_late_tuples(in_one_process, picture):
+def test_the_highlighted_window_of_the_picture_has_its_new_expired_and_late_tuples(in_one_process, picture):
     (fires,) = [each for each in picture.iter(f"{SVG}g") if "fires" in each.get("class", "").split()]
     (row,) = [row for row in in_one_process["result"]["default"] if row[0] == int(fires.get("data-end", ""))]
     new, held, expired, late = (drawn(picture, kind) for kind in ("new", "held", "expired", "late"))
@@ -160,25 +160,25 @@ def test_the_window_that_the_picture_shows_has_its_new_expired_and_late_tuples(i
     assert all(at > 15_000 for _, at in drawn(picture, "pending"))
 
 
-def test_the_picture_says_the_watermarks_of_the_first_example(in_one_process, picture):
+def test_the_picture_has_the_watermarks_of_the_first_example(in_one_process, picture):
     told = " ".join(each.text or "" for each in picture.iter(f"{SVG}text"))
     newest = [max(row["at"] for row in batch) for batch in in_one_process["batches"]]
     for at in newest[1:]:
         assert f"watermark {(at - 2_000) // 1_000} s" in told
 
 
-# -- the files that a page tells a reader to write ---------------------------------------------------------------------------------
+# -- the files of a tutorial page ------------------------------------------------------------------------------------------------
 
 FILES = re.compile(r"^```(\w+) title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def files_of(page: Path) -> dict[str, str]:
-    """Return the files of a page by name, and what it says that commands print by command."""
+    """Return the files of a page by name, and the shown output of commands by command."""
     return {title: text for _, title, text in FILES.findall(page.read_text(encoding="utf-8"))}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if files_of(page)], ids=lambda page: page.stem)
-def test_the_files_of_a_page_run_and_print_what_it_says(page, tmp_path):
+def test_the_files_of_a_page_run_and_print_the_shown_output(page, tmp_path):
     files = files_of(page)
     for name, text in files.items():
         if name.endswith(".py") and " " not in name:
@@ -200,7 +200,7 @@ def test_the_files_of_a_page_run_and_print_what_it_says(page, tmp_path):
         assert files.get(f"python {' '.join(command)}", done.stdout) == done.stdout
 
 
-def test_the_bolt_of_the_guide_from_spark_gives_the_windows_it_speaks_of():
+def test_the_bolt_of_the_guide_from_spark_fires_the_described_windows():
     page = ROOT / "docs" / "guides" / "from_spark_window.md"
     (block,) = [block for block in blocks(page) if "@sliding" in block]
     scope: dict[str, object] = {}

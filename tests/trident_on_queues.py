@@ -1,4 +1,4 @@
-"""A Trident topology in one process that counts the rows of a queue, for tests to kill: tests/local and tests/services."""
+"""A local Trident topology that counts the rows of a queue, and is killed by tests in tests/local and tests/services."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def counting(store: Any, look: Callable[[Any], Any] = lambda row: True, tasks: i
 
 
 def dying(base: Any, step: Callable[[], None]) -> Any:
-    """Return a class of queues whose acks are steps."""
+    """Return a class of queues that calls `step` before and after each ack."""
 
     class Dying(base):  # type: ignore[misc]
         def ack(self, root: Root) -> None:
@@ -41,8 +41,8 @@ def dying(base: Any, step: Callable[[], None]) -> Any:
 
 
 def counted_run(opened: Callable[[Callable[[], None]], Any], folder: Path, steps: int | None) -> None:
-    """Count a queue, and die at that step: around an ack, within a batch, around the write of a sink. opened: makes the queue, and
-    is told what a step is.
+    """Count the rows of a queue, and kill the process at a step: at an ack, within a batch, or at the write of a sink. `opened`
+    makes the queue, with the function to call at each step.
     """
     step = killed_at_step(steps)
 
@@ -62,7 +62,7 @@ def counted_run(opened: Callable[[Callable[[], None]], Any], folder: Path, steps
 
 
 def assert_counted_once(folder: Path, *more: tuple[str, int]) -> None:
-    """See that the runs in a folder have counted, and given to their sink, ROWS and these, each once."""
+    """Check that the runs in a folder have counted ROWS and `more`, and written them to their sink, each once."""
     rows = [*ROWS, *more]
     assert json.loads((folder / "counts.json").read_text()) == Counter(k for k, _ in rows)
     found = [tuple(row) for file in folder.glob("[0-9]*.json") for row in json.loads(file.read_text())]

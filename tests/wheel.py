@@ -1,4 +1,4 @@
-"""What a user installs: the wheel in a clean environment, with the lowest versions pyproject.toml allows; the README runs there.
+"""The wheel in a clean environment, with the lowest versions that pyproject.toml allows: the README runs there.
 
 Not collected with the other tests (its name has no test_): `make test-wheel` runs it, which takes about a minute.
 """
@@ -80,7 +80,7 @@ def lowest(requirements: Sequence[str]) -> Iterator[str]:
 
 
 def lowest_of(names: Iterable[str]) -> list[str]:
-    """Return the lowest versions of what the wheel and these extras need."""
+    """Return the lowest versions of the requirements of the wheel and these extras."""
     extras = PROJECT["optional-dependencies"]
     wanted = [*PROJECT["dependencies"], *(each for name in names for each in extras[name])]
     return sorted(set(lowest(wanted)))
@@ -105,14 +105,14 @@ def ran(*command: object, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with nothing in it, not even pip."""
+    """The Python of an empty environment, without pip."""
     ran(sys.executable, "-m", "venv", "--without-pip", tmp_path_factory.mktemp("clean") / "env")
     return next(tmp_path_factory.getbasetemp().glob("clean*/env/bin/python"))
 
 
 @pytest.fixture(scope="module")
 def install(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], None]:
-    """Install the wheel with these extras, and the lowest versions of what it needs."""
+    """Install the wheel with these extras, and the lowest versions of its requirements."""
     folder = tmp_path_factory.mktemp("wheel")
     ran(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
     (wheel,) = folder.glob("*.whl")
@@ -126,21 +126,21 @@ def install(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return add
 
 
-def test_the_wheel_alone_runs_the_windows_of_the_readme(
+def test_the_wheel_without_extras_runs_the_windows_of_the_readme(
     python: Path, install: Callable[[str], None], tmp_path: Path
 ) -> None:
     install("")
     ran(python, "-c", PROMPTS, cwd=tmp_path)
 
 
-def test_with_the_extra_topology_it_runs_a_topology(
+def test_the_wheel_with_the_extra_topology_runs_a_topology(
     python: Path, install: Callable[[str], None], tmp_path: Path
 ) -> None:
     install("[topology]")
     assert "38 words" in ran(python, ROOT / "examples" / "word_count.py", cwd=tmp_path)
 
 
-def test_with_the_extra_spark_alone_it_runs_the_bolt_of_the_readme_on_spark(
+def test_the_wheel_with_only_the_extra_spark_runs_the_bolt_of_the_readme_on_spark(
     python: Path, install: Callable[[str], None], tmp_path: Path
 ) -> None:
     ran(sys.executable, "-m", "pip", "--python", python, "uninstall", "--quiet", "--yes", "xxhash")
@@ -160,7 +160,7 @@ def test_with_the_extra_spark_alone_it_runs_the_bolt_of_the_readme_on_spark(
         ),  # the first with sources in Python
     ],
 )
-def test_with_the_extra_spark_the_files_of_a_page_print_the_same_on_spark(
+def test_with_the_extra_spark_the_files_of_a_page_print_the_same_in_one_process_and_on_spark(
     python: Path, install: Callable[[str], None], tmp_path: Path, page: str, here: str, there: str, pyspark: str | None
 ) -> None:
     install("[spark]")
@@ -174,7 +174,7 @@ def test_with_the_extra_spark_the_files_of_a_page_print_the_same_on_spark(
     assert [line for line in expected if line in lines] == [line for line in expected if not line.startswith("acked")]
 
 
-def test_every_other_extra_works_at_its_lowest_versions(
+def test_every_other_extra_works_with_its_lowest_versions(
     python: Path, install: Callable[[str], None], tmp_path: Path
 ) -> None:
     install("[postgres,redis,rabbitmq,kafka,prometheus,opentelemetry,draw,cli]")
