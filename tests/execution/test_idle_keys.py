@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,6 +145,18 @@ def test_stored_deadlines_of_other_options_are_ignored(monkeypatch: pytest.Monke
     with loads_counted(monkeypatch) as loaded:
         changed.run(rows_of([(13, "k1")], 100))
     assert loaded == ["k0", "k1", "k2", "k3", "k4"]
+
+
+def test_a_deadline_beyond_64_bits_is_never_reached() -> None:
+    options: dict[str, Any] = {"length": count(3), "slide": count(2), "key_ttl": millis(sys.maxsize), **_EVENT_TIME}
+    task = Task(bolt_with(**options))
+    for number, (ts, key) in enumerate([(1, "a"), (2**61, "b"), (2**62 - 1, "c")]):
+        assert task.run(rows_of([(ts, key)], number)).rows == []
+    assert [(row["key"], row["ids"]) for _, row in task.run([], drain=True).rows] == [
+        ("a", [0]),
+        ("b", [1]),
+        ("c", [2]),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ _KEY, _DEADLINE = "key", "deadline"
 _COLUMNS = pa.schema(
     [pa.field(_KEY, pa.large_string()), *(pa.field(name, pa.int64()) for name in (*SETTLED, _DEADLINE))]
 )
-_NEVER = np.iinfo(np.int64).max
+_NEVER = int(np.iinfo(np.int64).max)
+"""The deadline of a key without one, and of one with a later deadline, which no watermark reaches."""
 _ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -53,7 +54,8 @@ def deadline_options(config: WindowConfig) -> str:
 def stored_keys(idle: pa.Table | None, loaded: Sequence[KeyState]) -> bytes:
     """Return the keys to store: those that stayed idle, as they are, and those that were loaded."""
     numbers = list(zip(*(state.numbers() for state in loaded), strict=True)) or [()] * len(SETTLED)
-    columns = [[encode_text(state.key) for state in loaded], *numbers, [state.deadline for state in loaded]]
+    deadlines = [None if state.deadline is None else min(state.deadline, _NEVER) for state in loaded]
+    columns = [[encode_text(state.key) for state in loaded], *numbers, deadlines]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _COLUMNS, strict=True)]
     table = pa.table(arrays, schema=_COLUMNS)
     if idle is not None:
