@@ -144,9 +144,18 @@ def test_check_shows_the_error_and_line_of_a_broken_file(tmp_path, text, code, s
         (["explain", "bolts.py"], "write FILE:NAME"),
         (["explain", "none.py:two"], "there is no file 'none.py'"),
         (["explain", "bolts.py:tow"], "did you mean 'two'"),
-        (["explain", "bolts.py:two", "none.json"], "cannot be read as JSON"),
+        (
+            ["explain", "bolts.py:two", "none.json"],
+            "none.json cannot be read: No such file or directory; correct the path",
+        ),
+        (["explain", "bolts.py:two", "bolts.py"], "cannot be read as JSON"),
+        (
+            ["run", "bolts.py:topology"],
+            'give them with --rows FILE, a JSON file of the form {"rows": [[row, row], [row]]}',
+        ),
+        (["ui", "none"], "there is no folder 'none'; give the checkpoint= of a query, or FILE:TOPOLOGY"),
         (["run", "bolts.py:two"], "bolts.py"),
-        (["run", "bolts.py:topology", "--rows", "rows.json"], "holds no batches"),
+        (["run", "bolts.py:topology", "--rows", "rows.json"], 'holds no batches; write {"rows": [[row, row], [row]]}'),
         (["run", "bolts.py:topology", "--for", "nan"], "nan is no number of seconds"),
         (["run", "bolts.py:topology", "--for", "inf"], "inf is no number of seconds"),
         (["status", "none"], "there is no folder none, or it is empty"),
@@ -162,6 +171,32 @@ def test_a_usage_error_is_one_sentence_with_exit_code_2(bolts, arguments, senten
     assert done.exit_code == 2, done.output
     assert sentence in done.output
     assert "secret" not in done.output
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_function_that_needs_arguments_is_refused_with_their_names(bolts, command):
+    bolts.write_text(BOLTS.replace("def topology():", "def topology(address, port, tasks=2, *others, **options):"))
+    done = run(command, *(bolts if command == "check" else f"{bolts}:topology",))
+    assert done.exit_code == 2, done.output
+    assert "it needs address, port; give each a default value" in done.output
+    bolts.write_text(BOLTS.replace("def topology():", "def topology(tasks=2, *others, **options):"))
+    assert run("check", bolts).exit_code == 0
+
+
+def test_a_trident_topology_that_needs_rows_says_how_the_command_line_takes_them(tmp_path):
+    file = tmp_path / "trident.py"
+    file.write_text(
+        TRIDENT.replace('FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)])', 'InputSpout("word string")')
+    )
+    file.write_text("from windowing import InputSpout\n" + file.read_text())
+    assert "--rows FILE of the command line" in run("run", f"{file}:topology").output
+
+
+def test_run_says_how_many_rows_it_does_not_show(bolts):
+    (bolts.parent / "rows.json").write_text(json.dumps({"rows": [["a"], ["b"], ["c"]]}))
+    given = ("run", f"{bolts}:topology", "--rows", bolts.parent / "rows.json")
+    assert "two: 1 more row\n" in run(*given, "--show", 1).output
+    assert "two: 2 rows\n" in run(*given).output
 
 
 def test_explain_writes_svg_and_png(bolts):

@@ -26,7 +26,7 @@ import json
 import math
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,6 +72,9 @@ from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
 from windowing.stores.remote import masked
 from windowing.testing.replay import check_case, replay
+from windowing.topology.decorators import ComponentKind
+from windowing.topology.plan import Topology
+from windowing.trident import TridentTopology
 from windowing.windows.measures import Duration
 
 __all__ = [
@@ -99,9 +102,15 @@ def commands() -> None:
 
 @commands.command("replay", short_help="Replay recorded cases, and report which agree.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--semantics", type=click.Choice(["storm", "lossless"]), help="In place of what each case says.")
-@click.option("--batched", is_flag=True, help="Feed runs of tuples through add_batch.")
-@click.option("--show", default=5, show_default=True, help="How many differences to print.")
+@click.option(
+    "--semantics",
+    type=click.Choice(["storm", "lossless"]),
+    help="Run all cases with these semantics, whatever their files say.",
+)
+@click.option(
+    "--batched", is_flag=True, help="Pass consecutive tuples of a case together, to add_batch, and not one by one."
+)
+@click.option("--show", default=5, show_default=True, help="How many differing cases to print.")
 @click.pass_context
 def replay_command(
     context: click.Context, files: tuple[Path, ...], semantics: str | None, batched: bool, show: int
@@ -257,18 +266,24 @@ def new_command(name: str) -> None:
 @click.argument("file", type=_FILE)
 @click.pass_context
 def check_command(context: click.Context, file: Path) -> None:
-    """Report all mistakes in the declarations of FILE, without Spark: bolts, topologies, a function `topology` that returns one."""
+    """Report all mistakes in FILE: in its bolts and spouts, its topologies, and the topology that its function `topology` returns.
+
+    Imports the file; does not start Spark.
+    """
     module = module_of(file)
     found = declared_in(module)
     maker = getattr(module, "topology", None)
     if inspect.isfunction(maker):
         try:
-            found["topology()"] = called(maker, str(file))
+            found["topology()"] = called(maker, f"{file}:topology")
         except WindowingError as problem:
             _print_mistakes("topology()", list(getattr(problem, "problems", ())) or [str(problem)])
             context.exit(1)
     if not found:
-        raise CommandRefused(f"{file} declares no bolt, spout or topology; mark a function with @windowed_bolt, say")
+        raise CommandRefused(
+            f"{file} declares no bolt, spout or topology of its own, and what it imports is not checked here; "
+            "check the file that declares them, or give this one a function topology() that returns the topology"
+        )
     wrong = {name: mistakes_of(value) for name, value in found.items()}
     for name, mistakes in wrong.items():
         _print_mistakes(name, mistakes)
@@ -284,13 +299,18 @@ def _print_mistakes(name: str, mistakes: list[str]) -> None:
 @commands.command("explain", short_help="Draw what a windowed bolt does with rows.")
 @click.argument("target", metavar="FILE:BOLT")
 @click.argument("rows", required=False, type=_FILE)
-@click.option("--svg", type=_FILE, help="Write the picture there, instead of text here.")
-@click.option("--png", type=_FILE, help="The same as PNG (extra draw).")
-@click.option("--drain/--no-drain", default=True, show_default=True, help="Flush the last windows at the end.")
+@click.option("--svg", type=_FILE, help="Write the picture into this SVG file; print no text.")
+@click.option("--png", type=_FILE, help="The same as a PNG file; needs the extra draw.")
+@click.option(
+    "--drain/--no-drain",
+    default=True,
+    show_default=True,
+    help="At the end of the rows, fire the windows that are still open, or leave them open.",
+)
 def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path | None, drain: bool) -> None:
     """Draw the windows of a windowed bolt for the rows of a JSON file: a list of rows, or a list of lists of rows (batches).
 
-    Without a file, print the settings of its windows.
+    Without ROWS, print the plan of the bolt: its stages, tasks and streams.
     """
     bolt = loaded(target)
     if rows is None:
@@ -308,18 +328,25 @@ def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path 
 @commands.command("run", short_help="Run a topology in one process, with a table.")
 @click.argument("target", metavar="FILE:TOPOLOGY")
 @click.option(
-    "--rows", type=_FILE, help='JSON: {"spout": [[row, row], [row]]}, the batches of each InputSpout or stream.'
+    "--rows",
+    type=_FILE,
+    help='JSON file with the batches of each InputSpout, or of each stream of Trident: {"NAME": [[row, row], [row]]}.',
 )
-@click.option("--for", "for_seconds", type=_Seconds(min=0.001), help="Stop after so many seconds.")
-@click.option("--show", default=0, help="How many rows of each output to print at the end.")
-@click.option("--state", type=_FILE, help="SQLite file of what outlives the run: states; of Trident, the progress.")
+@click.option(
+    "--for",
+    "for_seconds",
+    type=_Seconds(min=0.001),
+    help="End the run after this many seconds, even if its input has not ended.",
+)
+@click.option("--show", default=0, help="Print up to this many rows of each output at the end.", show_default=True)
+@click.option("--state", type=_FILE, help="SQLite file in which states, and the progress of Trident, outlive the run.")
 @click.pass_context
 def run_command(
     context: click.Context, target: str, rows: Path | None, for_seconds: float | None, show: int, state: Path | None
 ) -> None:
     """Run a topology in one process, with a table of its components, until its input ends or for some time."""
     topology = topology_of(target)
-    batches = None if rows is None else _batches_of(rows)
+    batches = _batches_for(topology, rows)
     span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
     console = _console()
     try:
@@ -331,17 +358,20 @@ def run_command(
         for row in output[:show]:
             click.echo(safe(f"{name}: {', '.join(map(represented, row))}"))
         if len(output) > show:
-            click.echo(safe(f"{name}: {'and ' if show else ''}{len(output) - show}{' more' if show else ''} rows"))
+            more, left = " more" if show else "", len(output) - show
+            click.echo(safe(f"{name}: {left}{more} row{'s' if left > 1 else ''}"))
     context.exit(1 if result.dead_letters or result.errors else 0)
 
 
 @commands.command("ui", short_help="Run a topology, or watch a query, on a page.")
 @click.argument("target", metavar="FILE:TOPOLOGY|CHECKPOINT")
-@click.option("--rows", type=_FILE, help="As for run.")
-@click.option("--for", "for_seconds", type=_Seconds(min=0.001), help="Stop after so many seconds.")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of 127.0.0.1; a free one if left out.")
-@click.option("--keep", is_flag=True, help="Keep the page when the run is over, until Ctrl-C.")
-@click.option("--state", type=_FILE, help="As for run.")
+@click.option("--rows", type=_FILE, help="As for `windowing run`.")
+@click.option("--for", "for_seconds", type=_Seconds(min=0.001), help="End after this many seconds.")
+@click.option(
+    "--port", default=0, type=click.IntRange(0, 65535), help="Port on 127.0.0.1. 0, the default, takes a free one."
+)
+@click.option("--keep", is_flag=True, help="When the run is over, serve the page until Ctrl-C.")
+@click.option("--state", type=_FILE, help="As for `windowing run`.")
 @_conf
 def ui_command(
     target: str,
@@ -366,8 +396,10 @@ def ui_command(
         return
     if settings:
         raise CommandRefused(f"{target} runs in one process, without Spark; leave out --conf")
+    if ":" not in target and not Path(target).is_file():
+        raise CommandRefused(f"there is no folder {quote(target)}; give the checkpoint= of a query, or FILE:TOPOLOGY")
     topology = topology_of(target)
-    batches = None if rows is None else _batches_of(rows)
+    batches = _batches_for(topology, rows)
     span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
     try:
         _, page = run_on_page(topology, batches, span, port, lambda url: click.echo(f"open {url}"), state)
@@ -388,14 +420,33 @@ def _show_query(checkpoint: CheckpointFiles, for_seconds: float | None, port: in
         click.echo("ended by hand")
 
 
-def _batches_of(file: Path) -> dict[str, list[list[Any]]]:
+def _batches_for(topology: Topology | TridentTopology, file: Path | None) -> dict[str, list[list[Any]]] | None:
+    """Return the batches of --rows. Raises CommandRefused if the topology has no other source than rows, and none are given."""
+    spouts = topology.spouts if isinstance(topology, Topology) else ()
+    inputs = [spout.id for spout in spouts if spout.kind is ComponentKind.INPUT]
+    if file is not None:
+        return _batches_of(file, inputs)
+    if inputs and len(inputs) == len(spouts):
+        raise CommandRefused(
+            f"topology {topology.name!r} gets all its rows from outside; give them with --rows FILE, a JSON file of the form "
+            f"{_form(inputs)}"
+        )
+    return None
+
+
+def _form(spouts: Sequence[str]) -> str:
+    """Return the form of a file of batches, in which a row is a list of values or an object by field names."""
+    return "{" + ", ".join(f'"{name}": [[row, row], [row]]' for name in spouts or ["spout"]) + "}"
+
+
+def _batches_of(file: Path, inputs: Sequence[str]) -> dict[str, list[list[Any]]]:
     """Return the batches of each InputSpout; a row that is a list is converted to a tuple of values in order."""
     found = json_of(file)
     batched = isinstance(found, dict) and all(
         isinstance(batches, list) and all(isinstance(batch, list) for batch in batches) for batches in found.values()
     )
     if not batched:
-        raise CommandRefused(f'{file} holds no batches; write {{"spout": [[row, row], [row]]}}')
+        raise CommandRefused(f"{file} holds no batches; write {_form(inputs)}, a list of batches for each spout")
     return {
         spout: [[tuple(row) if isinstance(row, list) else row for row in batch] for batch in batches]
         for spout, batches in found.items()
@@ -404,12 +455,13 @@ def _batches_of(file: Path) -> dict[str, list[list[Any]]]:
 
 @commands.command("status", short_help="Print what the checkpoint of a query holds.")
 @click.argument("checkpoint")
-@click.option("--tasks", "by_task", is_flag=True, help="The numbers of each task.")
+@click.option("--tasks", "by_task", is_flag=True, help="Also print the numbers of each task.")
 @_conf
 def status_command(checkpoint: str, by_task: bool, settings: dict[str, str]) -> None:
-    """Print the content of the checkpoint of a query on Spark; reads files only, also while the query runs.
+    """Print the definition, the batches and the numbers that a query on Spark has left in its CHECKPOINT folder.
 
-    A checkpoint on hdfs://, s3a:// and the like is read through Spark, which this command starts on this machine.
+    Only reads files, so it may run beside the query. A checkpoint on hdfs://, s3a:// and the like is read through Spark, which this
+    command starts on this machine.
     """
     table, files = Table(show_header=False, box=None), checkpoint_files(checkpoint, settings)
     for title, text in read_checkpoint(files):
@@ -428,16 +480,27 @@ def status_command(checkpoint: str, by_task: bool, settings: dict[str, str]) -> 
             click.echo(safe(f"{name}: {text}"))
 
 
-@commands.command("rescale", short_help="Make a checkpoint with other numbers of tasks.")
+@commands.command("rescale", short_help="Make a checkpoint with another number of tasks.")
 @click.argument("old")
 @click.argument("new")
-@click.option("--tasks", "given", multiple=True, help="How many the new one has; of a topology BOLT=N, repeated.")
-@click.option("--before", metavar="FILE:NAME", help="Of Trident, not --tasks: the topology as it was started on OLD.")
 @click.option(
-    "--after", metavar="FILE:NAME", help="And as it will be on NEW, with another name or store for each state."
+    "--tasks",
+    "given",
+    multiple=True,
+    help="Number of tasks in NEW: N for a single bolt; for a topology BOLT=N, once for each bolt to change.",
 )
 @click.option(
-    "--partitions", type=click.IntRange(min=1), help="Shuffle partitions of a topology; its cores if left out."
+    "--before", metavar="FILE:NAME", help="For Trident, in place of --tasks: the topology that was started on OLD."
+)
+@click.option(
+    "--after",
+    metavar="FILE:NAME",
+    help="For Trident: the topology to start on NEW, with another name or store for each state that is written.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="Shuffle partitions of the topology on NEW. Default: the number that submit would choose on this machine.",
 )
 @_conf
 def rescale_command(
@@ -449,7 +512,10 @@ def rescale_command(
     partitions: int | None,
     settings: dict[str, str],
 ) -> None:
-    """Create a checkpoint NEW with other numbers of tasks from the checkpoint OLD of a stopped query, and close OLD."""
+    """Create a checkpoint NEW with another number of tasks from the checkpoint OLD of a stopped query.
+
+    Afterwards OLD is closed: no query can be started on it. Nothing of it is deleted.
+    """
     if bool(given) == bool(before and after) or bool(before) != bool(after):
         raise click.UsageError("give --tasks, or for a Trident topology --before and --after")
     tasks = _tasks(given) if given else None
@@ -484,7 +550,10 @@ def _tasks(given: tuple[str, ...]) -> int | dict[str, int]:
 @commands.command("states", short_help="Print the Trident states of a store.")
 @click.argument("store")
 def states_command(store: str) -> None:
-    """Print partitions, fences and rows of the Trident states in a SQLite file or a PostgreSQL database; read-only."""
+    """Print, for each Trident state in STORE, its partitions, their rows, and the batch and attempt that wrote last.
+
+    STORE is a SQLite file or postgresql://... Only reads.
+    """
     if store.startswith(("postgresql://", "postgres://")):
         rows = read_postgres_states(store)
         store = masked(store)
@@ -503,7 +572,9 @@ def states_command(store: str) -> None:
 
 
 @commands.command("doctor", short_help="Check what Spark needs.")
-@click.option("--query/--no-query", default=True, show_default=True, help="Run ten rows on Spark.")
+@click.option(
+    "--query/--no-query", default=True, show_default=True, help="Also run ten rows on Spark, or leave that out."
+)
 @click.pass_context
 def doctor_command(context: click.Context, query: bool) -> None:
     """Check that everything Spark needs is installed, and print how to fix what is missing."""
@@ -519,12 +590,15 @@ def doctor_command(context: click.Context, query: bool) -> None:
 @commands.command(
     "simulate", short_help="Run Trident topologies under seeded faults.", context_settings={"show_default": True}
 )
-@click.option("--seeds", default=200, type=click.IntRange(min=1), help="How many seeds.")
-@click.option("--start", default=0, help="The first of them.")
-@click.option("--processes", default=1, type=click.IntRange(min=1), help="How many processes share them.")
+@click.option("--seeds", default=200, type=click.IntRange(min=1), help="Number of seeds to run.")
+@click.option("--start", default=0, help="First seed; the others are the next whole numbers.")
+@click.option("--processes", default=1, type=click.IntRange(min=1), help="Number of processes that share the seeds.")
 @click.pass_context
 def simulate_command(context: click.Context, seeds: int, start: int, processes: int) -> None:
-    """Run whole Trident topologies under seeded faults; print a seed that fails, shrunk."""
+    """Run random Trident topologies under seeded faults (crashes, lost messages, errors of stores).
+
+    A seed that fails is printed with the smallest schedule of faults that still fails.
+    """
     from windowing.testing import simulator
 
     context.exit(simulator.main(["--seeds", str(seeds), f"--start={start}", "--processes", str(processes)]))

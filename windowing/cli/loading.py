@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import json
 import sys
 import traceback
@@ -118,7 +119,9 @@ def loaded(target: str) -> Any:
     """Return the object that FILE:NAME names. Raises CommandRefused."""
     path, colon, name = target.rpartition(":")
     if not colon or not path or not name:
-        raise CommandRefused(f"{quote(target)} names no component; write FILE:NAME, for example bolts.py:count_words")
+        raise CommandRefused(
+            f"{quote(target)} has no name behind a colon; write FILE:NAME, for example bolts.py:count_words"
+        )
     module = module_of(Path(path))
     if not hasattr(module, name):
         names = [known for known in vars(module) if not known.startswith("_")]
@@ -145,7 +148,13 @@ def topology_of(target: str) -> Topology | TridentTopology:
 
 
 def called(function: Any, target: str) -> Any:
-    """Call a user's function without arguments. Raises CommandRefused with the file and line of an error that it raises."""
+    """Call a user's function without arguments. Raises CommandRefused if it needs some, or with the file and line of its error."""
+    names = _needed_by(function)
+    if names:
+        raise CommandRefused(
+            f"{target}: the command calls the function without arguments, but it needs {', '.join(names)}; give "
+            f"{'it' if len(names) == 1 else 'each'} a default value, or write a function without arguments that calls it"
+        )
     try:
         return function()
     except WindowingError:
@@ -153,6 +162,16 @@ def called(function: Any, target: str) -> Any:
     except Exception as problem:
         file = Path(getattr(getattr(function, "__code__", None), "co_filename", target)).resolve()
         raise CommandRefused(f"{_location(problem, file)}: {_description(problem)}") from problem
+
+
+def _needed_by(function: Any) -> list[str]:
+    """Return the names of the arguments that a call needs; none for a callable that does not tell."""
+    try:
+        known = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in known if each.default is each.empty and each.kind not in several]
 
 
 def declared_in(module: ModuleType) -> dict[str, Any]:
@@ -199,7 +218,9 @@ def json_of(file: Path) -> Any:
             if file.suffix == ".jsonl"
             else json.loads(text)
         )
-    except (OSError, ValueError, RecursionError) as problem:
+    except OSError as problem:
+        raise CommandRefused(f"{file} cannot be read: {problem.strerror or problem}; correct the path") from problem
+    except (ValueError, RecursionError) as problem:
         raise CommandRefused(
-            f"{file} cannot be read as JSON: {problem}; give a file of JSON, or of a row a line (.jsonl)"
+            f"{file} cannot be read as JSON: {problem}; give one JSON document, or a .jsonl file with a row on each line"
         ) from problem

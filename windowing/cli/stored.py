@@ -389,7 +389,8 @@ def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
             return [line for state in states for line in _partitions(db, state)]
     except sqlite3.Error as problem:
         raise CommandFailed(
-            f"{path} cannot be read: {problem}; is it a SQLite file of states? After a crash its owner mends it at its next start"
+            f"{path} cannot be read: {problem}; give the path of a SqliteStore. If its program was killed, start "
+            "that again, which repairs the file, and then look again"
         ) from problem
 
 

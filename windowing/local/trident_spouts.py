@@ -199,7 +199,8 @@ def batch_spout_of(
         )
     if declaration_of(spout).kind is ComponentKind.INPUT:
         raise ConfigError(
-            f"{node.called} begins with an InputSpout, which is fed from outside; give rows in batches=, or a source in sources="
+            f"{node.called} begins with an InputSpout, which is fed from outside; give rows in batches= (--rows "
+            "FILE of the command line), or a source in sources="
         )
     single = SingleTuples(spout)
     return RichSpoutBatchExecutor(single, node.schema.ddl, max_batch_size), single
