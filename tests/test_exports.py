@@ -310,3 +310,50 @@ def test_a_missing_package_is_named_with_the_extra_that_installs_it(package, cod
     told = done.stderr.strip().splitlines()[-1]
     assert told.startswith(f"ModuleNotFoundError: {what} needs the package {package}"), told
     assert told.endswith(f"; pip install 'windowing[{extra}]'")
+
+
+# -- what is not there -------------------------------------------------------------------------------------------------
+
+WITHOUT_CLIENTS = """
+import sys
+
+class Finder:  # as if the packages of servers were not installed
+    def find_spec(self, name, path=None, target=None):
+        for finder in others:
+            if name.partition(".")[0] not in {"psycopg", "redis", "pika", "confluent_kafka"}:
+                found = finder.find_spec(name, path, target)
+                if found is not None:
+                    return found
+
+others, sys.meta_path[:] = list(sys.meta_path), [Finder()]
+from windowing.queues import *
+from windowing.spark import *
+from windowing.stores import *
+print(SqliteQueue.__name__, windowed.__name__, SqliteStore.__name__)
+for package, name in (("stores", "PostgresStore"), ("spark", "KafkaSink"), ("queues", "RabbitQueue")):
+    try:
+        exec(f"from windowing.{package} import {name}")
+    except ImportError as problem:
+        print(problem)
+"""
+
+
+def test_a_star_import_leaves_out_what_needs_a_package_that_is_not_installed():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITHOUT_CLIENTS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "SqliteQueue windowed SqliteStore",
+        "windowing.stores.PostgresStore needs the package psycopg; pip install 'windowing[postgres]'",
+        "windowing.spark.KafkaSink needs the package confluent_kafka; pip install 'windowing[kafka]'",
+        "windowing.queues.RabbitQueue needs the package pika; pip install 'windowing[rabbitmq]'",
+    ]
+
+
+def test_a_name_of_another_package_is_refused_with_its_import():
+    with pytest.raises(ImportError, match=r"no .run_local.; write from windowing\.local import run_local"):
+        from windowing import run_local  # noqa: F401
+    for name, package in windowing._IN_PACKAGES.items():
+        assert name in PUBLIC[f"windowing.{package}"], f"say where {name} is"
+        assert name not in PUBLIC["windowing"], f"{name} is here"

@@ -24,18 +24,19 @@ from windowing.codec import decode_value, encode_value
 from windowing.errors import BoltError, ConfigError, quote
 from windowing.local import LocalRun, VirtualClock, run_local, run_trident
 from windowing.local.cluster import run_topology
-from windowing.schema.rows import RowError, row_of, rows_of
+from windowing.schema.rows import RowError, record_of, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.spark.arguments import names_of, require_carried, require_mapping, require_start
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.sinks import MemorySink, ParquetSink, require_sink
+from windowing.stores import MemoryStore, map_state
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import bolt
-from windowing.trident import FixedBatchSpout, TridentTopology
+from windowing.trident import FixedBatchSpout, Sum, TridentTopology
 
 ONE = Schema.parse("name string")
 HUGE = 10**5000
@@ -290,3 +291,50 @@ def test_a_pyspark_name_on_a_query_or_stream_raises_an_error_with_the_name_to_us
     made = object.__new__(getattr(spark, kind))
     with pytest.raises(AttributeError, match=re.escape(f"'{kind}' has no '{name}'; write {written}")):
         getattr(made, name)
+
+
+def test_a_list_of_the_values_of_one_row_is_told_to_be_a_tuple() -> None:
+    two = Schema.parse("n long, s string")
+    with pytest.raises(RowError, match=r"a list of values, \[1, 'a'\], .*; write one row as a tuple: \(1, 'a'\)"):
+        list(rows_of([1, "a"], two, "default"))
+    with pytest.raises(RowError, match="got the single value 2; give a tuple or a dict"):
+        list(rows_of([(1, "a"), 2], two, "default"))
+    with pytest.raises(RowError, match="got the single value 1; give a tuple or a dict"):
+        list(rows_of([1, "a", "b"], two, "default"))
+    assert list(rows_of(["a", "b"], ONE, "default")) == [("a",), ("b",)]
+
+
+def test_a_missing_field_names_the_nearest_fields_and_no_methods_of_tuples() -> None:
+    row = record_of({"word": "moon"})
+    with pytest.raises(AttributeError, match=r"'Row' has no 'n'; there are word$"):
+        row.n  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no 'wrd'; did you mean 'word'\?$"):
+        row.wrd  # noqa: B018
+    tuple = Tuple(("moon", 1), Origin("split", 0, Fields("word", "at")))
+    with pytest.raises(AttributeError, match=r"has no field 'wrd'; did you mean 'word'\?$"):
+        tuple.wrd  # noqa: B018
+    assert not hasattr(tuple, "_wrd")
+
+
+def test_a_sum_of_text_names_the_call_with_a_field() -> None:
+    topology = TridentTopology("sums")
+    rows = topology.new_stream("rows", InputSpout("word string, n long")).group_by("word")
+    rows.persistent_aggregate(map_state(MemoryStore(), "sums"), None, Sum(), "total long")
+    with pytest.raises(BoltError, match=r"Sum adds the numbers of one field, got 'a'; name a field of numbers, as in"):
+        run_trident(topology, {"rows": [[("a", 1)]]}, clock=VirtualClock())
+
+
+def test_a_state_is_asked_in_storms_spelling_and_names_its_own() -> None:
+    state = map_state(MemoryStore(), "counts").make_state(0, 1)
+    with pytest.raises(AttributeError, match=r"has no 'multiPut'; write multi_put\(\)"):
+        state.multiPut([("a",)], [1])  # type: ignore[attr-defined]
+
+
+def test_milliseconds_in_a_timestamp_field_are_told_how_to_become_one() -> None:
+    ends = Schema.parse("ends timestamp")
+    with pytest.raises(
+        RowError, match=r"got 5000, wanted a datetime .*, such as datetime\.fromtimestamp\(milliseconds / 1000"
+    ):
+        row_of((5000,), ends, "default")
+    with pytest.raises(RowError, match=r"got '5', wanted a datetime of whole microseconds; give"):
+        row_of(("5",), ends, "default")

@@ -214,9 +214,26 @@ _IN_STORM = {
 }
 
 
+_IN_PACKAGES = {
+    **dict.fromkeys(
+        ("LocalRun", "TridentCluster", "VirtualClock", "run_local", "run_topology", "run_trident"), "local"
+    ),
+    **dict.fromkeys(("FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "PostgresSink"), "spark"),
+    **dict.fromkeys(("rescale", "session", "submit", "submit_trident", "windowed"), "spark"),
+    **dict.fromkeys(("PartitionedSpout", "SqliteQueue"), "queues"),
+    **dict.fromkeys(("MemoryStore", "PostgresStore", "RedisStore", "SqliteStore", "map_state"), "stores"),
+    "serve_prometheus": "monitoring",
+    "check_counts": "testing",
+    "TridentTopology": "trident",
+}
+"""The package of names that are often looked for here."""
+
+
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
 
     def __getattr__(name):
         if name in _IN_STORM:  # an AttributeError would lose its message in `from windowing import name`
             raise ImportError(f"windowing has no {name!r}; write {_IN_STORM[name]}")
+        if name in _IN_PACKAGES:
+            raise ImportError(f"windowing has no {name!r}; write from windowing.{_IN_PACKAGES[name]} import {name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

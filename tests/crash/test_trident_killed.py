@@ -102,6 +102,8 @@ def test_a_missing_checkpoint_of_written_states_is_refused(spark: SparkSession, 
     before = states(job)
     (Path(job.folder) / "checkpoint").rename(tmp_path / "lost")
     (Path(job.folder) / "out").rename(tmp_path / "out")
-    with pytest.raises(SupersededError, match=r"is new, but state1 .* was written by attempt"):
+    with pytest.raises(
+        SupersededError, match=r"is new, but state1 .* holds batches already: partition .* was written by attempt"
+    ):
         finish(spark, job)
     assert states(job) == before

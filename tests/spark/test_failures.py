@@ -123,8 +123,9 @@ def test_the_text_of_a_user_exception_is_never_taken_for_an_error_of_the_library
             "[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file file:///in/a%20b.0.parquet. Could not "
             "read footer. Please ensure that the file is in either ORC or Parquet format.\nIf not, convert it. SQLSTATE: KD001",
             "'sums' cannot read a file of its input, file:///in/a%20b.0.parquet: Could not read footer. Please ensure that the "
-            "file is in either ORC or Parquet format; nothing of the batch was committed. Repair the file or put it back, or "
-            "leave such files out by spark.sql.files.ignoreCorruptFiles=true. Start it again from checkpoint",
+            "file is in either ORC or Parquet format; nothing of the batch was committed. Repair the file or put it back, "
+            "correct the schema of the source if it does not fit the file, or leave such files out by "
+            "spark.sql.files.ignoreCorruptFiles=true. Start it again from checkpoint",
         ),
         (
             "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file file:/in/x.json. File does not exist. It is "

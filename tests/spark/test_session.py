@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from importlib.metadata import version as found_version
@@ -90,7 +91,8 @@ def test_defaults_of_spark_are_checked_and_all_wrong_settings_are_reported_at_on
     foreign.conf.set("spark.sql.session.timeZone", "Etc/GMT-1")
     with pytest.raises(SessionError, match="has 3 settings with which data could be lost") as caught:
         require_session(foreign)
-    _, *lines = str(caught.value).splitlines()
+    first, *lines = str(caught.value).splitlines()
+    assert first.endswith("use windowing.spark.session(), or change what each line names:")
     assert [line.split()[1] for line in lines] == [
         "spark.sql.streaming.stateStore.checkpointFormatVersion",
         "spark.sql.execution.arrow.maxRecordsPerBatch",
@@ -334,6 +336,12 @@ def test_check_reports_all_problems_of_the_driver_and_the_workers_at_once(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(spark, len, test_a_session_made_by_the_library_passes_its_own_check.__name__)
+    lock = threading.Lock()
+
+    def locked(window: Any) -> int:
+        with lock:
+            return 1
+
     only_here = ModuleType("only_here")
     exec("def add_up(window): return 1", only_here.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", only_here)
@@ -345,9 +353,11 @@ def test_check_reports_all_problems_of_the_driver_and_the_workers_at_once(
         foreign.conf.set(name, value)
     foreign.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     with pytest.raises(SessionError) as caught:
-        check(foreign, only_here.add_up)
-    _, zone, pyarrow, bolt = str(caught.value).splitlines()
+        check(foreign, only_here.add_up, locked)
+    _, zone, closure, pyarrow, bolt = str(caught.value).splitlines()
     assert "spark.sql.session.timeZone is 'Europe/Berlin', wanted UTC" in zone
+    assert "locked closes over what cannot be sent to Spark's workers: " in closure
+    assert "cannot pickle '_thread.lock' object; make it where it is used" in closure
     assert (
         pyarrow
         == f"  - package pyarrow is {pa.__version__} in the Python workers and 0.1 here; install the same one there"

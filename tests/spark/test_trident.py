@@ -393,7 +393,10 @@ def test_a_new_checkpoint_on_states_with_batches_is_refused(on_spark: Any, spark
     sales(topology).persistent_aggregate(state, "n", b.Sum(), "n long")
     on_spark(topology, {"sales": DAYS[:1]})
     source = spark.readStream.schema(SALES).parquet(str(tmp_path / "in" / "sales"))
-    with pytest.raises(SupersededError, match=r"is new, but state1 .* was written by attempt 1:0 of another"):
+    with pytest.raises(
+        SupersededError,
+        match=r"is new, but state1 .* holds batches already: partition .* was written by attempt 1:0 of another run",
+    ):
         submit_trident(topology, spark, sources={"sales": source}, checkpoint=str(tmp_path / "other"))
     assert values_in(topology) == {"state1": 10}
 

@@ -228,7 +228,9 @@ def test_a_field_with_the_name_of_a_java_method_is_found_and_the_tuple_can_be_co
     tuple = Tuple((1, 2), Origin("in", 0, Fields("getInteger", "size")))
     assert (tuple.getInteger, tuple.size) == (1, 2)
     assert copy.copy(tuple).get_values() == (1, 2)
-    assert in_storms_words(lambda: tuple.wrod) == "a tuple of in:default[0] has no field 'wrod'"
+    assert in_storms_words(lambda: tuple.wrod) == (
+        "a tuple of in:default[0] has no field 'wrod'; there are getInteger, size"
+    )
 
 
 def test_a_java_method_of_a_trident_row_is_refused_with_the_python_way() -> None:
@@ -353,6 +355,18 @@ def test_a_decorator_without_its_arguments_is_refused_with_their_names() -> None
             decorate()  # type: ignore[no-untyped-call]
 
 
+def test_a_bolt_that_is_acked_by_itself_says_so_when_it_acks() -> None:
+    for method, end in [
+        ("ack", "write nothing: the tuple is acked when execute returns; a subclass of Bolt acks by itself"),
+        ("fail", "write raise FailedException(...)"),
+        ("report_error", "write raise ReportedFailedException(...)"),
+    ]:
+        topology = basic(lambda tuple, collector, method=method: getattr(collector, method)(tuple))  # type: ignore[misc]
+        with pytest.raises(BoltError) as caught, LocalCluster(topology, batches=ROWS) as cluster:
+            cluster.run()
+        assert end in str(caught.value)
+
+
 # -- entry points, settings, names -------------------------------------------------------------------------------------
 
 
@@ -365,7 +379,9 @@ def test_a_cluster_without_its_topology_is_refused_with_the_call_to_write() -> N
         with pytest.raises(ConfigError, match="LocalCluster runs a Topology") as caught:
             LocalCluster(*given)  # type: ignore[arg-type]
         assert wanted in str(caught.value)
-    with pytest.raises(ConfigError, match=r"give its build\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"got a TopologyBuilder; call its build\(\): LocalCluster\(builder.build\(\)\)"
+    ):
         LocalCluster(TopologyBuilder("test"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="TridentCluster runs a TridentTopology or its plan, got None"):
         TridentCluster()

@@ -160,7 +160,7 @@ def test_a_second_run_without_records_is_refused_and_changes_nothing(where: str,
     store: Store = MemoryStore() if where == "memory" else SqliteStore(tmp_path / "s.db")
     first = run(counting(store))
     with pytest.raises(
-        SupersededError, match=r"is new, but state1 .* by attempt \d:0 .*go on with the records \(state_path="
+        SupersededError, match=r"is new, but state1 .* by attempt \d:0 .*start with its records \(state_path="
     ):
         run(counting(store, [("d", 1)] * 9))
     with TridentCluster(counting(store)) as reader:
@@ -365,7 +365,7 @@ def test_states_and_records_from_before_owners_are_continued_and_checked(tmp_pat
     with pytest.raises(CorruptStateError, match="the state counts/0 is at no batch, expected txid 1"):
         run(counting(SqliteStore(tmp_path / "copy.db")), state_path=tmp_path / "copy.db")
     older(path)
-    with pytest.raises(SupersededError, match=r"is new, but state1 .* of another or an older version"):
+    with pytest.raises(SupersededError, match=r"is new, but state1 .* of another run or an older version"):
         run(counting(SqliteStore(path)), state_path=tmp_path / "new.db")
 
 

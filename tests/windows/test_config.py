@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.errors import ConfigError
+from windowing.schema.types import Schema
 from windowing.windows import aggregate as agg
 from windowing.windows.config import Lateness, OnError, Semantics, SkippedTuplesWarning, WindowConfig
 from windowing.windows.measures import Count, Duration, days, hours, millis, minutes, seconds
@@ -320,3 +321,20 @@ def test_message_ids_are_refused_for_windows_that_cannot_be_recovered() -> None:
     refused(cannot, "leave out one", length=Count(5), message_id="id", semantics="storm")
     refused(cannot, "leave out one", length=Count(5), message_id="id", eviction=lambda: None)
     assert WindowConfig.of(length=Count(5), message_id="id", max_events_in_memory=50_000).message_id == "id"
+
+
+def test_a_choice_lists_its_words_once_and_names_the_nearest() -> None:
+    for word, end in [
+        ("ignore", "got 'ignore'; write one of these"),
+        ("raised", "got 'raised'; did you mean 'raise'?"),
+        (3, "got 3; write one of these"),
+    ]:
+        sentence = refused(length=Count(1), on_error=word)
+        assert sentence.endswith(f"on_error is one of 'raise', 'fail', 'skip', 'dead_letter', {end}")
+
+
+def test_two_fields_without_a_comma_are_told_to_have_one() -> None:
+    with pytest.raises(ConfigError, match="unknown type 'long m long'; write a comma between fields"):
+        Schema.parse("n long m long")
+    with pytest.raises(ConfigError, match="unknown type 'lng m'; did you mean 'long'"):
+        Schema.parse("n lng m")

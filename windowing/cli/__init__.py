@@ -336,6 +336,7 @@ def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path 
     "--for",
     "for_seconds",
     type=_Seconds(min=0.001),
+    metavar="SECONDS",
     help="End the run after this many seconds, even if its input has not ended.",
 )
 @click.option("--show", default=0, help="Print up to this many rows of each output at the end.", show_default=True)
@@ -366,7 +367,7 @@ def run_command(
 @commands.command("ui", short_help="Run a topology, or watch a query, on a page.")
 @click.argument("target", metavar="FILE:TOPOLOGY|CHECKPOINT")
 @click.option("--rows", type=_FILE, help="As for `windowing run`.")
-@click.option("--for", "for_seconds", type=_Seconds(min=0.001), help="End after this many seconds.")
+@click.option("--for", "for_seconds", type=_Seconds(min=0.001), metavar="SECONDS", help="End after this many seconds.")
 @click.option(
     "--port", default=0, type=click.IntRange(0, 65535), help="Port on 127.0.0.1. 0, the default, takes a free one."
 )
@@ -487,6 +488,7 @@ def status_command(checkpoint: str, by_task: bool, settings: dict[str, str]) -> 
     "--tasks",
     "given",
     multiple=True,
+    metavar="N|BOLT=N",
     help="Number of tasks in NEW: N for a single bolt; for a topology BOLT=N, once for each bolt to change.",
 )
 @click.option(

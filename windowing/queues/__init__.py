@@ -11,6 +11,7 @@ PartitionedSpout and Root are imported with the package; the others on first use
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from windowing.schema.checks import with_extra
@@ -48,6 +49,16 @@ _BY_NAME = {
     **dict.fromkeys(("Message", "MessageSource", "Spooled"), "spooled"),
     "SqliteQueue": "sqlite_queue",
 }
+
+_NEEDED = {
+    "KafkaTridentSpoutOpaque": "confluent_kafka",
+    "KafkaTridentSpoutTransactional": "confluent_kafka",
+    "RabbitQueue": "pika",
+    "RedisStream": "redis",
+}
+
+if not TYPE_CHECKING:  # `import *` would fail for the first name whose package is not installed
+    __all__ = [name for name in __all__ if name not in _NEEDED or find_spec(_NEEDED[name]) is not None]
 
 
 def __getattr__(name: str) -> Any:

@@ -133,7 +133,8 @@ def missing(
 @lru_cache(maxsize=1024)
 def _nearest(owner: Any, name: str) -> str:
     """Return the end of the sentence; cached, because some code calls `hasattr` for every row."""
-    known = [each for each in dir(owner) if not each.startswith("_")]
+    # The fields of a record, without the methods that every tuple of Python has.
+    known = list(getattr(owner, "_positions", ())) or [each for each in dir(owner) if not each.startswith("_")]
     snake = _snake(name)
     for same in (snake, f"{snake}_", re.sub("^(get|is)_", "", snake)):
         if same in known:

@@ -148,7 +148,26 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
         if is_table(row):
             yield from _rows_of_table(row, schema, stream)
         else:
-            yield row_of(row, schema, stream)
+            try:
+                fitting = row_of(row, schema, stream)
+            except RowError as problem:
+                raise _one_row_as_list(returned, schema) or problem from None
+            yield fitting
+
+
+def _one_row_as_list(returned: Any, schema: Schema) -> RowError | None:
+    """Return the error for a list of the values of one row, which was meant as the row; None for any other object."""
+    rows = (tuple, list, Mapping, Tuple)
+    if (
+        type(returned) is not list
+        or not 1 < len(returned) == len(schema)
+        or any(isinstance(value, rows) for value in returned)
+    ):
+        return None
+    return RowError(
+        f"it returned a list of values, {quote(returned)}, and a list holds several rows; write one row as a tuple: "
+        f"{quote(tuple(returned))}"
+    )
 
 
 def no_rows(given: Any) -> str | None:

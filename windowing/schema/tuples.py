@@ -201,7 +201,9 @@ class Tuple:
         position = self._origin.fields._index.get(name)
         if position is None:
             sentence = f"a tuple of {self._origin!r} has no field {name!r}"
-            raise missing(Tuple, name, _IN_STORM, sentence) if _is_method(name) else AttributeError(sentence)
+            if _is_method(name):
+                raise missing(Tuple, name, _IN_STORM, sentence)
+            raise AttributeError(sentence + _nearest(self._origin.fields.names, name))
         return self._values[position]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -263,6 +265,12 @@ def late_values(late: Tuple, fields: tuple[str, ...]) -> tuple[Any, ...]:
     if late._origin.fields.names == fields:
         return late._values
     return tuple(map(late.as_dict().get, fields))
+
+
+@lru_cache(maxsize=1024)
+def _nearest(fields: tuple[str, ...], name: str) -> str:
+    """Return the end of the sentence about a missing field; cached, because some code calls `hasattr` for every tuple."""
+    return f"; {did_you_mean(name, fields)}" if fields and not name.startswith("_") else ""
 
 
 def _is_method(name: str) -> bool:

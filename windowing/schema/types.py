@@ -106,6 +106,11 @@ class FieldType:
             return _nested(nested[1].lower(), nested[2], written, field)
         if written.lower() in _EXAMPLES:
             raise ConfigError(f"field {field!r} is {written} of what? Write for example {_EXAMPLES[written.lower()]}")
+        if " " in written and written.partition(" ")[0].lower() in _SIMPLE:
+            raise ConfigError(
+                f"field {field!r} has an unknown type {quote(written)}; write a comma between fields, as in "
+                "'word string, n long'"
+            )
         meant = _ELSEWHERE.get(written.lower())
         raise ConfigError(
             f"field {field!r} has an unknown type {quote(written)}; "

@@ -214,7 +214,8 @@ def _timestamp(value: Any) -> Any:
     if isinstance(plain, datetime) and plain != plain:  # pandas' NaT
         return None
     if not isinstance(plain, datetime) or getattr(plain, "nanosecond", None):
-        raise Misfit(value, "a datetime of whole microseconds")
+        of_number = ", such as datetime.fromtimestamp(milliseconds / 1000, UTC)" if type(plain) is int else ""
+        raise Misfit(value, f"a datetime of whole microseconds{of_number}")
     to_plain = getattr(plain, "to_pydatetime", None)
     return plain if to_plain is None else to_plain()
 

@@ -15,6 +15,7 @@ MetricsListener, BatchMetrics  the metrics of each batch
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from windowing.schema.checks import with_extra
@@ -76,6 +77,11 @@ _BY_NAME = {
     "SqliteQueue": "windowing.queues.sqlite_queue",
     "submit_trident": "windowing.spark.trident_submit",
 }
+
+_NEEDED = {"KafkaSink": "confluent_kafka", "kafka": "confluent_kafka", "PostgresSink": "psycopg"}
+
+if not TYPE_CHECKING:  # `import *` would fail for the first name whose package is not installed
+    __all__ = [name for name in __all__ if name not in _NEEDED or find_spec(_NEEDED[name]) is not None]
 
 
 def __getattr__(name: str) -> Any:

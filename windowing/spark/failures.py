@@ -352,8 +352,8 @@ def _said_of_input(said: list[str], query: FailedQuery) -> WindowingError | None
     leave_out = "ignoreMissingFiles" if found[1] == "FILE_NOT_EXIST" else "ignoreCorruptFiles"
     return SourceError(
         f"{query.name!r} cannot read a file of its input, {printable(found[2])}: {why}; nothing of the batch was "
-        f"committed. Repair the file or put it back, or leave such files out by spark.sql.files.{leave_out}=true. "
-        + GO_ON.format(query.checkpoint)
+        "committed. Repair the file or put it back, correct the schema of the source if it does not fit the file, or leave such "
+        f"files out by spark.sql.files.{leave_out}=true. " + GO_ON.format(query.checkpoint)
     )
 
 
@@ -365,8 +365,8 @@ def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
         lack = f"no module {missing[1]!r}; install windowing[spark] into {python}, or send one that has it (spark.archives)"
     elif missing is not None:
         lack = (
-            f"no module {missing[1]!r}, which is imported here; install it on every worker, or send it along: "
-            "pyspark.cloudpickle.register_pickle_by_value(module) before the start"
+            f"no module {missing[1]!r}, which is imported here; install it on every worker, send its file with spark-submit "
+            "--py-files, or send it by value: pyspark.cloudpickle.register_pickle_by_value(module) before the start"
         )
     elif changed is not None:
         lack = (

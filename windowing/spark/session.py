@@ -106,7 +106,12 @@ REQUIRED = (
         _is("true"),
         "without it each batch uploads whole state files",
     ),
-    _Rule(f"{_STORE}.checkpointFormatVersion", "2", _is("2"), "in format 1 a late attempt's state file can win"),
+    _Rule(
+        f"{_STORE}.checkpointFormatVersion",
+        "2",
+        _is("2"),
+        "in format 1 the state file of a late attempt can replace the right one",
+    ),
     _Rule(
         f"{_STORE}.commitValidation.enabled", "true", _is("true"), "without it a half evaluated batch goes unnoticed"
     ),
@@ -287,7 +292,8 @@ def require_session(spark: SparkSession, connect: bool = False) -> None:
         count = "a setting" if len(wrong) == 1 else f"{len(wrong)} settings"
         lines = "".join(f"\n  - {problem}" for problem in wrong)
         raise SessionError(
-            f"the session has {count} with which data could be lost; windowing.spark.session() has none:{lines}"
+            f"the session has {count} with which data could be lost; use windowing.spark.session(), or change what each line "
+            f"names:{lines}"
         )
     if not is_connect(spark):
         _share_modules(spark)
@@ -558,19 +564,27 @@ def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
     probe = FunctionType(_probe.__code__, {"__builtins__": builtins}, "probe")
     probe.__module__ = "__main__"  # so that it is pickled by value
     serializer: Any = cast(Any, CloudPickleSerializer)()
-    sent = [
-        (str(getattr(bolt, "name", None) or getattr(bolt, "__name__", bolt)), serializer.dumps(bolt)) for bolt in bolts
-    ]
+    sent, kept_here = [], []
+    for bolt in bolts:
+        name = str(getattr(bolt, "name", None) or getattr(bolt, "__name__", bolt))
+        try:
+            sent.append((name, serializer.dumps(bolt)))
+        except Exception as problem:  # of the user's objects
+            kept_here.append(
+                f"{name} closes over what cannot be sent to Spark's workers: {describe_error(problem)}; make it where it is "
+                "used: in the function, or in `prepare` of a class"
+            )
     try:
         found, lost = in_worker(spark, lambda: probe(_PACKAGES, sent))
     except Exception as problem:  # py4j has no types
         lost = re.search(r"No module named '[\w.]+'", str(problem))
         why = other_python(str(problem)) or (lost[0] if lost else describe_error(problem))
         return [
+            *kept_here,
             f"a Python worker does not start: {printable(why)}; {_PYTHON} has to name, on every worker, a Python of version "
-            f"{sys.version_info[0]}.{sys.version_info[1]} with windowing[spark]"
+            f"{sys.version_info[0]}.{sys.version_info[1]} with windowing[spark]",
         ]
-    return [*_packages_there(found), *(_not_loaded(name, why) for name, why in lost)]
+    return [*kept_here, *_packages_there(found), *(_not_loaded(name, why) for name, why in lost)]
 
 
 _OTHER_PYTHON = (

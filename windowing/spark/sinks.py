@@ -18,6 +18,7 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import permutations
+from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -73,7 +74,12 @@ class Sink(Protocol):
 def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
     """Raise ConfigError for an object that is not a sink, and for a file sink if `columns` has the sink's own column."""
     if not hasattr(sink, "write"):
-        raise ConfigError(f"the sink of {name!r} has no write(rows, batch_id), got {quote(sink)}; use FunctionSink(f)")
+        instead = (
+            f"ParquetSink({quote(str(sink))})"
+            if isinstance(sink, str | PurePath)
+            else "FunctionSink(f) for a function f"
+        )
+        raise ConfigError(f"the sink of {name!r} has no write(rows, batch_id), got {quote(sink)}; write {instead}")
     if isinstance(sink, type):
         raise ConfigError(
             f"the sink of {name!r} is the class {sink.__name__}, not an object of it; write {sink.__name__}(...)"

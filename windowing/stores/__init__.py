@@ -13,6 +13,7 @@ Each name is loaded on first use, so a server's client is needed only if its sto
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from windowing.schema.checks import with_extra
@@ -56,9 +57,16 @@ _MODULES = {
     "SqliteStore": "sqlite",
 }
 
+_NEEDED = {"PostgresStore": "psycopg", "RedisStore": "redis"}
+
+_NAMES = frozenset(__all__)
+
+if not TYPE_CHECKING:  # `import *` would fail for the first name whose package is not installed
+    __all__ = [name for name in __all__ if name not in _NEEDED or find_spec(_NEEDED[name]) is not None]
+
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'factory')}"), name)

@@ -312,8 +312,11 @@ def required(given: Any, runner: str) -> Topology:
     """
     if isinstance(given, Topology):
         return given
-    built = " its build()" if hasattr(given, "set_bolt") else " builder.build()"
+    if hasattr(given, "set_bolt"):
+        raise ConfigError(
+            f"{runner} runs a Topology, got a TopologyBuilder; call its build(): {runner}(builder.build())"
+        )
     raise ConfigError(
-        f"{runner} runs a Topology, got {quote(given)}; give{built} (its name is TopologyBuilder's, its settings are "
-        "builder.configure({...}))"
+        f"{runner} runs a Topology, got {quote(given)}; give builder.build(). The name of a topology is an argument of "
+        "TopologyBuilder, and its settings are those of builder.configure({...})"
     )

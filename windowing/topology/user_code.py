@@ -234,7 +234,7 @@ class TimestampFunction:
         if self._raises:
             raise InvalidTimestampError(
                 f"{text}; wanted whole milliseconds since 1970, or a datetime; repair the function, or send such tuples to the "
-                'side stream with on_invalid="late"'
+                'late stream with on_invalid="late"'
             ) from problem
         self.problem = self.problem or text
 
@@ -314,10 +314,21 @@ class OutputStreams:
         return _undeclared(stream, self._streams)
 
 
+_BY_ITSELF = {
+    "ack": "nothing: the tuple is acked when execute returns; a subclass of Bolt acks by itself",
+    "fail": "raise FailedException(...)",
+    "report_error": "raise ReportedFailedException(...)",
+    "reportError": "raise ReportedFailedException(...)",
+}
+"""What a bolt whose tuples are acked by the driver writes in place of methods of Storm's `OutputCollector`."""
+
+
 class CollectedRows(StormNames):
     """The collector of a bolt of (tuple, collector), valid until the call returns. Source: `BasicOutputCollector`."""
 
     __slots__ = ("_open", "_streams", "rows")
+
+    _elsewhere = _BY_ITSELF
 
     def __init__(self, streams: OutputStreams) -> None:
         self._streams = streams
@@ -460,6 +471,8 @@ class Collector(StormNames):
     """The collector of a bolt of (window, collector), valid until the call returns. Source: Storm's `OutputCollector`."""
 
     __slots__ = ("_bolt", "_emissions", "_open")
+
+    _elsewhere = _BY_ITSELF | {"ack": "nothing: a tuple is acked when it has expired from its last window"}
 
     def __init__(self, bolt: WindowedBolt) -> None:
         self._bolt = bolt

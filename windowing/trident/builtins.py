@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from windowing.errors import quote
 from windowing.trident.fields import short_title, stored_key
 
 if TYPE_CHECKING:
@@ -62,7 +63,13 @@ class Sum:
 
     def init(self, tuple: Any) -> Any:
         """Return the value of the field."""
-        return 0 if tuple[0] is None else tuple[0]
+        value = tuple[0]
+        if isinstance(value, str | bytes):
+            raise TypeError(
+                f"Sum adds the numbers of one field, got {quote(value)}; name a field of numbers, as in "
+                "(state, 'amount', Sum(), 'total long')"
+            )
+        return 0 if value is None else value
 
     def combine(self, a: Any, b: Any) -> Any:
         """Return the sum."""

@@ -608,11 +608,12 @@ def _refuse_foreign(state: WrittenState, owner: Owner, progress: Progress, fence
         )
     if fence.owner == owner.id or (not fence.owner and is_known):
         return
-    which = f"another, {fence.owner!r}," if fence.owner else "another or an older version"
+    which = f"another run, {fence.owner!r}" if fence.owner else "another run or an older version"
     raise SupersededError(
-        f"{progress.who} {'has no batch of it' if progress.committed else 'is new'}, but {state.id} ({_named(state)}) was "
-        f"written by attempt {fence.attempt} of {which} at partition {fence.place}: its batches would be taken for those; go on "
-        "with the records (state_path=, records=) or the checkpoint of that one, or give the state another name or store"
+        f"{progress.who} {'has no batch of it' if progress.committed else 'is new'}, but {state.id} ({_named(state)}) holds "
+        f"batches already: partition {fence.place} was written by attempt {fence.attempt} of {which}. Both count their batches "
+        "from 1, so the state could not tell them apart; to continue that run, start with its records (state_path=, records=) or "
+        "its checkpoint; for a new run, give the state another name or store"
     )
 
 

@@ -38,6 +38,7 @@ from windowing.errors import (
     StateError,
     quote,
 )
+from windowing.schema.checks import StormNames
 from windowing.trident.fence import (
     NO_TXID,
     BackingMap,
@@ -258,7 +259,7 @@ class CachedMap:
 # -- map states ------------------------------------------------------------------------------------------------------------------
 
 
-class _Map:
+class _Map(StormNames):
     """The common base of the three maps: keys and values as bytes, and puts as updates."""
 
     def __init__(self, backing: BackingMap, codec: StateCodec | None = None) -> None:

@@ -51,7 +51,8 @@ def choice(kind: type[_Member], given: Mapping[str, Any], option: str, default: 
         return value
     names = [str(member.value) for member in kind]
     if value not in names:
-        hint = did_you_mean(value, names) if isinstance(value, str) else "give one of these words"
+        near = did_you_mean(value, names) if isinstance(value, str) else ""
+        hint = near if near.startswith("did you mean") else "write one of these"
         raise ConfigError(f"{option} is one of {', '.join(map(repr, names))}, got {quote(value)}; {hint}")
     return kind(value)
 
@@ -388,14 +389,16 @@ def aggregators(given: Mapping[str, Any]) -> None:
     if isinstance(aggregate, Mapping):
         parts = {checked_name(name, "a name in aggregate"): part for name, part in aggregate.items()}
         if not parts:
-            raise ConfigError("aggregate names nothing to compute, got {}; write aggregate={'flights': agg.count()}")
+            raise ConfigError(
+                "aggregate names nothing to compute, got {}; write aggregate={'flights': aggregate.count()}"
+            )
     else:
         parts = {"aggregate": aggregate}
     for name, part in parts.items():
         if not is_aggregator(part):
             raise ConfigError(
-                f"{name} must be an aggregator (init, add, merge, result), got {quote(part)}; "
-                "write agg.count(), agg.mean('delay') or agg.fold(...)"
+                f"{name} must be an aggregator (init, add, merge, result), got {quote(part)}; write aggregate.count(), "
+                "aggregate.mean('delay') or aggregate.fold(...), with from windowing import aggregate"
             )
 
 

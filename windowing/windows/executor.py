@@ -427,7 +427,7 @@ class WindowedBoltExecutor:
             if self.config.on_invalid == "raise":
                 raise InvalidTimestampError(
                     f"bolt {self.component!r}: timestamp {title_of_field(self.config.timestamp)} is {quote(timestamp)}, wanted "
-                    'whole milliseconds since 1970; repair the column, or send such rows to the side stream with on_invalid="late"'
+                    'whole milliseconds since 1970; repair the column, or send such rows to the late stream with on_invalid="late"'
                 )
             return LateReason.INVALID
         if (

@@ -147,7 +147,9 @@ class RangeView:
 
     def aggregate(self) -> Any:
         if self._fold is None:
-            raise TypeError("this bolt declares no aggregate=; use window.get(), or declare aggregate=agg.count()")
+            raise TypeError(
+                "this bolt declares no aggregate=; use window.get(), or declare for example aggregate={'n': aggregate.count()}"
+            )
         return self._fold(self.current())
 
 
