@@ -1,1 +1,1 @@
-"""The windowing core, without driver or Spark, against loops by hand and other libraries: one comparison a shape and way in."""
+"""The windowing core, without driver or Spark, against hand-written loops and other libraries, per shape and kind of input."""

@@ -1,7 +1,7 @@
-"""The floors: the shortest loop that a person would write by hand for one shape, and what the language therefore costs.
+"""The floors: the shortest hand-written loop for each shape, the lower bound of the cost in Python.
 
-A floor knows neither late tuples nor expiry (the ack), several streams, user policies, snapshots or restarts; those of shapes 1
-to 3 take events in order only. Windows are `(end - length, end]`.
+A floor has no late tuples, expiry (acks), multiple streams, user policies, snapshots or restarts; the floors of shapes 1 to 3
+accept events in order only. Windows are `(end - length, end]`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Cells = dict[int, list[float]]
 
 
 def in_batches(shape: Shape, function: Function) -> Callable[[Events], Found]:
-    """Return the floor that is given columns of 10,000 events."""
+    """Return the floor whose input is columns of 10,000 events."""
     length, slide = _numbers(shape)
     if shape.totals:
         return lambda load: totals_in_batches(load, length // slide, slide)
@@ -30,7 +30,7 @@ def in_batches(shape: Shape, function: Function) -> Callable[[Events], Found]:
 
 
 def one_at_a_time(shape: Shape, function: Function) -> Callable[[Events], Found]:
-    """Return the floor that is given one event after the other."""
+    """Return the floor whose input is one event at a time."""
     length, slide = _numbers(shape)
     if shape.totals:
         return lambda load: totals_one_by_one(load, length // slide, slide)
@@ -40,7 +40,7 @@ def one_at_a_time(shape: Shape, function: Function) -> Callable[[Events], Found]
 
 
 def totals_one_by_one(load: Events, width: int, slide: int) -> Found:
-    """Count and sum by key in the pane of a slide; at its end add up the last `width` panes."""
+    """Count and sum by key in the pane of a slide; at its end merge the last `width` panes."""
     found: Found = []
     panes: deque[Cells] = deque(maxlen=width)
     pane: Cells = {}
@@ -60,7 +60,7 @@ def totals_one_by_one(load: Events, width: int, slide: int) -> Found:
 
 
 def totals_in_batches(load: Events, width: int, slide: int) -> Found:
-    """As above; the values of a key's pane are put in a list, and counted and summed at the pane's end."""
+    """The same, with the values of a key's pane in a list, which is counted and summed at the end of the pane."""
     found: Found = []
     panes: deque[Cells] = deque(maxlen=width)
     pane: defaultdict[int, list[float]] = defaultdict(list)
@@ -84,7 +84,7 @@ def _summed(pane: defaultdict[int, list[float]]) -> Cells:
 
 
 def _close(panes: deque[Cells], pane: Cells, end: int, found: Found) -> None:
-    """Append a pane, and say what the window that ends with it holds."""
+    """Append a pane, and return the totals of the window that ends with it."""
     panes.append(pane)
     if panes.maxlen == 1:
         found.extend([(end, key, number, total) for key, (number, total) in pane.items()])
@@ -95,14 +95,14 @@ def _close(panes: deque[Cells], pane: Cells, end: int, found: Found) -> None:
 
 
 def _ended(panes: deque[Cells], pane: Cells, end: int, slide: int, found: Found) -> Found:
-    """Close the last pane, then the windows that still hold something."""
+    """Close the last pane, then the windows that are not empty."""
     for after in range(panes.maxlen or 1):
         _close(panes, {} if after else pane, end + after * slide, found)
     return found
 
 
 def counts_one_by_one(load: Events, length: int, slide: int, changes: bool, function: Function) -> Found:
-    """Keep the last `length` in a deque; at each `slide`-th take a list of it."""
+    """Keep the last `length` events in a deque; after each `slide` events copy it to a list."""
     found: Found = []
     window: deque[float] = deque(maxlen=length)
     before: list[float] = []
@@ -120,7 +120,7 @@ def counts_one_by_one(load: Events, length: int, slide: int, changes: bool, func
 
 
 def counts_in_batches(load: Events, length: int, slide: int, changes: bool, function: Function) -> Found:
-    """Append the batch to what is left, and cut the windows out of that as slices; `slide` divides the batch."""
+    """Append the batch to the remaining events, and take the windows as slices; `slide` divides the size of the batch."""
     found: Found = []
     held: list[float] = []
     for _, stamps, values in load.batches:
@@ -139,7 +139,7 @@ def counts_in_batches(load: Events, length: int, slide: int, changes: bool, func
 
 
 def times_one_by_one(load: Events, length: int, slide: int, lag: int, function: Function) -> Found:
-    """Insert each event where it belongs in time; cut out the window of each end that the newest has left behind by `lag`."""
+    """Insert each event in order of time; fire the window of each end that the newest timestamp minus `lag` has passed."""
     found: Found = []
     stamps: list[int] = []
     values: list[float] = []
@@ -160,7 +160,7 @@ def times_one_by_one(load: Events, length: int, slide: int, lag: int, function: 
 
 
 def times_in_batches(load: Events, length: int, slide: int, lag: int, function: Function) -> Found:
-    """Sort each batch together with the end of what is held, then cut out windows."""
+    """Sort each batch together with the last buffered events, then fire the windows."""
     found: Found = []
     stamps: list[int] = []
     values: list[float] = []

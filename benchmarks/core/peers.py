@@ -1,7 +1,7 @@
-"""Other libraries on the same shapes, where they can; each is asked in the way its manual shows.
+"""Other libraries on the shapes that they support; each is used as its manual shows.
 
-bytewax   windows are [start, end), ours (end - length, end]: it is given timestamps a millisecond earlier. Its event clock runs on
-          with the system's time and loses events by that; here its clock stands still, which is in its favour.
+bytewax   its windows are [start, end), ours (end - length, end]: its timestamps are a millisecond earlier. Its event clock advances
+          with the system's time, which makes events late; here its clock is fixed, which is in its favour.
 streamz   count windows, one event at a time; every window is a tuple.
 river     a rolling window, one event at a time.
 """
@@ -25,7 +25,7 @@ HOW = 'not installed; pip install "windowing[bench]"'
 
 
 def of_batches(shape: Shape, glance: Function, exact: Function) -> tuple[list[Contender], list[Missing]]:
-    """Return the peers that take batches."""
+    """Return the peers with batches as input."""
     if isinstance(shape.length, Count):
         return [], [Missing("bytewax", "has no count windows")]
     if not installed("bytewax"):
@@ -35,7 +35,7 @@ def of_batches(shape: Shape, glance: Function, exact: Function) -> tuple[list[Co
 
 
 def of_events(shape: Shape, glance: Function, exact: Function) -> tuple[list[Contender], list[Missing]]:
-    """Return the peers that take one event at a time."""
+    """Return the peers with one event at a time as input."""
     contenders, missing = [], []
     for name, share, make in (("streamz", 0.1, streamz), ("river", 0.5, river)):
         if isinstance(shape.length, Duration):
@@ -51,7 +51,7 @@ def of_events(shape: Shape, glance: Function, exact: Function) -> tuple[list[Con
 
 @lru_cache(maxsize=2)
 def _rows(load: Events, keyed: bool) -> list[tuple[str, datetime, float]]:
-    """Return the events as bytewax wants them, outside the time that is taken."""
+    """Return the events in the format of bytewax; this is not measured."""
     start = START - timedelta(milliseconds=START_MS + 1)
     return [(str(key) if keyed else "all", start + timedelta(milliseconds=at), value) for key, at, value in load.rows]
 
@@ -103,7 +103,7 @@ def _found(shape: Shape, key: str, number: int, content: Any, function: Function
 
 
 def streamz(shape: Shape, function: Function) -> Callable[[Events], Found]:
-    """Return the stream: `partition` where the window tumbles, else `sliding_window`, every slide-th of it taken."""
+    """Return the stream: `partition` for a tumbling window, else every `slide`-th window of `sliding_window`."""
     from streamz import Stream
 
     assert isinstance(shape.length, Count)
@@ -136,7 +136,7 @@ def streamz(shape: Shape, function: Function) -> Callable[[Events], Found]:
 
 
 def river(shape: Shape, function: Function) -> Callable[[Events], Found]:
-    """Return the loop around a `Rolling`; it rolls a sum, whose window is taken at each slide."""
+    """Return the loop over a `Rolling` sum; its window is read at each slide."""
     from river import stats, utils
 
     assert isinstance(shape.length, Count)

@@ -1,8 +1,8 @@
-"""The shapes of windows that are measured, and how this library runs them: the machine, fed and turned by a plain loop.
+"""The measured shapes of windows, and their runs with this library: a window machine, driven by a plain loop.
 
 rows       (key, timestamp, value)
-Totals     for each key and end: how many, and the sum                 found: (end, key, number, total)
-Lists      a function is called with the window's list                 found: (reference, what the function returned)
+Totals     for each key and end: the count and the sum                 found: (end, key, number, total)
+Lists      a function is called with the window's list                 found: (reference, the function's return value)
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from windowing import Activation, Count, Duration, WindowConfig, WindowedBoltExe
 from windowing import aggregate as agg
 
 TURN_EVERY = 1_000
-"""Events between two watermark turns, where events are given one at a time."""
+"""The number of events between two watermark advances, if the input is one event at a time."""
 
 Function = Callable[..., Any]
 Found = list[tuple[Any, ...]]
 
 
 def glance(window: Sequence[float], *changes: Sequence[float]) -> tuple[float, ...]:
-    """Take as little of the list as shows that it is there: what is measured is the window, not the function."""
+    """Read only the ends of the list: the window is measured, not the function."""
     return (len(window), window[0], window[-1], *map(len, changes))
 
 
 def whole(*lists: Sequence[float]) -> tuple[int, ...]:
-    """Take every element, in order."""
+    """Return a hash of all elements of each list, in order."""
     return tuple(hash(tuple(each)) for each in lists)
 
 
@@ -56,7 +56,7 @@ class Shape:
         return events(number, disorder_ms=self.disorder_ms)
 
     def config(self) -> WindowConfig:
-        """Return the definition a user would write."""
+        """Return the window definition that a user would write."""
         options: dict[str, Any] = {"key": "key", "aggregate": (agg.count(), agg.sum())} if self.totals else {}
         if self.totals:
             options["aggregate"] = {"number": agg.count(), "total": agg.sum()}
@@ -77,7 +77,7 @@ SHAPES = (
 
 
 def in_batches(shape: Shape, function: Function) -> Callable[[Events], Found]:
-    """Return the run of this library: `add_batch`, then a turn, for each batch; at the end the drain."""
+    """Return the run of this library: `add_batch` and a watermark advance for each batch; at the end the drain."""
     config, key = shape.config(), shape.totals
 
     def run(load: Events) -> Found:
@@ -94,7 +94,7 @@ def in_batches(shape: Shape, function: Function) -> Callable[[Events], Found]:
 
 
 def one_at_a_time(shape: Shape, function: Function) -> Callable[[Events], Found]:
-    """Return the run of this library: `add` for each event, a turn after each 1,000; at the end the drain."""
+    """Return the run of this library: `add` for each event, a watermark advance after each 1,000; at the end the drain."""
     config, key = shape.config(), shape.totals
 
     def run(load: Events) -> Found:
@@ -111,7 +111,7 @@ def one_at_a_time(shape: Shape, function: Function) -> Callable[[Events], Found]
 
 
 def in_columns(shape: Shape, function: Function) -> Callable[[Events], Found]:
-    """Return the run of `columnar="numpy"`: batches come as Arrow tables, the function gets arrays; at the end the drain."""
+    """Return the run of `columnar="numpy"`: batches are Arrow tables, the function gets arrays; at the end the drain."""
     config = replace(shape.config(), columnar="numpy")
 
     def run(load: Events) -> Found:
@@ -128,7 +128,7 @@ def in_columns(shape: Shape, function: Function) -> Callable[[Events], Found]:
 
 
 def totals_in_columns(shape: Shape, _: Function) -> Callable[[Events], Found]:
-    """Return the run of `aggregate=` with `columnar="arrow"`: a table for all keys at an end, whose rows are what is found."""
+    """Return the run of `aggregate=` with `columnar="arrow"`: one table of all keys per end, whose rows are the result."""
     aggregate = {"number": agg.count(), "total": agg.sum("v")}
     config = replace(shape.config(), columnar="arrow", aggregate=aggregate)
 
@@ -147,13 +147,13 @@ def totals_in_columns(shape: Shape, _: Function) -> Callable[[Events], Found]:
 
 @lru_cache(maxsize=2)
 def columns(load: Events) -> list[columnar.ColumnRows]:
-    """Return the batches as Arrow tables, outside the time that is taken."""
+    """Return the batches as Arrow tables; this is not measured."""
     return [columnar.ColumnRows(pa.table({"v": values})) for _, _, values in load.batches]
 
 
 @lru_cache(maxsize=2)
 def columns_by_key(load: Events) -> list[tuple[columnar.ColumnRows, columnar.Timestamps, columnar.Keys]]:
-    """Return the batches as columns, with the keys and the timestamps in columns too."""
+    """Return the batches as columns, including the keys and the timestamps."""
     return [
         (
             columnar.ColumnRows(pa.table({"v": values})),

@@ -14,7 +14,7 @@ FLOOR = "by hand"
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield two comparisons a shape."""
+    """Yield two comparisons per shape."""
     for shape in SHAPES:
         yield _plan(shape, "batches of 10,000", scale, shapes.in_batches, floors.in_batches, peers.of_batches)
         yield _plan(shape, "one at a time", scale, shapes.one_at_a_time, floors.one_at_a_time, peers.of_events)
@@ -42,5 +42,5 @@ def _plan(shape: Shape, way: str, scale: float, ours, floor, others) -> Plan:  #
 
 
 def _rounded(number: float) -> int:
-    """Return a number of events that every slide of a count window divides."""
+    """Return a number of events that is a multiple of every slide of a count window."""
     return max(1000, int(number) // 1000 * 1000)

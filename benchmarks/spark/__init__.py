@@ -1,1 +1,1 @@
-"""Spark: this library's queries against native ones, side by side in one session. Needs the extra `spark` and a Java."""
+"""Spark: this library's queries against native ones, alternately in one session. Needs the extra `spark` and Java."""

@@ -1,6 +1,6 @@
-"""What a user would write without this library: `window()`, `collect_list` with a UDF, and `applyInPandasWithState` by hand.
+"""The queries that a user would write without this library: `window()`, `collect_list` with a UDF, and `applyInPandasWithState`.
 
-Native windows are [start, end), ours (end - length, end]: native ones are given timestamps a millisecond earlier.
+Native windows are [start, end), ours (end - length, end]: the timestamps of native queries are a millisecond earlier.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IN_MEMORY = {
 }
 _FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 RENAMED = {_FILE_MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"}
-"""What this library sets for its own queries on a local disk."""
+"""The setting that this library uses for its own queries on a local disk."""
 
 
 def totals(load: Input, length_ms: int, slide_ms: int) -> Any:
@@ -35,7 +35,7 @@ def totals(load: Input, length_ms: int, slide_ms: int) -> Any:
 
 
 def over_rows(load: Input, length_ms: int, slide_ms: int) -> Any:
-    """Collect the rows of each window into a list, and hand that to a Python function."""
+    """Collect the rows of each window into a list, and pass that to a Python function."""
     rows = _earlier(load)
     windows = F.window("at", f"{length_ms} milliseconds", f"{slide_ms} milliseconds")
     found = rows.groupBy(windows).agg(F.collect_list(F.struct("k", "at", "v")).alias("rows"))
@@ -44,9 +44,9 @@ def over_rows(load: Input, length_ms: int, slide_ms: int) -> Any:
 
 
 def by_hand(load: Input, length_ms: int, slide_ms: int) -> Any:
-    """Keep each key's panes in the state of `applyInPandasWithState`, and fire what Spark's watermark has passed.
+    """Keep each key's panes in the state of `applyInPandasWithState`, and fire the windows that Spark's watermark has passed.
 
-    The state is a JSON text: arrays in it fail in PySpark 4.3, whose workers cannot read their schema.
+    The state is JSON text: arrays in the state fail in PySpark 4.3, whose workers cannot read their schema.
     """
 
     def fire(key: tuple[int], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
@@ -95,12 +95,12 @@ def timed(make: Callable[[Input], Any], settings: Mapping[str, str] = DEFAULT) -
 
 
 def exact(make: Callable[[Input], Any]) -> Callable[[Input], Any]:
-    """Return the run that keeps what the windows give."""
+    """Return the run that keeps the output of the windows."""
     return lambda load: rows_of(lambda keep: started(make(load).writeStream.foreachBatch(keep), DEFAULT), load.last_ms)
 
 
 def started(writer: Any, settings: Mapping[str, str]) -> Any:
-    """Start a query whose session has these settings."""
+    """Start a query in a session with these settings."""
     conf = spark().conf
     before = {name: conf.get(name, None) for name in settings}
     for name, value in settings.items():

@@ -30,7 +30,7 @@ def totals(length_ms: int, slide_ms: int) -> Any:
 
 
 def tables(length_ms: int, slide_ms: int) -> Any:
-    """Return the bolt that does the same for all keys at an end at once, in columns."""
+    """Return the bolt that does the same for all keys of an end at once, in columns."""
 
     @windowed_bolt(
         length=Duration(length_ms), slide=Duration(slide_ms), timestamp="at", key="k", columnar="arrow",
@@ -62,7 +62,7 @@ def timed(bolt: Any) -> Callable[[Input], Any]:
 
 
 def exact(bolt: Any) -> Callable[[Input], Any]:
-    """Return the run that keeps what the windows give."""
+    """Return the run that keeps the output of the windows."""
     return lambda load: rows_of(lambda keep: _started(bolt, load, FunctionSink(keep)), load.last_ms)
 
 
@@ -71,7 +71,7 @@ def _started(bolt: Any, load: Input, sink: Any) -> Any:
 
 
 class Ended:
-    """A WindowedQuery that is asked as Spark's own queries are."""
+    """A WindowedQuery with the interface of Spark's StreamingQuery."""
 
     def __init__(self, query: Any) -> None:
         self._query = query

@@ -1,4 +1,4 @@
-"""The suites `yahoo` and `nexmark`: public benchmarks as topologies, against Spark SQL with the same manager of checkpoint files.
+"""The suites `yahoo` and `nexmark`: public benchmarks as topologies, against Spark SQL with the same checkpoint file manager.
 Both are checked against plain Python.
 """
 
@@ -38,7 +38,7 @@ class Tables:
     last_ms: int
 
     def frames(self, query: Query) -> dict[str, Any]:
-        """Return each spout's rows as a streaming DataFrame, a batch a trigger."""
+        """Return each spout's rows as a streaming DataFrame, with one batch per trigger."""
         return {
             name: spark().readStream.schema(ddl).option("maxFilesPerTrigger", 1).parquet(str(self.folder / name))
             for name, ddl in query.spouts.items()
@@ -54,7 +54,7 @@ class Tables:
 
 
 def yahoo(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield the Yahoo benchmark's shape."""
+    """Yield the query of the Yahoo benchmark."""
     return _plans("yahoo", scale)
 
 
@@ -89,7 +89,7 @@ def _workload(name: str, rows: int, size: int) -> Tables:
 
 @cache
 def tables(name: str, rows: int, batches: int, closed: bool) -> Tables:
-    """Write seeded rows; `closed` adds a batch long after them, which closes their windows."""
+    """Write seeded rows; `closed` adds a batch with much later timestamps, which closes their windows."""
     folder = scratch() / f"{name}-{rows}-{batches}-{closed}".replace(" ", "-")
     random = np.random.default_rng(5)
     for batch in range(batches):
@@ -105,7 +105,7 @@ def tables(name: str, rows: int, batches: int, closed: bool) -> Tables:
 
 
 def generated(name: str, random: Any, rows: int, start_ms: int) -> dict[str, dict[str, Any]]:
-    """Return the columns of each spout: a row each STEP_MS, in NEXMark's proportions (1 person to 3 auctions)."""
+    """Return the columns of each spout: a row every STEP_MS, in NEXMark's proportions (1 person to 3 auctions)."""
     at = start_ms + 1 + STEP_MS * np.arange(rows)
     if name == "Yahoo":
         kinds = np.array(["view", "click", "purchase"])[random.integers(0, 3, rows)]
@@ -147,7 +147,7 @@ def as_topology(query: Query, load: Tables) -> Measured:
 
 
 def exact(query: Query, start: Callable[[Query, Tables, Any], Any], load: Tables) -> Found:
-    """Return the rows of all windows that end in time, or raise Disagreement if plain Python finds others."""
+    """Return the rows of all windows that end in time, or raise Disagreement if plain Python has other rows."""
     found = rows_of(lambda keep: start(query, load, keep), load.last_ms)
     wanted = [row for row in query.plain(load.rows_by_spout(query)) if row[0] <= load.last_ms + 10**7]
     if found != wanted:

@@ -1,10 +1,10 @@
-"""The suite `queues`: rows a second from a topic of Kafka to another one, and from a queue through windows to its acks, on Spark.
+"""The suite `queues`: rows per second from one Kafka topic to another, and from a queue through windows to its acks, on Spark.
 
-Kafka      kafka() --> counts by key in tumbling windows --> KafkaSink       base: Spark's own reader, window() and writer, by hand
+Kafka      kafka() --> counts by key in tumbling windows --> KafkaSink       base: Spark's own reader, window() and writer
 queues     source --> counts in a topology with acks --> memory; timed until the queue is empty       base: a SqliteQueue
-RabbitMQ: a classic queue, whose messages have ids, by a spool on the local disk; Redis: a stream.
+RabbitMQ: a classic queue, whose messages have ids, with a spool on the local disk; Redis: a stream.
 
-Whole queries from start to end, by the clock, in a session that has run each once before; the servers work on the
+The wall-clock time of whole queries from start to end, in a session that has run each query once before; the servers run on the
 same cores.
 """
 
@@ -70,7 +70,7 @@ def counts(window):  # type: ignore[no-untyped-def]
 
 
 def rows_of(rows: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows, one a millisecond of event time."""
+    """Yield the rows, one per millisecond of event time."""
     for n in range(rows):
         yield {"k": f"key-{n * 7919 % KEYS}", "ms": START_MS + n}
 
@@ -85,14 +85,14 @@ def address(server: str) -> str:
 
 
 def login() -> tuple[str, dict[str, Any]]:
-    """Return the servers, and the options of a client."""
+    """Return the addresses of the brokers, and the options of a client."""
     url = urlsplit(address("kafka"))
     given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     return url.netloc.rpartition("@")[2], {**given, "sasl.username": url.username, "sasl.password": url.password}
 
 
 def new_topic() -> str:
-    """Make a topic of two partitions."""
+    """Create a topic of two partitions."""
     servers, options = login()
     name = f"bench-{uuid4().hex}"
     client = AdminClient({"bootstrap.servers": servers, **options})
@@ -101,7 +101,7 @@ def new_topic() -> str:
 
 
 def filled_topic(rows: int) -> tuple[str, int]:
-    """Return a topic with so many rows, and one in each partition that closes the windows; and the number of the rows."""
+    """Return a topic with the rows, and one more in each partition that closes the windows; and the number of rows."""
     servers, options = login()
     name = new_topic()
     producer = Producer({"bootstrap.servers": servers, **options, "linger.ms": 50})
@@ -190,7 +190,7 @@ def topology() -> Topology:
 
 
 def acked(filled: Callable[[int], PartitionedSpout], rows: int) -> Measured:
-    """Run the topology until all of a new queue is acked."""
+    """Run the topology until all rows of a new queue are acked."""
     source, sink = filled(rows), MemorySink()
 
     def run(checkpoint: str) -> None:
@@ -220,7 +220,7 @@ def redis_stream(rows: int) -> PartitionedSpout:
 
 
 def rabbit(rows: int) -> PartitionedSpout:
-    """Return the spool of a new queue of RabbitMQ; what it holds is still to be taken."""
+    """Return the spool of a new RabbitMQ queue; its messages have not been read yet."""
     name = f"bench-{uuid4().hex}"
     connection = pika.BlockingConnection(pika.URLParameters(address("rabbitmq")))
     channel = connection.channel()
@@ -237,7 +237,7 @@ def rabbit(rows: int) -> PartitionedSpout:
 
 
 def rate(run: Callable[[str], None], rows: int, found: Callable[[], int]) -> Measured:
-    """Return the rows a second of a whole query, and how many rows it has counted."""
+    """Return the rows per second of a whole query, and the number of rows that it counted."""
     started = time.monotonic()
     run(str(scratch() / uuid4().hex))
     took_s = time.monotonic() - started

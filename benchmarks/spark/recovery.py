@@ -1,9 +1,9 @@
 """The suite `spark_recovery`: from the kill of a query to its next committed batch, and the flights job from start to end.
 
-A process runs a query of 40 batches and is killed, JVM and all, in the middle of a batch; a second process starts on the same
-checkpoint. Its time counts from the start of the query (a session that is up, as a supervisor would keep one) to the batch that the
-first process had begun and not committed; beside it, the time from the start of the process. The base is the first batch of the
-first process, so what is left is what recovery costs.
+A process runs a query of 40 batches and is killed together with its JVM in the middle of a batch; a second process starts on the
+same checkpoint. Its time is from the start of the query (in a running session, as a supervisor would keep one) to the commit of the
+batch that the first process had started; a note has the time from the start of the process. The base is the first batch of the
+first process, so the difference is the cost of recovery.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECONDS = (60, 600)
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield recovery by length of the window, then the flights job."""
+    """Yield recovery by window length, then the flights job."""
     rows = max(2_000, int(ROWS * scale))
     for seconds in SECONDS:
         lives = Lives(seconds, rows)
@@ -47,14 +47,14 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
 
 
 class Lives:
-    """A query that is killed in a round, and comes to life again in the same round: who is measured first, starts it."""
+    """A query that is killed and restarted in each round; the contender that is measured first starts it."""
 
     def __init__(self, seconds: int, rows: int) -> None:
         self.seconds, self.rows = seconds, rows
         self._killed: tuple[str, dict[str, float]] | None = None
 
     def first(self, _: int) -> Measured:
-        """Return the first life's time to its first commit; it is killed in a later batch."""
+        """Return the time of the first process to its first commit; it is killed in a later batch."""
         if self._killed is None:
             self._live()
         assert self._killed is not None
@@ -62,7 +62,7 @@ class Lives:
         return Measured(None, found["first"], {"with process and session": found["from_birth"]})
 
     def second(self, _: int) -> Measured:
-        """Return the second life's time to its first commit."""
+        """Return the time of the second process to its first commit."""
         if self._killed is None:
             self._live()
         assert self._killed is not None
@@ -77,7 +77,7 @@ class Lives:
 
 
 def lived(folder: str, seconds: int, rows: int, stop_after: int) -> dict[str, float]:
-    """Run a process on the checkpoint, and kill it with its JVM when so many batches are committed."""
+    """Run a process on the checkpoint, and kill it with its JVM after this number of committed batches."""
     command = [sys.executable, "-m", "benchmarks.spark.recovery", folder, str(seconds), str(rows)]
     born = time.perf_counter()
     life = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -97,7 +97,7 @@ def lived(folder: str, seconds: int, rows: int, stop_after: int) -> dict[str, fl
 
 
 def flights(_: int) -> Measured:
-    """Run the demo's month in a process of its own; it checks its own results."""
+    """Run one month of the flights demo in a separate process; it checks its own results."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "examples/flights.py", "--month", "1", "--brief", "--out", folder]
         started = time.perf_counter()
@@ -106,7 +106,7 @@ def flights(_: int) -> Measured:
 
 
 def live(folder: str, seconds: int, rows: int) -> None:
-    """Run the query, and print a line for each batch that Spark has committed: seconds since the query's start."""
+    """Run the query, and print the seconds since its start for each batch that Spark has committed."""
     from benchmarks.spark import ours, stage
     from windowing.spark import NoopSink, windowed
 

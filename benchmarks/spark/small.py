@@ -1,7 +1,7 @@
-"""The suite `spark_small`: what a batch costs whatever is in it, and the first batch of a query in a warm session.
+"""The suite `spark_small`: the fixed cost of a batch, and the first batch of a query in a warm session.
 
-The base has the manager of checkpoint files that our queries take (decision 19), so the difference is this library's own. Beside
-the milliseconds of a median batch each contender says how many jobs of Spark a batch was: those are the same on every machine.
+The base uses the checkpoint file manager of our queries (decision 19), so the difference is the cost of this library. Besides the
+milliseconds of a median batch each contender has the number of Spark jobs per batch, which is the same on every machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BATCH, FIRST = "batch ms", "first batch ms"
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield a comparison for each size of a batch and each kind of sink, then the first batch; `scale` shortens the queries."""
+    """Yield a comparison for each batch size and kind of sink, then the first batch; `scale` shortens the queries."""
     batches = max(3, int(BATCHES * scale))
     for rows in SIZES:
         for kind in ("noop", "parquet"):

@@ -1,4 +1,4 @@
-"""The same queries in Spark's own words, the base of the suites `yahoo` and `nexmark`."""
+"""The same queries in Spark SQL, the base of the suites `yahoo` and `nexmark`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Frames = Mapping[str, Any]
 
 
 def _timed(frame: Any) -> Any:
-    """Give a frame the time that native windows need: a millisecond earlier, see native.py."""
+    """Add the timestamp for native windows: a millisecond earlier, see native.py."""
     return frame.withColumn("ts", F.timestamp_millis(F.col("at") - 1)).withWatermark("ts", "0 seconds")
 
 
@@ -48,7 +48,7 @@ def q7(frames: Frames) -> Any:
 
 
 def q8(frames: Frames) -> Any:
-    """Put people and sellers into one stream, and keep the windows that have both."""
+    """Merge people and sellers into one stream, and keep the windows that have both."""
     people = frames["people"].select("id", "name", "at")
     sellers = frames["auctions"].select(F.col("seller").alias("id"), F.lit(None).cast("string").alias("name"), "at")
     both = _timed(people.unionByName(sellers)).groupBy(F.window("ts", "10 seconds"), "id")

@@ -1,7 +1,7 @@
-"""What all suites on Spark share: one session, seeded input as files, a query that is run to its end, and its figures.
+"""Common parts of all suites on Spark: one session, seeded input as files, a query that is run to its end, and its figures.
 
-A batch is two files, so that both cores read. The figure is rows a second of the batches after the first, whole batches (Spark's
-logs and commits included); beside it the whole query from start to end, the median batch, and the CPU time of the process tree.
+A batch is two files, so that both cores read. The figure is rows per second over the batches after the first, with Spark's logs and
+commits; notes have the time of the whole query, the median batch, and the CPU time of the process tree.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DDL = "k long, at timestamp, v double"
 FILES_A_BATCH = 2
 ROW_BYTES = 24
 CHECKED = 4_000
-"""Rows of the exact check: in two batches, and a row long after them that closes their windows."""
+"""Rows of the exact check, in two batches; a row with a much later timestamp closes their windows."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Input:
 
     @property
     def last_ms(self) -> int:
-        """The timestamp of the last row, without the one that closes a check."""
+        """The timestamp of the last row, except the one that closes the windows of a check."""
         return START_MS + self.rows * self.batches
 
 
 @cache
 def spark() -> Any:
-    """Return the session of all suites; its workers find the bolts of this folder."""
+    """Return the session of all suites; its workers can import the bolts of this folder."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     started = session("benchmarks", cores=CORES, **SETTINGS)
     atexit.register(started.stop)
@@ -67,7 +67,7 @@ def spark() -> Any:
 
 @cache
 def scratch() -> Path:
-    """Return a folder that goes with this process."""
+    """Return a folder that is removed at the end of this process."""
     folder = Path(tempfile.mkdtemp(prefix="windowing-bench-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -75,12 +75,12 @@ def scratch() -> Path:
 
 @cache
 def staged(rows: int, batches: int) -> Input:
-    """Return the seeded rows, one a millisecond of event time, values that are whole numbers."""
+    """Return the seeded rows, one per millisecond of event time, with integer values."""
     return staged_in(scratch() / f"input-{rows}-{batches}", rows, batches)
 
 
 def staged_in(folder: Path, rows: int, batches: int) -> Input:
-    """Write the seeded rows into a folder, unless they are there."""
+    """Write the seeded rows into a folder, unless it has them already."""
     if folder.exists():
         return Input(str(folder), rows, batches)
     folder.mkdir()
@@ -98,7 +98,7 @@ def staged_in(folder: Path, rows: int, batches: int) -> Input:
 
 
 def in_order(folder: Path) -> None:
-    """Let Spark read the files of a folder in the order of their names: it goes by the time of their last change."""
+    """Make Spark read the files of a folder in the order of their names: it orders them by modification time."""
     for number, file in enumerate(sorted(folder.glob("*.parquet"))):
         os.utime(file, (10**9 + number, 10**9 + number))
 
@@ -120,17 +120,17 @@ def write(path: Path, keys: Any, stamps: Any, values: Any) -> None:
 
 
 def stream(load: Input) -> Any:
-    """Return the rows as a streaming DataFrame, a batch a trigger."""
+    """Return the rows as a streaming DataFrame, with one batch per trigger."""
     return spark().readStream.schema(DDL).option("maxFilesPerTrigger", FILES_A_BATCH).parquet(load.folder)
 
 
 def checkpoint() -> str:
-    """Return a folder for a checkpoint of its own."""
+    """Return a new folder for a checkpoint."""
     return tempfile.mkdtemp(prefix="ck-", dir=scratch())
 
 
 def figures(load: Input, start: Callable[[], Any]) -> Measured:
-    """Run a query to its end; return rows a second of the batches after the first."""
+    """Run a query to its end; return rows per second over the batches after the first."""
     cpu, began = tree_cpu(), time.perf_counter()
     query = start()
     query.awaitTermination()
@@ -148,7 +148,7 @@ def figures(load: Input, start: Callable[[], Any]) -> Measured:
 
 
 def tree_cpu() -> float:
-    """Return the CPU seconds of this process, the JVM and all workers, those that ended and were waited for included."""
+    """Return the CPU seconds of this process, the JVM and all workers, including child processes that have ended."""
     total = 0.0
     me = psutil.Process()
     for process in [me, *me.children(recursive=True)]:

@@ -1,7 +1,7 @@
-"""The suite `spark_state`: bytes of state that reach the disk in a batch, over the bytes of its new events, against window length.
+"""The suite `spark_state`: the bytes of state written per batch divided by the bytes of its new events, by window length.
 
-Counted are the files of the state store under the checkpoint (changelog and snapshots), over all batches after the first. An
-event is 24 bytes: a key, a timestamp, a value. Values are random doubles, which do not compress.
+The files of the state store in the checkpoint (changelog and snapshots) are counted, over all batches after the first. An event is
+24 bytes: a key, a timestamp, a value. Values are random doubles, which do not compress.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
 
 @cache
 def random_input(rows: int) -> Input:
-    """Write batches of random doubles, a row a millisecond."""
+    """Write batches of random doubles, a row per millisecond."""
     folder = stage.scratch() / f"random-{rows}"
     folder.mkdir()
     random = np.random.default_rng(2)
@@ -59,14 +59,14 @@ def random_input(rows: int) -> Input:
 
 
 def written(bolt: Any, load: Input) -> Measured:
-    """Run the bolt and count what it left."""
+    """Run the bolt, and count the bytes of its state."""
     checkpoint = stage.checkpoint()
     windowed(bolt, stage.stream(load)).start(NoopSink(), checkpoint).await_end()
     return _counted(checkpoint, load)
 
 
 def natively(load: Input) -> Measured:
-    """Count what a native sliding window leaves."""
+    """Run a native sliding window, and count the bytes of its state."""
     checkpoint = stage.checkpoint()
     writer = native.totals(load, 60_000, 1000).writeStream.format("noop").outputMode("append")
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
@@ -74,7 +74,7 @@ def natively(load: Input) -> Measured:
 
 
 def _counted(checkpoint: str, load: Input) -> Measured:
-    """Return bytes a batch over bytes of its events; version n of the state is that of batch n - 1."""
+    """Return the bytes of state per batch divided by the bytes of its events; version n of the state is that of batch n - 1."""
     total = 0
     for folder, _, names in os.walk(Path(checkpoint) / "state"):
         for name in names:

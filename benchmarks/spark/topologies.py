@@ -1,12 +1,12 @@
-"""Two public benchmarks as topologies of bolts of tuples and of bolts over columns, each with its answer in plain Python.
+"""Two public benchmarks as topologies of bolts over tuples and of columnar bolts, each with its result in plain Python.
 
 Yahoo    ads -> view? -> campaign of the ad (a table in memory) -> count per campaign in 10 s
 Q5       bids -> bids per auction, sliding 10 s/5 s -> the auctions with most bids of each end
 Q7       bids -> the highest bid of each 10 s
-Q8       people, auctions -> who became a member and opened an auction within the same 10 s
+Q8       people, auctions -> who registered and opened an auction within the same 10 s
 
-NEXMark's queries have other lengths in each description of them; these are Beam's (10 s, sliding by 5). Times are milliseconds,
-windows `(end - length, end]`.
+The descriptions of NEXMark have different window lengths; these are Beam's (10 s, sliding by 5). Times are milliseconds, windows
+are `(end - length, end]`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Found = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Query:
-    """A topology over spouts with these columns, and the same over columns; `sink` is the component whose rows are the answer."""
+    """A topology over spouts with these columns, and the same with columnar bolts; `sink` is the component with the result."""
 
     name: str
     about: str
@@ -46,12 +46,12 @@ class Query:
 
 
 def campaign_of(ad: int) -> int:
-    """Return the campaign of an ad: the table that the join asks."""
+    """Return the campaign of an ad, from the table of the join."""
     return ad * 7919 % CAMPAIGNS
 
 
 def end_of(at: int, slide_ms: int) -> int:
-    """Return the end of the first window that holds a timestamp."""
+    """Return the end of the first window that contains a timestamp."""
     return -(-at // slide_ms) * slide_ms
 
 
@@ -60,7 +60,7 @@ def end_of(at: int, slide_ms: int) -> int:
 
 @bolt(output="ad long, at long")
 def views(tuple):  # type: ignore[no-untyped-def]
-    """Keep views, and of them what is asked for."""
+    """Keep the views, and project their columns."""
     return (tuple["ad"], tuple["at"]) if tuple["kind"] == "view" else None
 
 
@@ -154,7 +154,7 @@ def hottest_in_columns(window):  # type: ignore[no-untyped-def]
 
 
 def q5(count: Any = of_auction, hottest: Any = hottest) -> Topology:
-    """Return the auctions with most bids in the last ten seconds, each five seconds."""
+    """Return the auctions with most bids in the last ten seconds, every five seconds."""
     builder = TopologyBuilder("q5")
     builder.set_spout("bids", InputSpout(BIDS_DDL))
     builder.set_bolt("count", count, 2).fields_grouping("bids", "auction")
@@ -163,7 +163,7 @@ def q5(count: Any = of_auction, hottest: Any = hottest) -> Topology:
 
 
 def q5_by_hand(rows: Mapping[str, Rows]) -> Found:
-    """Count bids in each of the two windows they fall into, and keep the most of each."""
+    """Count the bids in each of the two windows that contain them, and keep the largest count of each window."""
     counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for auction, _, _, at in rows["bids"]:
         for end in (end_of(at, 5_000), end_of(at, 5_000) + 5_000):
@@ -186,7 +186,7 @@ def highest_in_columns(window):  # type: ignore[no-untyped-def]
 
 
 def q7(highest: Any = highest) -> Topology:
-    """Return the highest bid of each ten seconds."""
+    """Return the highest bid of every ten seconds."""
     builder = TopologyBuilder("q7")
     builder.set_spout("bids", InputSpout(BIDS_DDL))
     builder.set_bolt("highest", highest).global_grouping("bids")

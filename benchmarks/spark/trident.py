@@ -1,8 +1,8 @@
 """The suite `trident`: a persistent count on Spark against what a user would write by hand, into the same store.
 
-By hand: `groupBy().agg()` in `foreachBatch`, then one transaction that adds what was found, and remembers the batch's id, so that a
-batch that comes again adds nothing. Trident: `group_by().persistent_aggregate(...)` into an opaque state of two partitions. Both
-have the same manager of checkpoint files. After each query the totals in the store are compared.
+By hand: `groupBy().agg()` in `foreachBatch`, then one transaction that adds the counts and stores the batch id, so that a replayed
+batch adds nothing. Trident: `group_by().persistent_aggregate(...)` into an opaque state of two partitions. Both use the same
+checkpoint file manager. After each query the totals in the store are compared.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Totals = dict[str, int]
 
 
 class Tally(Count):
-    """A combiner of a user's own: Python is asked for each tuple."""
+    """A user-defined combiner: it is called in Python for each tuple."""
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield a comparison for each store and each size of a batch; `scale` shortens the queries."""
+    """Yield a comparison for each store and batch size; `scale` shortens the queries."""
     stores = {"SQLite": f"{scratch()}/totals.db", **{k: v for k, v in servers().items() if k == "PostgreSQL"}}
     for store, address in stores.items():
         for rows, batches in SIZES:
@@ -82,7 +82,7 @@ def staged(rows: int, batches: int) -> Input:
 def measured(
     start: Callable[[Input, str, str], tuple[Any, Callable[[], Totals]]], address: str, load: Input
 ) -> Measured:
-    """Run a query into a state of its own; return rows a second, and what the store holds at the end."""
+    """Run a query into a new state; return rows per second, and the content of the store at the end."""
     begun: list[Any] = []
 
     def query() -> Any:
@@ -121,7 +121,7 @@ def by_trident(aggregator: Any, load: Input, address: str, name: str) -> tuple[A
 
 
 def by_hand(load: Input, address: str, name: str) -> tuple[Any, Callable[[], Totals]]:
-    """Start the query that adds by foreachBatch."""
+    """Start the query that adds the counts in foreachBatch."""
     table = InSqlite(address, name) if "://" not in address else InPostgres(address, name)
 
     def add(rows: Any, batch: int) -> None:
@@ -131,7 +131,7 @@ def by_hand(load: Input, address: str, name: str) -> tuple[Any, Callable[[], Tot
 
 
 class InSqlite:
-    """Totals in a file; one row says which batch was added last."""
+    """Totals in a file; one row has the id of the last batch."""
 
     def __init__(self, path: str, name: str) -> None:
         self._path, self._name = path, name
@@ -161,7 +161,7 @@ class InSqlite:
 
 
 class InPostgres:
-    """The same in PostgreSQL: a statement for all rows of a batch."""
+    """The same in PostgreSQL, with one statement for all rows of a batch."""
 
     def __init__(self, url: str, name: str) -> None:
         import psycopg

@@ -1,7 +1,7 @@
-"""The suite `spark`: rows a second of windows per key against native `window()`, and of a Python function over all rows.
+"""The suite `spark`: rows per second of keyed windows against native `window()`, and of a Python function over all rows.
 
-Both write into the `noop` sink, with the same state store (RocksDB, changelog) and as many shuffle partitions as cores. The
-exact check runs on small input, before.
+Both write to the `noop` sink, with the same state store (RocksDB, changelog) and as many shuffle partitions as cores. Before the
+measurement the results are checked exactly on a small input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMES = {MILLION: "1M", THOUSANDS: "100k"}
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield a comparison for each window and size of a batch; `scale` shortens the queries of 40 batches."""
+    """Yield a comparison for each window and batch size; `scale` shortens the queries of 40 batches."""
     many = max(BATCHES + 1, int(MANY * scale))
     for rows, batches in ((MILLION, BATCHES), (THOUSANDS, many)):
         first = rows == MILLION
@@ -48,7 +48,7 @@ def _totals(name: str, seconds: int, rows: int, batches: int, more: list[Contend
 
 
 def _over_rows() -> Iterator[Plan]:
-    """Yield ten seconds against native; and a minute, for which native would take minutes, by itself."""
+    """Yield windows of ten seconds against native, and of a minute without native, which would take minutes."""
     query = partial(native.over_rows, length_ms=10_000, slide_ms=1000)
     contenders = [_contender("native", native, query), _contender("windowing", ours, ours.over_rows(10_000, 1000))]
     about = "a Python function reads every row of a window, over all keys; native: collect_list and a UDF"
@@ -65,7 +65,7 @@ def _by_hand(seconds: int) -> Contender:
 
 
 def _in_large_batches(seconds: int) -> Contender:
-    """Return the checked bolt with 1,000,000 rows a batch, for which native would take minutes."""
+    """Return the checked bolt with 1,000,000 rows per batch, for which native would take minutes."""
     run = ours.timed(ours.totals(1000 * seconds, 1000))
     return Contender(f"windowing, {NAMES[MILLION]}", lambda _: run(staged(MILLION, BATCHES)), compared=False)
 

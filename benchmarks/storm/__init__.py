@@ -1,1 +1,1 @@
-"""Storm's own Java classes beside this library: count windows, the same events, equal windows."""
+"""Storm's Java classes against this library: count windows over the same events, with equal results."""

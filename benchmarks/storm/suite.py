@@ -1,8 +1,8 @@
 """The suite `storm`: count windows by Storm's Java WindowManager, from Maven Central, against this library in batches.
 
-One JVM answers requests over a pipe, so both take turns; two rounds before the others are for its compiler. Storm's time is CPU
-time of the thread that adds, without the JVM's compiler and collector, which is in its favour; ours is that of the whole process.
-The windows hold the same events: size, first and last in each round, every element in the check.
+One JVM answers requests over a pipe, so both run alternately; two warm-up rounds are for its compiler. Storm's time is the CPU time
+of the thread that adds, without the JVM's compiler and collector, which is in its favour; ours is that of the whole process.
+The windows are compared: size, first and last element in each round, every element in the exact check.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SHAPES = (
 
 
 class NotBuilt(Exception):
-    """Storm's classes are not to be had here; the text says why."""
+    """Storm's classes are not available here; the message has the reason."""
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield a comparison for each shape; without Maven or a JDK, this library alone and who is missing."""
+    """Yield a comparison for each shape; without Maven or a JDK, Storm is listed as missing."""
     try:
         driver: Driver | None = Driver(build(), SHAPES[0].load(MOST))
         missing = []
@@ -58,7 +58,7 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
 
 
 def _part(shape: Shape, number: int) -> Events:
-    """Return the first events of those that the driver has."""
+    """Return the first of the events that the driver has."""
     whole = shape.load(MOST)
     return Events(whole.keys[:number], whole.stamps[:number], whole.values[:number], whole.batch)
 
@@ -77,7 +77,7 @@ def ours_exactly(shape: Shape, load: Events) -> tuple[int, int]:
 
 
 def digest(values: Any) -> int:
-    """Return what the driver's digest is: of signed 64 bits, as Java has them.
+    """Return the digest that the driver computes, in signed 64-bit arithmetic like Java's.
 
     >>> digest([1, 2.0, 3]), digest([2**62, 2**62])
     (1026, 0)
@@ -89,7 +89,7 @@ def digest(values: Any) -> int:
 
 
 def build() -> list[str]:
-    """Return the command of the driver, built if it has to be. Raises NotBuilt where something is missing."""
+    """Return the command of the driver; build it if necessary. Raises NotBuilt if a tool is missing."""
     for tool, what in (("mvn", "Maven"), ("javac", "JDK")):
         if shutil.which(tool) is None:
             raise NotBuilt(f"there is no {what} on this machine")

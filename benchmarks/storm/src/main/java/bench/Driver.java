@@ -19,7 +19,7 @@ import org.apache.storm.windowing.WindowManager;
  * Storm's WindowManager over count windows, on request: a line "length slide events exact" on standard input is answered by a line
  * "nanoseconds windows digest". Nanoseconds are CPU time of the thread that adds: neither compilation nor garbage collection counts.
  *
- * <p>Argument: a file of values, one a line. Events are added one after the other, a millisecond apart.
+ * <p>Argument: a file of values, one per line. Events are added one after the other, a millisecond apart.
  */
 public final class Driver {
     private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
@@ -27,7 +27,7 @@ public final class Driver {
     private Driver() {
     }
 
-    /** What the windows came to: their number, and a digest of what they held. */
+    /** The result of a run: the number of windows, and a digest of their content. */
     private static final class Seen implements WindowLifecycleListener<Double> {
         private final boolean exact;
         private long windows;
