@@ -44,10 +44,10 @@ class Acking:
         begun = {root_of(batch, number): None for number, spout in spouts if spout.id in rows}
         self.ledger.apply(BatchRecord(batch, begun, self.chain.partials, notified=batch - 1))
         self.ledger.check()
-        return [told(news) for news in self.ledger.outcomes(batch)]
+        return [outcome_of(news) for news in self.ledger.outcomes(batch)]
 
 
-def told(news: RootOutcome) -> tuple[int, int, str | None]:
+def outcome_of(news: RootOutcome) -> tuple[int, int, str | None]:
     return news.root & 0xFFFF, news.root >> 16, news.failed
 
 

@@ -37,7 +37,7 @@ def one_bolt(target: Any, attempts: int = 3, delay_ms: int = 0, placed: bool = T
     return builder.build()
 
 
-def telling(fails: dict[int, int]) -> Any:
+def delayed_emitter(fails: dict[int, int]) -> Any:
     """Return a bolt that emits each tuple when the next one arrives, and the last in `cleanup`; `n` fails `fails[n]` times."""
     left = dict(fails)
 
@@ -65,12 +65,12 @@ def telling(fails: dict[int, int]) -> Any:
     return Telling
 
 
-def dead(found: dict[str, Any]) -> list[int]:
+def dead_numbers(found: dict[str, Any]) -> list[int]:
     return [int(letter[7].split('"n": ')[1].rstrip("}]")) for letter in found.get("bolt.dead_letters", [])]
 
 
 def test_acks_for_other_tuples_in_a_failed_call_are_undone_and_the_tuples_retried() -> None:
-    run = Acking(one_bolt(telling({2: 1})))
+    run = Acking(one_bolt(delayed_emitter({2: 1})))
     assert run.run({"in": [(1,), (2,), (3,)]}) == [(0, 0, None)]
     assert sorted(run.out["bolt"]) == [(1,), (2,), (3,)], "1 was told of in the call that failed on 2"
 
@@ -78,11 +78,11 @@ def test_acks_for_other_tuples_in_a_failed_call_are_undone_and_the_tuples_retrie
 @pytest.mark.parametrize("placed", [True, False])
 @given(st.lists(st.integers(0, 6), max_size=8), st.dictionaries(st.integers(0, 6), st.integers(0, 9)))
 def test_each_tuple_is_emitted_once_or_is_a_dead_letter(placed: bool, rows: list[int], fails: dict[int, int]) -> None:
-    topology = one_bolt(telling(fails), placed=placed)
+    topology = one_bolt(delayed_emitter(fails), placed=placed)
     found = Chain(topology).run({"in": [(n,) for n in rows]})
     told = Counter(n for (n,) in found.get("bolt", []))
-    assert told + Counter(dead(found)) == Counter(rows)
-    assert all(fails.get(n, 0) >= 3 for n in dead(found)), "only what failed by itself"
+    assert told + Counter(dead_numbers(found)) == Counter(rows)
+    assert all(fails.get(n, 0) >= 3 for n in dead_numbers(found)), "only what failed by itself"
 
 
 def test_a_write_for_another_tuple_in_a_failed_call_is_undone_and_repeated() -> None:
@@ -166,8 +166,8 @@ def test_rows_that_fused_bolts_emit_in_cleanup_reach_the_fused_bolts_downstream(
     builder = TopologyBuilder("fused")
     builder.set_spout("in", InputSpout("n long"))
     # The downstream bolt comes first by name and by the creation of its task.
-    builder.set_bolt("z", telling({})).shuffle_grouping("in")
-    builder.set_bolt("a", telling({})).shuffle_grouping("z").shuffle_grouping("in")
+    builder.set_bolt("z", delayed_emitter({})).shuffle_grouping("in")
+    builder.set_bolt("a", delayed_emitter({})).shuffle_grouping("z").shuffle_grouping("in")
     found = Chain(builder.build()).run({"in": [(1,), (2,)]})
     assert sorted(found["a"]) == [(1,), (1,), (2,), (2,)]
 
@@ -225,7 +225,7 @@ def test_bolts_that_fail_each_others_tuples_terminate() -> None:
             self.held = tuple
 
     found = Chain(one_bolt(Jealous, attempts=4)).run({"in": [(1,), (2,)]})
-    assert sorted(dead(found)) == [1, 2]
+    assert sorted(dead_numbers(found)) == [1, 2]
     assert [letter[2] for letter in found["bolt.dead_letters"]] == [4, 4]
 
 
@@ -243,7 +243,7 @@ def test_all_failed_tuples_of_a_round_wait_one_retry_delay_together(placed: bool
     found = Chain(one_bolt(picky, attempts=5, delay_ms=1_000, placed=placed)).run({"in": [(n,) for n in range(100)]})
     assert waits == [1, 2, 4, 8]
     assert found["bolt"] == [(n,) for n in range(0, 100, 2)]
-    assert dead(found) == list(range(1, 100, 2))
+    assert dead_numbers(found) == list(range(1, 100, 2))
 
 
 def test_a_retried_tuple_keeps_its_position_before_the_rows_of_windows(monkeypatch: Any) -> None:

@@ -158,12 +158,12 @@ def test_any_topology_has_the_same_output_in_columns_and_row_by_row(
     case: tuple[Topology, dict[str, Any]], seed: int, acks: bool
 ) -> None:
     topology, batches = case
-    fast = lives(topology, batches, seed, acks)
+    fast = outputs_and_acks(topology, batches, seed, acks)
     with row_by_row():
-        assert fast == lives(topology, batches, seed, acks)
+        assert fast == outputs_and_acks(topology, batches, seed, acks)
 
 
-def lives(topology: Topology, batches: dict[str, Any], seed: int = 0, acks: bool = False) -> list[Any]:
+def outputs_and_acks(topology: Topology, batches: dict[str, Any], seed: int = 0, acks: bool = False) -> list[Any]:
     """Return the output of each batch, in order, and its acks."""
     chain = Chain(topology, 2, seed, acks=acks)
     found: list[Any] = []
@@ -278,14 +278,14 @@ def test_windows_over_columns_of_any_input_equal_windows_over_tuples(
     case: tuple[Topology, dict[str, Any]], seed: int
 ) -> None:
     topology, batches = case
-    fast = lives(topology, batches, seed)
+    fast = outputs_and_acks(topology, batches, seed)
     with row_by_row():
-        assert repr(fast) == repr(lives(topology, batches, seed))
+        assert repr(fast) == repr(outputs_and_acks(topology, batches, seed))
 
 
 def test_windows_over_columns_read_each_stream_by_its_own_columns() -> None:
     topology, _ = two_inputs()
-    found = lives(topology, {"in0": [[(1, 2.0, 5), (2, 3.0, 6)]], "in1": [[("x", 7, 10.0, 1)]]})[-1]
+    found = outputs_and_acks(topology, {"in0": [[(1, 2.0, 5), (2, 3.0, 6)]], "in1": [[("x", 7, 10.0, 1)]]})[-1]
     assert sorted(found["sums"]) == [("1", 10, 2, 12.0, 2.0, 10.0, 6.0), ("2", 10, 1, 3.0, 3.0, 3.0, 3.0)]
 
 
@@ -306,7 +306,7 @@ def test_aggregating_windows_over_columns_make_no_tuples(monkeypatch: pytest.Mon
     topology, _ = two_inputs()
     monkeypatch.setattr(TupleRows, "payloads", refuse)
     monkeypatch.setattr(stage_writer.StageWriter, "emit", none_of("in0", "in1"))
-    found = lives(topology, {"in0": [[(1, 2.0, 5)]], "in1": [[("x", 7, 10.0, 1)]]})[-1]
+    found = outputs_and_acks(topology, {"in0": [[(1, 2.0, 5)]], "in1": [[("x", 7, 10.0, 1)]]})[-1]
     assert found["sums"] == [("1", 10, 2, 12.0, 2.0, 10.0, 6.0)]
 
 

@@ -233,7 +233,7 @@ def a_clock_that_jumps_years_ahead_skips_the_empty_windows():
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[str, str | None]:
+def outcomes() -> dict[str, str | None]:
     """The outcome of each scene: None, or a traceback; and whether pyspark was loaded."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -241,22 +241,22 @@ def played() -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_scene_with_the_frozen_clock_passes(name, played):
-    assert played[name] is None, played[name]
+def test_a_scene_with_the_frozen_clock_passes(name, outcomes):
+    assert outcomes[name] is None, outcomes[name]
 
 
-def test_no_scene_loads_pyspark(played):
-    assert played["pyspark loaded"] is False
+def test_no_scene_loads_pyspark(outcomes):
+    assert outcomes["pyspark loaded"] is False
 
 
 def test_a_failing_scene_is_reported():
     def wrong() -> None:
         raise AssertionError("two and two is five")
 
-    assert "two and two is five" in (play(wrong) or "")
+    assert "two and two is five" in (run_scene(wrong) or "")
 
 
-def play(function: Callable[[], None]) -> str | None:
+def run_scene(function: Callable[[], None]) -> str | None:
     try:
         function()
     except BaseException:
@@ -494,5 +494,5 @@ def joined(window):
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    results = {name: play(function) for name, function in SCENES.items()}
+    results = {name: run_scene(function) for name, function in SCENES.items()}
     print(json.dumps({**results, "pyspark loaded": "pyspark" in sys.modules}))

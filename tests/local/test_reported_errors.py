@@ -22,7 +22,7 @@ def run(topology):
     return run_trident(topology, clock=VirtualClock())
 
 
-def told(result):
+def reported(result):
     return [(found.component, found.task, str(found.error)) for found in result.errors]
 
 
@@ -54,7 +54,7 @@ def test_an_operation_that_raises_reported_failed_exception_is_in_the_result_and
     stream.each("n", failing_once(ReportedFailedException), "m long").sink("out")
     result = run(topology)
     assert (result.failures, result["out"]) == (1, [(1, 1), (2, 2)])
-    ((component, task, error),) = told(result)
+    ((component, task, error),) = reported(result)
     assert (task, error.endswith("no luck with 1")) == (0, True)
     (line,) = logged()
     assert repr(component) in line
@@ -99,7 +99,7 @@ def test_report_error_of_an_operations_collector_stops_nothing(kind, logged):
     result = run(topology)
     expected = [f"{'each' if kind == 'each' else 'aggregate'} {n}" for n in (1, 2)]
     assert result.batches >= 1
-    assert [error for _, _, error in told(result)] == expected
+    assert [error for _, _, error in reported(result)] == expected
     assert len(logged()) == 2
     plain = TridentRun(topology.build())
     plain.batch({"numbers": [1, 2]}, now_ms=0)
@@ -116,7 +116,7 @@ def test_a_request_that_fails_and_reports_is_in_the_result(logged):
     with TridentCluster(topology, clock=VirtualClock()) as cluster:
         with pytest.raises(FailedException, match="no answer to me"):
             cluster.ask("ask", "me")
-        assert [error for _, _, error in told(cluster.result)] == [
+        assert [error for _, _, error in reported(cluster.result)] == [
             str(ReportedFailedException("no answer to me")),
         ]
     assert len(logged()) == 1
@@ -148,8 +148,8 @@ def test_errors_that_a_spout_of_tuples_reports_in_any_method_are_in_the_result(l
     topology = TridentTopology("told")
     topology.new_stream("numbers", TellsOften).each("n", failing_once(FailedException), "m long").sink("out")
     result = run(topology)
-    assert {place for place, _, _ in told(result)} == {"numbers"}
-    assert {error for _, _, error in told(result)} == {"open", "next_tuple", "ack", "fail"}
+    assert {place for place, _, _ in reported(result)} == {"numbers"}
+    assert {error for _, _, error in reported(result)} == {"open", "next_tuple", "ack", "fail"}
     assert logged()[0] == "component 'numbers', task 0, reports ValueError: open"
 
 
@@ -179,7 +179,7 @@ def test_errors_that_a_spout_of_batches_reports_are_in_the_result(logged):
     topology.new_stream("numbers", TellsInBatches()).sink("out")
     result = run(topology)
     assert result["out"] == [(1,)]
-    errors = [error for _, _, error in told(result)]
+    errors = [error for _, _, error in reported(result)]
     assert errors.count("batch 1") == 2
     assert "opened" in errors
     assert any(error.endswith("not yet") for error in errors)

@@ -44,7 +44,7 @@ class Crash(BaseException):
     """The death of the process."""
 
 
-class Fuse:
+class FailureSchedule:
     """Lets a number of calls pass, then fails the batch or ends the process; then its next number counts."""
 
     def __init__(self, burns: list[tuple[int, bool]]) -> None:
@@ -60,10 +60,10 @@ class Fuse:
         return True
 
 
-class Mortal:
+class CrashingRecordStore:
     """A RecordStore in front of another; the process may die before or after a write."""
 
-    def __init__(self, inner: Any, fuse: Fuse) -> None:
+    def __init__(self, inner: Any, fuse: FailureSchedule) -> None:
         self.inner, self.fuse = inner, fuse
         self.read, self.paths = inner.read, inner.paths
 
@@ -95,7 +95,7 @@ def plan_of(steps: list[Any], tasks: int, fuse: Callable[..., bool]) -> TridentP
     return topology.build()
 
 
-def survive(make: Callable[[], TridentCluster], drain: bool = False) -> dict[str, Any]:
+def run_until_finished(make: Callable[[], TridentCluster], drain: bool = False) -> dict[str, Any]:
     """Run, and restart after each crash; return the values of the states in the end."""
     while True:
         cluster = make()
@@ -133,9 +133,9 @@ def test_under_failures_crashes_and_concurrent_batches_sinks_and_states_equal_th
     assume_few(steps, batches, tasks)
     alone = TridentRun(plan_of(steps, tasks, lambda: True))
     expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}
-    plan = plan_of(steps, tasks, Fuse(burns))
+    plan = plan_of(steps, tasks, FailureSchedule(burns))
     sunk: Sunk = {}
-    records = Mortal(MemoryRecordStore(), Fuse(deaths))
+    records = CrashingRecordStore(MemoryRecordStore(), FailureSchedule(deaths))
 
     def make() -> TridentCluster:
         return TridentCluster(
@@ -148,7 +148,7 @@ def test_under_failures_crashes_and_concurrent_batches_sinks_and_states_equal_th
             sinks={"out": lambda txid, rows: sunk.__setitem__(txid, sorted(rows))},
         )
 
-    states = survive(make)
+    states = run_until_finished(make)
     assert sunk == expected
     assert states == values_of(alone)
 
@@ -160,19 +160,19 @@ def test_under_crashes_states_and_records_in_one_sqlite_file_equal_those_of_sequ
 ) -> None:
     alone = TridentRun(plan_of(steps, 2, lambda: True))
     expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}
-    sunk, death = Sunk(), Fuse(deaths)
+    sunk, death = Sunk(), FailureSchedule(deaths)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         files = (SqliteStore(Path(folder) / f"{number}.db") for number in count())
         patch.setattr(test_trident_operations, "MemoryStore", lambda: next(files))
-        plan = plan_of(steps, 2, Fuse(burns))
-        states = survive(
+        plan = plan_of(steps, 2, FailureSchedule(burns))
+        states = run_until_finished(
             lambda: TridentCluster(
                 plan,
                 batches={"in": batches},
                 clock=VirtualClock(),
                 seed=seed,
                 coordination=patient(max_pending),
-                records=Mortal(SqliteRecordStore(Path(folder) / "0.db"), death),
+                records=CrashingRecordStore(SqliteRecordStore(Path(folder) / "0.db"), death),
                 sinks={"out": lambda txid, rows: sunk.__setitem__(txid, sorted(rows))},
             )
         )
@@ -226,10 +226,15 @@ def test_a_crash_before_or_after_any_write_of_the_records_changes_no_state_and_n
 
     def crashes_at(number: int) -> bool:
         """Crash at the number-th opportunity; return whether there is one."""
-        plan, sunk, fuse = plan_of([step], 2, lambda: True), Sunk(), Fuse([(number, True)])
-        options: dict[str, Any] = {"batches": {"in": batches}, "records": Mortal(MemoryRecordStore(), fuse)}
+        plan, sunk, fuse = plan_of([step], 2, lambda: True), Sunk(), FailureSchedule([(number, True)])
+        options: dict[str, Any] = {
+            "batches": {"in": batches},
+            "records": CrashingRecordStore(MemoryRecordStore(), fuse),
+        }
         options["sinks"] = {"out": lambda txid, rows: sunk.__setitem__(txid, sorted(rows))}
-        states = survive(lambda: TridentCluster(plan, clock=VirtualClock(), coordination=patient(2), **options), drain)
+        states = run_until_finished(
+            lambda: TridentCluster(plan, clock=VirtualClock(), coordination=patient(2), **options), drain
+        )
         assert (sunk, states) == (expected, values_of(alone)), f"crash {number}"
         return not fuse.burns
 

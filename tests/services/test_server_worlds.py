@@ -1,4 +1,4 @@
-"""Exactly once on real servers: the state machine tests of test_trident_worlds.py, with fewer examples."""
+"""Exactly once on real servers: the state machine tests of test_trident_random_histories.py, with fewer examples."""
 
 from __future__ import annotations
 

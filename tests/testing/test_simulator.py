@@ -91,7 +91,7 @@ def test_the_command_runs_seeds_in_processes(
     assert capsys.readouterr().out.startswith("25 schedules, 0 failed; ")
 
 
-def seen_worlds(**changes: object) -> Iterator[World]:
+def finished_worlds(**changes: object) -> Iterator[World]:
     """Yield worlds without faults after their runs."""
     for seed in range(30):
         world = World(replace(Scenario.of(seed), faults=frozenset[Fault](), **changes))
@@ -100,7 +100,7 @@ def seen_worlds(**changes: object) -> Iterator[World]:
 
 
 def test_without_faults_each_batch_is_emitted_once_and_few_records_are_stored() -> None:
-    for world in seen_worlds(max_pending=1, poison=0):
+    for world in finished_worlds(max_pending=1, poison=0):
         batches = [entry[-1][0] for entry in world.trace if entry[-2] == "Begun"]
         # Single tuples have no end: one more batch may be begun when the last is done.
         more = world.scenario.spout is SpoutKind.NON_TRANSACTIONAL
@@ -110,11 +110,11 @@ def test_without_faults_each_batch_is_emitted_once_and_few_records_are_stored() 
 
 
 def test_batches_that_always_fail_become_dead_letters() -> None:
-    buried = []
-    for world in seen_worlds(poison=5, attempts=2, on_failure=OnFailure.SKIP, max_rows=3, batches=5):
+    dead_rows = []
+    for world in finished_worlds(poison=5, attempts=2, on_failure=OnFailure.SKIP, max_rows=3, batches=5):
         letters = [row for rows in world.checks.dead.values() for row in rows]
         read = {row for row in letters if row.place % 5 == 4}
         assert not any(row.place % 5 == 4 for row in world.checks.committed_rows)
         assert not read & world.checks.committed_rows
-        buried += sorted(read)
-    assert len(buried) > 30
+        dead_rows += sorted(read)
+    assert len(dead_rows) > 30

@@ -101,7 +101,7 @@ def on_a_chain(topology: Topology) -> Any:
     return chained(topology, ROWS)
 
 
-def told(run: Callable[[Topology], Any], topology: Topology) -> str:
+def error_of(run: Callable[[Topology], Any], topology: Topology) -> str:
     with pytest.raises(WindowingError) as caught:
         run(topology)
     return str(caught.value)
@@ -115,41 +115,41 @@ RUNS = pytest.mark.parametrize("run", [in_a_cluster, on_a_chain])
 @RUNS
 @pytest.mark.parametrize("make", [basic, rich, windowed])
 def test_several_values_in_emit_are_refused_with_the_tuple_to_write(run: Any, make: Any) -> None:
-    text = told(run, make(lambda tuple, collector: collector.emit("moon", 3)))
+    text = error_of(run, make(lambda tuple, collector: collector.emit("moon", 3)))
     assert "emit takes one row, got 2 values without a name: ('moon', 3); give one tuple: emit(('moon', 3))" in text
-    assert "give one tuple: emit(('moon', 3, 4))" in told(run, make(lambda tuple, out: out.emit("moon", 3, 4)))
+    assert "give one tuple: emit(('moon', 3, 4))" in error_of(run, make(lambda tuple, out: out.emit("moon", 3, 4)))
 
 
 @RUNS
 @pytest.mark.parametrize("make", [basic, rich, windowed])
 def test_a_stream_as_first_argument_of_emit_is_refused_with_the_keyword_to_write(run: Any, make: Any) -> None:
-    text = told(run, make(lambda tuple, collector: collector.emit("slow", Values("moon", 3))))
+    text = error_of(run, make(lambda tuple, collector: collector.emit("slow", Values("moon", 3))))
     assert "write emit(('moon', 3), stream='slow')" in text
 
 
 @RUNS
 def test_anchors_as_first_argument_of_emit_are_refused_with_the_keyword_to_write(run: Any) -> None:
-    assert "; write emit(('moon', 3), anchors=tuple)" in told(
+    assert "; write emit(('moon', 3), anchors=tuple)" in error_of(
         run, rich(lambda tuple, out: out.emit(tuple, ("moon", 3)))
     )
     several = rich(lambda tuple, out: out.emit("slow", [tuple], ["moon", 3]))
-    assert "; write emit(['moon', 3], anchors=tuple, stream='slow')" in told(run, several)
+    assert "; write emit(['moon', 3], anchors=tuple, stream='slow')" in error_of(run, several)
     direct = rich(lambda tuple, out: out.emit_direct(0, tuple, ["moon", 3]))
-    assert "; write emit_direct(task, ['moon', 3], anchors=tuple)" in told(run, direct)
+    assert "; write emit_direct(task, ['moon', 3], anchors=tuple)" in error_of(run, direct)
 
 
 @RUNS
 def test_anchors_in_a_basic_bolt_are_refused_because_it_anchors_itself(run: Any) -> None:
-    text = told(run, basic(lambda tuple, out: out.emit(tuple, ("moon", 3))))
+    text = error_of(run, basic(lambda tuple, out: out.emit(tuple, ("moon", 3))))
     assert "; write emit(('moon', 3)) (it is anchored by itself)" in text
 
 
 def test_a_positional_message_id_is_refused_with_the_keyword_to_write() -> None:
-    text = told(in_a_cluster, source(lambda _, out: out.emit(("moon", 3), 7)))
+    text = error_of(in_a_cluster, source(lambda _, out: out.emit(("moon", 3), 7)))
     assert "; write emit(('moon', 3), message_id=7)" in text
-    text = told(in_a_cluster, source(lambda _, out: out.emit("slow", ("moon", 3), 7)))
+    text = error_of(in_a_cluster, source(lambda _, out: out.emit("slow", ("moon", 3), 7)))
     assert "; write emit(('moon', 3), message_id=7, stream='slow')" in text
-    assert "give one tuple: emit(('moon', 3))" in told(in_a_cluster, source(lambda _, out: out.emit("moon", 3)))
+    assert "give one tuple: emit(('moon', 3))" in error_of(in_a_cluster, source(lambda _, out: out.emit("moon", 3)))
 
 
 def test_collectors_of_trident_refuse_several_values_too() -> None:
@@ -173,10 +173,10 @@ def test_a_positional_message_id_of_a_spout_in_trident_is_refused_with_the_keywo
 @RUNS
 @pytest.mark.parametrize("make", [basic, windowed])
 def test_an_undeclared_stream_that_may_be_a_value_is_refused_with_both_ways(run: Any, make: Any) -> None:
-    text = told(run, make(lambda tuple, out: out.emit("moon", "late")))
+    text = error_of(run, make(lambda tuple, out: out.emit("moon", "late")))
     assert "stream 'late' is not declared, there are default, slow; add it to output={...}; if it is a value" in text
     assert "write emit(('moon', 'late'))" in text
-    assert "if it is a value" not in told(run, make(lambda tuple, out: out.emit(("moon", 3), "late")))
+    assert "if it is a value" not in error_of(run, make(lambda tuple, out: out.emit(("moon", 3), "late")))
 
 
 def test_an_ambiguous_emit_of_a_row_and_a_value_is_refused_without_guessing() -> None:
@@ -188,7 +188,7 @@ def test_an_ambiguous_emit_of_a_row_and_a_value_is_refused_without_guessing() ->
 # -- names in camelCase ------------------------------------------------------------------------------------------------
 
 
-def in_storms_words(asked: Callable[[], Any]) -> str:
+def message_of(asked: Callable[[], Any]) -> str:
     with pytest.raises(AttributeError) as caught:
         asked()
     return str(caught.value)
@@ -218,27 +218,24 @@ def in_storms_words(asked: Callable[[], Any]) -> str:
 )
 def test_a_java_method_of_a_tuple_is_refused_with_the_python_way(name: str, write: str) -> None:
     tuple = Tuple(("cow", 1), Origin("in", 0, Fields("word", "n")))
-    assert (
-        in_storms_words(lambda: getattr(tuple, name))
-        == f"a tuple of in:default[0] has no field {name!r}; write {write}"
-    )
+    assert message_of(lambda: getattr(tuple, name)) == f"a tuple of in:default[0] has no field {name!r}; write {write}"
 
 
 def test_a_field_with_the_name_of_a_java_method_is_found_and_the_tuple_can_be_copied() -> None:
     tuple = Tuple((1, 2), Origin("in", 0, Fields("getInteger", "size")))
     assert (tuple.getInteger, tuple.size) == (1, 2)
     assert copy.copy(tuple).get_values() == (1, 2)
-    assert in_storms_words(lambda: tuple.wrod) == (
+    assert message_of(lambda: tuple.wrod) == (
         "a tuple of in:default[0] has no field 'wrod'; there are getInteger, size"
     )
 
 
 def test_a_java_method_of_a_trident_row_is_refused_with_the_python_way() -> None:
     row = record_type(("word", "n"))("cow", 1)
-    assert in_storms_words(lambda: row.getString) == "'Row' has no 'getString'; write row[0]"
-    assert in_storms_words(lambda: row.getLongByField) == "'Row' has no 'getLongByField'; write row[\"word\"]"
-    assert in_storms_words(lambda: row.get_long_by_field) == "'Row' has no 'get_long_by_field'; write row[\"word\"]"
-    assert in_storms_words(lambda: row.getValues) == "'Row' has no 'getValues'; write tuple(row)"
+    assert message_of(lambda: row.getString) == "'Row' has no 'getString'; write row[0]"
+    assert message_of(lambda: row.getLongByField) == "'Row' has no 'getLongByField'; write row[\"word\"]"
+    assert message_of(lambda: row.get_long_by_field) == "'Row' has no 'get_long_by_field'; write row[\"word\"]"
+    assert message_of(lambda: row.getValues) == "'Row' has no 'getValues'; write tuple(row)"
     assert copy.deepcopy(row) == row
     assert not hasattr(row, "column_names")
 
@@ -249,7 +246,7 @@ def test_a_java_method_of_a_window_is_refused_with_the_python_name() -> None:
     @tumbling(count(1))
     def asks(window: Any) -> None:
         for name in ("getNew", "getExpired", "getStartTimestamp", "getIter", "gett"):
-            found.append(in_storms_words(lambda name=name: getattr(window, name)))  # type: ignore[misc]
+            found.append(message_of(lambda name=name: getattr(window, name)))  # type: ignore[misc]
 
     LocalRun(asks).feed([{"word": "cow"}])
     assert [text.partition("; ")[2] for text in found] == [
@@ -263,17 +260,17 @@ def test_a_java_method_of_a_window_is_refused_with_the_python_name() -> None:
 
 @RUNS
 def test_a_java_method_of_a_collector_is_refused_with_the_python_name(run: Any) -> None:
-    assert "has no 'emitDirect'; write emit_direct()" in told(run, basic(lambda tuple, out: out.emitDirect))
-    assert "has no 'emitDirect'; write emit_direct()" in told(run, rich(lambda tuple, out: out.emitDirect))
-    assert "has no 'resetTimeout'; write reset_timeout()" in told(run, rich(lambda tuple, out: out.resetTimeout))
-    assert "has no 'reportError'; write report_error()" in told(run, rich(lambda tuple, out: out.reportError))
+    assert "has no 'emitDirect'; write emit_direct()" in error_of(run, basic(lambda tuple, out: out.emitDirect))
+    assert "has no 'emitDirect'; write emit_direct()" in error_of(run, rich(lambda tuple, out: out.emitDirect))
+    assert "has no 'resetTimeout'; write reset_timeout()" in error_of(run, rich(lambda tuple, out: out.resetTimeout))
+    assert "has no 'reportError'; write report_error()" in error_of(run, rich(lambda tuple, out: out.reportError))
 
 
 def test_a_java_method_of_a_spout_collector_or_context_is_refused_with_the_python_name() -> None:
-    assert "has no 'emitDirect'; write emit_direct()" in told(in_a_cluster, source(lambda _, out: out.emitDirect))
+    assert "has no 'emitDirect'; write emit_direct()" in error_of(in_a_cluster, source(lambda _, out: out.emitDirect))
     context = TaskContext("count", 1, 4)
-    assert in_storms_words(lambda: context.getThisTaskIndex).endswith("; write context.task_index")  # type: ignore[attr-defined]
-    assert in_storms_words(lambda: context.getThisComponentId).endswith("; write context.component")  # type: ignore[attr-defined]
+    assert message_of(lambda: context.getThisTaskIndex).endswith("; write context.task_index")  # type: ignore[attr-defined]
+    assert message_of(lambda: context.getThisComponentId).endswith("; write context.component")  # type: ignore[attr-defined]
     assert context._replace(task_index=2).task == 2
 
 
@@ -298,8 +295,8 @@ def test_a_java_method_of_a_builder_or_stream_is_refused_with_the_python_name() 
         (grouped.chained_agg(), "chainEnd", "chain_end()"),
         (state, "newValuesStream", "new_values_stream()"),
     ]:
-        assert in_storms_words(lambda owner=owner, name=name: getattr(owner, name)).endswith(f"; write {write}")  # type: ignore[misc]
-    assert in_storms_words(lambda: stream.eachh).endswith("; did you mean 'each'?")  # type: ignore[attr-defined]
+        assert message_of(lambda owner=owner, name=name: getattr(owner, name)).endswith(f"; write {write}")  # type: ignore[misc]
+    assert message_of(lambda: stream.eachh).endswith("; did you mean 'each'?")  # type: ignore[attr-defined]
 
 
 def test_a_missing_name_with_an_underscore_gets_no_suggestion() -> None:
@@ -333,7 +330,7 @@ def test_a_bare_bolt_that_returns_rows_is_refused_with_output_to_add() -> None:
     def returns(tuple: Any) -> Any:
         return tuple["word"]
 
-    assert "add output=" in told(in_a_cluster, topology_of(returns))
+    assert "add output=" in error_of(in_a_cluster, topology_of(returns))
 
 
 def test_a_decorator_without_its_arguments_is_refused_with_their_names() -> None:
@@ -387,13 +384,13 @@ def test_a_cluster_without_its_topology_is_refused_with_the_call_to_write() -> N
         TridentCluster()
     with LocalCluster(topology, batches=ROWS) as cluster:
         for name in ("submit_topology", "submitTopology"):
-            text = in_storms_words(lambda name=name: getattr(cluster, name))  # type: ignore[misc]
+            text = message_of(lambda name=name: getattr(cluster, name))  # type: ignore[misc]
             assert (
                 "write with LocalCluster(topology) as cluster: cluster.run(). Name and settings are TopologyBuilder"
                 in text
             )
         for name in ("kill_topology", "killTopology", "shutdown"):
-            text = in_storms_words(lambda name=name: getattr(cluster, name))  # type: ignore[misc]
+            text = message_of(lambda name=name: getattr(cluster, name))  # type: ignore[misc]
             assert text.endswith("write close(), or leave the with block")
 
 
@@ -409,12 +406,12 @@ def test_settings_without_effect_are_accepted_with_one_warning() -> None:
     with pytest.warns(UserWarning, match="topology 'word-count': settings without effect: ") as caught:
         topology = configured().build()
     assert len(caught) == 1
-    for told in (
+    for error_of in (
         "topology.workers (LocalCluster is one process; ",
         "topology.stats.sample.rate (",
         "topology.component.cpu.",
     ):
-        assert told in str(caught[0].message)
+        assert error_of in str(caught[0].message)
     assert topology.config.own == {"topology.workers": 3, "topology.stats.sample.rate": 1.0}
     trident = TridentTopology("word-count").configure({"topology.workers": 3})
     trident.new_stream("in", FixedBatchSpout("n long", 1, [(1,)])).sink("out")

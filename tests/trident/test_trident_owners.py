@@ -340,7 +340,7 @@ def test_a_run_that_skipped_a_batch_or_stopped_at_one_can_be_continued(tmp_path:
     assert run(topology(rows), state_path=records, coordination=stops)["state1"] == {("a",): 1, ("b",): 1, ("c",): 1}
 
 
-def older(path: Path) -> None:
+def downgrade(path: Path) -> None:
     """Rewrite the fences and the records of a file as a version without owners wrote them."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for partition in (0, 1):
@@ -354,7 +354,7 @@ def older(path: Path) -> None:
 def test_states_and_records_from_before_owners_are_continued_and_checked(tmp_path: Path) -> None:
     path = tmp_path / "all.db"
     run(counting(SqliteStore(path), ROWS[:2]), state_path=path)
-    older(path)
+    downgrade(path)
     shutil.copy(path, tmp_path / "copy.db")
     assert run(counting(SqliteStore(path)), state_path=path)["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
     [_, (_, fence, _), _] = map_state(SqliteStore(path), "counts").stored(2)
@@ -364,7 +364,7 @@ def test_states_and_records_from_before_owners_are_continued_and_checked(tmp_pat
     sql(tmp_path / "copy.db", "DELETE FROM counts_fences WHERE partition = 0")
     with pytest.raises(CorruptStateError, match="the state counts/0 is at no batch, expected txid 1"):
         run(counting(SqliteStore(tmp_path / "copy.db")), state_path=tmp_path / "copy.db")
-    older(path)
+    downgrade(path)
     with pytest.raises(SupersededError, match=r"is new, but state1 .* of another run or an older version"):
         run(counting(SqliteStore(path)), state_path=tmp_path / "new.db")
 

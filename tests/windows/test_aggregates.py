@@ -138,12 +138,12 @@ def test_panes_resumed_from_json_are_bit_identical(mix, data, batched):
         stopped.executor.restore(json.loads(saved))
         assert json.dumps(stopped.executor.snapshot()) == saved
         older = stopped.build()
-        older.restore(as_before(json.loads(saved)))
+        older.restore(in_the_old_format(json.loads(saved)))
         assert json.dumps(older.snapshot()) == saved
     assert repr(history(events)) == repr(run_of(through, case))
 
 
-def as_before(saved):
+def in_the_old_format(saved):
     """Return a snapshot with the cells of its panes as they were stored until November 2026: [key, partial]."""
     manager = saved["manager"]
     if manager["machine"] == "TimePaneManager":

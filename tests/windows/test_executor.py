@@ -158,13 +158,13 @@ def test_a_batch_is_judged_like_its_tuples_one_by_one(tuples, one_stream):
         for offset, payload in enumerate(effect.payloads)
     ]
     assert found == expected
-    assert told(one.turn()) == told(many.turn())
+    assert plain(one.turn()) == plain(many.turn())
     assert one.watermark == many.watermark
-    assert told(one.drain()) == told(many.drain())
+    assert plain(one.drain()) == plain(many.drain())
     assert one.counts() == many.counts()
 
 
-def told(effects: Any) -> list[Any]:
+def plain(effects: Any) -> list[Any]:
     return [list(e.window.get()) if isinstance(e, Activation) else sorted(e.get()) for e in effects]
 
 
@@ -182,12 +182,12 @@ def test_trusted_timestamps_are_not_validated_but_none_is_still_invalid():
 def test_an_untracked_batch_leaves_the_watermark_to_track():
     executor = executor_of()
     list(executor.add_batch(["a"], [50], tracked=False))
-    assert told(executor.turn()) == []
+    assert plain(executor.turn()) == []
     executor.track("default", 12)
     list(executor.turn())
     assert executor.watermark == 12
     executor.track("default", 60)
-    assert told(executor.turn()) == [["a"], ["a"]]
+    assert plain(executor.turn()) == [["a"], ["a"]]
 
 
 def test_an_empty_batch_does_nothing():
@@ -237,7 +237,7 @@ def test_on_processing_time_the_clock_never_falls():
     assert executor.now_ms == 25
     list(executor.add("b"))
     executor.set_clock(31)
-    assert told(executor.turn()) == [["a", "b"], ["a", "b"]]
+    assert plain(executor.turn()) == [["a", "b"], ["a", "b"]]
     assert executor.watermark == 30
 
 

@@ -26,7 +26,7 @@ def manager_of(length: Any, slide: Any, **options: Any) -> WindowManager:
     return WindowManager(WindowConfig.of(**{"length": length, "slide": slide, "timestamp": "ts", **options}))
 
 
-def told(effects: Iterable[Any]) -> list[Any]:
+def plain(effects: Iterable[Any]) -> list[Any]:
     """Windows as (reference, tuples, new, expired), expiries as lists."""
     return [
         (e.window.end_timestamp, list(e.window.get()), list(e.window.get_new()), list(e.window.get_expired()))
@@ -54,46 +54,46 @@ def test_tumbling_windows_include_their_end_and_exclude_their_start():
     #   0   1   5   6   10  |10   11 |12   drain
     #   (]  (-------]   (---]         (--------]
     manager = feed(manager_of(millis(5), millis(5)), [0, 1, 5, 6, 10])
-    assert told(manager.advance(10)) == [
+    assert plain(manager.advance(10)) == [
         (0, [0], [0], []),
         (5, [1, 5], [1, 5], [0]),
         (10, [6, 10], [6, 10], [1, 5]),
         [0, 1, 5, 6, 10],
     ]
     feed(manager, [11])
-    assert told(manager.advance(12)) == []
-    assert told(manager.drain()) == [(15, [11], [11], [6, 10]), [11]]
+    assert plain(manager.advance(12)) == []
+    assert plain(manager.drain()) == [(15, [11], [11], [6, 10]), [11]]
 
 
 def test_windows_before_1970_end_at_multiples_of_the_slide_too():
     manager = feed(manager_of(millis(10), millis(10)), [-11, -10, -9, 0, 1])
-    assert [end for end, *_ in filter(lambda e: isinstance(e, tuple), told(manager.drain()))] == [-10, 0, 10]
+    assert [end for end, *_ in filter(lambda e: isinstance(e, tuple), plain(manager.drain()))] == [-10, 0, 10]
 
 
 def test_an_offset_shifts_the_ends():
     manager = feed(manager_of(millis(10), millis(10), offset=millis(3)), [3, 4, 13, 14])
-    assert told(manager.advance(13)) == [(3, [3], [3], []), (13, [4, 13], [4, 13], [3]), [3, 4, 13]]
+    assert plain(manager.advance(13)) == [(3, [3], [3], []), (13, [4, 13], [4, 13], [3]), [3, 4, 13]]
 
 
 def test_a_sliding_window_holds_a_tuple_as_long_as_it_covers_its_timestamp():
     # length 20, slide 10      5         15        |20   25     |30       |40
     #                  (-------------]                              5 leaves after (0, 20]
     manager = feed(manager_of(millis(20), millis(10)), [5, 15])
-    assert told(manager.advance(20)) == [(10, [5], [5], []), (20, [5, 15], [15], []), [5]]
+    assert plain(manager.advance(20)) == [(10, [5], [5], []), (20, [5, 15], [15], []), [5]]
     feed(manager, [25])
-    assert told(manager.advance(30)) == [(30, [15, 25], [25], [5]), [15]]
-    assert told(manager.advance(39)) == []
-    assert told(manager.advance(40)) == [(40, [25], [], [15]), [25]]
+    assert plain(manager.advance(30)) == [(30, [15, 25], [25], [5]), [15]]
+    assert plain(manager.advance(39)) == []
+    assert plain(manager.advance(40)) == [(40, [25], [], [15]), [25]]
 
 
 def test_a_tuple_at_the_watermark_gets_its_number_at_the_next_advance():
     # count 2/2      1   3  |3     3'  4  |4
     manager = feed(manager_of(count(2), count(2)), [1, 3])
-    assert told(manager.advance(3)) == [(3, [1, 3], [1, 3], []), [1, 3]]
+    assert plain(manager.advance(3)) == [(3, [1, 3], [1, 3], []), [1, 3]]
     list(manager.add("3'", 3))
     list(manager.add("4", 4))
-    assert told(manager.advance(3)) == []
-    assert told(manager.advance(4)) == [(4, ["3'", "4"], ["3'", "4"], [1, 3]), ["3'", "4"]]
+    assert plain(manager.advance(3)) == []
+    assert plain(manager.advance(4)) == [(4, ["3'", "4"], ["3'", "4"], [1, 3]), ["3'", "4"]]
 
 
 def test_tuples_in_a_window_are_ordered_by_timestamp_then_arrival():
@@ -105,66 +105,66 @@ def test_tuples_in_a_window_are_ordered_by_timestamp_then_arrival():
 def test_a_time_length_with_a_count_slide_looks_back_from_the_tuple_that_fired_it():
     # length 20 ms, every 3 tuples     1 2 3    |         15 21 30   |
     manager = feed(manager_of(millis(20), count(3)), [1, 2, 3])
-    assert told(manager.advance(3)) == [(3, [1, 2, 3], [1, 2, 3], [])]
+    assert plain(manager.advance(3)) == [(3, [1, 2, 3], [1, 2, 3], [])]
     feed(manager, [15, 21, 30])
-    assert told(manager.advance(30)) == [(30, [15, 21, 30], [15, 21, 30], [1, 2, 3]), [1, 2, 3]]
+    assert plain(manager.advance(30)) == [(30, [15, 21, 30], [15, 21, 30], [1, 2, 3]), [1, 2, 3]]
 
 
 def test_a_count_length_with_a_time_slide_fires_at_each_end_with_new_tuples():
     # last 3, every 10 ms     1 2 3 4  |10   |20   |30    34 |40
     manager = feed(manager_of(count(3), millis(10)), [1, 2, 3, 4])
-    assert told(manager.advance(10)) == [(10, [2, 3, 4], [2, 3, 4], []), [1]]
-    assert told(manager.advance(30)) == []
+    assert plain(manager.advance(10)) == [(10, [2, 3, 4], [2, 3, 4], []), [1]]
+    assert plain(manager.advance(30)) == []
     feed(manager, [34])
-    assert told(manager.advance(40)) == [(40, [3, 4, 34], [34], [2]), [2]]
+    assert plain(manager.advance(40)) == [(40, [3, 4, 34], [34], [2]), [2]]
 
 
 def test_with_repeat_the_last_n_tuples_fire_at_each_end_of_a_gap():
     manager = feed(manager_of(count(3), millis(10), repeat=True), [1])
-    assert told(manager.advance(30)) == [(10, [1], [1], []), (20, [1], [], []), (30, [1], [], [])]
+    assert plain(manager.advance(30)) == [(10, [1], [1], []), (20, [1], [], []), (30, [1], [], [])]
 
 
 def test_a_slide_longer_than_the_length_skips_and_counts_tuples():
     # (8, 10] of every 10      3    9  |10    11  |12
     manager = feed(manager_of(millis(2), millis(10)), [3, 9])
-    assert told(manager.advance(5)) == [[3]]
-    assert told(manager.advance(10)) == [(10, [9], [9], []), [9]]
+    assert plain(manager.advance(5)) == [[3]]
+    assert plain(manager.advance(10)) == [(10, [9], [9], []), [9]]
     feed(manager, [11])
-    assert told(manager.advance(12)) == [[11]]
+    assert plain(manager.advance(12)) == [[11]]
     assert (manager.tally.shown, manager.tally.skipped, manager.tally.pending) == (1, 2, 0)
 
 
 def test_count_windows_on_processing_time_fire_with_their_last_tuple():
     manager = manager_of(count(2), count(2), timestamp=None)
-    assert told(manager.add("a", 7)) == []
-    assert told(manager.add("b", 9)) == [(9, ["a", "b"], ["a", "b"], []), ["a", "b"]]
-    assert told(manager.tick(50)) == []
+    assert plain(manager.add("a", 7)) == []
+    assert plain(manager.add("b", 9)) == [(9, ["a", "b"], ["a", "b"], []), ["a", "b"]]
+    assert plain(manager.tick(50)) == []
 
 
 def test_time_windows_on_processing_time_keep_the_current_millisecond_open():
     manager = manager_of(millis(10), millis(10), timestamp=None)
     list(manager.add("a", 10))
-    assert told(manager.tick(10)) == []
+    assert plain(manager.tick(10)) == []
     list(manager.add("b", 10))
-    assert told(manager.tick(11)) == [(10, ["a", "b"], ["a", "b"], []), ["a", "b"]]
+    assert plain(manager.tick(11)) == [(10, ["a", "b"], ["a", "b"], []), ["a", "b"]]
 
 
 def test_with_lateness_window_a_tuple_inside_a_fired_range_is_new_in_the_next_window_and_expires_once():
     # length 20, slide 10     1  4  |10      3 arrives, below W, before 4      |20      |30
     manager = feed(manager_of(millis(20), millis(10), lateness="window"), [1, 4])
-    assert told(manager.advance(10)) == [(10, [1, 4], [1, 4], [])]
+    assert plain(manager.advance(10)) == [(10, [1, 4], [1, 4], [])]
     feed(manager, [3, 11])
-    assert told(manager.advance(20)) == [(20, [1, 3, 4, 11], [3, 11], []), [1, 3, 4]]
+    assert plain(manager.advance(20)) == [(20, [1, 3, 4, 11], [3, 11], []), [1, 3, 4]]
     assert (manager.tally.shown, manager.tally.pending) == (4, 0)
-    assert told(manager.advance(30)) == [(30, [11], [], [1, 3, 4]), [11]]
+    assert plain(manager.advance(30)) == [(30, [11], [], [1, 3, 4]), [11]]
 
 
 def test_with_lateness_window_a_tuple_that_arrived_after_a_window_is_not_reported_as_expired_from_it():
     # length 10, slide 5     2 9  |10      7 arrives, and is alone at the end 15 with 9 in (5, 15]
     manager = feed(manager_of(millis(10), millis(5), lateness="window"), [2, 9])
-    assert told(manager.advance(10)) == [(5, [2], [2], []), (10, [2, 9], [9], []), [2]]
+    assert plain(manager.advance(10)) == [(5, [2], [2], []), (10, [2, 9], [9], []), [2]]
     feed(manager, [7])
-    assert told(manager.advance(15)) == [(15, [7, 9], [7], [2]), [7, 9]]
+    assert plain(manager.advance(15)) == [(15, [7, 9], [7], [2]), [7, 9]]
 
 
 # -- drains ------------------------------------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def test_with_lateness_window_a_tuple_that_arrived_after_a_window_is_not_reporte
 
 def test_a_drain_fires_the_last_partial_window_of_a_count_slide():
     manager = feed(manager_of(count(3), count(3)), [1, 2, 3, 4])
-    assert told(manager.advance(4)) == [(3, [1, 2, 3], [1, 2, 3], []), [1, 2, 3]]
-    assert told(manager.drain()) == [(4, [4], [4], [1, 2, 3]), [4]]
+    assert plain(manager.advance(4)) == [(3, [1, 2, 3], [1, 2, 3], []), [1, 2, 3]]
+    assert plain(manager.drain()) == [(4, [4], [4], [1, 2, 3]), [4]]
 
 
 def test_a_drain_of_a_sliding_count_window_fires_the_next_window_with_the_tuples_present():
@@ -191,7 +191,7 @@ def test_a_drain_before_any_watermark_advance_fires_everything():
 def test_a_drained_machine_stays_closed():
     manager = feed(manager_of(count(3), count(3)), [1])
     list(manager.drain())
-    assert told(manager.drain()) == []
+    assert plain(manager.drain()) == []
     for enter in (lambda: manager.add(2, 2), lambda: manager.add_batch([2], [2]), lambda: manager.advance(9)):
         with pytest.raises(WindowingError, match="was drained"):
             enter()
@@ -202,7 +202,7 @@ def test_a_drained_machine_stays_closed():
 
 def test_count_windows_of_5_every_2():
     manager = manager_of(count(5), count(2), timestamp=None)
-    fired = [effect for number in range(1, 9) for effect in told(manager.add(number, number))]
+    fired = [effect for number in range(1, 9) for effect in plain(manager.add(number, number))]
     assert [each for each in fired if isinstance(each, tuple)] == [
         (2, [1, 2], [1, 2], []),
         (4, [1, 2, 3, 4], [3, 4], []),
@@ -233,8 +233,8 @@ def test_tuples_of_time_windows_expire_without_a_later_window():
     # length 10, slide 10 on processing time:   a at 5, then silence
     manager = manager_of(millis(10), millis(10), timestamp=None)
     list(manager.add("a", 5))
-    assert told(manager.tick(61)) == [(10, ["a"], ["a"], []), ["a"]]
-    assert told(manager.tick(121)) == []
+    assert plain(manager.tick(61)) == [(10, ["a"], ["a"], []), ["a"]]
+    assert plain(manager.tick(121)) == []
 
 
 def test_tumbling_count_windows():
@@ -246,7 +246,7 @@ def test_event_time_windows_of_20_every_10_with_a_gap():
     #  603 605 607 618 626 636 |631        831..  |834
     manager = feed(manager_of(millis(20), millis(10)), [603, 605, 607, 618, 626, 636])
     assert windows(manager.advance(631)) == [[603, 605, 607], [603, 605, 607, 618], [618, 626]]
-    assert told(manager.advance(609)) == []
+    assert plain(manager.advance(609)) == []
     feed(manager, [825, 826, 827])
     assert windows(manager.advance(834)) == [[626, 636], [636], [825, 826, 827]]
 
@@ -271,7 +271,7 @@ def test_tumbling_count_windows_of_tuples_with_one_timestamp():
     manager = manager_of(count(2), count(2))
     list(manager.add_batch(range(1, 11), [10] * 10))
     assert windows(manager.advance(11)) == [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
-    assert told(manager.advance(12)) == []
+    assert plain(manager.advance(12)) == []
 
 
 def test_sliding_count_windows_of_tuples_with_one_timestamp():
@@ -303,7 +303,7 @@ def test_a_call_before_the_effects_are_taken_is_refused_and_changes_nothing():
     ):
         with pytest.raises(MachineSpentError, match="were all taken"):
             enter()
-    assert told(effects) == [(5, [1], [1], []), (10, [7], [7], [1]), [1, 7]]
+    assert plain(effects) == [(5, [1], [1], []), (10, [7], [7], [1]), [1, 7]]
     assert manager.tally.accepted == 2
     assert not manager.closed
 
@@ -345,7 +345,7 @@ def test_a_failed_machine_continues_from_its_last_snapshot():
         manager.advance(20)
     manager.restore(saved)
     manager.check()
-    assert told(manager.advance(10)) == [(5, [1], [1], []), (10, [7], [7], [1]), [1, 7]]
+    assert plain(manager.advance(10)) == [(5, [1], [1], []), (10, [7], [7], [1]), [1, 7]]
 
 
 def test_a_snapshot_of_another_format_is_refused_and_changes_nothing():
@@ -360,7 +360,7 @@ def test_a_snapshot_of_another_format_is_refused_and_changes_nothing():
 def test_a_stateful_bolt_has_the_same_windows():
     manager = StatefulWindowManager(WindowConfig.of(length=count(2), slide=count(2), timestamp="ts"))
     feed(manager, [1, 2])
-    assert told(manager.advance(2)) == [(2, [1, 2], [1, 2], []), [1, 2]]
+    assert plain(manager.advance(2)) == [(2, [1, 2], [1, 2], []), [1, 2]]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -407,8 +407,8 @@ def test_the_state_of_a_key_of_time_windows_is_removed_with_its_last_tuple():
 def test_a_key_expires_when_its_last_tuple_is_key_ttl_behind_the_watermark():
     manager = manager_of(count(3), count(3), key="k", key_ttl=millis(10))
     list(manager.add_batch([1, 2], [5, 100], ["a", "b"]))
-    assert told(manager.advance(14)) == []
-    assert told(manager.advance(15)) == [(5, [1], [1], []), [1]]
+    assert plain(manager.advance(14)) == []
+    assert plain(manager.advance(15)) == [(5, [1], [1], []), [1]]
     assert [track["key"] for track in manager.snapshot()["tracks"]] == ["b"]
 
 
@@ -464,7 +464,7 @@ def test_an_advance_in_which_nothing_is_due_touches_no_key(monkeypatch):
 @pytest.mark.parametrize("length", [millis(1), millis(7), count(3)])
 def test_gaps_of_a_trillion_milliseconds_are_skipped(length, slide):
     manager = feed(manager_of(length, slide), [0, 10**12, -(10**12)])
-    fired = told(manager.advance(2 * 10**12))
+    fired = plain(manager.advance(2 * 10**12))
     assert 3 <= len(fired) <= 30
     assert manager.tally.shown == 3
 
@@ -501,7 +501,7 @@ def test_the_memory_of_expired_tuples_is_freed():
 def test_tuples_that_expire_before_the_first_window_fires_are_freed(length, slide, restored):
     manager = manager_of(length, slide)
     for watermark in range(300, 12_000, 300):
-        told(feed(manager, range(watermark - 300, watermark)).advance(watermark - 1))
+        plain(feed(manager, range(watermark - 300, watermark)).advance(watermark - 1))
         if restored:
             saved = manager.snapshot()
             manager = manager_of(length, slide)
@@ -509,7 +509,7 @@ def test_tuples_that_expire_before_the_first_window_fires_are_freed(length, slid
         assert len(manager.snapshot()["tracks"][0]["timestamps"]) < 2_000
         manager.check()
     tally = manager.tally
-    told(manager.drain())
+    plain(manager.drain())
     assert tally.expired == tally.shown + tally.skipped == 11_700
 
 

@@ -275,7 +275,7 @@ class OnEnd(TriggerPolicy):
         return [EvictionContext(event.timestamp)] if event.get() == "end" else None
 
 
-def told(effects: Iterable[Any]) -> list[Any]:
+def plain(effects: Iterable[Any]) -> list[Any]:
     return [
         (e.window.end_timestamp, list(e.window.get()), list(e.window.get_new()), list(e.window.get_expired()))
         if isinstance(e, Activation)
@@ -288,24 +288,24 @@ def test_a_session_ends_with_a_tuple_that_says_so():
     #  3 a   5 b   7 end   8 c  |9 = W|   12 end  |12 = W|   13 d   drain
     manager = PolicyWindowManager(WindowConfig.of(length=millis(5), timestamp="ts", trigger=OnEnd))
     list(manager.add_batch(["end", "c", "b", "a"], [7, 8, 5, 3]))
-    assert told(manager.advance(9)) == [(7, ["a", "b", "end"], ["a", "b", "end"], [])]
+    assert plain(manager.advance(9)) == [(7, ["a", "b", "end"], ["a", "b", "end"], [])]
     manager.check()
     manager.add("end", 12)
-    assert told(manager.advance(12)) == [
+    assert plain(manager.advance(12)) == [
         (12, ["c", "end"], ["c", "end"], ["a", "b", "end"]),
         ["a", "b", "end"],
     ]
     manager.add("d", 13)
-    assert told(manager.drain()) == [(13, ["end", "d"], ["d"], ["c"]), ["c", "end", "d"]]
+    assert plain(manager.drain()) == [(13, ["end", "d"], ["d"], ["c"]), ["c", "end", "d"]]
 
 
 def test_a_drain_fires_the_unfired_tuples_and_expires_all():
     manager = PolicyWindowManager(WindowConfig.of(length=count(3), timestamp="ts", trigger=OnEnd))
     list(manager.add_batch(["a", "end", "b"], [1, 2, 3]))
-    assert told(manager.advance(2)) == [(2, ["a", "end"], ["a", "end"], [])]
-    assert told(manager.drain()) == [(3, ["a", "end", "b"], ["b"], []), ["a", "end", "b"]]
+    assert plain(manager.advance(2)) == [(2, ["a", "end"], ["a", "end"], [])]
+    assert plain(manager.drain()) == [(3, ["a", "end", "b"], ["b"], []), ["a", "end", "b"]]
     assert manager.tally.pending == 0
-    assert told(manager.drain()) == []
+    assert plain(manager.drain()) == []
     with pytest.raises(WindowingError, match="was drained"):
         manager.add("x", 9)
 
@@ -316,17 +316,17 @@ def test_on_processing_time_a_trigger_is_called_at_each_add_and_each_tick():
             return [EvictionContext(now_ms - 1)]
 
     manager = PolicyWindowManager(WindowConfig.of(length=millis(5), trigger=OnTick))
-    assert told(manager.add("a", 3)) == []
-    assert told(manager.add("end", 3)) == [(3, ["a", "end"], ["a", "end"], [])]
-    assert told(manager.add("b", 6)) == []
-    assert told(manager.tick(6)) == [(5, ["a", "end"], [], [])]
-    assert told(manager.tick(8)) == [(7, ["a", "end", "b"], ["b"], [])]
-    assert told(manager.tick(9)) == [(8, ["b"], [], ["a", "end"]), ["a", "end"]]
+    assert plain(manager.add("a", 3)) == []
+    assert plain(manager.add("end", 3)) == [(3, ["a", "end"], ["a", "end"], [])]
+    assert plain(manager.add("b", 6)) == []
+    assert plain(manager.tick(6)) == [(5, ["a", "end"], [], [])]
+    assert plain(manager.tick(8)) == [(7, ["a", "end", "b"], ["b"], [])]
+    assert plain(manager.tick(9)) == [(8, ["b"], [], ["a", "end"]), ["a", "end"]]
 
 
 def test_a_batch_on_processing_time_gives_the_position_of_each_cause():
     manager = PolicyWindowManager(WindowConfig.of(length=count(1), trigger=OnEnd))
-    effects = [(at, *told([effect])) for at, effect in manager.add_batch(["a", "end", "b", "end"], [1, 1, 2, 2])]
+    effects = [(at, *plain([effect])) for at, effect in manager.add_batch(["a", "end", "b", "end"], [1, 1, 2, 2])]
     assert effects == [
         (1, (1, ["end"], ["end"], [])),
         (1, ["a"]),
@@ -380,9 +380,9 @@ def test_tuples_that_an_eviction_keeps_or_does_not_reach_stay_pending():
 
     manager = PolicyWindowManager(WindowConfig.of(eviction=Odd, slide=count(4), timestamp="ts"))
     list(manager.add_batch([1, 2, 3, "stop", 5], [1, 2, 3, 4, 5]))
-    assert told(manager.advance(5)) == [(4, [1, 3], [1, 3], [])]
+    assert plain(manager.advance(5)) == [(4, [1, 3], [1, 3], [])]
     assert manager.tally.pending == 3
-    assert told(manager.drain()) == [(5, [1, 3], [], []), [1, 2, 3, "stop", 5]]
+    assert plain(manager.drain()) == [(5, [1, 3], [], []), [1, 2, 3, "stop", 5]]
     assert (manager.tally.shown, manager.tally.skipped) == (2, 3)
 
 
@@ -397,10 +397,10 @@ def test_policies_need_only_the_methods_of_the_protocol_and_no_base_class():
 
     manager = PolicyWindowManager(WindowConfig.of(eviction=Bare, timestamp="ts", trigger=BareTrigger))
     list(manager.add_batch(["a", "b"], [1, 2]))
-    assert [effect[1] for effect in told(manager.advance(2))] == [["a"], ["a", "b"]]
+    assert [effect[1] for effect in plain(manager.advance(2))] == [["a"], ["a", "b"]]
     saved = json.loads(json.dumps(manager.snapshot()))
     manager.restore(saved)
-    assert told(manager.drain()) == [["a", "b"]]
+    assert plain(manager.drain()) == [["a", "b"]]
 
 
 def test_each_key_has_its_own_policies():
@@ -418,7 +418,7 @@ def test_a_time_slide_skips_a_gap_of_any_length():
 
     manager = PolicyWindowManager(WindowConfig.of(eviction=Everything, slide=millis(10), timestamp="ts"))
     list(manager.add_batch(["a", "b"], [5, 10**12]))
-    assert [effect[0] for effect in told(manager.advance(10**12)) if isinstance(effect, tuple)] == [10, 10**12]
+    assert [effect[0] for effect in plain(manager.advance(10**12)) if isinstance(effect, tuple)] == [10, 10**12]
 
 
 def test_more_windows_per_turn_than_max_repeats_without_a_new_tuple_are_an_error_that_names_the_trigger():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.trident.test_trident_worlds import InMemory
+from tests.trident.test_trident_random_histories import InMemory
 from windowing.errors import WindowingError
 from windowing.stores.memory import MemoryMap
 from windowing.trident import fence, maps

@@ -113,7 +113,7 @@ def states(chain: Chain) -> dict[str, list[TaskState]]:
     return dict(found)
 
 
-class Life:
+class RescalableQuery:
     """A query and the ledger of its acks, which may be rescaled to other tasks between two batches."""
 
     def __init__(self, tasks: dict[str, int], acks: bool) -> None:
@@ -168,7 +168,7 @@ def by_word(rows: list[tuple[Any, ...]], width: int) -> dict[Any, list[Any]]:
 def test_a_topology_rescaled_anywhere_has_the_same_output_per_key_and_the_same_acks(
     acks: bool, batches: Any, before: Any, after: Any
 ) -> None:
-    plain, cut = Life(before, acks), Life(before, acks)
+    plain, cut = RescalableQuery(before, acks), RescalableQuery(before, acks)
     for number, rows in enumerate(batches):
         plain.run(rows)
         cut.run(rows)
@@ -248,7 +248,7 @@ def test_windows_whose_key_does_not_determine_their_task_are_refused() -> None:
 
 def test_edge_ids_after_a_rescale_differ_from_those_before() -> None:
     tasks = {"times": 1, "panes": 1, "counts": 1}
-    life = Life(tasks, acks=True)
+    life = RescalableQuery(tasks, acks=True)
     for number in range(
         6
     ):  # each batch is the first one of a query: without the state before, each would make the same edges
