@@ -183,7 +183,7 @@ def test_a_function_that_needs_arguments_is_refused_with_their_names(bolts, comm
     assert run("check", bolts).exit_code == 0
 
 
-def test_a_trident_topology_that_needs_rows_says_how_the_command_line_takes_them(tmp_path):
+def test_run_of_a_trident_topology_without_rows_names_the_option_rows(tmp_path):
     file = tmp_path / "trident.py"
     file.write_text(
         TRIDENT.replace('FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)])', 'InputSpout("word string")')
@@ -192,7 +192,7 @@ def test_a_trident_topology_that_needs_rows_says_how_the_command_line_takes_them
     assert "--rows FILE of the command line" in run("run", f"{file}:topology").output
 
 
-def test_run_says_how_many_rows_it_does_not_show(bolts):
+def test_run_shows_the_number_of_rows_that_it_omits(bolts):
     (bolts.parent / "rows.json").write_text(json.dumps({"rows": [["a"], ["b"], ["c"]]}))
     given = ("run", f"{bolts}:topology", "--rows", bolts.parent / "rows.json")
     assert "two: 1 more row\n" in run(*given, "--show", 1).output

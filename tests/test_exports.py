@@ -312,7 +312,7 @@ def test_a_missing_package_is_named_with_the_extra_that_installs_it(package, cod
     assert told.endswith(f"; pip install 'windowing[{extra}]'")
 
 
-# -- what is not there -------------------------------------------------------------------------------------------------
+# -- missing packages and names ----------------------------------------------------------------------------------------
 
 WITHOUT_CLIENTS = """
 import sys
@@ -338,7 +338,7 @@ for package, name in (("stores", "PostgresStore"), ("spark", "KafkaSink"), ("que
 """
 
 
-def test_a_star_import_leaves_out_what_needs_a_package_that_is_not_installed():
+def test_a_star_import_omits_names_that_need_a_missing_package():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", WITHOUT_CLIENTS], capture_output=True, text=True, check=False
     )
@@ -351,7 +351,7 @@ def test_a_star_import_leaves_out_what_needs_a_package_that_is_not_installed():
     ]
 
 
-def test_a_name_of_another_package_is_refused_with_its_import():
+def test_importing_a_name_of_another_package_names_the_right_import():
     with pytest.raises(ImportError, match=r"no .run_local.; write from windowing\.local import run_local"):
         from windowing import run_local  # noqa: F401
     for name, package in windowing._IN_PACKAGES.items():

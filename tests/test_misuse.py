@@ -293,7 +293,7 @@ def test_a_pyspark_name_on_a_query_or_stream_raises_an_error_with_the_name_to_us
         getattr(made, name)
 
 
-def test_a_list_of_the_values_of_one_row_is_told_to_be_a_tuple() -> None:
+def test_a_list_with_the_values_of_one_row_is_refused_and_a_tuple_suggested() -> None:
     two = Schema.parse("n long, s string")
     with pytest.raises(RowError, match=r"a list of values, \[1, 'a'\], .*; write one row as a tuple: \(1, 'a'\)"):
         list(rows_of([1, "a"], two, "default"))
@@ -304,7 +304,7 @@ def test_a_list_of_the_values_of_one_row_is_told_to_be_a_tuple() -> None:
     assert list(rows_of(["a", "b"], ONE, "default")) == [("a",), ("b",)]
 
 
-def test_a_missing_field_names_the_nearest_fields_and_no_methods_of_tuples() -> None:
+def test_a_missing_field_of_a_row_or_tuple_is_refused_and_similar_fields_are_suggested() -> None:
     row = record_of({"word": "moon"})
     with pytest.raises(AttributeError, match=r"'Row' has no 'n'; there are word$"):
         row.n  # noqa: B018
@@ -316,7 +316,7 @@ def test_a_missing_field_names_the_nearest_fields_and_no_methods_of_tuples() -> 
     assert not hasattr(tuple, "_wrd")
 
 
-def test_a_sum_of_text_names_the_call_with_a_field() -> None:
+def test_sum_over_text_is_a_bolt_error_that_suggests_a_numeric_field() -> None:
     topology = TridentTopology("sums")
     rows = topology.new_stream("rows", InputSpout("word string, n long")).group_by("word")
     rows.persistent_aggregate(map_state(MemoryStore(), "sums"), None, Sum(), "total long")
@@ -324,13 +324,13 @@ def test_a_sum_of_text_names_the_call_with_a_field() -> None:
         run_trident(topology, {"rows": [[("a", 1)]]}, clock=VirtualClock())
 
 
-def test_a_state_is_asked_in_storms_spelling_and_names_its_own() -> None:
+def test_a_storm_method_name_on_a_state_is_refused_and_the_name_here_suggested() -> None:
     state = map_state(MemoryStore(), "counts").make_state(0, 1)
     with pytest.raises(AttributeError, match=r"has no 'multiPut'; write multi_put\(\)"):
         state.multiPut([("a",)], [1])  # type: ignore[attr-defined]
 
 
-def test_milliseconds_in_a_timestamp_field_are_told_how_to_become_one() -> None:
+def test_milliseconds_in_a_timestamp_field_are_refused_and_a_conversion_suggested() -> None:
     ends = Schema.parse("ends timestamp")
     with pytest.raises(
         RowError, match=r"got 5000, wanted a datetime .*, such as datetime\.fromtimestamp\(milliseconds / 1000"

@@ -332,7 +332,7 @@ def test_a_buffered_row_of_three_numeric_columns_takes_at_most_40_bytes():
 
 
 ZONES = (None, "UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Kiritimati", "+05:30", "-11:00")
-HELD = {  # by type: the first and the last value that Python can hold, before its zone is added
+HELD = {  # by type: the smallest and the largest value that Python can hold, before its zone is added
     pa.int64(): (-(2**63), 2**63 - 1),
     pa.date32(): (-719_162, 2_932_896),
     **{
@@ -344,7 +344,7 @@ HELD = {  # by type: the first and the last value that Python can hold, before i
 
 
 def same_as_arrow(column):
-    """Check that `values_of` gives what `to_pylist` does: the same class, zone and fold, or the same error."""
+    """Check that `values_of` returns the values of `to_pylist`: the same class, zone and fold, or the same error."""
     try:
         wanted = column.to_pylist()
     except (OverflowError, ValueError) as problem:

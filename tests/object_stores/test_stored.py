@@ -1,4 +1,4 @@
-"""`windowing status` and `rescale` on checkpoints on HDFS and S3: what is shown, and what a query goes on with."""
+"""`windowing status` and `rescale` on checkpoints on HDFS and S3: their output, and the query that continues from the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "access.key", "AWS_SECRET_ACCESS_KEY": "secret.key"
 
 
 def called(*arguments: str) -> tuple[int, str]:
-    """Run a command in this process, which has a session; return its exit code and what it said."""
+    """Run a command in this process, which has a session; return its exit code and its output."""
     done = CliRunner().invoke(commands, arguments)
     return done.exit_code, " ".join(done.output.split())
 
@@ -36,7 +36,7 @@ def rows(found: Any) -> list[tuple[str, str]]:
     return sorted((stream, str(row)) for stream, batches in found.items() for each in batches.values() for row in each)
 
 
-def test_a_checkpoint_on_a_store_is_shown_and_rescaled_there_and_its_query_goes_on(
+def test_a_checkpoint_on_a_store_is_shown_and_rescaled_and_its_query_continues(
     spark: SparkSession, local: Callable[[str], tuple[Any, ...]], there: str, tmp_path: Path
 ) -> None:
     of = prepared("windows", tmp_path, there)
@@ -57,10 +57,10 @@ def test_a_checkpoint_on_a_store_is_shown_and_rescaled_there_and_its_query_goes_
     assert sorted(row for each in found for row in rows(each)) == rows(local("windows")[0][0])
 
 
-def test_a_command_of_its_own_process_takes_the_keys_of_s3_from_the_environment(
+def test_a_command_in_a_separate_process_reads_the_s3_keys_from_the_environment(
     spark: SparkSession, there: str, tmp_path: Path
 ) -> None:
-    """HDFS needs nothing but the path."""
+    """For HDFS the path is enough."""
     of = prepared("windows", tmp_path, there)
     assert job.start(spark, of, drain=False).await_end(240)
     given = settings()
@@ -80,7 +80,7 @@ def test_a_command_of_its_own_process_takes_the_keys_of_s3_from_the_environment(
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_store_that_cannot_be_read_is_one_sentence_with_the_way_out(spark: SparkSession, why: str) -> None:
+def test_a_store_that_cannot_be_read_is_reported_in_one_sentence_with_the_remedy(spark: SparkSession, why: str) -> None:
     root, given, way_out = REFUSED[why]
     port = closed_port()
     root = root.replace("s3a://", "s3a://read-")

@@ -34,7 +34,7 @@ def address(server: str) -> str:
 
 
 def empty(server: str) -> None:
-    """Remove whatever an earlier test has stored."""
+    """Remove everything that earlier tests have stored."""
     if server == "redis":
         with redis.Redis.from_url(address("redis")) as client:
             client.flushdb()

@@ -1,7 +1,7 @@
 """Proxy: counts the round trips of connections to a server, and cuts a connection at a given request.
 
-client --- request 1 --> proxy --> server       a request is what the client sends until the server answers
-client <-- answer 1  --- proxy <-- server       cut "before" request n: it never arrives; "after": it does, its answer does not
+client --- request 1 --> proxy --> server       a request is all data of the client until the server answers
+client <-- answer 1  --- proxy <-- server       cut "before" request n: the server does not get it; "after": its answer is lost
 """
 
 from __future__ import annotations

@@ -74,9 +74,7 @@ def connect_and_commit(server: str, proxy: Proxy, name: str) -> int:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])
-def test_every_batch_counts_once_if_the_connection_is_cut_at_any_request(
-    server: str, proxy: Proxy, after: bool
-) -> None:
+def test_each_batch_counts_once_if_the_connection_is_cut_at_any_request(server: str, proxy: Proxy, after: bool) -> None:
     steps = connect_and_commit(server, proxy, "undisturbed")
     assert steps >= 2 * ROUND_TRIPS_OF_A_BATCH
     for step in range(1, steps + 1):

@@ -283,7 +283,7 @@ def test_reading_continues_after_a_heartbeat_timeout_and_unconfirmed_messages_ar
     taken = source.take(10, None)
     assert len(taken) == 1
     queue._put(taken)
-    channel.connection.sleep(3)  # after two heartbeats that do not come the server ends a connection
+    channel.connection.sleep(3)  # the server closes a connection after two missing heartbeats
     source.confirm()
     assert waiting(channel) == 1
     assert queue.latest() == {"0": 2}

@@ -46,7 +46,7 @@ from windowing.trident import Count, TridentTopology
 
 
 def refusal(kind: type[WindowingError], do: Callable[[], Any], within_s: float = 5.0) -> str:
-    """Return the error of a call; check that it came in time and holds no secret."""
+    """Return the error of a call; check that it was raised in time and contains no secret."""
     begun = time.monotonic()
     with pytest.raises(kind) as caught:
         do()
@@ -61,7 +61,7 @@ def secret(server: str) -> str:
 
 
 def as_user(server: str, user: str) -> str:
-    """Return the URL of a server for another user, who has the password of the first."""
+    """Return the URL of a server for another user with the same password."""
     given = urlsplit(address(server))
     return given._replace(netloc=f"{user}:{given.password}@{given.hostname}:{given.port}").geturl()
 
@@ -267,7 +267,7 @@ def test_a_redis_state_without_a_right_is_not_changed_and_continues_once_it_is_g
 
 @pytest.fixture
 def database() -> Iterator[psycopg.Connection[Any]]:
-    """An empty database with a role "limited", who has no rights."""
+    """An empty database with a role "limited" without rights."""
     empty("postgres")
     with psycopg.connect(address("postgres"), autocommit=True) as db:
         db.execute("DROP ROLE IF EXISTS limited")

@@ -436,7 +436,7 @@ CLIENT = "software.amazon.awssdk.services.s3.model.S3Exception: Access Denied (S
 
 
 @pytest.mark.parametrize("file", ["commits/.2.6a012e2d.tmp", "state/0/0/.3_de067c80.changelog.a89a529a.tmp"])
-def test_a_bucket_that_takes_no_writes_in_the_middle_is_told_with_the_way_out(file: str) -> None:
+def test_a_write_to_s3_that_is_denied_during_a_query_is_a_checkpoint_error(file: str) -> None:
     error: Any = PySparkRuntimeError("[STREAM_FAILED] Query terminated")
     error.java_exception = Java("org.apache.spark.SparkException: x", Java(KEY.format(file), Java(CLIENT)))
     found = library_error(error, FailedQuery("sums", "s3a://bucket/jobs/c"))

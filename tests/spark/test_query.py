@@ -237,7 +237,7 @@ def test_a_drain_command_that_no_batch_has_read_is_withdrawn_at_the_next_start(
     assert run(threes, source.read()).rows() == [("a,b,c",)]
 
 
-def test_an_empty_control_folder_that_has_vanished_is_made_again_by_the_next_run(
+def test_a_missing_control_folder_is_created_again_by_the_next_run(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, folder = feed().add([{"k": "a", "ts": 0, "v": 0.0}]), tmp_path / "checkpoint/windowing/control"

@@ -1,4 +1,4 @@
-"""`windowing status` and `ui` on a checkpoint that only Spark's file systems reach: they show what they show of a local one."""
+"""`windowing status` and `ui` read a checkpoint through Spark's file systems, with the same output as for a local one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def link_of(name: str) -> str:
-    """Return the setting of Hadoop by which `viewfs://<name>/checkpoint` is a folder of this disk: no server is needed."""
+    """Return the Hadoop setting that maps `viewfs://<name>/checkpoint` to a folder of the local disk, without a server."""
     return f"fs.viewfs.mounttable.{name}.link./checkpoint"
 
 
 def mounted(spark: SparkSession, folder: Path) -> str:
-    """Return the URI of a folder in a file system of Hadoop of its own."""
+    """Mount a folder in a new Hadoop file system, and return its URI."""
     conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
     conf.set(link_of(name := f"there-{uuid4().hex}"), f"file:{folder}")
     return f"viewfs://{name}/checkpoint"
@@ -47,7 +47,7 @@ def run(*arguments: Any) -> Result:
 
 @pytest.fixture
 def checkpoint(spark: SparkSession, tmp_path: Path) -> Path:
-    """The checkpoint of a topology on a queue, one of whose batches waits for its acks."""
+    """The checkpoint of a topology on a queue, with one batch whose acks are pending."""
     queue = SqliteQueue(tmp_path / "queue.db", WORDS, max_rows=2)
     queue.put([("cow", 1_000), ("moon", 9_000), ("cow", 25_000)])
     made = tmp_path / "checkpoint"
@@ -66,7 +66,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.python_source
-def test_a_checkpoint_elsewhere_is_shown_as_one_of_this_machine_and_not_touched(
+def test_a_checkpoint_on_another_file_system_is_shown_like_a_local_one_and_not_changed(
     spark: SparkSession, checkpoint: Path
 ) -> None:
     uri, before, local = mounted(spark, checkpoint), contents(checkpoint), LocalFiles(checkpoint)
@@ -89,7 +89,7 @@ def test_a_checkpoint_elsewhere_is_shown_as_one_of_this_machine_and_not_touched(
 
 
 @pytest.mark.python_source
-def test_a_process_takes_the_settings_from_spark_defaults_and_conf_and_starts_nothing_on_a_cluster(
+def test_status_uses_settings_of_spark_defaults_and_conf_but_not_the_master_of_a_cluster(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "conf").mkdir()
@@ -122,7 +122,7 @@ def closed_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_what_cannot_be_read_is_a_sentence_with_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_reported_with_the_remedy(spark: SparkSession, tmp_path: Path) -> None:
     uri = mounted(spark, tmp_path)
     port = closed_port()
     for given, code, sentence in (
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_a_sentence_with_the_way_out(spark: SparkSession,
     assert (done.exit_code, "leave out --rows" in said(done)) == (2, True)
 
 
-def test_a_file_that_is_gone_between_two_looks_is_none_and_a_damaged_one_is_named(
+def test_missing_files_of_a_checkpoint_are_tolerated_and_damaged_ones_are_named(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = mounted(spark, tmp_path)

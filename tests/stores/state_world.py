@@ -110,7 +110,7 @@ class Add:
 
 
 Batch = list[list[tuple[int, int]]]
-"""For each partition what is added: (index of the key, number)."""
+"""The additions for each partition: (index of the key, number)."""
 
 
 def batch_of(number: int) -> Batch:
