@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import socket
+import sys
 import urllib.request
 from dataclasses import fields
 from pathlib import Path
@@ -39,6 +40,19 @@ def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("export", "package", "extra"),
+    [
+        (serve_prometheus, "prometheus_client", "prometheus"),
+        (export_to_opentelemetry, "opentelemetry.metrics", "opentelemetry"),
+    ],
+)
+def test_an_exporter_without_its_package_names_the_extra_that_installs_it(monkeypatch, export, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=rf"{export.__name__} needs .*pip install 'windowing\[{extra}\]'"):
+        export(run)
 
 
 def test_prometheus_exports_each_metric_with_its_labels_and_units():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, describe_error, quote
 from windowing.execution.metrics import METRICS, PREFIX, Metric, MetricKind, RunMetrics, Sample, samples
+from windowing.schema.checks import with_extra
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -75,8 +76,10 @@ def serve_prometheus(*sources: Source, port: int = 9464) -> Callable[[], None]:
 
     Needs the extra `prometheus`. The server listens on loopback only: on a cluster, run a Prometheus agent on the same machine.
     """
-    from prometheus_client import CollectorRegistry, start_http_server
-
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ModuleNotFoundError as problem:
+        raise with_extra(problem, "serve_prometheus") from problem
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(*sources))  # type: ignore[arg-type, unused-ignore]  # by its method, not its class
     try:
@@ -100,8 +103,10 @@ def export_to_opentelemetry(*sources: Source, provider: MeterProvider | None = N
     provider: the global one by default. Needs the extra `opentelemetry`, and an exporter of its SDK. Names are those of Prometheus
     without `_total`; labels are attributes.
     """
-    from opentelemetry.metrics import Observation, get_meter
-
+    try:
+        from opentelemetry.metrics import Observation, get_meter
+    except ModuleNotFoundError as problem:
+        raise with_extra(problem, "export_to_opentelemetry") from problem
     _require_sources(sources, "export_to_opentelemetry")
     meter = get_meter("windowing", meter_provider=provider)
 

@@ -74,6 +74,8 @@ _EXTRAS = {
     "redis": "redis",
     "pika": "rabbitmq",
     "confluent_kafka": "kafka",
+    "prometheus_client": "prometheus",
+    "opentelemetry": "opentelemetry",
 }
 """The extra of this library that installs a package."""
 
