@@ -250,6 +250,14 @@ def test_a_source_that_spark_cannot_run_is_refused_before_anything_is_written(
     assert not (tmp_path / "checkpoint").exists()
 
 
+def test_a_source_is_not_checked_if_the_session_switches_spark_s_check_off(
+    spark: SparkSession, feed: Callable[..., Any], start: Callable[..., Any]
+) -> None:
+    rows = feed(WORDS).add(words(("cow", 1), ("moon", 2), ("cow", 3))).read()
+    with session_with(spark, {"spark.sql.streaming.unsupportedOperationCheck": "false"}):
+        assert start(counts(), rows.orderBy("at"), drain=True)["count"] == [("cow", 2), ("moon", 1)]
+
+
 @pytest.mark.parametrize("door", ["windowed", "submit", "submit_trident"])
 def test_a_column_of_type_time_is_refused_if_the_session_disables_it_even_if_it_is_not_used(
     spark: SparkSession, tmp_path: Path, door: str

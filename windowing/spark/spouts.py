@@ -204,6 +204,7 @@ SpoutInput = DataFrame | PartitionedSpout
 
 _TIME = re.compile(r"\btime\(\d\)")
 _TIME_TYPE = "spark.sql.timeType.enabled"
+_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 def require_evaluable(what: str, rows: DataFrame) -> None:
@@ -233,7 +234,9 @@ def require_evaluable(what: str, rows: DataFrame) -> None:
 
 
 def _refused_operation(spark: SparkSession, plan: Any) -> str | None:
-    """Return Spark's text about a plan that cannot append its rows; None for one that can, or if this Spark has no such check."""
+    """Return Spark's text about a plan that cannot append its rows; None for one that can, or if Spark does not check it."""
+    if str(spark.conf.get(_CHECK, "true")).lower() == "false":
+        return None
     jvm: Any = spark._jvm
     try:
         checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
