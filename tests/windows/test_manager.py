@@ -15,7 +15,7 @@ from windowing.errors import MachineSpentError, RepeatLimitError, SnapshotError,
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Expired
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.manager import StatefulWindowManager, WindowManager
+from windowing.windows.manager import StatefulWindowManager, StoredKeys, WindowManager
 from windowing.windows.measures import count, millis, seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
@@ -548,3 +548,32 @@ def test_add_and_add_batch_return_the_same_effects_with_the_positions_of_their_c
     singly = [(position, shown(effect)) for position, row in enumerate("abcde") for effect in one.add(row, 0)]
     assert [(position, shown(effect)) for position, effect in many.add_batch("abcde", [0] * 5)] == singly
     assert [position for position, effect in singly if isinstance(effect, list)] == [1, 3]
+
+
+class Idle:
+    """The keys of a manager as a driver's store has them; `due` returns them all."""
+
+    def __init__(self, manager: WindowManager) -> None:
+        self.states = {state["key"]: state for state in manager.snapshot(events=False)["tracks"]}
+        self.rows = [row[:4] for row in manager.held()]
+
+    def of(self, keys: Iterable[Any]) -> StoredKeys | None:
+        found = [key for key in keys if key in self.states]
+        rows = [row for row in self.rows if row[0] in found]
+        return StoredKeys([self.states.pop(key) for key in found], *zip(*rows, strict=True)) if found else None
+
+    def due(self, until: int | None) -> StoredKeys | None:
+        return self.of(list(self.states))
+
+
+def test_a_single_tuple_of_an_idle_key_is_added_to_the_tuples_that_are_stored() -> None:
+    config = WindowConfig(length=millis(10), slide=millis(10), timestamp="ts", key=("k",))
+    whole, lazy = WindowManager(config, sequenced=True), WindowManager(config, sequenced=True)
+    list(whole.add_batch(["a1", "b1"], [1, 2], ["a", "b"]))
+    lazy.restore(whole.snapshot(events=False) | {"tracks": []})
+    lazy.take_idle(Idle(whole))
+    for manager in (whole, lazy):
+        for payload, key in (("a2", "a"), ("c1", "c"), ("a3", "a")):
+            list(manager.add(payload, 3, key))
+        fired = [(e.window.key, e.window.get()) for e in manager.advance(10) if isinstance(e, Activation)]
+        assert fired == [("a", ["a1", "a2", "a3"]), ("b", ["b1"]), ("c", ["c1"])]

@@ -224,7 +224,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         try:
             state = self._states.get(key)
             if state is None:
-                state = self._add_key(key)
+                state = self._state_of(key)
             self._touched[key] = state
             state.buffer.stage_one(timestamp, payload, self._sequence)
         except BaseException:
@@ -348,6 +348,10 @@ class KeyedMachine(WindowMachine, Generic[T]):
         state.trim()
 
     # -- states of the keys --------------------------------------------------------------------------------------------
+
+    def _state_of(self, key: Any) -> T:
+        """Return the state of a key that is not in memory."""
+        return self._add_key(key)
 
     def _add_key(self, key: Any) -> T:
         state = self._states[key] = self._new_state(key, self._ordinal)
@@ -574,10 +578,10 @@ class WindowManager(KeyedMachine[KeyState]):
             self._load_idle(self._idle.of(dict.fromkeys(keys)))
         return super().add_batch(payloads, timestamps, keys)
 
-    def _add_key(self, key: Any) -> KeyState:
+    def _state_of(self, key: Any) -> KeyState:
         if self._idle is not None:
             self._load_idle(self._idle.of((key,)))
-        return self._states.get(key) or super()._add_key(key)
+        return self._states.get(key) or self._add_key(key)
 
     def _due_states(self, until: int) -> list[KeyState]:
         if self._idle is not None:
