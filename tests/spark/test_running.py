@@ -388,3 +388,28 @@ def test_metrics_are_stored_in_the_checkpoint_at_the_end_and_a_write_error_is_ig
         assert kept == found.metrics()
         assert (kept.batch, kept.phases, kept.at_ms) == (4, {"addBatch": 7.0}, 1_767_225_601_500)
         assert kept.components()["count"].windows == (FiredWindow(5, "x"),)
+
+
+def progress(batch: int, second: int, **phases: int) -> SimpleNamespace:
+    return SimpleNamespace(
+        durationMs=phases, timestamp=f"2026-01-01T00:00:{second:02}.000Z", batchId=batch, sources=[], observedMetrics={}
+    )
+
+
+def test_metrics_of_a_query_that_waits_for_data_are_those_of_its_last_batch() -> None:
+    query = Query()
+    found = watched(query, None, TaskTotals("words"))
+    found.stop()
+
+    def seen(latest: SimpleNamespace, *recent: SimpleNamespace) -> tuple[int | None, dict[str, float], int]:
+        query.lastProgress, query.recentProgress = latest, [*recent, latest]
+        metrics = found.metrics()
+        return metrics.batch, dict(metrics.phases), metrics.at_ms // 1_000 - 1_767_225_600
+
+    assert seen(progress(0, 1, latestOffset=2)) == (None, {}, 1)
+    sixth = progress(6, 2, addBatch=9, latestOffset=1)
+    waiting = [progress(7, second, latestOffset=1) for second in (12, 22)]
+    assert seen(waiting[0], sixth) == (6, {"addBatch": 9.0, "latestOffset": 1.0}, 12)
+    assert seen(waiting[1]) == (6, {"addBatch": 9.0, "latestOffset": 1.0}, 22), "also when Spark has forgotten batch 6"
+    assert seen(progress(9, 30, latestOffset=1), progress(8, 25, addBatch=5)) == (8, {"addBatch": 5.0}, 30)
+    assert seen(progress(9, 31, addBatch=4)) == (9, {"addBatch": 4.0}, 31)

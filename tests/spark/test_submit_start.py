@@ -168,14 +168,17 @@ def test_a_topology_that_cannot_run_on_spark_is_refused_before_the_first_batch(
     ticking.set_spout("words", InputSpout(WORDS))
     ticking.set_bolt("count", bolt(output="n long")(lambda tuple: 1)).fields_grouping("words", "word")
     for refused, sentence in (
-        (lambda: start(counts(), rows, {}), "nobody reads 'count' .* discard="),
+        (lambda: start(counts(), rows, {}), "no bolt reads stream 'count' .* discard="),
         (lambda: start(counts(), rows, {**sink, "cuont": MemorySink()}), "no stream 'cuont'; did you mean"),
         (lambda: start(counts(), rows, {"count": object()}), "no write"),
         (lambda: start(counts(), rows, sink, discard=("count",)), "stands in discard"),
         (lambda: start(counts(), rows, sink, sources={}), "spout 'words' has no source"),
         (lambda: start(counts(), rows, sink, sources={"words": rows, "wrds": rows}), "which is no spout; did you mean"),
         (lambda: start(counts(), rows, sink, sources={"words": {"other": rows}}), "stream 'default' without a source"),
-        (lambda: start(counts(), other, sink), "declares 'at' as bigint, the DataFrame has it as int"),
+        (
+            lambda: start(counts(), other, sink),
+            "spout '.*' declares 'at' as bigint, its source in sources= has it as int",
+        ),
         (lambda: start(counts(), static, sink), "is a streaming DataFrame"),
         (lambda: start(counts(), rows, sink, partitions=0), "partitions is a number of at least 1"),
         (lambda: start(counts(), rows, sink, trigger="soon"), "trigger is"),

@@ -380,6 +380,8 @@ def test_a_cluster_without_its_topology_is_refused_with_the_call_to_write() -> N
         ConfigError, match=r"got a TopologyBuilder; call its build\(\): LocalCluster\(builder.build\(\)\)"
     ):
         LocalCluster(TopologyBuilder("test"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"got a TridentTopology; use TridentCluster\(topology, ...\)"):
+        LocalCluster(TridentTopology("test"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="TridentCluster runs a TridentTopology or its plan, got None"):
         TridentCluster()
     with LocalCluster(topology, batches=ROWS) as cluster:

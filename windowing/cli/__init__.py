@@ -415,7 +415,7 @@ def ui_command(
 def _show_query(checkpoint: CheckpointFiles, for_seconds: float | None, port: int) -> None:
     try:
         with page_of(checkpoint, port) as page:
-            click.echo(f"open {page.url}; Ctrl-C ends the page, and nothing of the query")
+            click.echo(f"open {page.url}; Ctrl-C ends the page, not the query")
             threading.Event().wait(for_seconds)
     except KeyboardInterrupt:
         click.echo("ended by hand")

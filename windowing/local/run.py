@@ -354,8 +354,10 @@ def batch_by_stream(batch: Any, streams: tuple[str, ...]) -> Mapping[str, Iterab
     if isinstance(batch, Mapping):
         if all(name in streams and is_list(rows) for name, rows in batch.items()):
             return batch
-        wanted = f"a mapping of the input streams {', '.join(streams)} to lists of rows, or a list of rows"
-        raise ConfigError(f"run_local takes a list of batches, each {wanted}, got {quote(batch)}; write [[row, row]]")
+        raise ConfigError(
+            f"run_local takes a list of batches, each a list of rows, got {quote(batch)} in place of a batch; write [[row, row]]. "
+            f"By input stream a batch is {{{', '.join(f'{stream!r}: [row, row]' for stream in streams)}}}"
+        )
     rows = listed(batch, "run_local takes a list of batches, each a list of rows")
     if len(streams) > 1:
         raise ConfigError(

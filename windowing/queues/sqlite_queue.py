@@ -107,7 +107,7 @@ class SqliteQueue(PartitionedSpout):
         try:
             values = [(1, encode_value(row_of(row, self._schema, "queue"))) for row in rows]
         except (RowError, TypeError) as problem:
-            raise ConfigError(f"the queue {self.path} takes rows of {self.fields}: {problem}") from problem
+            raise ConfigError(f"the queue {self.path} takes rows of {self.fields}: {problem.args[0]}") from problem
         with self._transaction() as (db, facts):
             self._append(db, facts, values)
         return len(values)

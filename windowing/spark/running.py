@@ -49,6 +49,8 @@ from windowing.topology.plan import Topology
 from windowing.windows.measures import Duration
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
     from windowing.monitoring.page import LivePage
 
 __all__ = [
@@ -63,6 +65,8 @@ _KEPT_BATCHES = 10_000
 _RUNS = 3
 """The number of runs in a row that may end without a batch because a Python worker did not connect."""
 _NOTE_EVERY_S = 5.0
+_BATCH_PHASE = "addBatch"
+"""The phase that only the progress of a batch has."""
 METRICS_FILE = "metrics.json"
 """In <checkpoint>/windowing: the metrics of the last run, a few seconds old. For display only."""
 
@@ -142,6 +146,7 @@ class WindowedQuery(StormNames):
         self._failure: BaseException | None = None
         self._metrics: dict[int, BatchMetrics] = {}
         self._noted_s, self._noted_batch = time.monotonic(), -1
+        self._batch_progress: StreamingQueryProgress | None = None
         self._query = spec.run()
         self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._query.id}", daemon=True)
 
@@ -208,12 +213,25 @@ class WindowedQuery(StormNames):
         """
         totals = self._spec.totals
         assert totals is not None  # each door gives one
-        progress = self._query.lastProgress
-        if progress is None:
+        latest = self._query.lastProgress
+        if latest is None:
             return totals.now(int(time.time() * 1000))
+        at_ms, progress = _ms_of(latest.timestamp), self._progress_of_a_batch(latest)
+        if progress is None:
+            return totals.now(at_ms)
         phases = {phase: float(ms) for phase, ms in progress.durationMs.items()}
-        found = totals.now(_ms_of(progress.timestamp), progress.batchId, phases)
-        return replace(found, lag=lag_of(progress), skipped=self._spec.gaps.totals())
+        return replace(
+            totals.now(at_ms, progress.batchId, phases), lag=lag_of(progress), skipped=self._spec.gaps.totals()
+        )
+
+    def _progress_of_a_batch(self, latest: StreamingQueryProgress) -> StreamingQueryProgress | None:
+        """Return the last progress of a batch. While a query waits, Spark also reports the batch that would come next."""
+        if _BATCH_PHASE in latest.durationMs:
+            self._batch_progress = latest
+        elif self._batch_progress is None or self._batch_progress.batchId + 1 < latest.batchId:
+            run = (each for each in reversed(self._query.recentProgress) if _BATCH_PHASE in each.durationMs)
+            self._batch_progress = next(run, self._batch_progress)
+        return self._batch_progress
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the last batches and the numbers of the components."""

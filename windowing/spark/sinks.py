@@ -448,7 +448,7 @@ def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, 
         unknown=lambda name: (
             f"topology {topology.name!r} has no stream {quote(name)}; {did_you_mean(str(name), names)}"
         ),
-        without=lambda name: f"nobody reads {name!r} of topology {topology.name!r}, and it has no sink",
+        without=lambda name: f"no bolt reads stream {name!r} of topology {topology.name!r}, and it has no sink",
     )
 
 

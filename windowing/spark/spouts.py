@@ -271,8 +271,8 @@ def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession,
         if kind != field.dataType.simpleString():
             given = "no such column" if kind is None else f"it as {kind}"
             raise ConfigError(
-                f"the source of {what} declares {field.name!r} as {field.dataType.simpleString()}, the DataFrame has {given}; "
-                "bring it there with select, withColumn or cast"
+                f"{what} declares {field.name!r} as {field.dataType.simpleString()}, its source in sources= has {given}; "
+                "change one of both: the fields of the spout, or the columns (of a DataFrame by select, withColumn or cast)"
             )
     return rows.select(*[f"`{name}`" for name in schema.names])
 
