@@ -314,7 +314,9 @@ def test_run_for_ends_although_the_spout_never_does() -> None:
 
 def test_an_input_spout_without_batches_or_sources_is_refused() -> None:
     topology = counting(InputSpout("word string"), accept=AT_LEAST)
-    with pytest.raises(ConfigError, match="give rows in batches=, or a source in sources="):
+    with pytest.raises(
+        ConfigError, match=r"give rows in batches= \(--rows FILE of the command line\), or a source in sources="
+    ):
         run(topology)
     assert run(topology, batches={"words": [WORDS[:4], WORDS[4:]]}).states == {"state1": COUNTS}
 
