@@ -203,7 +203,7 @@ def observed(
     if any(kind == "window" for kind, *_ in layers) and config["max_spout_pending"] in (1, 2, 7):
         config = {
             **config,
-            "max_spout_pending": 20,
+            "max_spout_pending": 30,
         }  # with less a window might never be full, and the builder refuses it
     builder = TopologyBuilder("random").configure(**config)
     builder.set_spout("source", source_of(*source, heard, clock), spouts)
