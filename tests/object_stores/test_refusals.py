@@ -1,4 +1,4 @@
-"""HDFS refuses writes or is down, at the start or during a query: an error of one line with the remedy; the job then continues."""
+"""HDFS or S3 refuses writes or is down, at the start or during a query: one line with the remedy; the job then continues."""
 
 from __future__ import annotations
 
@@ -220,10 +220,8 @@ def test_a_bucket_that_becomes_read_only_ends_the_query_and_refuses_the_next_one
     monkeypatch.setattr(failpoints, "_kill", lambda name: setattr(front, "read_only", True))
     monkeypatch.setenv("WINDOWING_FAILPOINT", point)
     monkeypatch.setenv("WINDOWING_FAILPOINT_ONCE", str(tmp_path / "once"))
-    for kind, whose in (
-        (CheckpointError, "checkpoint"),
-        (SinkError, "out"),
-    ):  # a start writes the schema of the output first
+    # The next start writes the schema of the output first.
+    for kind, whose in ((CheckpointError, "checkpoint"), (SinkError, "out")):
         with pytest.raises(WindowingError) as found:
             job.start(spark, of).await_end(240)
         print(found.value)

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from tests.execution.test_topology_rescale import Tally
 from windowing.cli import commands
 from windowing.errors import ConfigError, DefinitionChangedError
 from windowing.queues import Root
@@ -58,19 +59,6 @@ def panes(window: Any) -> Any:
 @tumbling(count(3), output="rows long")
 def total(window: Any) -> Any:
     return len(window)  # the content of a window depends on the order in which the upstream tasks fire
-
-
-@bolt(output="word string, n long")
-class Tally:
-    """Counts each word in a state of the bolt."""
-
-    def init_state(self, state: Any) -> None:
-        self.state = state
-
-    def execute(self, tuple: Any) -> Any:
-        found = self.state.get(tuple.word, 0) + 1
-        self.state.put(tuple.word, found)
-        return tuple.word, found
 
 
 def topology(times_tasks: int, panes_tasks: int, tally_tasks: int = 2) -> Topology:

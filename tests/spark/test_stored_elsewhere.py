@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from tests.object_stores.conftest import closed_port
 from tests.spark.test_submit_acks import WORDS, counts
 from windowing.cli import commands
 from windowing.cli.stored import LocalFiles, checkpoint_files, metrics_in, page_of, read_checkpoint
@@ -114,12 +114,6 @@ def test_status_uses_settings_of_spark_defaults_and_conf_but_not_the_master_of_a
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[1:] == run("status", checkpoint).output.splitlines()[1:]
-
-
-def closed_port() -> int:
-    """Return a port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_a_checkpoint_that_cannot_be_read_is_reported_with_the_remedy(spark: SparkSession, tmp_path: Path) -> None:

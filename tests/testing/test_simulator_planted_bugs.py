@@ -53,6 +53,17 @@ def planted(plant: Plant) -> Plant:
     return plant
 
 
+def ack_refused_commits(patch: pytest.MonkeyPatch, executor: type[TridentSpoutExecutor | TridentBoltExecutor]) -> None:
+    """Let an executor ack the commits that it refuses."""
+    commit: Any = executor._commit
+
+    def willing(self: Any, batch: Any, message: Any) -> Iterator[Any]:
+        for effect in commit(self, batch, message):
+            yield Ack(message) if isinstance(effect, Fail) else effect
+
+    patch.setattr(executor, "_commit", willing)
+
+
 # -- the coordinator ---------------------------------------------------------------------------------------------------
 
 
@@ -243,13 +254,7 @@ def a_batch_may_overtake_its_predecessor_at_its_spout(patch: pytest.MonkeyPatch)
 
 @planted
 def an_opaque_spout_commits_a_batch_that_it_has_not_emitted(patch: pytest.MonkeyPatch) -> None:
-    commit = TridentSpoutExecutor._commit
-
-    def willing(self: TridentSpoutExecutor, attempt: TransactionAttempt, message: Any) -> Iterator[Any]:
-        for effect in commit(self, attempt, message):
-            yield Ack(message) if isinstance(effect, Fail) else effect
-
-    patch.setattr(TridentSpoutExecutor, "_commit", willing)
+    ack_refused_commits(patch, TridentSpoutExecutor)
 
 
 @planted
@@ -312,13 +317,7 @@ def a_new_attempt_continues_with_the_tuples_of_the_old_one(patch: pytest.MonkeyP
 
 @planted
 def an_unknown_batch_is_acked_at_its_commit(patch: pytest.MonkeyPatch) -> None:
-    commit = TridentBoltExecutor._commit
-
-    def willing(self: TridentBoltExecutor, batch: BatchId, message: Any) -> Iterator[Any]:
-        for effect in commit(self, batch, message):
-            yield Ack(message) if isinstance(effect, Fail) else effect
-
-    patch.setattr(TridentBoltExecutor, "_commit", willing)
+    ack_refused_commits(patch, TridentBoltExecutor)
 
 
 @planted

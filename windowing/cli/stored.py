@@ -172,12 +172,10 @@ def local_path(given: str, way_out: str) -> Path:
     """Return the path of a checkpoint or a store, given as a path or as a `file:` URI. Refuses any other URI by name, with the way
     out. As in `checkpoint=`, a URI is not decoded.
     """
-    found = _URI.match(given)
-    if found is None:
-        return Path(given)
-    if found["scheme"].lower() != "file":
+    if is_elsewhere(given):
         raise CommandRefused(f"{masked(given)} is on another file system or server; {way_out}")
-    return Path(re.sub("^//+", "/", given[found.end() - 1 :]))
+    found = _URI.match(given)
+    return Path(given) if found is None else Path(re.sub("^//+", "/", given[found.end() - 1 :]))
 
 
 def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:

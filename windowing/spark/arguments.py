@@ -18,10 +18,10 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
-from windowing.errors import ConfigError, describe_error, quote
+from windowing.errors import ConfigError, quote
 from windowing.spark.failures import FailedQuery, Seal, library_error
 from windowing.spark.hadoop import checked_folder
-from windowing.spark.session import in_worker, is_connect, is_local
+from windowing.spark.session import in_worker, is_connect, is_local, unsendable
 from windowing.spark.spouts import arrow_type_in_spark
 
 __all__ = [
@@ -200,10 +200,7 @@ def _pickled(value: Any, what: str, parts: Mapping[str, Any]) -> bytes:
         return bytes(_serializer.dumps(value))
     except Exception as problem:
         who = next((name for name, part in parts.items() if _size(part) is None), what)
-        raise ConfigError(
-            f"{who} closes over what cannot be sent to Spark's workers: {describe_error(problem)}; make it where it is used: "
-            "in the function, or in `prepare` of a class"
-        ) from problem
+        raise ConfigError(unsendable(who, problem)) from problem
 
 
 def _require_sendable(data: bytes, what: str, parts: Mapping[str, Any]) -> None:

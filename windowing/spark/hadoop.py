@@ -27,7 +27,6 @@ __all__ = [
     "java_causes",
     "literal_path",
     "names_file_of",
-    "path_of",
     "refused_by_files",
     "unanswered",
     "unreachable",
@@ -282,10 +281,10 @@ def failed_in_task(problem: BaseException, folder: str) -> bool:
     return any(_IN_TASK.search(said) for said in causes) and not names_file_of(folder, causes[-1])
 
 
-def path_of(folder: str) -> str:
+def _path_of(folder: str) -> str:
     """Return the path of a folder without its file system, as HDFS uses it in messages.
 
-    >>> [path_of(each) for each in ("hdfs://node:8020/jobs/a/", "file:/tmp/a", "/tmp/a:b")]
+    >>> [_path_of(each) for each in ("hdfs://node:8020/jobs/a/", "file:/tmp/a", "/tmp/a:b")]
     ['/jobs/a', '/tmp/a', '/tmp/a:b']
     """
     return _FILE_SYSTEM_OF.sub("", folder).rstrip("/")
@@ -297,7 +296,7 @@ def names_file_of(folder: str, said: str) -> bool:
     >>> names_file_of("s3a://bucket/jobs/a", "jobs/a/commits/2: Access Denied"), names_file_of("/jobs/a", "jobs/a/commits/2")
     (True, False)
     """
-    path = path_of(folder)
+    path = _path_of(folder)
     return (path.removeprefix("/") if folder.startswith("s3") else path) in said
 
 
@@ -310,7 +309,7 @@ def unanswered(problem: BaseException, folder: str) -> bool:
     port = (
         rf":{server.rpartition(':')[2]}\b" if ":" in server else re.escape(server)
     )  # a message has the name of an address
-    path = path_of(folder) or server
+    path = _path_of(folder) or server
     return any(server in said or re.search(port, said) or path in said for said in causes)
 
 

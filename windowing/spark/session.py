@@ -58,6 +58,7 @@ __all__ = [
     "require_session",
     "require_spark",
     "session",
+    "unsendable",
 ]
 
 
@@ -557,6 +558,14 @@ def _probe(packages: Sequence[str], bolts: Sequence[tuple[str, bytes]]) -> tuple
     return found, lost
 
 
+def unsendable(who: str, problem: Exception) -> str:
+    """Return the sentence about a part of a job that cannot be pickled."""
+    return (
+        f"{who} closes over what cannot be sent to Spark's workers: {describe_error(problem)}; make it where it is used: "
+        "in the function, or in `prepare` of a class"
+    )
+
+
 def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
     """Return the problems in a worker of an executor, compared with this process."""
     if not is_connect(spark):
@@ -570,10 +579,7 @@ def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
         try:
             sent.append((name, serializer.dumps(bolt)))
         except Exception as problem:  # of the user's objects
-            kept_here.append(
-                f"{name} closes over what cannot be sent to Spark's workers: {describe_error(problem)}; make it where it is "
-                "used: in the function, or in `prepare` of a class"
-            )
+            kept_here.append(unsendable(name, problem))
     try:
         found, lost = in_worker(spark, lambda: probe(_PACKAGES, sent))
     except Exception as problem:  # py4j has no types
