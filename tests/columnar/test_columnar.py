@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.windows.histories import by_op, counts_of, run_steps
+from tests.windows.lossless_model import ModelMix, run_model
 from windowing import tumbling
 from windowing.columnar import ColumnarMachines, ColumnarWindowManager, ColumnBuffer, ColumnRows, viewed
 from windowing.columnar.rows import values_of
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
-from windowing.testing.models import ModelMix, run_model
 from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.windows.config import WindowConfig

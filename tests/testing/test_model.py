@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from windowing.testing.models import ModelResult, run_model
+from tests.windows.lossless_model import ModelResult, run_model
 from windowing.testing.strategies import cases
 
 TURN, TICK, DRAIN = ["watermark"], ["tick"], ["drain"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from windowing.testing.models import ModelResult
+from tests.windows.lossless_model import ModelResult
 from windowing.testing.replay import LosslessReplay, runs_of
 
 History = dict[int, tuple[list[Any], list[Any], list[Any]]]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.stores.memory_pages import MemoryPages
 from tests.windows.histories import by_op
+from tests.windows.lossless_model import ModelMix
 from windowing.errors import CorruptStateError, MachineSpentError, SnapshotError, StaleWindowError
-from windowing.testing.models import ModelMix
 from windowing.testing.replay import LosslessReplay
 from windowing.testing.strategies import cases
 from windowing.windows.config import WindowConfig

@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.stores.memory_pages import MemoryPages
 from tests.windows.histories import by_op
+from tests.windows.lossless_model import LosslessModel
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, SnapshotError
 from windowing.local.checkpoints import CheckPointState, StatefulBoltExecutor
 from windowing.local.run import LocalRun
 from windowing.stores.pages import PersistentWindow, SqlitePages
-from windowing.testing.models import LosslessModel
 from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.topology.components import TaskContext

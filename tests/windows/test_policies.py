@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.windows.histories import by_op, run_steps
+from tests.windows.lossless_model import ModelMix
 from windowing.errors import ConfigError, MachineSpentError, RepeatLimitError, SnapshotError, WindowingError
-from windowing.testing.models import ModelMix
 from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.windows import aggregate as agg

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.windows.histories import by_op, counts_of, run_steps
-from windowing.testing.models import LosslessModel, ModelMix, run_model
+from tests.windows.lossless_model import LosslessModel, ModelMix, run_model
 from windowing.testing.replay import LosslessReplay
 from windowing.testing.strategies import cases
 

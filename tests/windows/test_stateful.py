@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.windows.histories import by_op, counts_of
-from windowing.testing.models import LosslessModel
+from tests.windows.lossless_model import LosslessModel
 from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.windows import aggregate as agg

@@ -15,29 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
-__all__ = [
-    "LosslessModel",
-    "ModelMix",
-    "ModelResult",
-    "WatermarkModel",
-    "run_model",
-]
-
+from windowing.testing.strategies import ModelMix, WatermarkModel
 
 ModelFiring = tuple[int, "list[ModelRow]"]
 """The reference of a window in milliseconds, and the tuples it holds in `get()` order."""
-
-
-class ModelMix(StrEnum):
-    """The units of a window, length / slide: D for Duration, C for Count."""
-
-    DURATION_DURATION = "D/D"
-    COUNT_COUNT = "C/C"
-    DURATION_COUNT = "D/C"
-    COUNT_DURATION = "C/D"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,42 +78,7 @@ def first_end_to_pass(window: ModelWindow, timestamp: int, before: float) -> int
     return first_end(window, timestamp if before < timestamp else int(before) + 1)
 
 
-# --- watermark and lateness ------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class WatermarkModel:
-    """The largest timestamp and the clock of the last tuple of each stream, or of each (stream, source) pair."""
-
-    streams: Sequence[str]
-    lag_ms: int
-    clock_start_ms: int = 0
-    by_source: bool = False
-    idle_timeout_ms: int | None = None
-    seen: dict[tuple[str, Any], tuple[int, int]] = field(default_factory=dict)
-
-    def offer(self, stream: str, source: Any, timestamp: int, clock_ms: int) -> None:
-        """Update the largest timestamp: late tuples count too, tuples too far in the future must not be offered."""
-        if stream not in self.streams:
-            raise ValueError(f"stream must be one of {list(self.streams)}, got {stream!r}; declare it in event_time")
-        pair = (stream, source if self.by_source else None)
-        largest, _ = self.seen.get(pair, (timestamp, clock_ms))
-        self.seen[pair] = (max(largest, timestamp), clock_ms)
-
-    def turn(self, before: float, clock_ms: int) -> float:
-        """The minimum over the input streams (or pairs) of the largest timestamp, minus the lag; it never falls.
-
-        It is -infinity until every declared stream has had a tuple. A silent stream is ignored after `idle_timeout_ms`; if all are
-        silent the watermark does not change.
-        """
-        signs: list[tuple[float, int]] = list(self.seen.values())
-        signs += [(-math.inf, self.clock_start_ms) for s in self.streams if all(s != seen for seen, _ in self.seen)]
-        awake = [largest for largest, at in signs if not self.is_idle(at, clock_ms)]
-        return max(before, min(awake) - self.lag_ms) if awake else before
-
-    def is_idle(self, last_seen_ms: int, clock_ms: int) -> bool:
-        """Idle at clock c: the last tuple arrived at clock t with `c - t >= idle_timeout`."""
-        return self.idle_timeout_ms is not None and clock_ms - last_seen_ms >= self.idle_timeout_ms
+# --- lateness --------------------------------------------------------------------------------------------------------
 
 
 def is_late(window: ModelWindow, timestamp: int, watermark: float) -> bool:
@@ -501,14 +449,7 @@ def watermark_of(case: dict[str, Any]) -> WatermarkModel | None:
 
 
 def run_model(case: dict[str, Any]) -> ModelResult:
-    """Run a lossless case through the model, for tests that need more than the events.
-
-    >>> case = {"length": {"count": 3}, "slide": {"count": 3}, "event_time": None, "clock_start_ms": 5}
-    >>> case |= {"semantics": "lossless", "ops": [["add", 1], ["add", 2], ["add", 3], ["add", 4]]}
-    >>> result = run_model(case)
-    >>> result.events, result.pending
-    ([[2, 'activate', [1, 2, 3], [1, 2, 3], [], 5], [2, 'expire', [1, 2, 3]]], {4})
-    """
+    """Run a lossless case through the model, for tests that need more than the events."""
     model = LosslessModel(case)
     for index, op in enumerate(case["ops"]):
         model.apply(index, op)
