@@ -45,6 +45,36 @@ def test_an_unknown_store_address_is_refused_and_its_password_not_shown(address:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("postgres:/x/y", "no store at 'postgres:/x/y'; give"),
+        ("postgresql:me:secret@h/db", "no store at postgresql:... (the rest may hold a password); give"),
+        ("redis:6379/0", "no store at 'redis:6379/0'; give"),
+        ("memory:counts", "no store at 'memory:counts'; give"),
+        (
+            "mysql:/me:secret@h/db",
+            "no store at mysql:... (the rest may hold a password): 'mysql' is no scheme of a store",
+        ),
+        ("file:/data/counts.db", "'file' is no scheme of a store; give the path of a SQLite file (sqlite:PATH if"),
+        ("counts:v2.db", "'counts' is no scheme of a store; give the path of a SQLite file (sqlite:PATH if"),
+    ],
+)
+def test_an_address_with_an_unknown_scheme_or_a_malformed_one_makes_no_sqlite_file(address: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        store_of(address)
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["sqlite:counts:v2.db", "./counts:v2.db"])
+def test_a_file_whose_name_has_a_colon_has_a_scheme_or_a_folder_before_it(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert store_of(address) == SqliteStore("counts:v2.db")
+
+
 @pytest.mark.parametrize(("address", "module"), [("postgresql://h/db", "postgres"), ("redis://h", "redis")])
 def test_a_missing_extra_is_named(address: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, f"windowing.stores.{module}", raising=False)

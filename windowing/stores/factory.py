@@ -15,6 +15,7 @@ address:
 from __future__ import annotations
 
 import os
+import re
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -127,8 +128,7 @@ class MapStateFactory:
 
     def ledger(self, partitions: int) -> AttemptLedger:
         """Return the ledger of attempts, over a new connection; the caller closes it."""
-        backing = self.store.open(PartitionId(self.name, LEDGER, partitions))
-        return AttemptLedger(backing, self.kind, self.codec.name, self.owner)
+        return AttemptLedger(self.rows(LEDGER, partitions), self.kind, self.codec.name, self.owner)
 
     def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
         """Claim the next attempt at a batch, durably; its number is at least `at_least`. For drivers without a coordinator, before
@@ -193,6 +193,8 @@ _REMOTE = {
     "rediss": ("redis", "RedisStore"),
     "unix": ("redis", "RedisStore"),
 }
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.DOTALL)
+"""A single letter is the drive of a path."""
 
 
 def store_of(address: str | os.PathLike[str]) -> Store:
@@ -206,18 +208,21 @@ def store_of(address: str | os.PathLike[str]) -> Store:
             f"the address of a store is text, got {quote(address)}; give the path of a SQLite file, postgresql://..., redis://... "
             "or memory:"
         )
-    scheme, colon, rest = str(address).partition(":")
-    if scheme == "memory" and colon and not rest:
+    found = _URI.fullmatch(text := str(address))
+    scheme, rest = ("sqlite", text) if found is None else (found["scheme"], found["rest"])
+    if scheme == "memory" and not rest:
         return MemoryStore()
-    if rest.startswith("//") and scheme in _REMOTE:
-        return _remote(str(address), *_REMOTE[scheme])
-    path = rest if scheme == "sqlite" and colon else str(address)
-    if not path or "://" in path or path.startswith("//"):
-        raise ConfigError(
-            f"there is no store at {quote(masked(str(address)))}; give the path of a SQLite file, postgresql://..., redis://... "
-            "or memory:"
-        )
-    return SqliteStore(path)
+    if scheme in _REMOTE and rest.startswith("//"):
+        return _remote(text, *_REMOTE[scheme])
+    if scheme == "sqlite" and rest and "://" not in rest and not rest.startswith("//"):
+        return SqliteStore(rest)
+    # A malformed address may hold a password where `masked` does not look for one.
+    shown = quote(masked(text)) if "://" in text or "@" not in text else f"{scheme}:... (the rest may hold a password)"
+    why = "" if scheme in (*_REMOTE, "sqlite", "memory") else f": {quote(scheme)} is no scheme of a store"
+    raise ConfigError(
+        f"there is no store at {shown}{why}; give the path of a SQLite file (sqlite:PATH if it begins with a word and a colon), "
+        "postgresql://..., redis://... or memory:"
+    )
 
 
 def _remote(address: str, module: str, name: str) -> Store:
