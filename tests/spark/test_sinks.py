@@ -433,6 +433,25 @@ def test_two_streams_cannot_share_or_nest_output_folders(
     claim(spark, str(tmp_path / "checkpoint"), {"a": ParquetSink(f"{tmp_path}/ab"), "b": ParquetSink(f"{tmp_path}/a")})
 
 
+@pytest.mark.parametrize("inside", ["", "/checkpoint", "/a/../b/checkpoint"])
+def test_a_checkpoint_cannot_be_in_the_output_folder_of_a_new_query(
+    spark: SparkSession, tmp_path: Path, inside: str
+) -> None:
+    sinks = {"default": ParquetSink(f"file:{tmp_path}/out")}
+    with pytest.raises(ConfigError, match=r"checkpoint .*/out.* is in the folder .*/out, which belongs .* 'default'"):
+        claim(spark, f"{tmp_path}/out{inside}", sinks)
+    assert list(tmp_path.iterdir()) == []
+    claim(spark, f"{tmp_path}/out-checkpoint", sinks)
+
+
+def test_a_query_of_an_earlier_version_whose_checkpoint_is_in_its_output_folder_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink, checkpoint = ParquetSink(f"{tmp_path}/out"), f"{tmp_path}/out/checkpoint"
+    sink.claim(spark, owner_of(spark, checkpoint, "default"))
+    claim(spark, checkpoint, {"default": sink})
+
+
 def test_a_memory_sink_belongs_to_one_stream_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     sink = MemorySink()
     with pytest.raises(ConfigError, match=r"of stream 'default' of query .* given to stream 'late'"):

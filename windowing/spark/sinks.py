@@ -412,10 +412,20 @@ def claim(
     spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink], schemas: Mapping[str, StructType] | None = None
 ) -> None:
     """Claim the sinks of a query, by stream, for its checkpoint; `schemas` are those of the streams. Raises ConfigError, before
-    anything is written, if two share a folder, or one holds the output of another query. Cost: a few file look-ups for each sink.
+    anything is written, if two share a folder, one holds the output of another query, or a new one would hold the checkpoint.
+    Cost: a few file look-ups for each sink.
     """
     folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
     refuse_shared({name: folder.path for name, folder in folders.items()})
+    at = Folder(spark, checkpoint).path
+    for name, folder in folders.items():
+        if f"{at}/".startswith(f"{folder.path}/") and not folder.exists(
+            OWNER_FILE
+        ):  # earlier versions started such queries
+            raise ConfigError(
+                f"the checkpoint {at} is in the folder {folder.path}, which belongs to the sink of stream {name!r}: whoever reads "
+                "or deletes the output meets it; give the checkpoint a folder beside it"
+            )
     for name, sink in sinks.items():
         own: Callable[[SparkSession, OutputOwner], None] | None = getattr(sink, "claim", None)
         if own is not None:
