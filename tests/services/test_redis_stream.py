@@ -176,6 +176,22 @@ def test_entries_of_a_dead_consumer_are_claimed_and_those_of_a_live_one_are_not(
     assert stream_of(consumer="never", claim_after=None).latest() == {"0": 0}
 
 
+def test_all_entries_of_a_dead_consumer_are_claimed_at_once_also_if_the_stream_has_lost_more_than_it_has(
+    db: redis.Redis,
+) -> None:
+    with db.pipeline() as all_at_once:
+        for n in range(1_200):
+            all_at_once.xadd("words", {"word": "w", "at": n})
+        all_at_once.execute()
+    assert stream_of(consumer="dead", claim_after=millis(300)).latest() == {"0": 1_200}
+    db.xtrim("words", maxlen=0, approximate=False)
+    put(db, ROWS)
+    time.sleep(0.35)
+    living = stream_of(consumer="living", claim_after=millis(300), on_gap="skip")
+    assert living.latest() == {"0": 1_205}
+    assert rows_of(living, 0, 1_205) == ROWS
+
+
 def test_entries_claimed_back_by_a_consumer_keep_their_offsets(db: redis.Redis) -> None:
     put(db, ROWS)
     first, second = (stream_of(consumer=name, claim_after=millis(200)) for name in ("first", "second"))

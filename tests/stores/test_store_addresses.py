@@ -13,6 +13,7 @@ from windowing import TopologyBuilder, bolt
 from windowing.errors import ConfigError, StoreUnavailableError
 from windowing.local import LocalCluster
 from windowing.local.trident_cluster import TridentCluster
+from windowing.queues import KafkaTridentSpoutOpaque, RabbitQueue, RedisStream
 from windowing.spark.query import WindowedStream
 from windowing.spark.sinks import FileSink, ParquetSink
 from windowing.spark.submit import submit
@@ -167,7 +168,23 @@ def test_an_address_in_place_of_a_store_is_refused_and_store_of_is_suggested(add
 
 
 @pytest.mark.parametrize("patience_s", [None, -1, 0, "2", True, float("nan"), float("inf")], ids=repr)
-@pytest.mark.parametrize("kind", [PostgresStore, RedisStore])
-def test_a_patience_that_is_not_a_positive_number_is_refused(kind: Any, patience_s: Any) -> None:
-    with pytest.raises(ConfigError, match="patience of a store is a number of seconds above 0"):
-        kind("redis://127.0.0.1/0", patience_s)
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda patience_s: PostgresStore("postgresql://127.0.0.1/0", patience_s),
+        lambda patience_s: RedisStore("redis://127.0.0.1/0", patience_s),
+        lambda patience_s: RedisStream("redis://127.0.0.1:1/0", "words", "word string", patience_s=patience_s),
+        lambda patience_s: RabbitQueue("amqp://127.0.0.1:1/", "words", "word string", patience_s=patience_s),
+        lambda patience_s: KafkaTridentSpoutOpaque("127.0.0.1:1", "words", "word string", patience_s=patience_s),
+    ],
+)
+def test_a_patience_that_is_not_a_positive_number_is_refused(made: Any, patience_s: Any) -> None:
+    whose = "a (store|RedisStream|RabbitQueue|topic)"
+    with pytest.raises(ConfigError, match=f"the patience of {whose} is a number of seconds above 0, got"):
+        made(patience_s)
+
+
+@pytest.mark.parametrize("address", [None, 7, ""], ids=repr)
+def test_the_address_of_a_stream_is_text(address: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the address of a RedisStream is text, got .*; write redis://"):
+        RedisStream(address, "words", "word string")

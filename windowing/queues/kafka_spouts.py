@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowing.errors import ConfigError, SourceError, quote
+from windowing.errors import ConfigError, SourceError
 from windowing.queues.messages import BadMessage, row_of_json
-from windowing.queues.spout import whole_number
+from windowing.queues.spout import one_of, whole_number
 from windowing.schema.types import Schema
 from windowing.stores.kafka_topics import SourceTopic
 from windowing.trident.coordinator import Readiness
@@ -46,7 +46,6 @@ _METADATA = {
     "kafka_time": "timestamp",
     _MALFORMED: "string",
 }
-_CHOICES = {"starting": ("earliest", "latest"), "on_gap": ("raise", "skip")}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -67,11 +66,10 @@ class _TopicSpout:
         patience_s: float = 30.0,
     ) -> None:
         self.output = Schema.parse(fields).ddl
-        for name, given in (("starting", starting), ("on_gap", on_gap)):
-            if given not in _CHOICES[name]:
-                raise ConfigError(f"{name}= of a topic is {' or '.join(map(repr, _CHOICES[name]))}, got {quote(given)}")
+        self.starting = one_of("starting", "topic", starting, ("earliest", "latest"))
+        self.on_gap = one_of("on_gap", "topic", on_gap, ("raise", "skip"))
         self.max_rows = whole_number("max_rows", max_rows)
-        self.starting, self.bounded, self.on_gap = starting, bounded, on_gap
+        self.bounded = bounded
         self.rows = _MessageRows(Schema.parse(fields))
         self._topic = servers, topic, dict(options or {}), patience_s
         self.read: dict[str, int] = {}

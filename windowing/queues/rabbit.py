@@ -28,6 +28,8 @@ from pika import exceptions as amqp
 
 from windowing.errors import ConfigError, SourceError, quote
 from windowing.queues.spooled import Message, MessageSource
+from windowing.queues.spout import one_of
+from windowing.schema.checks import checked_patience
 from windowing.schema.types import Schema
 from windowing.stores.remote import masked
 
@@ -82,10 +84,10 @@ class RabbitQueue(MessageSource):
     ) -> None:
         if not isinstance(queue, str) or not queue:
             raise ConfigError(f"the queue of a RabbitQueue is a name, got {quote(queue)}")
-        if on_gap not in ("raise", "skip"):
-            raise ConfigError(f"on_gap of a RabbitQueue is 'raise' or 'skip', got {quote(on_gap)}")
+        checked_patience(patience_s, "a RabbitQueue")
+        self._on_gap = one_of("on_gap", "RabbitQueue", on_gap, ("raise", "skip"))
         self.fields, self.queue, self._url = Schema.parse(fields).ddl, queue, url
-        self._stream, self._on_gap, self._patience_s = stream, on_gap, patience_s
+        self._stream, self._patience_s = stream, patience_s
         self.name = f"queue {queue!r} of {masked(url) if isinstance(url, str) else quote(url)}"
         self._parameters()
         self._connection: Any = None

@@ -43,9 +43,9 @@ from redis.retry import Retry
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import ConfigError, SourceError, WindowingError, quote
 from windowing.queues.messages import BadMessage, row_of_texts
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, whole_number
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refuse_forgotten, whole_number
 from windowing.schema.types import Schema
-from windowing.stores.remote import masked
+from windowing.stores.remote import checked_address, masked
 from windowing.windows.measures import Duration, as_duration_ms
 
 __all__ = [
@@ -55,7 +55,6 @@ __all__ = [
 
 _log = logging.getLogger("windowing.queues")
 _PAGE = 1000
-_CHOICES = {"on_gap": ("raise", "skip"), "on_invalid": ("raise", "dead")}
 
 # KEYS: stream, held, facts, attempts, dead. ARGV: group, consumer, then the arguments of the script.
 
@@ -86,6 +85,7 @@ end
 _TAKE = """
 local group, consumer, claim_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if redis.call('HGET', KEYS[3], 'identity') ~= ARGV[4] then return {-1} end
+local held = claim_ms > 0 and redis.call('XPENDING', KEYS[1], group)[1] or 0
 redis.call('HINCRBY', KEYS[3], 'last', 0)
 redis.call('ZADD', KEYS[2], 'XX', 0, '')
 local time = redis.call('TIME')
@@ -141,7 +141,7 @@ if read then
         taken = taken + 1
     end
 end
-return {taken, redis.call('HGET', KEYS[3], 'last') or '0', redis.call('XLEN', KEYS[1]), gone, last_id}
+return {taken, redis.call('HGET', KEYS[3], 'last') or '0', redis.call('XLEN', KEYS[1]) + held, gone, last_id}
 """
 _READ = """
 local found = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[3], ARGV[4], 'WITHSCORES', 'LIMIT', 0, 1000)
@@ -261,19 +261,19 @@ class RedisStream(PartitionedSpout):
         on_invalid: str = "raise",
         patience_s: float = 30.0,
     ) -> None:
+        checked_address(url, patience_s, "redis://user:password@host:6379/0", "a RedisStream")
         self._partitions = whole_number("partitions", partitions)
         self._max_attempts = whole_number("max_attempts", max_attempts)
         self.max_rows = None if max_rows is None else whole_number("max_rows", max_rows) * partitions
         for name, text in (("stream", stream), ("group", group), ("consumer", consumer)):
             if not isinstance(text, str) or not text or set(text) & set("{}"):
                 raise ConfigError(f"the {name} of a RedisStream is a text without braces, got {quote(text)}")
-        for name, value in (("on_gap", on_gap), ("on_invalid", on_invalid)):
-            if value not in _CHOICES[name]:
-                raise ConfigError(f"{name} of a RedisStream is one of {_CHOICES[name]}, got {quote(value)}")
+        self._on_gap = one_of("on_gap", "RedisStream", on_gap, ("raise", "skip"))
+        self._on_invalid = one_of("on_invalid", "RedisStream", on_invalid, ("raise", "dead"))
         self._schema = Schema.parse(fields)
         self.fields, self.name, self._group, self._consumer = self._schema.ddl, stream, group, consumer
         self._claim_ms = 0 if claim_after is None else as_duration_ms(claim_after, "claim_after")
-        self._on_gap, self._on_invalid, self._patience_s, self._url = on_gap, on_invalid, patience_s, url
+        self._patience_s, self._url = patience_s, url
         self._open: redis.Redis | None = None
         self.path = f"{stream} of {masked(url)}"
         base = f"windowing:{{{stream}}}:{group}"
@@ -312,18 +312,21 @@ class RedisStream(PartitionedSpout):
         return self._each(int(float(first[1])) - 1 if first else int(last))
 
     def latest(self) -> Offsets:
-        """Take the new entries, at most as many as the stream has now, and return the offset assigned last, for each partition."""
-        total, length = 0, None
+        """Take the new entries and those of idle consumers, about as many as there are now; return the offset assigned last, for
+        each partition.
+        """
+        # The bound counts entries of the stream and of the group: those that an idle consumer holds may be deleted from the stream.
+        total, bound = 0, None
         while True:
             taken, *rest = self._script(_LOST + _TAKE, self._claim_ms, self.identity or "", self._on_gap)
             if taken == -1:
                 raise self._another()
             if taken < 0:
                 self._note_lost(*rest)
-            last, has, *lost = rest
+            last, there, *lost = rest
             self._note_lost(*lost)
-            total, length = total + taken, has if length is None else length
-            if taken == 0 or total >= length:
+            total, bound = total + taken, there if bound is None else bound
+            if taken == 0 or total >= bound:
                 return self._each(int(last))
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:

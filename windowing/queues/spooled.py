@@ -27,7 +27,7 @@ from typing import NamedTuple
 from windowing.codec import encode_value
 from windowing.errors import ConfigError, SourceError, quote
 from windowing.queues.messages import BadMessage, row_of_json
-from windowing.queues.spout import Offsets
+from windowing.queues.spout import Offsets, one_of
 from windowing.queues.sqlite_queue import SqliteQueue
 from windowing.schema.types import Schema
 
@@ -109,12 +109,11 @@ class Spooled(SqliteQueue):
             raise ConfigError(
                 f"Spooled takes a MessageSource, got {quote(source)}; a PartitionedSpout needs no spool: give it as it is"
             )
-        if on_invalid not in ("raise", "dead"):
-            raise ConfigError(f"on_invalid of a Spooled is 'raise' or 'dead', got {quote(on_invalid)}")
+        self._on_invalid = one_of("on_invalid", "Spooled", on_invalid, ("raise", "dead"))
         super().__init__(
             log, Schema.parse(source.fields).ddl, partitions=partitions, max_rows=max_rows, max_attempts=max_attempts
         )
-        self._source, self._on_invalid = source, on_invalid
+        self._source = source
         with self._transaction() as (db, facts):
             if not source.is_named(facts.setdefault("source", source.name)):
                 raise ConfigError(

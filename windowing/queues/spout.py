@@ -32,6 +32,7 @@ __all__ = [
     "SpoutOffsets",
     "fitted",
     "limited",
+    "one_of",
     "refuse_forgotten",
     "whole_number",
 ]
@@ -230,6 +231,13 @@ def whole_number(name: str, number: Any) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise ConfigError(f"{name} of a queue is a whole number of at least 1, got {quote(number)}")
     return number
+
+
+def one_of(name: str, of: str, given: Any, choices: tuple[str, str]) -> str:
+    """Return an option of a source that is one of two words. Raises ConfigError."""
+    if given not in choices:
+        raise ConfigError(f"{name} of a {of} is {' or '.join(map(repr, choices))}, got {quote(given)}")
+    return str(given)
 
 
 def refuse_forgotten(what: str, facts: Mapping[str, Any], query: str, end: Offsets | None) -> bool:

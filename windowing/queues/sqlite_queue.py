@@ -21,7 +21,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,7 +34,7 @@ from windowing.errors import ConfigError, CorruptStateError, SourceError, printa
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, whole_number
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
-from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
+from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole, transaction
 
 __all__ = [
     "SqliteQueue",
@@ -271,21 +271,14 @@ class SqliteQueue(PartitionedSpout):
     @contextmanager
     def _transaction(self, adopt: bool = False) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
         """Run the body in one durable transaction; changed facts are stored."""
-        with self._opened() as (db, _):
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                facts = self._facts(db)
-                before = dict(facts)
-                if adopt:
-                    self._adopt(db, facts)
-                yield db, facts
-                if facts != before:
-                    db.executemany("REPLACE INTO meta VALUES (?, ?)", [*facts.items(), ("crc", _crc_of(facts))])
-                db.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    db.execute("ROLLBACK")
-                raise
+        with self._opened() as (db, _), transaction(db):
+            facts = self._facts(db)
+            before = dict(facts)
+            if adopt:
+                self._adopt(db, facts)
+            yield db, facts
+            if facts != before:
+                db.executemany("REPLACE INTO meta VALUES (?, ?)", [*facts.items(), ("crc", _crc_of(facts))])
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ __all__ = [
     "DEFAULT_STREAM",
     "StormNames",
     "checked_name",
+    "checked_patience",
     "did_you_mean",
     "emit_advice",
     "getters",
@@ -63,6 +64,14 @@ def checked_name(name: Any, what: str) -> str:
             f"got {quote(name)}; a name such as late_flights will do"
         )
     return name
+
+
+def checked_patience(patience_s: Any, whose: str) -> None:
+    """Raise ConfigError for a time to wait for an answer that is not a number of seconds above 0."""
+    if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 < patience_s < 1e6:
+        raise ConfigError(
+            f"the patience of {whose} is a number of seconds above 0, got {quote(patience_s)}; give 30.0, say"
+        )
 
 
 # -- packages that are not there -------------------------------------------------------------------------------------------------

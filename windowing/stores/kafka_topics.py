@@ -25,13 +25,14 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from windowing.errors import ConfigError, SinkError, SourceError, WindowingError, printable, quote
+from windowing.schema.checks import checked_patience
 
 __all__ = [
     "KafkaTopic",
@@ -109,6 +110,7 @@ class KafkaTopic:
 
     def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
         self._options = checked_kafka(servers, topic, options)
+        checked_patience(patience_s, "a topic")
         self.topic, self._patience_s = topic, patience_s
         self._deadline = 0.0
         self._errors: list[KafkaError] = []
@@ -120,11 +122,8 @@ class KafkaTopic:
         """Raise ConfigError if the topic does not exist for this user."""
 
         def look() -> None:
-            consumer = self._consumer("look", self.topic)
-            try:
+            with closing(self._consumer("look", self.topic)) as consumer:
                 self._require_topic(consumer)
-            finally:
-                consumer.close()
 
         self._patiently(look)
 
@@ -134,12 +133,9 @@ class KafkaTopic:
         """
 
         def look() -> None:
-            consumer = self._consumer(query, stream)
-            try:
+            with closing(self._consumer(query, stream)) as consumer:
                 self._require_topic(consumer)
                 written = self._written(consumer, _group(query, stream))
-            finally:
-                consumer.close()
             if written > (-1 if last_batch is None else last_batch):
                 begun = "has begun none" if last_batch is None else f"has come to batch {last_batch}"
                 raise ConfigError(

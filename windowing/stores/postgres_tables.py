@@ -114,6 +114,8 @@ class PostgresTable(Patient):
         super().__init__(url, patience_s)
         self.table, self._columns, self._key = table, columns, key
         self._db: Bounded | None = None
+        self.schema = ""
+        """The schema of the table, set by `claim`."""
         # The message does not show the address: in an invalid address, the password cannot be found and masked.
         checked_database(url, f"the table {quote('.'.join(table))}")
         self._check_names()
@@ -203,22 +205,22 @@ class PostgresTable(Patient):
                 raise ConfigError(
                     f"{self} has no schema to be in: {what}; CREATE SCHEMA, GRANT USAGE, or name another one"
                 )
-            self._schema = str(there[0])
+            self.schema = str(there[0])
             return False
-        self._schema, kind = found
+        self.schema, kind = found
         if kind not in "rp":
             raise ConfigError(f"{self} is there and is no table (a view, say); give the name of a table")
         return True
 
     def _is_there(self, table: str) -> bool:
-        name = sql.Identifier(self._schema, table).as_string(self._db)
+        name = sql.Identifier(self.schema, table).as_string(self._db)
         return self._renew().execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,)
 
     @property
     def _names(self) -> dict[str, sql.Composable]:
         return {
-            "table": sql.Identifier(self._schema, self.table[-1]),
-            "sinks": sql.Identifier(self._schema, _SINKS),
+            "table": sql.Identifier(self.schema, self.table[-1]),
+            "sinks": sql.Identifier(self.schema, _SINKS),
             "staging": _STAGING,
             "position": _POSITION,
             "columns": sql.SQL(", ").join(sql.Identifier(column.name) for column in self._columns),
@@ -228,7 +230,7 @@ class PostgresTable(Patient):
     @property
     def _is_other(self) -> str:
         return (
-            f"give the query a table of its own; or, if it is to go on in this one, DELETE FROM {self._schema}.{_SINKS} WHERE "
+            f"give the query a table of its own; or, if it is to go on in this one, DELETE FROM {self.schema}.{_SINKS} WHERE "
             f"target = '{self.table[-1]}'"
         )
 
@@ -310,7 +312,7 @@ class PostgresTable(Patient):
         rows: called again after a lost connection. schema: the schema of the table after `claim` (`self.schema`). Raises SinkError,
         ConfigError.
         """
-        self._schema = schema
+        self.schema = schema
 
         def write() -> bool:
             with self._renew().transaction():
@@ -321,11 +323,6 @@ class PostgresTable(Patient):
                 return True
 
         return self._patiently(write)
-
-    @property
-    def schema(self) -> str:
-        """The schema of the table, set by `claim`."""
-        return self._schema
 
     def _mark(self, batch_id: int) -> dict[str, Any]:
         return {"target": self.table[-1], "batch": batch_id}

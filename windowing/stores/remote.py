@@ -19,6 +19,7 @@ from urllib.parse import quote as percent_encoded
 from urllib.parse import unquote
 
 from windowing.errors import ConfigError, StoreUnavailableError, WindowingError, printable, quote
+from windowing.schema.checks import checked_patience
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
 
@@ -82,14 +83,11 @@ def _secrets_of(address: str) -> set[str]:
     return {secret for secret in found if len(secret) > 2}  # shorter ones occur in any text
 
 
-def checked_address(address: Any, patience_s: Any, example: str) -> None:
+def checked_address(address: Any, patience_s: Any, example: str, whose: str = "a store") -> None:
     """Raise ConfigError for an address that is not a non-empty string, and for a patience that is not a time."""
     if not isinstance(address, str) or not address.strip():
-        raise ConfigError(f"the address of a store is text, got {quote(address)}; write {example}")
-    if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 < patience_s < 1e6:
-        raise ConfigError(
-            f"the patience of a store is a number of seconds above 0, got {quote(patience_s)}; give 30.0, say"
-        )
+        raise ConfigError(f"the address of {whose} is text, got {quote(address)}; write {example}")
+    checked_patience(patience_s, whose)
 
 
 class Patient(ABC):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError
-from windowing.stores.sqlite_files import SqliteFile, checked_path
+from windowing.stores.sqlite_files import SqliteFile, checked_path, transaction
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
@@ -84,7 +84,7 @@ class SqliteMap(SqliteFile):
 
     def _show(self, view: View) -> None:
         wanted = view.in_sqlite()
-        with self._transaction():
+        with self._translated(), transaction(self._db):
             found = self._db.execute(
                 "SELECT sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", (view.name,)
             ).fetchone()
@@ -94,7 +94,7 @@ class SqliteMap(SqliteFile):
                 view.require(found[0], wanted, str(self.path))
 
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
-        with self._transaction("BEGIN"):
+        with self._translated(), transaction(self._db, "BEGIN"):
             fence = self._fence()
             rows = self._select(keys)
             left = {}
@@ -103,7 +103,7 @@ class SqliteMap(SqliteFile):
         return Reading(fence, [rows.get(key) for key in keys], left)
 
     def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
-        with self._transaction():
+        with self._translated(), transaction(self._db):
             if claim is not None:
                 found = self._fence()
                 if found != claim.expected:
@@ -198,7 +198,7 @@ class SqliteRecordStore(SqliteFile):
 
     def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """Write all changes and return True if each path of `expected` has the expected value; else write nothing, return False."""
-        with self._transaction():
+        with self._translated(), transaction(self._db):
             if any(self.read(path) != blob for path, blob in expected.items()):
                 return False
             for path, blob in changes.items():

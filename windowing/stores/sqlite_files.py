@@ -29,6 +29,7 @@ __all__ = [
     "code_of",
     "make_durable",
     "make_whole",
+    "transaction",
 ]
 
 
@@ -50,6 +51,19 @@ class OwnedConnection(sqlite3.Connection):
 def code_of(problem: sqlite3.Error) -> int:
     """Return SQLite's primary code of an error."""
     return int(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)) & 0xFF
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Run the body as one transaction of a connection that commits by hand; an exception rolls it back."""
+    db.execute(begin)
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
+        raise
 
 
 def make_durable(db: sqlite3.Connection, patience_s: float = 0.0) -> None:
@@ -128,18 +142,6 @@ class SqliteFile:
     def _error(self, problem: Exception, is_damaged: bool) -> WindowingError:
         """Return the error of this file's kind of data."""
         raise NotImplementedError
-
-    @contextmanager
-    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
-        with self._translated():
-            self._db.execute(begin)
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

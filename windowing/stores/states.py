@@ -28,7 +28,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -45,6 +45,7 @@ from windowing.stores.sqlite_files import (
     code_of,
     make_durable,
     make_whole,
+    transaction,
 )
 from windowing.topology.state import NEVER, BufferedState, Changes, StateProvider, StateStore
 
@@ -358,15 +359,8 @@ class StateFile:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Run the body as one durable transaction."""
-        with self._explained("written"):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
+        with self._explained("written"), transaction(self._db):
+            yield self._db
 
     def rows(self, query: str, *bound: Any) -> list[Any]:
         """Return the rows of a constant query."""
@@ -378,8 +372,8 @@ class StateFile:
         """Translate errors of SQLite and the file system into errors of this library."""
         try:
             yield
-        except sqlite3.Error as problem:
-            code = code_of(problem)
+        except (sqlite3.Error, OSError) as problem:
+            code = code_of(problem) if isinstance(problem, sqlite3.Error) else None
             if code in DAMAGED:
                 raise CorruptStateError(
                     f"the state file {self.path} is damaged ({problem}); restore it from a copy; nothing was reset"
@@ -389,17 +383,12 @@ class StateFile:
                     f"the state file {self.path} is in use by another process, or by another cluster of this one; stop that "
                     "one, or give this topology a file of its own"
                 ) from problem
-            raise CheckpointError(self._unable(done, problem)) from problem
+            raise CheckpointError(
+                f"the state file {self.path} cannot be {done}: {problem}; it holds what it held before; look at the disk and "
+                "the rights of the file, then start again"
+            ) from problem
         except UnicodeDecodeError as problem:  # in the text of SQLite's own error, which quotes the damaged schema
             raise self.damaged("its schema cannot be read") from problem
-        except OSError as problem:
-            raise CheckpointError(self._unable(done, problem)) from problem
-
-    def _unable(self, done: str, problem: Exception) -> str:
-        return (
-            f"the state file {self.path} cannot be {done}: {problem}; it holds what it held before; look at the disk and "
-            "the rights of the file, then start again"
-        )
 
     # -- damage --------------------------------------------------------------------------------------------------------
 
