@@ -329,3 +329,52 @@ def test_a_spout_that_blocks_under_a_virtual_clock_is_logged_once_with_the_fix(m
     (told,) = [record.getMessage() for record in caplog.records]
     assert told.startswith("spout 'source' has blocked in next_tuple")
     assert "collector.sleep(millis(100))" in told
+
+
+@bolt(output="n long")
+class Acks(Bolt):
+    def execute(self, tuple):
+        self.collector.emit(tuple["n"], anchors=tuple)
+        self.collector.ack(tuple)
+
+
+@bolt(output="n long")
+class Forgets(Bolt):
+    def execute(self, tuple):
+        self.collector.emit(tuple["n"], anchors=tuple)
+
+
+@pytest.mark.parametrize(
+    ("bolts", "named"),
+    [
+        ((Forgets, same), "'bolt0'"),
+        ((same, Acks, Forgets), "'bolt2'"),
+        ((Acks, Forgets, Acks), "'bolt0', 'bolt1', 'bolt2'"),
+    ],
+)
+def test_the_first_timeout_is_logged_with_the_bolt_that_may_have_forgotten_an_ack(bolts, named, caplog):
+    topology = chain(InputSpout("n long"), *bolts).build()
+    result = run_topology(topology, {"source": [[(1,), (2,)]]}, clock=VirtualClock())
+    assert [letter.error for letter in result.dead_letters] == ["timeout", "timeout"]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("a tuple of spout 'source' was not acked within topology.message.timeout.secs, 30 s; ")
+    assert f"may have neither acked nor failed it: {named}; call collector.ack(tuple)" in told
+
+
+def test_a_timeout_that_no_bolt_can_have_forgotten_is_not_logged(caplog):
+    topology = chain(InputSpout("n long"), same, ten).build()
+    with LocalCluster(topology, clock=VirtualClock()) as cluster:
+        cluster.run_batch({"source": [(1,)]})
+        cluster.run_for(seconds(40))
+        assert cluster.result.failures == 1
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("clock", [None, VirtualClock()])
+def test_without_timeouts_a_run_ends_although_a_bolt_has_forgotten_its_acks(clock, caplog):
+    topology = chain(InputSpout("n long"), same, Forgets, enable_message_timeouts=False).build()
+    result = run_topology(topology, {"source": [[(1,), (2,)]]}, clock=clock)
+    assert (result["bolt1"], result.acked, result.failures, result.dead_letters) == ([(1,), (2,)], 0, 0, [])
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("topology 'edges' has ended with 2 messages that are neither acked nor failed, and without")
+    assert "neither acked nor failed it: 'bolt1'" in told

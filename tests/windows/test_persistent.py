@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,7 @@ class Task:
     context = TaskContext("count")
 
     def __init__(self, path: Path | None = None, **declared: Any) -> None:
-        self.window = PersistentWindow(config(**declared), path)
+        self.window = PersistentWindow(config(**declared), SqlitePages(path), ("default",), "bolt")
         self.router: Any = self
         self.executor = StatefulBoltExecutor(self)
         self.executor.states.append(self.window)
@@ -76,7 +78,8 @@ class Task:
         self.failed: list[Any] = []
 
     def open(self) -> None:
-        self.executor.recover(CheckPointState(self.window.committed_txid), new=False)
+        committed = self.window.pages.committed()
+        self.executor.recover(CheckPointState(NEVER if committed is None else committed[0]), new=False)
         self.init(self.executor.txid)
 
     def init(self, txid: int) -> None:
@@ -119,6 +122,14 @@ class Task:
                 self.windows.append(list(effect.window.get()))
             elif isinstance(effect, Late):
                 self.late += effect.payloads
+
+
+@contextmanager
+def window_in(path: Path) -> Iterator[Any]:
+    """The window in a file, which is closed at the end."""
+    window = Task(path).window
+    with closing(window.pages):
+        yield window
 
 
 # -- Storm's own tests -------------------------------------------------------------------------------------------------
@@ -234,21 +245,21 @@ def test_a_rollback_undoes_the_tuples_since_the_commit_and_fails_them():  # test
 
 
 def test_a_restart_continues_from_the_committed_checkpoint_or_commits_the_prepared_one(tmp_path):
-    with Task(tmp_path / "count-0").window as window:
+    with window_in(tmp_path / "count-0") as window:
         window.init(NEVER)
         list(window.executor.add("a", 1))
         window.prepare_commit(0)
         window.commit(0)
         list(window.executor.add("b", 2))
         window.prepare_commit(1)
-    with Task(tmp_path / "count-0").window as window:
-        assert window.committed_txid == 0
+    with window_in(tmp_path / "count-0") as window:
+        assert window.pages.committed()[0] == 0
         window.rollback()
         window.init(0)
         assert window.executor.counts()["in"] == 1
         list(window.executor.add_batch(["b", "c"], [2, 3]))
         window.prepare_commit(1)
-    with Task(tmp_path / "count-0").window as window:
+    with window_in(tmp_path / "count-0") as window:
         window.commit(1)
         window.commit(1)
         window.init(1)

@@ -280,7 +280,7 @@ class StatefulBoltExecutor:
 class CheckpointTask(Task):
     """Takes the checkpoints of a cluster at an interval. `bolts` are the tasks of all bolts, in topological order.
 
-    `recovering`: whether a commit or a rollback was refused and will be tried again. `rollbacks`: the number of finished rollbacks.
+    `recovering`: whether a commit or a rollback was refused and will be tried again.
     The number of consecutive refusals is limited to the number of attempts of a message, or to 1,000 if attempts have no limit, so
     that a run always ends. `definition`: the definition of the states.
     """
@@ -296,7 +296,6 @@ class CheckpointTask(Task):
         super().__init__(router, context, 0, deque())
         self._interval_ms = context.config.state_checkpoint_interval_ms
         self.record = CheckPointState.of(provider.record(RECORD))
-        self.rollbacks = 0
         self._provider = provider
         self._definition, self._is_defined = definition, False
         self._bolts = [
@@ -378,7 +377,7 @@ class CheckpointTask(Task):
             self._count_refusal(self.record.txid + 1, "ROLLBACK")
             self._again(self._roll_back)
             return
-        self.rollbacks += 1
+        self.router.rollbacks += 1
         self._done()
 
     def _again(self, step: Callable[[], None], at_once: bool = False) -> None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -44,16 +43,24 @@ from windowing.local.checkpoints import (
     StatefulBoltTask,
 )
 from windowing.local.clock import Clock, VirtualClock
-from windowing.local.loop import LoopedCluster, checked_seed
-from windowing.local.router import ClusterResult, Outbox, Router
-from windowing.local.spouts import Batches, InputSource, SpoutTask, batches_by_name, is_list, listed, rows_in
+from windowing.local.loop import NO_TIMEOUT_MS, LoopedCluster, checked_seed
+from windowing.local.router import ClusterResult, Router, StreamRoutes
+from windowing.local.spouts import (
+    Batches,
+    InputSource,
+    SpoutTask,
+    batches_by_name,
+    is_list,
+    listed,
+    require_inputs,
+    rows_in,
+)
 from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, RichBoltTask, Task, TaskParts
 from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.stores.pages import PersistentWindow
 from windowing.stores.states import state_provider
 from windowing.topology.components import TaskContext
-from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, output_name, required
@@ -66,8 +73,10 @@ __all__ = [
     "LocalCluster",
     "StatesInUse",
     "run_topology",
-    "tasks_of",
 ]
+
+
+_log = logging.getLogger("windowing")
 
 
 class StatesInUse:
@@ -143,54 +152,16 @@ def _refuse_contradictions(topology: Topology, given: StateProvider | None, path
 # -- ClusterTasks ----------------------------------------------------------------------------------------------------------------
 
 
-_YEARS_MS = 1 << 50
 _ACKER, _CHECKPOINTS = "__acker", "__checkpoint"
 
 
-@dataclass(frozen=True, slots=True)
 class ClusterTasks:
-    """All tasks in the order of a round, and some of them by kind."""
+    """All tasks of a topology in the order of a round (`tasks`), and some of them by kind.
 
-    tasks: list[Task]
-    spouts: list[SpoutTask]
-    windowed: list[WindowedBoltTask]
-    ackers: list[AckerTask]
-    coordinator: CheckpointTask | None
-
-
-def tasks_of(
-    topology: Topology,
-    router: Router,
-    by_hand: bool,
-    states: StateProvider | None = None,
-    roots: Mapping[str, list[Any]] | None = None,
-) -> ClusterTasks:
-    """Return the tasks of a topology. `by_hand`: windows on event time make turns only when the cluster calls for them.
-
-    states: the store of the states, for a topology with checkpoints. roots: the sources of InputSpouts, by name. Raises ConfigError
-    for a bolt whose state cannot be stored there, and for a setting of a spout that has no effect on its batches.
+    by_hand: windows on event time make turns only when the cluster calls for them. states: the store of the states, for a topology
+    with checkpoints. roots: the sources of InputSpouts, by name. Raises ConfigError for a bolt whose state cannot be stored there,
+    and for a setting of a spout that has no effect on its batches.
     """
-    factory = _TaskFactory(topology, router, by_hand, states, roots or {})
-    tasks = [
-        factory.task(topology.component(name), index)
-        for name in topology.order
-        for index in range(topology.component(name).parallelism)
-    ]
-    factory.connect_dead_letters()
-    spouts = [task for task in tasks if isinstance(task, SpoutTask)]
-    ackers = _ackers(topology.config, router, len(tasks), spouts)
-    windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
-    if states is None:
-        return ClusterTasks([*tasks, *ackers], spouts, windowed, ackers, None)
-    bolts = [task for task in tasks if not isinstance(task, SpoutTask)]
-    coordinator = CheckpointTask(
-        router, TaskContext(_CHECKPOINTS, 0, 1, topology.config), states, bolts, of_states(topology)
-    )
-    return ClusterTasks([*tasks, coordinator, *ackers], spouts, windowed, ackers, coordinator)
-
-
-class _TaskFactory:
-    """Makes the inboxes and then the tasks."""
 
     def __init__(
         self,
@@ -205,14 +176,35 @@ class _TaskFactory:
         self._inboxes: dict[str, list[deque[Any]]] = {
             component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
         }
+        tasks = [
+            self._task(topology.component(name), index)
+            for name in topology.order
+            for index in range(topology.component(name).parallelism)
+        ]
+        self._connect_dead_letters()
+        for bolt in topology.components.values():
+            for source in {found.component for found in bolt.inputs} if bolt.kind is ComponentKind.BOLT else ():
+                router.acks_by_hand.setdefault(source, []).append(bolt.id)
+        self.spouts = [task for task in tasks if isinstance(task, SpoutTask)]
+        self.windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
+        self.ackers = self._made_ackers(len(tasks))
+        self.coordinator: CheckpointTask | None = None
+        if states is not None:
+            bolts = [task for task in tasks if not isinstance(task, SpoutTask)]
+            context = TaskContext(_CHECKPOINTS, 0, 1, topology.config)
+            self.coordinator = CheckpointTask(router, context, states, bolts, of_states(topology))
+        self.tasks: list[Task] = [*tasks, *([self.coordinator] if self.coordinator else ()), *self.ackers]
 
-    def task(self, component: Component, index: int) -> Task:
+    def _task(self, component: Component, index: int) -> Task:
         """Return one task of a component."""
         topology, router = self._topology, self._router
         config = topology.config_of(component.id)
         context = TaskContext(component.id, index, component.parallelism, config, topology.task_ids)
         id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
-        outbox = Outbox(router, topology, component.id, index, self._inboxes)
+        outbox = {
+            stream: StreamRoutes(router, topology, component.id, index, stream, self._inboxes)
+            for stream in component.outputs
+        }
         parts = TaskParts(router, context, id, inbox, outbox, component)
         if component.is_spout:
             fed = self._by_hand and component.kind is ComponentKind.INPUT
@@ -235,19 +227,17 @@ class _TaskFactory:
         if component.window is not None:
             return WindowedBoltTask(parts, self._by_hand, schemas=topology.schemas_read_by(component).values())
         if component.declaration.columnar is not None:
-            from windowing.local.columnar_bolts import (
-                ColumnarBoltTask,
-            )  # Arrow is loaded only for a bolt with columnar=
+            from windowing.local.columnar_bolts import ColumnarBoltTask  # needs Arrow
 
             return ColumnarBoltTask(parts, topology.schemas_read_by(component))
         return (RichBoltTask if component.kind is ComponentKind.BOLT else BasicBoltTask)(parts, tick_ms)
 
-    def connect_dead_letters(self) -> None:
-        """Give spouts the outboxes for dead letters of other components, where a bolt reads them."""
+    def _connect_dead_letters(self) -> None:
+        """Give spouts the routes of the dead letters of all components, where a bolt reads them."""
         for name in self._topology.components:
-            outbox = Outbox(self._router, self._topology, name, 0, self._inboxes)
-            if outbox.is_read(DEAD_LETTERS):
-                self._router.dead_letter_outboxes[name] = outbox
+            routes = StreamRoutes(self._router, self._topology, name, 0, DEAD_LETTERS, self._inboxes)
+            if routes.is_read:
+                self._router.dead_letters[name] = routes
 
     def _checkpointed(
         self, component: Component, index: int, parts: TaskParts, tick_ms: int | None, states: StateProvider
@@ -262,22 +252,22 @@ class _TaskFactory:
         if window.config.max_events_in_memory is not None:
             pages = states.pages(component.id, index)
             pages.task_ids = self._topology.task_ids
-            kept = PersistentWindow(window.config, None, streams, component.id, pages=pages)
+            kept = PersistentWindow(window.config, pages, streams, component.id)
             return PagedWindowTask(parts, self._by_hand, window=kept, state=state)
         rows = states.state(component.id, index, "windows")
         executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
         return RecoveredWindowTask(parts, self._by_hand, executor=executor, state=state, rows=rows)
 
-
-def _ackers(config: TopologyConfig, router: Router, tasks: int, spouts: list[SpoutTask]) -> list[AckerTask]:
-    timeout_ms = config.message_timeout_ms if config.enable_message_timeouts else _YEARS_MS
-    ackers = []
-    for index, inbox in enumerate(router.ackers):
-        context = TaskContext(_ACKER, index, len(router.ackers), config)
-        acker = AckerTask(router, context, tasks + 1 + index, inbox, Acker(timeout_ms, config.acker_rotation))
-        acker.spouts = {spout.id: spout.inbox for spout in spouts}
-        ackers.append(acker)
-    return ackers
+    def _made_ackers(self, tasks: int) -> list[AckerTask]:
+        config, router = self._topology.config, self._router
+        timeout_ms = config.message_timeout_ms if config.enable_message_timeouts else NO_TIMEOUT_MS
+        ackers = []
+        for index, inbox in enumerate(router.ackers):
+            context = TaskContext(_ACKER, index, len(router.ackers), config)
+            acker = AckerTask(router, context, tasks + 1 + index, inbox, Acker(timeout_ms, config.acker_rotation))
+            acker.spouts = {spout.id: spout.inbox for spout in self.spouts}
+            ackers.append(acker)
+        return ackers
 
 
 # -- LocalCluster ----------------------------------------------------------------------------------------------------------------
@@ -330,24 +320,24 @@ class LocalCluster(LoopedCluster):
         state_path: str | Path | None = None,
     ) -> None:
         topology = self.topology = required(topology, "LocalCluster")
-        log = logging.getLogger("windowing").warning
+        log = _log.warning
         announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
         if batches is not None and topology.config.max_spout_pending is not None:
             sentence = "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
             log("topology %r: %s", topology.name, sentence)
         self._batches = _checked_batches(topology, batches)
-        self._roots = _roots_of(topology, sources, batches)
-        self._router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
-        super().__init__(topology.name, clock, self._router, seed)
-        self._router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
+        roots = _roots_of(topology, sources, batches)
+        self._read = [each for streams in roots.values() for each in streams]
+        router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
+        super().__init__(topology.name, clock, router, seed)
+        router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
         self._states = StatesInUse(topology, states, state_path)
         try:
-            self.task_set: ClusterTasks = tasks_of(
-                topology, self._router, batches is not None, self._states.provider, self._roots
-            )
+            self.task_set = ClusterTasks(topology, router, batches is not None, self._states.provider, roots)
         except BaseException:
             self._end("it could not be made")
             raise
+        self.tasks = self.task_set.tasks
         self._quiet_rounds = 0
         self._batch = 0
 
@@ -367,7 +357,7 @@ class LocalCluster(LoopedCluster):
         for batch in range(max(map(len, self._batches.values()), default=0)):
             self.run_batch({spout: rows[batch] for spout, rows in self._batches.items() if batch < len(rows)})
         self._settle()
-        while not self._dry() and self._pass_time():
+        while not all(task.dry for task in self.task_set.spouts) and self._pass_time():
             self._settle()
         self._undisturbed(self._finish if drain else self.checkpoint)
         return self.result
@@ -440,18 +430,10 @@ class LocalCluster(LoopedCluster):
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    @property
-    def tasks(self) -> Sequence[Task]:
-        return self.task_set.tasks
-
     def _take_hold(self) -> None:
         self._states.begin()
         for roots in self._read:
             roots.begin()
-
-    @property
-    def _read(self) -> Iterable[Any]:
-        return (roots for streams in self._roots.values() for roots in streams)
 
     def _held(self) -> Iterable[Callable[[], object]]:
         return (self._states.release, *(roots.close for roots in self._read))
@@ -459,7 +441,7 @@ class LocalCluster(LoopedCluster):
     def _settle(self) -> None:
         """Make rounds until no task has messages and no failed message waits for its retry."""
         self._busy()
-        while self._retrying() and self._pass_time():
+        while any(task.pending.waiting for task in self.task_set.spouts) and self._pass_time():
             self._busy()
 
     def _work_off(self) -> None:
@@ -481,21 +463,20 @@ class LocalCluster(LoopedCluster):
         self.checkpoint()
 
     def _finish(self) -> None:
-        rollbacks = self._rollbacks
+        rollbacks = self._router.rollbacks
         self.drain()
         self.checkpoint()
-        while self.pending and rollbacks == self._rollbacks and self._pass_time():
+        while self.pending and rollbacks == self._router.rollbacks and self._pass_time():
             self._busy()
-
-    @property
-    def _rollbacks(self) -> int:
-        return 0 if self.task_set.coordinator is None else self.task_set.coordinator.rollbacks
+        if self.pending and rollbacks == self._router.rollbacks:
+            said = "topology %r has ended with %d messages that are neither acked nor failed, and without timeouts; %s"
+            _log.warning(said, self.topology.name, self.pending, self._router.forgotten_acks())
 
     def _undisturbed(self, work: Callable[[], object]) -> None:
         """Do the work; repeat it as long as a checkpoint is rolled back meanwhile, because the rolled back tuples come again."""
         rollbacks = -1
-        while rollbacks != self._rollbacks:
-            rollbacks = self._rollbacks
+        while rollbacks != self._router.rollbacks:
+            rollbacks = self._router.rollbacks
             work()
             self._settle()
             self._recovered()
@@ -512,7 +493,7 @@ class LocalCluster(LoopedCluster):
             roots.end()
         self._recovered()
         self._settle()
-        for task in self.task_set.tasks:
+        for task in self.tasks:
             if isinstance(task, WindowedBoltTask):
                 self._guarded(task.drain)
                 self._settle()
@@ -520,17 +501,11 @@ class LocalCluster(LoopedCluster):
                 task.last_tick()
                 self._settle()
 
-    def _retrying(self) -> bool:
-        return any(task.pending.waiting for task in self.task_set.spouts)
-
-    def _dry(self) -> bool:
-        return all(task.dry for task in self.task_set.spouts)
-
     def _pass_time(self, end_ms: int | None = None) -> bool:
         poll_ms = None
         if not all(task.source.over for task in self.task_set.spouts):
             poll_ms = self._router.now_ms + self._poll_ms(until_end=end_ms is None)
-        return self._loop.wait(self.task_set.tasks, poll_ms, end_ms)
+        return self._wait(self.tasks, poll_ms, end_ms)
 
     def _poll_ms(self, until_end: bool) -> int:
         """Return after how long spouts that had no tuple are called again.
@@ -609,12 +584,6 @@ def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:
 
 
 def _checked_batches(topology: Topology, batches: Batches | None) -> dict[str, list[Iterable[Any]]]:
-    inputs = [spout.id for spout in topology.spouts if spout.kind is ComponentKind.INPUT]
     given = batches_by_name(batches, "InputSpout")
-    for spout in given:
-        if spout not in inputs:
-            raise ConfigError(
-                f"batches has rows for {quote(spout)}, which is no InputSpout of topology {topology.name!r}; "
-                f"{did_you_mean(str(spout), inputs) if inputs else 'it has none'}"
-            )
+    require_inputs(topology, given, "batches has rows for")
     return given

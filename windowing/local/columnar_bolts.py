@@ -54,7 +54,7 @@ class ColumnarBoltTask(BoltTask):
         anchors = [message._anchors for message in batch if message._anchors is not None]
         for stream, rows in emitted:
             for row in rows:
-                self.outbox.send(stream, row, anchors)
+                self.outbox[stream].send(row, anchors)
         for message in batch:
             self.ack(message)
 

@@ -1,4 +1,4 @@
-"""Loop: runs the tasks of a cluster in one process, round by round. LoopedCluster: the life cycle of such a cluster.
+"""LoopedCluster: runs the tasks of a cluster in one process, round by round; the life cycle of such a cluster.
 
     round    read the clock; each task: tick if something is due, then one step      in a fixed order, or in a random one
     wait     until the nearest deadline: a VirtualClock is set to it, with any other clock the thread sleeps
@@ -26,50 +26,15 @@ from windowing.schema.checks import StormNames
 from windowing.windows.measures import Duration, as_duration_ms
 
 __all__ = [
-    "Loop",
+    "NO_TIMEOUT_MS",
     "LoopedCluster",
     "checked_seed",
 ]
 
 
-class Loop:
-    """shuffled: whether the router's random generator picks which task steps next and how many messages it takes."""
-
-    def __init__(self, clock: Clock, router: Router, shuffled: bool) -> None:
-        self.clock = clock
-        self._router = router
-        self._shuffled = shuffled
-        router.now_ms = clock.now_ms()
-        router.is_virtual = isinstance(clock, VirtualClock)
-
-    def round(self, tasks: Sequence[Task]) -> bool:
-        """Tick each task that has something due, then let each task step; return whether any task handled a message."""
-        router = self._router
-        router.now_ms = max(router.now_ms, self.clock.now_ms())
-        for task in tasks:
-            deadline_ms = task.next_deadline_ms()
-            if deadline_ms is not None and deadline_ms <= router.now_ms:
-                task.tick()
-        if not self._shuffled:
-            return sum(task.step(None) for task in tasks) > 0
-        order = router.random.sample(tasks, len(tasks))
-        return sum(task.step(router.random.randint(1, 4)) for task in order) > 0
-
-    def wait(self, tasks: Iterable[Task], *more: int | None) -> bool:
-        """Wait until the nearest deadline of the tasks and of `more`; return False if there is no deadline."""
-        deadlines = (*(task.next_deadline_ms() for task in tasks), *more)
-        nearest_ms = min((ms for ms in deadlines if ms is not None), default=None)
-        if nearest_ms is None:
-            return False
-        now_ms = self.clock.now_ms()
-        until_ms = max(now_ms, nearest_ms)
-        if isinstance(self.clock, VirtualClock):
-            self.clock.set(until_ms)
-        else:
-            time.sleep((until_ms - now_ms) / 1000)
-        return True
-
-
+NO_TIMEOUT_MS = 1 << 50
+"""The timeout of tuple trees where messages have none: a deadline that is years away is not waited for."""
+_LONGEST_SLEEP_MS = 86_400_000
 _RUN = "with LocalCluster(topology) as cluster: cluster.run(). Name and settings are TopologyBuilder(name).configure({...})"
 _END = "close(), or leave the with block"
 
@@ -84,10 +49,14 @@ def checked_seed(seed: Any) -> int | None:
 
 
 class LoopedCluster(StormNames, ABC):
-    """A cluster that runs on a Loop; a context manager.
+    """A cluster that runs its tasks in one thread, round by round; a context manager.
 
-    clock: default is the system's clock. seed: seeds the random order of steps; None keeps the fixed order.
+    clock: default is the system's clock. seed: None keeps the fixed order of steps; with a number the router's random generator
+    picks which task steps next and how many messages it takes.
     """
+
+    tasks: Sequence[Task]
+    """All tasks, in the order of a round; a subclass makes them."""
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
@@ -101,16 +70,11 @@ class LoopedCluster(StormNames, ABC):
 
     def __init__(self, name: str, clock: Clock | None, router: Router, seed: int | None) -> None:
         self.clock = clock_of(clock)
-        self._name = name
-        self._loop = Loop(self.clock, router, seed is not None)
+        self._name, self._router, self._shuffled = name, router, seed is not None
+        router.now_ms, router.is_virtual = self.clock.now_ms(), isinstance(self.clock, VirtualClock)
         self._opened: list[Task] = []
         self._begun = False
         self._over: str | None = None
-
-    @property
-    @abstractmethod
-    def tasks(self) -> Sequence[Task]:
-        """All tasks, in the order of a round."""
 
     @abstractmethod
     def _take_hold(self) -> None:
@@ -124,10 +88,6 @@ class LoopedCluster(StormNames, ABC):
     def _emissions(self) -> int:
         """Return how many tuples or batches the spouts have emitted so far; an endless spout adds to it in each round."""
 
-    @abstractmethod
-    def _pass_time(self, end_ms: int | None = None) -> bool:
-        """Wait until the next deadline, but not past `end_ms`; return False if there is no deadline."""
-
     def __enter__(self) -> Self:
         return self
 
@@ -137,7 +97,7 @@ class LoopedCluster(StormNames, ABC):
     def step(self) -> bool:
         """Make one round; return whether any task handled a message."""
         self._begin()
-        return bool(self._guarded(self._loop.round, self.tasks))
+        return bool(self._guarded(self._round, self.tasks))
 
     def close(self) -> None:
         """Close everything without draining. Idempotent."""
@@ -160,9 +120,39 @@ class LoopedCluster(StormNames, ABC):
 
     def _busy(self) -> None:
         """Make rounds until no task handles a message."""
-        self._begin()
         while self.step():
             pass
+
+    def _round(self, tasks: Sequence[Task]) -> bool:
+        """Tick each task that has something due, then let each task step; return whether any task handled a message."""
+        router = self._router
+        router.now_ms = max(router.now_ms, self.clock.now_ms())
+        for task in tasks:
+            deadline_ms = task.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= router.now_ms:
+                task.tick()
+        if not self._shuffled:
+            return sum(task.step(None) for task in tasks) > 0
+        order = router.random.sample(tasks, len(tasks))
+        return sum(task.step(router.random.randint(1, 4)) for task in order) > 0
+
+    def _wait(self, tasks: Iterable[Task], *more: int | None) -> bool:
+        """Wait until the nearest deadline of the tasks and of `more`; return False if there is no deadline."""
+        deadlines = (*(task.next_deadline_ms() for task in tasks), *more)
+        now_ms = self.clock.now_ms()
+        nearest_ms = min((ms for ms in deadlines if ms is not None and ms - now_ms < NO_TIMEOUT_MS // 2), default=None)
+        if nearest_ms is None:
+            return False
+        until_ms = max(now_ms, nearest_ms)
+        if isinstance(self.clock, VirtualClock):
+            self.clock.set(until_ms)
+        else:
+            time.sleep(min(until_ms - now_ms, _LONGEST_SLEEP_MS) / 1000)
+        return True
+
+    def _pass_time(self, end_ms: int | None = None) -> bool:
+        """Wait until the next deadline, but not past `end_ms`; return False if there is no deadline."""
+        return self._wait(self.tasks, end_ms)
 
     def _run_for(self, span: Duration | timedelta) -> None:
         """Run for `span` of the clock's time. With a VirtualClock each round that emits takes one millisecond; otherwise an endless

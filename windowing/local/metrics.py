@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from windowing.acking.acker import Acked, AckedRoots
@@ -98,7 +97,8 @@ class _TaskWatch:
         self.found = TaskMetrics(task.context.component, task.context.task_index)
         self._depth, self._since_ms, self._held_ms = 0, task.router.now_ms, 0
         if isinstance(task, ComponentTask):
-            task.outbox = _CountedOutbox(task.outbox, self.found.emitted)  # type: ignore[assignment]
+            for stream, routes in task.outbox.items():
+                routes.send = self._counted_send(stream, routes.send)
 
     @property
     def held(self) -> int:
@@ -132,6 +132,16 @@ class _TaskWatch:
                 self._after()
 
         setattr(self.task, name, call)
+
+    def _counted_send(self, stream: str, send: Callable[..., list[int]]) -> Callable[..., list[int]]:
+        """Return `send` of a stream, with its calls counted."""
+        emitted = self.found.emitted
+
+        def counted(*arguments: Any, **options: Any) -> list[int]:
+            emitted[stream] = emitted.get(stream, 0) + 1
+            return send(*arguments, **options)
+
+        return counted
 
     def counted(self, name: str, count: Callable[[Any], None]) -> None:
         """Call `count` with the first argument of each call of a method."""
@@ -331,24 +341,3 @@ class _EmitterWatch(_TaskWatch):
             return found
 
         self.task.sending = sending
-
-
-class _CountedOutbox:
-    """An Outbox that counts the emitted rows by stream."""
-
-    __slots__ = ("_emitted", "_inner")
-
-    def __init__(self, outbox: Any, emitted: dict[str, int]) -> None:
-        self._inner, self._emitted = outbox, emitted
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def sender(self, stream: str) -> Callable[..., Any]:
-        """Return `send` of one stream, with its calls counted."""
-        return partial(self.send, stream)
-
-    def send(self, stream: str, *arguments: Any, **options: Any) -> Any:
-        """Send a row and count it."""
-        self._emitted[stream] = self._emitted.get(stream, 0) + 1
-        return self._inner.send(stream, *arguments, **options)

@@ -27,11 +27,11 @@ from typing import Any
 from uuid import uuid4
 
 from windowing.errors import ConfigError, quote
+from windowing.local.spouts import TupleSource, require_inputs
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, limited
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.dead_letters import DeadLetter
-from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Topology
 
 __all__ = [
@@ -169,8 +169,10 @@ class SpoutRoots:
             self._spout.commit(end)
 
 
-class RootSource:
-    """The source of one spout task (a TupleSource of spouts.py): the rows of its roots, one stream after the other in turn."""
+class RootSource(TupleSource):
+    """The source of one spout task: the rows of its roots, one stream after the other in turn. The task emits a failed row again;
+    the other rows of its batch are not repeated.
+    """
 
     over = False
 
@@ -191,9 +193,6 @@ class RootSource:
     def ack(self, message_id: MessageId, values: tuple[Any, ...]) -> None:
         self._streams[message_id[0]].done(message_id)
 
-    def fail(self, message_id: MessageId, values: tuple[Any, ...]) -> bool:
-        return False  # the task emits the failed row again; the other rows of the batch are not repeated
-
     def give_up(self, letter: DeadLetter, taken: bool) -> bool:
         roots = self._streams[letter.message_id[0]]
         if taken:
@@ -203,26 +202,19 @@ class RootSource:
         return True
 
 
-def roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any) -> dict[str, list[SpoutRoots]]:
+def roots_of(topology: Topology, sources: Mapping[str, Any], batches: Any) -> dict[str, list[SpoutRoots]]:
     """Check the argument of `LocalCluster(sources=)` and return the roots by spout. Raises ConfigError."""
-    if sources is None:
-        return {}
     if batches is not None:
         raise ConfigError(
             f"topology {topology.name!r} was given both batches= and sources=; rows by hand come in batches, each with a turn of "
             "its windows, a source is read as it comes: leave one of the two out"
         )
-    spouts = {spout.id: spout for spout in topology.spouts if spout.kind is ComponentKind.INPUT}
     if not isinstance(sources, Mapping):
         raise ConfigError(f"sources= is a mapping of InputSpouts to their sources, got {quote(sources)}")
+    require_inputs(topology, sources, "sources names")
     found: dict[str, list[SpoutRoots]] = {}
     for name, given in sources.items():
-        if name not in spouts:
-            hint = did_you_mean(str(name), spouts) if spouts else "it has none"
-            raise ConfigError(
-                f"sources names {quote(name)}, which is no InputSpout of topology {topology.name!r}; {hint}"
-            )
-        spout = spouts[name]
+        spout = topology.component(name)
         streams = given if isinstance(given, Mapping) else {DEFAULT_STREAM: given}
         for stream in spout.own_outputs:
             if stream not in streams:

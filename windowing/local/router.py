@@ -111,20 +111,24 @@ class ClusterResult:
 
 
 class Router:
-    """The time of this round, the generator of ids, the inboxes of the ackers, the windowed tasks by component, and the result.
+    """The time of this round, the generator of ids, the inboxes of the ackers, the windowed tasks by component, the number of
+    finished rollbacks of checkpoints, and the result.
 
-    `dead_letter_outboxes`: for each component whose dead letters are read by a bolt, the outbox through which its dead letters go.
+    `acks_by_hand`: for each component, the bolts that read it and ack by themselves. `dead_letters`: for each component whose
+    dead letters are read by a bolt, the routes of these.
     """
 
     __slots__ = (
         "_bits",
         "_logged",
         "ackers",
-        "dead_letter_outboxes",
+        "acks_by_hand",
+        "dead_letters",
         "is_virtual",
         "now_ms",
         "random",
         "result",
+        "rollbacks",
         "windowed",
     )
 
@@ -133,9 +137,11 @@ class Router:
         self._bits = self.random.getrandbits
         self.ackers: list[deque[Any]] = [deque() for _ in range(ackers)]
         self.windowed: dict[str, list[Any]] = {}
-        self.dead_letter_outboxes: dict[str, Outbox] = {}
+        self.acks_by_hand: dict[str, list[str]] = {}
+        self.dead_letters: dict[str, StreamRoutes] = {}
         self.now_ms = 0
         self.is_virtual = False
+        self.rollbacks = 0
         self.result = ClusterResult()
         self._logged: dict[str, tuple[int, int]] = {}
 
@@ -154,6 +160,20 @@ class Router:
         if count < _LOGGED:
             rest = "; more of it are in the result alone for a while" if count + 1 == _LOGGED else ""
             _LOG.warning("component %r, task %d, reports %s%s", component, task, describe_error(error), rest)
+
+    def forgotten_acks(self, seen: str | None = None) -> str:
+        """Return a sentence about the bolts that may have forgotten an ack; empty if every bolt is acked by the driver.
+
+        seen: the component whose readers are named, if one of them acks by itself; else all bolts that do.
+        """
+        bolts = self.acks_by_hand.get(seen or "")
+        bolts = bolts or sorted({bolt for readers in self.acks_by_hand.values() for bolt in readers})
+        if not bolts:
+            return ""
+        return (
+            f"these bolts ack by themselves, and one may have neither acked nor failed it: {', '.join(map(repr, bolts))}; call "
+            "collector.ack(tuple) or collector.fail(tuple) for each tuple, or use a BasicBolt, which does so by itself"
+        )
 
     def edge(self) -> int:
         """Return a new id for a root or an edge; never 0."""
@@ -213,7 +233,8 @@ class _Route(NamedTuple):
 
 
 class StreamRoutes:
-    """One stream of one emitting task: its outputs and the inboxes of its readers, resolved before the run begins.
+    """One stream of one emitting task: its outputs and the inboxes of its readers, resolved before the run begins. Cost of an emit:
+    O(receiving tasks * anchors).
 
     send(values, anchors=(), task=None, tree=None): deliver a row to every task that the readers' groupings choose; return the ids
     of these tasks. tree: [root, 0] for a row that begins a tuple tree; the 0 is replaced by the XOR of the tree's first edges.
@@ -233,20 +254,27 @@ class StreamRoutes:
     )
 
     def __init__(
-        self, router: Router, topology: Topology, origin: Origin, stream: str, inboxes: Mapping[str, list[deque[Any]]]
+        self,
+        router: Router,
+        topology: Topology,
+        component: str,
+        task: int,
+        stream: str,
+        inboxes: Mapping[str, list[deque[Any]]],
     ) -> None:
-        declared, task_ids = topology.component(origin.component).outputs[stream], topology.task_ids
-        readers = topology.readers(origin.component, stream)
-        self.origin, self._delivery = origin, tuple_type(Delivery, origin.fields.names)
+        declared, task_ids = topology.component(component).outputs[stream], topology.task_ids
+        readers = topology.readers(component, stream)
+        self.origin = Origin(component, task, Fields(declared.schema.names), stream, task_ids)
+        self._delivery = tuple_type(Delivery, self.origin.fields.names)
         self._bits, self._acking = router.random.getrandbits, bool(router.ackers)
-        self._debug = topology.setting(origin.component, "debug")
+        self._debug = topology.setting(component, "debug")
         self._stream = stream
-        self._output = router.result.outputs.get(output_name(origin.component, stream))
+        self._output = router.result.outputs.get(output_name(component, stream))
         self._direct = {reader.id: task_ids[reader.id] for reader, _ in readers} if declared.direct else {}
         self._routes = []
         for reader, grouping in readers:
             chooser = grouping.targets(reader.parallelism, declared.schema, range(reader.parallelism))
-            state = [] if declared.direct else chooser.start(origin.task)
+            state = [] if declared.direct else chooser.start(task)
             only = reader.parallelism == 1 and grouping.kind not in (GroupingKind.CUSTOM, GroupingKind.DIRECT)
             first_id = task_ids[reader.id].start
             self._routes.append(_Route(reader.id, chooser, state, (0,) if only else None, inboxes[reader.id], first_id))
@@ -344,34 +372,5 @@ class StreamRoutes:
         return targets
 
 
-class Outbox:
-    """The outgoing side of one task: a StreamRoutes for each of its streams. Cost of an emit: O(receiving tasks * anchors)."""
-
-    __slots__ = ("_streams",)
-
-    def __init__(
-        self, router: Router, topology: Topology, component: str, task: int, inboxes: Mapping[str, list[deque[Any]]]
-    ) -> None:
-        self._streams: dict[str, StreamRoutes] = {}
-        for stream, declared in topology.component(component).outputs.items():
-            origin = Origin(component, task, Fields(declared.schema.names), stream, topology.task_ids)
-            self._streams[stream] = StreamRoutes(router, topology, origin, stream, inboxes)
-
-    def sender(self, stream: str) -> Callable[..., list[int]]:
-        """Return `send` of one stream, for callers that send many rows."""
-        return self._streams[stream].send
-
-    def send(
-        self,
-        stream: str,
-        values: tuple[Any, ...],
-        anchors: Sequence[Anchors] = (),
-        task: int | None = None,
-        tree: list[int] | None = None,
-    ) -> list[int]:
-        """Send a row on one stream; see StreamRoutes."""
-        return self._streams[stream].send(values, anchors, task, tree)
-
-    def is_read(self, stream: str) -> bool:
-        """Whether a stream has a reader: a bolt, or an output of the run."""
-        return self._streams[stream].is_read
+Outbox = Mapping[str, StreamRoutes]
+"""The outgoing side of one task: the routes of each of its streams."""

@@ -26,24 +26,24 @@ Source: Storm's `SpoutExecutor`; the limit of attempts and dead letters are ours
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
-from windowing.acking.acker import Acked, AckedRoots, Failed
+from windowing.acking.acker import Acked, AckedRoots, Failed, Reason
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.local.tasks import ComponentTask, TaskParts
-from windowing.schema.checks import DEFAULT_STREAM, StormNames
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean
 from windowing.schema.rows import RowError, no_rows, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle
-from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
+from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import ComponentKind, Declaration
+from windowing.topology.plan import Topology
 from windowing.topology.user_code import OutputStreams, file_of, user_code_error
 from windowing.windows.measures import Duration, as_duration_ms
 
@@ -54,6 +54,7 @@ __all__ = [
     "batches_by_name",
     "is_list",
     "listed",
+    "require_inputs",
     "rows_in",
 ]
 
@@ -101,6 +102,17 @@ write [row, row], and [[row, row]] for a list of batches
     return found
 
 
+def require_inputs(topology: Topology, names: Iterable[Any], what: str) -> None:
+    """Raise ConfigError if a name is not that of an InputSpout. what: the argument with the names, at the begin of the sentence."""
+    inputs = [spout.id for spout in topology.spouts if spout.kind is ComponentKind.INPUT]
+    for name in names:
+        if name not in inputs:
+            raise ConfigError(
+                f"{what} {quote(name)}, which is no InputSpout of topology {topology.name!r}; "
+                f"{did_you_mean(str(name), inputs) if inputs else 'it has none'}"
+            )
+
+
 def rows_in(batch: Sequence[Any], schema: Schema, where: str) -> list[tuple[Any, ...]]:
     """Return the rows of a batch as tuples of the schema. Raises ConfigError for the first row that does not fit.
 
@@ -140,12 +152,14 @@ _DEAD = object()
 """Marks the message id of a dead letter, so that its attempts are counted apart from those of the original message."""
 
 
-class TupleSource(Protocol):
-    """Where a spout task gets its tuples from."""
+class TupleSource:
+    """Where a spout task gets its tuples from. This base emits nothing and ignores acks and failures; it is the source of a spout
+    that is not open yet.
 
-    @property
-    def over(self) -> bool:
-        """Whether the source has ended; only failed messages can still be emitted."""
+    over: whether the source has ended; only failed messages can still be emitted.
+    """
+
+    over = True
 
     def next_tuple(self) -> None:
         """Emit some tuples to the collector, or none."""
@@ -155,30 +169,20 @@ class TupleSource(Protocol):
 
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
         """Called when a message failed and has attempts left; return False to let the driver emit it again."""
+        return False
 
     def give_up(self, letter: DeadLetter, taken: bool) -> bool:
         """Called when a message failed for the last time and became a dead letter; return False if the source has no such
         method. taken: whether a bolt read the dead letter and acked it."""
-
-
-class _Silent:
-    """A source that ignores acks and failures."""
-
-    def ack(self, message_id: Any, values: tuple[Any, ...]) -> None:
-        return None
-
-    def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
-        return False
-
-    def give_up(self, letter: DeadLetter, taken: bool) -> bool:
         return False
 
 
-class RowsSource(_Silent):
+class RowsSource(TupleSource):
     """The rows that a function returns or yields, one per `next_tuple`; their numbers are the message ids."""
 
+    over = False
+
     def __init__(self, rows: Iterator[tuple[Any, ...]], collector: SpoutCollector) -> None:
-        self.over = False
         self._rows = rows
         self._collector = collector
         self._number = 0
@@ -192,7 +196,7 @@ class RowsSource(_Silent):
         self._number += 1
 
 
-class InputSource(_Silent):
+class InputSource(TupleSource):
     """Rows that are fed to the cluster. `over` is True while none are left."""
 
     def __init__(self, collector: SpoutCollector) -> None:
@@ -200,20 +204,19 @@ class InputSource(_Silent):
         self._collector = collector
         self._number = 0
 
-    @property
-    def over(self) -> bool:
-        return not self._rows
-
     def feed(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Add rows."""
         self._rows.extend(rows)
+        self.over = not self._rows
 
     def next_tuple(self) -> None:
-        self._collector.emit(self._rows.popleft(), message_id=self._number)
+        row = self._rows.popleft()
+        self.over = not self._rows
+        self._collector.emit(row, message_id=self._number)
         self._number += 1
 
 
-class FunctionSource(_Silent):
+class FunctionSource(TupleSource):
     """A function of (collector), called once per `next_tuple`."""
 
     over = False
@@ -226,13 +229,13 @@ class FunctionSource(_Silent):
         self._function(self._collector)
 
 
-class ObjectSource:
+class ObjectSource(TupleSource):
     """An instance of a spout class. `values_back` names those of "ack", "fail" and "give_up" that also take the values."""
 
     over = False
 
     def __init__(self, instance: Any, values_back: frozenset[str]) -> None:
-        self.next_tuple = instance.next_tuple
+        self.next_tuple = instance.next_tuple  # type: ignore[method-assign]  # without a frame for each tuple
         self._instance = instance
         self._values_back = values_back
         self._ack = getattr(instance, "ack", None)
@@ -274,7 +277,7 @@ class SpoutTask(ComponentTask):
         self._read = read
         self.active = True
         self.dry = False
-        self.source: TupleSource = _NEVER
+        self.source = TupleSource()
         self._acking = bool(self.router.ackers)
         self._streams = OutputStreams(component.outputs)
         self._converters = self._streams.converters()
@@ -288,7 +291,7 @@ class SpoutTask(ComponentTask):
         self._inits: list[tuple[int, int]] = []
         self._awake_ms: int | None = None
         """When the spout is called again, after its collector's `sleep`."""
-        self._reported_blocking = False
+        self._reported_blocking = self._reported_timeout = False
         target = component.declaration.target
         self._file = (
             None if target is None else file_of(target, "next_tuple" if component.declaration.is_class else None)
@@ -299,7 +302,7 @@ class SpoutTask(ComponentTask):
     def open(self) -> None:
         declaration = self.component.declaration
         collector = SpoutCollector(self)
-        self._senders = {name: self.outbox.sender(name) for name in self.component.outputs}
+        self._senders = {name: routes.send for name, routes in self.outbox.items()}
         if self._read is not None:
             self.source = self._read(collector)
         elif declaration.kind is ComponentKind.INPUT:
@@ -354,7 +357,6 @@ class SpoutTask(ComponentTask):
         The time of a burst is bounded, except with a VirtualClock, where the same run has the same rounds.
         """
         began_s, is_virtual = time.monotonic(), self.router.is_virtual
-        until_s = math.inf if is_virtual else began_s + _LONGEST_BURST_S
         source, room, tracked, where = self.source, self.pending.room, self._tracked, _ASKED
         next_tuple, at_once = source.next_tuple, self._at_once
         self.dry = False
@@ -372,7 +374,9 @@ class SpoutTask(ComponentTask):
                 if self.emissions == before:
                     self.dry = True
                     return
-                if self._awake_ms is not None or time.monotonic() >= until_s:
+                if self._awake_ms is not None:
+                    return
+                if not is_virtual and time.monotonic() - began_s >= _LONGEST_BURST_S:
                     return
         except BaseException as problem:
             raise self._attributed(problem, where) from _cause(problem)
@@ -403,7 +407,18 @@ class SpoutTask(ComponentTask):
             self._perform(self.pending.acked(message.root, now_ms))
         else:
             self.router.result.failures += 1
+            if message.reason is Reason.TIMEOUT and not self._reported_timeout:
+                self._report_timeout(message.seen)
             self._perform(self.pending.failed(message.root, now_ms, message.reason, message.seen))
+
+    def _report_timeout(self, seen: str | None) -> None:
+        """Log the first timeout if it may be that of a bolt that has forgotten an ack. seen: the component that was seen last."""
+        forgotten = self.router.forgotten_acks(seen or self.context.component)
+        if forgotten:
+            self._reported_timeout = True
+            timeout_s = f"{self.context.config.message_timeout_ms / 1000:g}"
+            said = "a tuple of %s was not acked within topology.message.timeout.secs, %s s; %s"
+            _log.warning(said, self.context.called("spout"), timeout_s, forgotten)
 
     def tick(self) -> None:
         if self._awake_ms is not None and self._awake_ms <= self.router.now_ms:
@@ -493,7 +508,7 @@ class SpoutTask(ComponentTask):
             message_id=effect.message_id,
         )
         self.router.result.dead_letters.append(letter)
-        if letter.component in self.router.dead_letter_outboxes:
+        if letter.component in self.router.dead_letters:
             self._send_dead_letter(letter)
         else:
             self._guarded("in give_up", self.source.give_up, letter, False)
@@ -501,7 +516,7 @@ class SpoutTask(ComponentTask):
     def _send_dead_letter(self, letter: DeadLetter) -> None:
         router, root = self.router, self.router.edge()
         tree = [root, 0]
-        ids = router.dead_letter_outboxes[letter.component].send(DEAD_LETTERS, letter.row(), tree=tree)
+        ids = router.dead_letters[letter.component].send(letter.row(), tree=tree)
         if not ids:  # an output of the run acks nothing
             self._guarded("in give_up", self.source.give_up, letter, False)
             return
@@ -574,15 +589,3 @@ def _cause(problem: BaseException) -> BaseException | None:
 def _target(declaration: Declaration) -> Callable[..., Any]:
     assert declaration.target is not None
     return declaration.target
-
-
-class _Never(_Silent):
-    """The source of a spout that is not open yet."""
-
-    over = True
-
-    def next_tuple(self) -> None:
-        return None
-
-
-_NEVER: TupleSource = _Never()

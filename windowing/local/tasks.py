@@ -163,8 +163,9 @@ class ComponentTask(Task):
     def send_dead_letter(self, letter: DeadLetter, anchors: Sequence[Anchors] = ()) -> None:
         """Add a dead letter to the result, and emit it on the component's dead-letter stream if a bolt reads that."""
         self.router.result.dead_letters.append(letter)
-        if self.outbox.is_read(DEAD_LETTERS):
-            self.outbox.send(DEAD_LETTERS, letter.row(), anchors)
+        routes = self.outbox[DEAD_LETTERS]
+        if routes.is_read:
+            routes.send(letter.row(), anchors)
 
 
 class BoltTask(ComponentTask):
@@ -192,7 +193,7 @@ class BoltTask(ComponentTask):
             return
         anchors = () if message._anchors is None else (message._anchors,)
         for row in emitted:
-            self.outbox.send(row.stream, row.values, anchors, row.task)
+            self.outbox[row.stream].send(row.values, anchors, row.task)
         self.ack(message)
 
     def attempt(self, message: Delivery) -> Any:
@@ -269,19 +270,20 @@ class BasicBoltTask(BoltTask):
     def open(self) -> None:
         super().open()
         self._by_return = self.caller.by_return()
-        self._send = self.outbox.sender(DEFAULT_STREAM) if self._by_return is not None else None
+        self._send = self.outbox[DEFAULT_STREAM].send if self._by_return is not None else None
 
     def arrive(self, arrived: list[Delivery]) -> None:
         if self._by_return is None or self._send is None:
             super().arrive(arrived)
             return
-        (call, rows_of), send = self._by_return, self._send
+        (call, rows_of), send, component = self._by_return, self._send, self.context.component
         acks: list[tuple[int, int]] = []
         for message in arrived:
             try:
                 rows = rows_of(call(message))
             except FailedException as problem:
-                acks = self._sent(acks)
+                self.router.ack_all(acks, component)
+                acks = []
                 self.failed(message, problem)
                 continue
             except BaseException as problem:
@@ -294,12 +296,7 @@ class BasicBoltTask(BoltTask):
                 for row in rows:
                     send(row, (anchors,))
                 acks += anchors.ack()
-        self._sent(acks)
-
-    def _sent(self, acks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Send the acks so far to the ackers; return an empty list for the following ones."""
-        self.router.ack_all(acks, self.context.component)
-        return []
+        self.router.ack_all(acks, component)
 
 
 class RichBoltTask(BoltTask):
@@ -327,7 +324,7 @@ class BoltCollector(StormNames):
         if stray:
             raise self._task.caller.streams.refuse((values, *stray), "anchors")
         checked = self._task.caller.streams.checked(values, stream, False)
-        return self._task.outbox.send(stream, checked, _anchors_of(anchors))
+        return self._task.outbox[stream].send(checked, _anchors_of(anchors))
 
     def emit_direct(
         self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
@@ -336,7 +333,7 @@ class BoltCollector(StormNames):
         if stray:
             raise self._task.caller.streams.refuse((values, *stray), "anchors", "emit_direct")
         checked = self._task.caller.streams.checked(values, stream, True)
-        self._task.outbox.send(stream, checked, _anchors_of(anchors), task)
+        self._task.outbox[stream].send(checked, _anchors_of(anchors), task)
 
     def ack(self, tuple: Tuple) -> None:
         """Ack the tuple. Raises AckError if it was acked or failed before."""

@@ -23,7 +23,6 @@ from windowing.errors import ConfigError, represented
 from windowing.local.clock import VirtualClock
 from windowing.local.run import LocalBatch, LocalRun, batch_by_stream
 from windowing.local.spouts import is_list, listed
-from windowing.local.time_line_drawing import to_text, to_time_line_png, to_time_line_svg
 from windowing.local.windowed import view_of
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import Record
@@ -132,14 +131,20 @@ class TimeLine:
         """Return the time line as text, `width` columns wide: one line for each batch of tuples and for each window. Cost:
         O(events).
         """
+        from windowing.local.time_line_drawing import to_text  # imports this module
+
         return to_text(self, width)
 
     def svg(self) -> str:
         """Return the time line as an SVG for light and dark paper, with the texts of all tuples. Cost: O(events)."""
+        from windowing.local.time_line_drawing import to_time_line_svg
+
         return to_time_line_svg(self)
 
     def png(self, dpi: int = 150) -> bytes:
         """Return the time line as a PNG. Raises ConfigError if matplotlib (extra `draw`) is not installed."""
+        from windowing.local.time_line_drawing import to_time_line_png
+
         return to_time_line_png(self, dpi)
 
     def __str__(self) -> str:
@@ -180,7 +185,7 @@ def explain(
             for stream, some in batch_by_stream(batch, run.streams).items():
                 run.feed(some, stream)
             run.turn()
-            run.watch.settle()
+            run.watch.rise()
         if drain:
             clock.advance(every)
             run.watch.events.append(InputEnded())
@@ -281,7 +286,7 @@ class _EventRecorder:
     def noted(self, effect: Any) -> Any:
         if isinstance(effect, Activation):
             window = effect.window
-            self._rise()
+            self.rise()
             before = self._held.get(window.key, ())
             expired = self._taken(window.get_expired(), before)
             stayed = [number for number in before if number not in expired]
@@ -291,7 +296,7 @@ class _EventRecorder:
             fired = WindowFired(window.start_timestamp, window.end_timestamp, window.key, held, new, expired)
             self.events.append(fired)
         elif isinstance(effect, Expired):
-            self._rise()
+            self.rise()
             rows = effect.get() or ()
             self.events.append(TuplesExpired(self._gone(rows), effect.key))
         elif isinstance(effect, Late):
@@ -310,12 +315,9 @@ class _EventRecorder:
 
     def turned(self, effects: Iterator[TaskEffect]) -> Iterator[TaskEffect]:
         yield from effects
-        self._rise()
+        self.rise()
 
-    def settle(self) -> None:
-        self._rise()
-
-    def _rise(self) -> None:
+    def rise(self) -> None:
         """Record a risen watermark. After the end of the input it is infinite, and not recorded."""
         watermark = self._executor.watermark
         if self._executor.closed or watermark is None or watermark == self._watermark:

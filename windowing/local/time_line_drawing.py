@@ -20,13 +20,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.sax.saxutils import escape
 
 from windowing.errors import ConfigError, printable, represented
-
-if TYPE_CHECKING:
-    from windowing.local.time_line import TimeLine
+from windowing.local.time_line import (
+    TimeLine,
+    TimeLineEvent,
+    TupleArrived,
+    TupleLate,
+    TupleRepeated,
+    TuplesExpired,
+    WatermarkRose,
+    WindowFired,
+)
 
 __all__ = [
     "to_text",
@@ -83,12 +90,10 @@ class _Picture:
 
     def __init__(self, line: TimeLine) -> None:
         self.tuples: dict[int, Any] = {}
-        self.rows: list[_Row] = []
-        self.drained = False
         self._draw_times(line)
         rows: list[_Row] = []
         for event in line.events:
-            self._add(rows, type(event).__name__, event)
+            self._add(rows, event)
         for row in rows:
             row.words += [("late", f"{why}: {self._with_times(numbers)}") for why, numbers in row.late.items()]
             if row.gone and sorted(row.gone) != sorted(n for n, what in row.dots if what == "expired"):
@@ -98,46 +103,40 @@ class _Picture:
         self.rows, self.more = rows[:_ROWS], max(0, len(rows) - _ROWS)
 
     def _draw_times(self, line: TimeLine) -> None:
-        events = line.events
-        at = [event.at_ms for event in events if getattr(event, "text", None) is not None and event.at_ms is not None]  # type: ignore[union-attr]
-        ends = [event.end_ms for event in events if type(event).__name__ == "WindowFired"]  # type: ignore[union-attr]
-        first = min([*at, *ends], default=0)
-        starts = [event.start_ms for event in events if type(event).__name__ == "WindowFired"]  # type: ignore[union-attr]
-        points = sorted({*at, *ends, *(start for start in starts if start is not None and start >= first)})
+        at = [event.at_ms for event in line.events if isinstance(event, TupleArrived) and event.at_ms is not None]
+        fired = [(event.start_ms, event.end_ms) for event in line.events if isinstance(event, WindowFired)]
+        first = min([*at, *(end for _, end in fired)], default=0)
+        bounds = {end for _, end in fired} | {start for start, _ in fired if start is not None and start >= first}
         self.origin = first - first % 60_000 if first >= _EPOCH_MS else 0
-        self.whole = all(point % 1000 == 0 for point in points)
-        self.scale = _Scale(points)
-        timed = [*ends, *(start for start in starts if start is not None and start >= first)]
-        self.ticks = sorted(set(timed if any(start is not None for start in starts) else at))
+        self.scale = _Scale(sorted({*at, *bounds}))
+        self.ticks = sorted(bounds if any(start is not None for start, _ in fired) else set(at))
 
-    def _add(self, rows: list[_Row], kind: str, event: Any) -> None:
+    def _add(self, rows: list[_Row], event: TimeLineEvent) -> None:
         last = rows[-1] if rows else None
-        if kind == "TupleArrived":
+        if isinstance(event, TupleArrived):
             self.tuples[event.number] = event
             if last is None or last.kind != "arrives" or last.watermark is not None:
                 rows.append(_Row("arrives"))
             rows[-1].dots.append((event.number, "new"))
-        elif kind in ("TupleLate", "TupleRepeated"):
-            assert last is not None
+        elif isinstance(event, TupleLate | TupleRepeated):
             row = next(row for row in reversed(rows) if row.kind == "arrives")
-            what = "late" if kind == "TupleLate" else "repeated"
+            what, why = ("late", self._why(event)) if isinstance(event, TupleLate) else ("repeated", "here before")
             row.dots = [(number, what if number == event.number else was) for number, was in row.dots]
-            row.late.setdefault(self._why(event) if kind == "TupleLate" else "here before", []).append(event.number)
-        elif kind == "WatermarkRose":
+            row.late.setdefault(why, []).append(event.number)
+        elif isinstance(event, WatermarkRose):
             if last is None or last.kind == "drain":
                 rows.append(_Row("turn"))
             rows[-1].watermark = event.at_ms
-        elif kind == "WindowFired":
+        elif isinstance(event, WindowFired):
             rows.append(self._window(event))
-        elif kind == "TuplesExpired":
+        elif isinstance(event, TuplesExpired):
             if last is None:
                 rows.append(_Row("turn"))
             rows[-1].gone += event.numbers
         else:
-            self.drained = True
             rows.append(_Row("drain", words=[("faint", "the input ends: what is left fires and expires")]))
 
-    def _window(self, event: Any) -> _Row:
+    def _window(self, event: WindowFired) -> _Row:
         new = set(event.new)
         dots = [(number, "new" if number in new else "held") for number in event.held]
         dots += [(number, "expired") for number in event.expired]
@@ -167,7 +166,7 @@ class _Picture:
             row.words.append(("late", f"the bolt failed: {printable(event.failure)}"))
         return row
 
-    def _why(self, event: Any) -> str:
+    def _why(self, event: TupleLate) -> str:
         below = "late" if event.watermark_ms is None else f"late, watermark {self.moment(event.watermark_ms)}"
         other = {"future": "too far ahead", "invalid": "no usable time", "closed": "after the end"}
         return other.get(event.reason, below)

@@ -49,7 +49,7 @@ from windowing.execution.compatibility import DefinitionLocation, compare, heade
 from windowing.execution.plan import Stage
 from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
-from windowing.local.loop import LoopedCluster, checked_seed
+from windowing.local.loop import NO_TIMEOUT_MS, LoopedCluster, checked_seed
 from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, RequestTask, SingleTuples, batch_spout_of
@@ -330,7 +330,6 @@ def _poster(inbox: deque[Any], kind: Callable[..., Any], *what: Any) -> Callable
 # -- TridentTasks -----------------------------------------------------------------------------------------------------------------
 
 
-_YEARS_MS = 1 << 50
 Given = Mapping[str, Sequence[Sequence[Any]] | Callable[[TransactionalState], ITridentSpout]]
 """The input of a stream in place of its spout: a function that makes a spout over the stream's records, or the rows of each batch.
 The n-th batch is txid n in every attempt and every run."""
@@ -358,7 +357,7 @@ class TridentTasks:
     ) -> None:
         self._plan, self._router, self._config, self._store, self._states = plan, router, config, store, states
         times_out = plan.config.enable_message_timeouts
-        self._timeout_ms = plan.config.message_timeout_ms if times_out else _YEARS_MS
+        self._timeout_ms = plan.config.message_timeout_ms if times_out else NO_TIMEOUT_MS
         self._requests = frozenset(plan.batch_groups[found.spout] for found in plan.drpc.values())
         self._streams: dict[TaskId, _StreamTasks] = {}
         self.requests: dict[str, RequestTask] = {}
@@ -534,6 +533,7 @@ class TridentCluster(LoopedCluster):
     (2, [('be', 1), ('to', 1), ('to', 1)])
     """
 
+    _router: TridentRouter
     _elsewhere: ClassVar[Mapping[str, str]] = {**LoopedCluster._elsewhere, "execute": 'ask("count_of", "to be")'}
 
     def __init__(
@@ -578,6 +578,7 @@ class TridentCluster(LoopedCluster):
         except BaseException:
             self._end("it could not be made")
             raise
+        self.tasks = self.task_set.tasks
         self.task_set.master.writers = writers
 
     @property
@@ -627,8 +628,8 @@ class TridentCluster(LoopedCluster):
         others: list[Task] = [each for each in self.task_set.tasks if each is not self.task_set.master]
         number = self._guarded(task.ask, args)
         while (answer := task.answer(number)) is None:
-            if not self._guarded(self._loop.round, others):
-                self._loop.wait(others)
+            if not self._guarded(self._round, others):
+                self._wait(others)
         return answer
 
     def values(self, state: str) -> Any:
@@ -657,10 +658,6 @@ class TridentCluster(LoopedCluster):
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    @property
-    def tasks(self) -> Sequence[Task]:
-        return self.task_set.tasks
-
     def _take_hold(self) -> None:
         """Take ownership of the states. States and records were opened, for reading only, when the cluster was made."""
         for id, owner in owners_of(self.plan, self._coordinator).items():
@@ -675,9 +672,6 @@ class TridentCluster(LoopedCluster):
 
     def _emissions(self) -> int:
         return self.task_set.master.begun
-
-    def _pass_time(self, end_ms: int | None = None) -> bool:
-        return self._loop.wait(self.task_set.tasks, end_ms)
 
 
 def run_trident(

@@ -174,7 +174,7 @@ class WindowedBoltTask(ComponentTask):
         if isinstance(effect, WindowEmitted):
             anchors = self.anchors_of(effect.window)
             for stream, values in effect.emissions:
-                self.outbox.send(stream, values, anchors)
+                self.outbox[stream].send(values, anchors)
         elif isinstance(effect, Expired):
             self.expired(effect)
         elif isinstance(effect, Late):
@@ -219,7 +219,7 @@ class WindowedBoltTask(ComponentTask):
             for row in rows:
                 delivery = self.delivery(row)
                 values = (*late_values(delivery, self._late_fields), reason)
-                self.outbox.send(late_stream, values, unsettled((delivery,)))
+                self.outbox[late_stream].send(values, unsettled((delivery,)))
         self.ack(rows)
 
     # -- acks ----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from typing import Any
 
 from windowing.codec import META_MAGIC, dumps, frame, inflated, loads, unframe
 from windowing.errors import CheckpointError, CorruptStateError, quote
-from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import Record, record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.stores.sqlite_files import OwnedConnection, checked_path, make_durable
@@ -351,45 +350,14 @@ def written_twice(what: str) -> str:
 
 
 class PersistentWindow:
-    """One task's window on disk; a context manager that closes the file.
+    """One task's window on disk. The caller opens and closes `pages`.
 
-    `path`: the file of this task, None for a temporary one. `pages`: pages that the caller opens and closes. Raises CheckpointError
-    and CorruptStateError as SqlitePages does, ConfigError for a bolt without `max_events_in_memory`.
+    Raises CheckpointError and CorruptStateError as SqlitePages does, ConfigError for a bolt without `max_events_in_memory`.
     """
 
-    def __init__(
-        self,
-        config: WindowConfig,
-        path: str | Path | None = None,
-        streams: Sequence[str] = (DEFAULT_STREAM,),
-        component: str = "bolt",
-        *,
-        pages: CheckpointedPages | None = None,
-    ) -> None:
-        self._owned = pages is None
-        self.pages: CheckpointedPages = SqlitePages(path) if pages is None else pages
-        try:
-            self.executor = PersistentWindowedBoltExecutor(config, self.pages, streams, component)
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> PersistentWindow:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file, unless the pages were passed in; changes that are not prepared are lost."""
-        if self._owned:
-            self.pages.close()
-
-    @property
-    def committed_txid(self) -> int:
-        """The last committed txid, NEVER before the first."""
-        found = self.pages.committed()
-        return NEVER if found is None else found[0]
+    def __init__(self, config: WindowConfig, pages: CheckpointedPages, streams: Sequence[str], component: str) -> None:
+        self.pages = pages
+        self.executor = PersistentWindowedBoltExecutor(config, pages, streams, component)
 
     def init(self, txid: int) -> None:
         """Restore the executor of checkpoint `txid`. Raises CheckpointError if another txid is committed."""
