@@ -51,6 +51,12 @@ def test_lossless_semantics_differ_from_storm_with_exit_code_1():
     assert "more that differ" in done.output
 
 
+def test_a_negative_number_of_cases_to_show_is_refused():
+    done = run(RECORDED, "--show", "-1")
+    assert done.exit_code == 2
+    assert "-1 is not in the range x>=0" in done.output
+
+
 @pytest.mark.parametrize("name", ["cases.jsonl", "cases.jsonl.gz"])
 def test_files_may_be_compressed_with_gzip(tmp_path, name):
     done = run(written(tmp_path, CASE, CASE, name=name))

@@ -158,6 +158,7 @@ def test_check_shows_the_error_and_line_of_a_broken_file(tmp_path, text, code, s
         (["run", "bolts.py:topology", "--rows", "rows.json"], 'holds no batches; write {"rows": [[row, row], [row]]}'),
         (["run", "bolts.py:topology", "--for", "nan"], "nan is no number of seconds"),
         (["run", "bolts.py:topology", "--for", "inf"], "inf is no number of seconds"),
+        (["run", "bolts.py:topology", "--show", "-1"], "-1 is not in the range x>=0"),
         (["status", "none"], "there is no folder none, or it is empty"),
         (["status", "none"], "one on HDFS is hdfs:///"),
         (["status", "."], "is no checkpoint"),
@@ -420,7 +421,7 @@ def test_status_shows_the_components_of_a_topology_and_the_metrics_of_its_last_r
     assert contents(folder) == before
 
 
-def test_ui_of_a_checkpoint_follows_the_stored_metrics_and_changes_nothing(tmp_path):
+def test_ui_of_a_checkpoint_follows_the_stored_metrics_and_changes_nothing(tmp_path, monkeypatch):
     folder = checkpoint(tmp_path / "c")
     done = run("ui", folder)
     assert (done.exit_code, "has no numbers yet" in done.output) == (2, True)
@@ -434,6 +435,9 @@ def test_ui_of_a_checkpoint_follows_the_stored_metrics_and_changes_nothing(tmp_p
 
     leave(9)  # as an earlier version without drawings stored it
     assert run("ui", folder, "--for", "0.05").output.startswith("open http://127.0.0.1:")
+    with monkeypatch.context() as patch:
+        patch.setattr("threading.TIMEOUT_MAX", 0.05)
+        assert run("ui", folder, "--for", "1e300").exit_code == 0, "longer than a thread can wait"
     box, edge = (
         {"name": "tens", "lines": ["tens x3"], "shape": "bolt"},
         {"source": "a", "target": "tens", "label": "global"},

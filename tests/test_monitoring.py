@@ -84,6 +84,12 @@ def test_the_prometheus_server_listens_on_loopback_only_and_can_be_closed():
         scraped(port)
 
 
+@pytest.mark.parametrize("port", [-1, 70_000, "x"])
+def test_the_prometheus_server_refuses_a_port_that_is_none_in_one_sentence(port):
+    with pytest.raises(ConfigError, match=rf"port {port!r} of 127.0.0.1 cannot be served: .*give another port="):
+        serve_prometheus(run, port=port)
+
+
 def test_opentelemetry_exports_the_same_values():
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader

@@ -140,6 +140,12 @@ def test_the_server_listens_on_loopback_only(page):
         serve_page(lambda: RunMetrics(name="t", at_ms=0, tasks=()), port=port_of(page))
 
 
+@pytest.mark.parametrize("port", [-1, 70_000, "x", None])
+def test_a_port_that_is_none_is_refused_in_one_sentence(port):
+    with pytest.raises(ConfigError, match=rf"port {port!r} of 127.0.0.1 cannot be served: .*give another port="):
+        serve_page(lambda: RunMetrics(name="t", at_ms=0, tasks=()), port=port)
+
+
 def test_events_are_sent_until_the_page_is_closed():
     state = {"executed": 0}
 

@@ -110,7 +110,9 @@ def commands() -> None:
 @click.option(
     "--batched", is_flag=True, help="Pass consecutive tuples of a case together, to add_batch, and not one by one."
 )
-@click.option("--show", default=5, show_default=True, help="How many differing cases to print.")
+@click.option(
+    "--show", default=5, type=click.IntRange(min=0), show_default=True, help="How many differing cases to print."
+)
 @click.pass_context
 def replay_command(
     context: click.Context, files: tuple[Path, ...], semantics: str | None, batched: bool, show: int
@@ -120,7 +122,7 @@ def replay_command(
     if batched:
         asked["batched"] = True
     verdicts = [_judge(name, case, asked) for file in files for name, case in _cases(file)]
-    console = Console(width=None if Console().is_terminal else 120, highlight=False)
+    console = _console()
     differing = [verdict for verdict in verdicts if verdict.difference is not None]
     for verdict in differing[:show]:
         console.print(f"[bold]{escape(verdict.name)}[/bold] {escape(str(verdict.difference))}")
@@ -339,7 +341,13 @@ def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path 
     metavar="SECONDS",
     help="End the run after this many seconds, even if its input has not ended.",
 )
-@click.option("--show", default=0, help="Print up to this many rows of each output at the end.", show_default=True)
+@click.option(
+    "--show",
+    default=0,
+    type=click.IntRange(min=0),
+    help="Print up to this many rows of each output at the end.",
+    show_default=True,
+)
 @click.option("--state", type=_FILE, help="SQLite file in which states, and the progress of Trident, outlive the run.")
 @click.pass_context
 def run_command(
@@ -416,7 +424,7 @@ def _show_query(checkpoint: CheckpointFiles, for_seconds: float | None, port: in
     try:
         with page_of(checkpoint, port) as page:
             click.echo(f"open {page.url}; Ctrl-C ends the page, not the query")
-            threading.Event().wait(for_seconds)
+            threading.Event().wait(None if for_seconds is None else min(for_seconds, threading.TIMEOUT_MAX))
     except KeyboardInterrupt:
         click.echo("ended by hand")
 

@@ -10,9 +10,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from windowing.errors import WindowingError, describe_error
+from windowing.topology.decorators import tumbling
+from windowing.windows.measures import seconds
 
 __all__ = [
     "Finding",
@@ -89,9 +91,14 @@ def _java() -> Finding:
     return Finding("Java", found, number is not None and int(number[1]) >= _JAVA, to_do)
 
 
+@tumbling(seconds(3), timestamp="at", output="ends long, total long")
+def sums_of_three(window: Any) -> tuple[int, int]:
+    """Return the end of a window of three seconds and the sum of `n` over its rows."""
+    return window.end_timestamp, sum(row.n for row in window)
+
+
 def _ten_rows() -> Finding:
     """Run ten rows through a windowed bolt on Spark and compare the output with a run in one process."""
-    from windowing.cli.ten_rows import sums_of_three
     from windowing.local import run_local
     from windowing.spark import MemorySink, session, windowed
 

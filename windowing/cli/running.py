@@ -5,8 +5,10 @@ The numbers are those of `ClusterMetrics` (local/metrics.py). On a terminal the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +48,7 @@ def run_on_screen(
     topology: Topology | TridentTopology, batches: Any, span: Duration | None, console: Console, state: Path | None
 ) -> ClusterResult | TridentResult:
     """Run a topology with a table of its components; return the result. Raises BoltError, FailedException."""
-    made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
-    with made(topology, batches=batches, state_path=state) as cluster:  # type: ignore[arg-type]  # each is given its own kind
-        metrics = ClusterMetrics(cluster)
-
-        def work() -> ClusterResult | TridentResult:
-            return cluster.run() if span is None else cluster.run_for(span)
-
+    with _watched(topology, batches, span, state) as (metrics, work):
         if not console.is_terminal:
             result = work()
             console.print(screen(metrics))
@@ -73,16 +69,24 @@ def run_on_page(
 
     opened: called with the URL of the page before the run.
     """
-    made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
-    with made(topology, batches=batches, state_path=state) as cluster:  # type: ignore[arg-type]  # each is given its own kind
-        drawn = topology if isinstance(topology, Topology) else topology.build()
-        page = serve_page(ClusterMetrics(cluster).now, drawn, port)
+    with _watched(topology, batches, span, state) as (metrics, work):
+        page = serve_page(metrics.now, topology if isinstance(topology, Topology) else topology.build(), port)
         opened(page.url)
         try:
-            return (cluster.run() if span is None else cluster.run_for(span)), page
+            return work(), page
         except BaseException:
             page.close()
             raise
+
+
+@contextmanager
+def _watched(
+    topology: Topology | TridentTopology, batches: Any, span: Duration | None, state: Path | None
+) -> Iterator[tuple[ClusterMetrics, Callable[[], ClusterResult | TridentResult]]]:
+    """Make the cluster of a topology; yield its metrics and the function that runs it, until its input ends or for `span`."""
+    made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
+    with made(topology, batches=batches, state_path=state) as cluster:  # type: ignore[arg-type]  # each is given its own kind
+        yield ClusterMetrics(cluster), cluster.run if span is None else partial(cluster.run_for, span)
 
 
 def screen(metrics: ClusterMetrics) -> Table:

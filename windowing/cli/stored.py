@@ -99,29 +99,24 @@ class LocalFiles:
 
     @property
     def path(self) -> str:
-        """The folder as it was given."""
         return str(self._folder)
 
     def __truediv__(self, name: str) -> LocalFiles:
         return LocalFiles(self._folder / name)
 
     def names(self) -> list[str]:
-        """Return the names in the folder; none if it does not exist."""
         try:
             return [path.name for path in self._folder.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def of(self, name: str) -> str:
-        """Return the path of the file `name`."""
         return str(self._folder / name)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file or folder with this name."""
         return (self._folder / name).exists()
 
     def read(self, name: str) -> bytes:
-        """Return the content of the file `name`. Raises FileNotFoundError."""
         return (self._folder / name).read_bytes()
 
 

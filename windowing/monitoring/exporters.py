@@ -84,9 +84,9 @@ def serve_prometheus(*sources: Source, port: int = 9464) -> Callable[[], None]:
     registry.register(PrometheusCollector(*sources))  # type: ignore[arg-type, unused-ignore]  # by its method, not its class
     try:
         server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
-    except OSError as problem:
+    except (OSError, OverflowError, TypeError) as problem:
         raise ConfigError(
-            f"port {port} of 127.0.0.1 cannot be served: {describe_error(problem)}; give another port="
+            f"port {quote(port)} of 127.0.0.1 cannot be served: {describe_error(problem)}; give another port="
         ) from problem
 
     def close() -> None:

@@ -103,7 +103,7 @@ def serve_page(
     state = _PageState(source, Drawing.of(drawn))
     try:
         server = _PageServer(("127.0.0.1", port), state)
-    except (OSError, OverflowError) as problem:
+    except (OSError, OverflowError, TypeError) as problem:
         raise ConfigError(
             f"port {quote(port)} of 127.0.0.1 cannot be served: {describe_error(problem)}; give another port=, or 0 for a free one"
         ) from problem
