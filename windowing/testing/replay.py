@@ -155,7 +155,7 @@ def runs_of(case: Mapping[str, Any]) -> Iterator[tuple[int, list[Op]]]:
 
 
 class StormReplay:
-    """One run of a case in Storm's semantics; `snapshot` and `restore` stop and resume it between two ops."""
+    """One run of a case in Storm's semantics."""
 
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.stateful: bool = case.get("stateful", False)
@@ -227,18 +227,6 @@ class StormReplay:
             return [index, "activate", list(window.get()), new, expired, window.end_timestamp]
         assert isinstance(effect, Expired)  # Storm's managers have no other effect
         return [index, "expire", effect.get()]
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the state of the manager, the watermark generator and the clock as plain data."""
-        generator = None if self.generator is None else self.generator.snapshot()
-        return {"manager": self.manager.snapshot(), "generator": generator, "clock_ms": self.clock_ms}
-
-    def restore(self, data: dict[str, Any]) -> None:
-        """Restore the state of a `snapshot`."""
-        self.manager.restore(data["manager"])
-        if self.generator is not None:
-            self.generator.restore(data["generator"])
-        self.clock_ms = data["clock_ms"]
 
 
 # -- lossless replay -------------------------------------------------------------------------------------------------------------

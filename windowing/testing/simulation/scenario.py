@@ -322,6 +322,12 @@ class SimulatedSource(PartitionedCoordinator, PartitionedEmitter):
         self._scenario = world.scenario
         self._names = [chr(ord("x") + number) for number in range(world.scenario.partitions)]
 
+    def get_coordinator(self) -> SimulatedSource:
+        return self
+
+    def get_emitter(self) -> SimulatedSource:
+        return self
+
     def is_ready(self, txid: int) -> Readiness:
         return Readiness.READY if txid <= self._scenario.batches else Readiness.ENDED
 
@@ -349,18 +355,6 @@ class SimulatedSource(PartitionedCoordinator, PartitionedEmitter):
 class TransactionalSource(SimulatedSource, IPartitionedTridentSpout):
     """A SimulatedSource whose replayed batches have the same rows."""
 
-    def get_coordinator(self) -> TransactionalSource:
-        return self
-
-    def get_emitter(self) -> TransactionalSource:
-        return self
-
 
 class OpaqueSource(SimulatedSource, IOpaquePartitionedTridentSpout):
     """A SimulatedSource whose replayed batches may end at another offset."""
-
-    def get_coordinator(self) -> OpaqueSource:
-        return self
-
-    def get_emitter(self) -> OpaqueSource:
-        return self
