@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
 
 from tests.services.conftest import ROOT, address
 from tests.services.kafka import ROWS, admin, new_topic, opened, options, read, servers, settings
 from tests.services.kafka_job import PLACES
 from windowing.errors import ConfigError, SinkError, WindowingError
 from windowing.spark import KafkaSink
+from windowing.spark.sinks import OutputOwner
 from windowing.stores.kafka_topics import KafkaTopic
 
 
@@ -215,3 +217,13 @@ def test_an_invalid_librdkafka_option_is_named_and_secrets_are_not_shown() -> No
     sink = KafkaSink(servers(), "t", options={"sasl.password": "s3cret-word"})
     assert "s3cret" not in repr(sink)
     assert address("kafka") not in repr(sink)
+
+
+def test_a_column_with_a_backtick_in_its_name_is_written(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(KafkaTopic, "claim", lambda *_: None)
+    monkeypatch.setattr(KafkaTopic, "write", lambda _, query, stream, batch, rows: sent.extend(rows()))
+    sink = KafkaSink("h:1", "t", key="a`b")
+    sink.claim(spark, OutputOwner("q", "s"))
+    sink.write(spark.createDataFrame([("x", 1)], "`a``b` string, n long"), 0)
+    assert sent == [("x", '{"a`b":"x","n":1}')]

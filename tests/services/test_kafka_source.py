@@ -262,3 +262,4 @@ def test_options_of_librdkafka_are_translated_to_those_of_the_java_client() -> N
         "kafka.ssl.truststore.location": "/ca.pem",
         "kafka.ssl.truststore.type": "PEM",
     }
+    assert _of_spark({"sasl.mechanisms": "PLAIN"}) == {"kafka.sasl.mechanism": "PLAIN"}, "librdkafka's other name"

@@ -26,6 +26,7 @@ from tests.stores.store_contract import commit
 from windowing import seconds, tumbling
 from windowing.errors import ConfigError, SinkError, WindowingError
 from windowing.spark import MemorySink, PostgresSink, windowed
+from windowing.spark.postgres_sink import _fields, _values
 from windowing.spark.sinks import OutputOwner
 from windowing.stores import MapStateFactory, PostgresStore, state_table
 from windowing.stores.postgres import Bounded
@@ -441,6 +442,18 @@ def test_an_unsupported_type_a_date_out_of_range_and_a_loss_of_digits_are_refuse
     narrow = PostgresSink(url, "money", patience_s=5)
     message = refusal(ConfigError, lambda: narrow.claim(spark, OutputOwner("q", "s", None, cents.schema)))
     assert "keeps 2 digits behind the point, and the stream has numeric(9,3)" in message
+
+
+def test_dates_and_timestamps_that_python_cannot_hold_are_refused_with_their_column(spark: SparkSession) -> None:
+    def values(expression: str) -> list[Any]:
+        rows = spark.sql(f"SELECT {expression} AS day")
+        fields = _fields(rows.schema)
+        return list(_values(rows.select(*(field.sent for field in fields)), fields, "counts"))
+
+    assert values("TIMESTAMP_NTZ'2013-03-31 02:30:00.000001'") == [[dt.datetime(2013, 3, 31, 2, 30, 0, 1)]]
+    for kind in ("date", "timestamp", "timestamp_ntz"):
+        with pytest.raises(SinkError, match="column 'day' of a row for counts holds a date that Python cannot"):
+            values(f"CAST(timestamp_micros(253402300800000000) AS {kind})")
 
 
 @tumbling(seconds(10), timestamp="ts", key="k", output="k string, ends timestamp, total double", late_stream="late")

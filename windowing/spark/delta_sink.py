@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from windowing.errors import ConfigError, SinkError, describe_error, quote
 from windowing.schema.checks import did_you_mean
 from windowing.spark.hadoop import Folder, checked_folder, java_causes, literal_path, refused_by_files, unreachable
-from windowing.spark.sinks import OutputOwner
+from windowing.spark.sinks import OutputOwner, required_owner
 
 __all__ = [
     "DeltaSink",
@@ -108,9 +108,7 @@ class DeltaSink:
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Append the batch, unless the table already holds it. Raises SinkError."""
-        if self._owner is None:
-            raise ConfigError(f"{self!r} writes for a query that was started with it; give it in sinks=")
-        once = {"txnAppId": _application(self._owner), "txnVersion": str(batch_id)}
+        once = {"txnAppId": _application(required_owner(self, self._owner)), "txnVersion": str(batch_id)}
         try:
             self._save(rows.write.options(**once))
         except Exception as problem:

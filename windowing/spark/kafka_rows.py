@@ -18,6 +18,7 @@ their offsets (`failOnDataLoss`), or are logged and counted; they are never skip
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -28,7 +29,8 @@ from pyspark.sql.types import BinaryType
 from windowing.errors import ConfigError, quote
 from windowing.schema.types import Schema
 from windowing.spark.offsets import skip_gaps_of
-from windowing.spark.sinks import OutputOwner
+from windowing.spark.output import quoted
+from windowing.spark.sinks import OutputOwner, required_owner
 from windowing.stores.kafka_topics import KafkaTopic, SourceTopic
 
 __all__ = [
@@ -76,26 +78,24 @@ def kafka(
             f"value= of topic {quote(topic)} has a field {taken[0]!r}, which kafka() adds itself: the fields that it adds are "
             f"{', '.join((_MALFORMED, *_METADATA))}; rename it"
         )
-    if starting not in _STARTS:
-        raise ConfigError(f"starting= of a topic is {' or '.join(map(repr, _STARTS))}, got {quote(starting)}")
+    for option, chosen, known in (("starting", starting, _STARTS), ("on_gap", on_gap, _ON_GAP)):
+        if chosen not in known:
+            raise ConfigError(f"{option}= of a topic is {' or '.join(map(repr, known))}, got {quote(chosen)}")
     if per_batch is not None and (isinstance(per_batch, bool) or not isinstance(per_batch, int) or per_batch < 1):
         raise ConfigError(f"per_batch= of a topic is a number of messages above 0, got {quote(per_batch)}")
-    if on_gap not in _ON_GAP:
-        raise ConfigError(f"on_gap= of a topic is {' or '.join(map(repr, _ON_GAP))}, got {quote(on_gap)}")
     given = dict(options or {})
-    spark_options = _of_spark(given)
+    read = {
+        **_of_spark(given),
+        "kafka.bootstrap.servers": servers,
+        "kafka.isolation.level": "read_committed",
+        "subscribe": topic,
+        "startingOffsets": starting,
+        "failOnDataLoss": str(on_gap == "raise"),
+        **({} if per_batch is None else {"maxOffsetsPerTrigger": str(per_batch)}),
+    }
     SourceTopic(servers, topic, given, patience_s).require()
-    reader = spark.readStream.format("kafka").options(**spark_options).option("kafka.bootstrap.servers", servers)
-    reader = (
-        reader.option("subscribe", topic)
-        .option("startingOffsets", starting)
-        .option("failOnDataLoss", str(on_gap == "raise"))
-    )
-    reader = reader.option("kafka.isolation.level", "read_committed")
-    if per_batch is not None:
-        reader = reader.option("maxOffsetsPerTrigger", str(per_batch))
     try:
-        messages = reader.load()
+        messages = spark.readStream.format("kafka").options(**read).load()
     except AnalysisException as problem:
         if "kafka" not in str(problem).lower():
             raise
@@ -106,14 +106,14 @@ def kafka(
     if on_gap == "skip":
         skip_gaps_of(servers, topic, lambda: _bounds_of(SourceTopic(servers, topic, given, patience_s)))
     text = F.col("value").cast("string")
-    read = F.from_json(text, f"{schema.ddl}, {_MALFORMED} string", {"columnNameOfCorruptRecord": _MALFORMED})
+    parsed = F.from_json(text, f"{schema.ddl}, {_MALFORMED} string", {"columnNameOfCorruptRecord": _MALFORMED})
     metadata = (
         F.col("key").cast("string").alias("kafka_key"),
         F.col("partition").alias("kafka_partition"),
         F.col("offset").alias("kafka_offset"),
         F.col("timestamp").alias("kafka_time"),
     )
-    rows = messages.select(read.alias("read"), text.alias("text"), *metadata)
+    rows = messages.select(parsed.alias("read"), text.alias("text"), *metadata)
     unread = F.when(F.col("read").isNull(), F.col("text")).otherwise(
         F.col(f"read.{_MALFORMED}")
     )  # "", "null": no corrupt record
@@ -122,19 +122,18 @@ def kafka(
 
 
 def _bounds_of(topic: SourceTopic) -> dict[int, tuple[int, int]]:
-    try:
+    with closing(topic):
         return topic.bounds()
-    finally:
-        topic.close()
 
 
 def _of_spark(options: Mapping[str, Any]) -> dict[str, str]:
     """Convert options of librdkafka to options of Java's client, with Spark's prefix."""
     given = {name: str(value) for name, value in options.items()}
     user, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
-    mechanism = given.get("sasl.mechanism", given.pop("sasl.mechanisms", ""))
+    if "sasl.mechanisms" in given:  # another name of it
+        given["sasl.mechanism"] = given.pop("sasl.mechanisms")
     if user is not None and password is not None:
-        scram = mechanism.upper().startswith("SCRAM")
+        scram = given.get("sasl.mechanism", "").upper().startswith("SCRAM")
         module = "scram.ScramLoginModule" if scram else "plain.PlainLoginModule"
         given["sasl.jaas.config"] = (
             f"org.apache.kafka.common.security.{module} required username={_in_jaas(user)} password={_in_jaas(password)};"
@@ -202,13 +201,11 @@ class KafkaSink:
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the batch, unless the topic already holds it. Cost: a job for each partition of the batch."""
-        owner = self._owner
-        if owner is None:
-            raise ConfigError(f"{self!r} writes for a query that was started with it; give it in sinks=")
-        key = F.lit(None) if self.key is None else F.col(f"`{self.key}`")
+        owner = required_owner(self, self._owner)
+        key = F.lit(None) if self.key is None else F.col(quoted(self.key))
         if self.key is None or not isinstance(rows.schema[self.key].dataType, BinaryType):  # bytes may be no text
             key = key.cast("string")
-        value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in rows.columns)), {"ignoreNullFields": "false"})
+        value = F.to_json(F.struct(*map(F.col, map(quoted, rows.columns))), {"ignoreNullFields": "false"})
         sent = rows.select(key.alias("key"), value.alias("value"))
         self._topic.write(
             owner.query, owner.stream, batch_id, lambda: ((_key(row[0]), row[1]) for row in sent.toLocalIterator())

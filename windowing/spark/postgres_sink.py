@@ -21,7 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
 from windowing.errors import ConfigError, SinkError, describe_error, quote
-from windowing.spark.sinks import OutputOwner
+from windowing.spark.output import quoted
+from windowing.spark.sinks import OutputOwner, required_owner
 from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
 from windowing.stores.remote import checked_address, masked
 
@@ -79,13 +80,13 @@ def _column(name: str, kind: DataType) -> Column:
 
 
 def _field(name: str, kind: DataType) -> _Field:
-    column, given = _column(name, kind), F.col(f"`{name.replace('`', '``')}`")
+    column, given = _column(name, kind), F.col(quoted(name))
     if column.type == "jsonb":
         return _Field(column, F.to_json(given, {"ignoreNullFields": "false"}).alias(name), None)
     inner = kind.elementType if isinstance(kind, ArrayType) else kind
-    if inner.typeName() not in ("date", "timestamp"):
+    if inner.typeName() not in _AS_NUMBERS:
         return _Field(column, given, None)
-    number, value = (F.unix_date, _day) if inner.typeName() == "date" else (F.unix_micros, _moment)
+    number, value = _AS_NUMBERS[inner.typeName()]
     if isinstance(kind, ArrayType):
         return _Field(column, F.transform(given, number).alias(name), lambda found: [_or_none(value, n) for n in found])
     return _Field(column, number(given).alias(name), value)
@@ -97,6 +98,17 @@ def _day(days: int) -> date:
 
 def _moment(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
+
+
+_AS_NUMBERS: dict[str, tuple[Callable[[SparkColumn], SparkColumn], Callable[[int], Any]]] = {
+    "date": (F.unix_date, _day),
+    "timestamp": (F.unix_micros, _moment),
+    "timestamp_ntz": (
+        lambda column: F.unix_micros(column.cast("timestamp")),  # the time zone of a query is UTC
+        lambda micros: _moment(micros).replace(tzinfo=None),
+    ),
+}
+"""The types with values that Python cannot hold are sent as numbers: the number of a value, and the value of a number."""
 
 
 def _or_none(value: Callable[[Any], Any], given: Any) -> Any:
@@ -144,12 +156,9 @@ class PostgresSink:
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the batch, unless the table already holds it. Cost: a job for each partition of the batch. Raises SinkError."""
-        if self._owner is None:
-            raise ConfigError(f"{self!r} writes for a query that was started with it; give it in sinks=")
-        fields = _fields(rows.schema)
+        owner, fields = required_owner(self, self._owner), _fields(rows.schema)
         sent = rows.select(*(field.sent for field in fields))
         with self._opened(fields) as table:
-            owner = self._owner
             table.write(owner.query, owner.stream, batch_id, lambda: _values(sent, fields, str(table)), self._schema)
 
     def _opened(self, fields: Sequence[_Field]) -> PostgresTable:

@@ -46,6 +46,7 @@ __all__ = [
     "owner_of",
     "require_sink",
     "require_sinks",
+    "required_owner",
     "sinks_of",
     "unread_late",
 ]
@@ -368,6 +369,13 @@ class OutputOwner(NamedTuple):
     def is_same(self, other: OutputOwner) -> bool:
         """Whether both are the same stream of the same checkpoint."""
         return self[:2] == other[:2]
+
+
+def required_owner(sink: Any, owner: OutputOwner | None) -> OutputOwner:
+    """Return the owner of a sink. Raises ConfigError for a sink that no query was started with."""
+    if owner is None:
+        raise ConfigError(f"{sink!r} writes for a query that was started with it; give it in sinks=")
+    return owner
 
 
 def owner_of(spark: SparkSession, checkpoint: str, stream: str, schema: StructType | None = None) -> OutputOwner:
