@@ -216,6 +216,9 @@ def test_a_master_given_in_spark_defaults_or_the_environment_is_kept(
     assert given_settings() == {"spark.master": "spark://a:7077", "spark.ui.enabled": "true"}
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.ui.enabled=false --master=yarn --name x pyspark-shell")
     assert given_settings() == {"spark.master": "yarn", "spark.ui.enabled": "false"}
+    (tmp_path / "job.conf").write_text("spark.master spark://b:7077\nspark.driver.memory 3g\n")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {tmp_path}/job.conf --name x pyspark-shell")
+    assert given_settings() == {"spark.master": "spark://b:7077", "spark.driver.memory": "3g"}
 
 
 @pytest.mark.parametrize(

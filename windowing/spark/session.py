@@ -76,6 +76,7 @@ _UTC = re.compile(
     r"Z|(?:Etc/)?(?:UTC|UCT|GMT0?|Zulu|Universal|Greenwich)|(?:Etc/GMT|GMT|UTC|UT)?[+-]00?(?::?00){0,2}|UT",
     re.IGNORECASE,
 )
+"""The names of UTC, and offsets of zero."""
 
 
 class _Rule(NamedTuple):
@@ -83,11 +84,6 @@ class _Rule(NamedTuple):
     wanted: str
     holds: Callable[[str], bool]
     why: str
-
-
-def _is_utc(zone: str) -> bool:
-    """Whether a time zone is one of UTC's names, or an offset of zero."""
-    return _UTC.fullmatch(zone) is not None
 
 
 def _is(value: str) -> Callable[[str], bool]:
@@ -122,7 +118,7 @@ REQUIRED = (
         lambda given: given.lstrip("-").isdigit() and 0 < int(given) <= MAX_RECORDS_PER_BATCH,
         f"a batch of more than {MAX_RECORDS_PER_BATCH} rows is slower and may not fit into one state row",
     ),
-    _Rule(_ZONE, "UTC", _is_utc, "timestamps kept in the state carry their zone"),
+    _Rule(_ZONE, "UTC", lambda zone: _UTC.fullmatch(zone) is not None, "timestamps kept in the state carry their zone"),
 )
 
 
@@ -444,7 +440,8 @@ def given_settings() -> dict[str, str]:
         if submitted.get(_MASTER) == "local[*]" and not named:
             del submitted[_MASTER]  # spark-submit's default
         return submitted
-    return _of_file() | _of_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    arguments = _of_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    return _of_file(arguments.pop(_FILE, None)) | arguments
 
 
 def _names_master(command: str) -> bool:
@@ -590,7 +587,12 @@ def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
             f"a Python worker does not start: {printable(why)}; {_PYTHON} has to name, on every worker, a Python of version "
             f"{sys.version_info[0]}.{sys.version_info[1]} with windowing[spark]",
         ]
-    return [*kept_here, *_packages_there(found), *(_not_loaded(name, why) for name, why in lost)]
+    not_loaded = [
+        f"bolt {quote(name)} cannot be loaded in the Python workers: {why}; install its module there, send it by --py-files, or by "
+        "value: pyspark.cloudpickle.register_pickle_by_value(module)"
+        for name, why in lost
+    ]
+    return [*kept_here, *_packages_there(found), *not_loaded]
 
 
 _OTHER_PYTHON = (
@@ -627,13 +629,6 @@ def _packages_there(found: Mapping[str, str]) -> list[str]:
                 f"package {package} is {there} in the Python workers and {version(package)} here; install the same one there"
             )
     return wrong
-
-
-def _not_loaded(name: str, why: str) -> str:
-    return (
-        f"bolt {quote(name)} cannot be loaded in the Python workers: {why}; install its module there, send it by --py-files, or by "
-        "value: pyspark.cloudpickle.register_pickle_by_value(module)"
-    )
 
 
 # -- what session() sets -----------------------------------------------------------------------------------------------------------
