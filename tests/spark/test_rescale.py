@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from windowing.cli import commands
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError
-from windowing.spark import failpoints
+from windowing.spark import failpoints, settings
 from windowing.spark.rescaling import rescale
 from windowing.topology.decorators import sliding, tumbling
 from windowing.windows import aggregate as agg
@@ -177,6 +177,18 @@ def test_a_rescale_killed_at_any_failpoint_is_detected_and_can_be_repeated(
     rest = run(panes, source.add(batch(2)).read(), new, drain=True)
     whole = run(panes, source.read(), str(tmp_path / "plain"), tasks=2, drain=True)
     assert by_key(first.rows() + rest.rows(), 1) == by_key(whole.rows(), 1)
+
+
+def test_a_rescale_into_a_checkpoint_in_use_is_refused_and_leaves_the_old_one_free(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "_ENDING_S", 0.1)
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    held = settings.take(spark, new)
+    with pytest.raises(CheckpointError, match=f"another query of this process writes to checkpoint {new}"):
+        rescale(old, new, tasks=2, spark=spark)
+    settings.take(spark, old).set()
+    held.set()
 
 
 def test_a_checkpoint_that_cannot_be_rescaled_is_refused_before_anything_is_written(

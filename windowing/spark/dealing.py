@@ -40,7 +40,6 @@ from windowing.windows.rescale import require_key, rescaled, union_of_ids
 
 __all__ = [
     "KEEP",
-    "BoltDealing",
     "StoredBolt",
     "StoredPlan",
     "TaskState",
@@ -278,25 +277,6 @@ def _no_row(what: str) -> Callable[[int], Any]:
 
 
 # -- Redistribution --------------------------------------------------------------------------------------------------------------
-
-
-class BoltDealing:
-    """A rescale of the bolts of a checkpoint to new numbers of tasks. partitions_for: see `StoredPlan.rescaled`."""
-
-    owner = ""  # the state of bolts is in the checkpoint, not in a store
-
-    def __init__(
-        self, before: StoredPlan, tasks: int | Mapping[str, int], partitions_for: Callable[[int], int]
-    ) -> None:
-        self.before, self.after = before, before.rescaled(tasks, partitions_for)
-        self.takes_acks = before.takes_acks
-
-    def dealt(self, states: Mapping[str, list[TaskState]]) -> list[TaskState]:
-        """Return the states of all new tasks, by number."""
-        return dealt(self.before, self.after, states)
-
-    def move_states(self) -> None:
-        """Do nothing: all state is in the checkpoint."""
 
 
 def dealt(old: StoredPlan, new: StoredPlan, states: Mapping[str, list[TaskState]]) -> list[TaskState]:

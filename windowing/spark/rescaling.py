@@ -2,11 +2,12 @@
 
     OLD/state    --Spark's state reader--> driver: dealing.py --rows--> one batch of the operators --> NEW/state
     OLD/offsets, OLD/sources ----------------------------------------------------------------------------> NEW/offsets, NEW/sources
-    of Trident, states in stores --trident_dealing.py, trident/rescale.py--> states under other names, or in other stores
+    of Trident, states in stores --trident/rescale.py--> states under other names, or in other stores
 
 A checkpoint of `windowed` has one bolt; one of a topology has all bolts behind exchanges, depth by depth; one of Trident has the
-stages with windows. The state of a bolt whose number of tasks does not change is copied unchanged. NEW belongs to a new query: its
-batch 0 is the work of OLD, batch 1 is its own first batch.
+stages with windows, and the owner of the states; their stores and partitions are known only from the topologies. The state of a
+bolt whose number of tasks does not change is copied unchanged. NEW belongs to a new query: its batch 0 is the work of OLD, batch 1
+is its own first batch.
 
 Laws
 - Spark itself writes its state: a query with one batch, whose operators are those of the later query.
@@ -19,26 +20,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, WindowingError, describe_error, quote
+from windowing.execution import compatibility
+from windowing.execution.compatibility import Definition, DefinitionLocation
+from windowing.execution.plan import Section, Stage
 from windowing.spark import definition, failpoints
 from windowing.spark.acks import AckLog
 from windowing.spark.control import checked_tasks, control_folder, task_labels
-from windowing.spark.dealing import BoltDealing, StoredPlan, TaskState, by_level
+from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt
 from windowing.spark.exchange import EXCHANGE, ExchangeRow, RowNumbering, record_batch
 from windowing.spark.hadoop import Folder, checked_folder, literal_path
 from windowing.spark.operator import Stored, TaskResult, evaluated
 from windowing.spark.session import require_session
 from windowing.spark.settings import settings_of, take
-
-if TYPE_CHECKING:
-    from windowing.trident.plan import TridentPlan
-    from windowing.trident.streams import TridentTopology
+from windowing.spark.trident_stages import kept_windows, stored_windows
+from windowing.trident.fence import Life, Progress, owned
+from windowing.trident.plan import TridentPlan
+from windowing.trident.rescale import begun, moves, windows_of_tasks
+from windowing.trident.streams import TridentTopology, planned
 
 __all__ = [
     "rescale",
@@ -87,18 +94,14 @@ def rescale(
     require_session(session)
     if Folder(session, old).path == Folder(session, new).path:
         raise ConfigError(f"old and new are one folder, {quote(old)}; give the new checkpoint a folder of its own")
-    taken = []
-    try:
-        taken += [take(session, old, make=False), take(session, new, make=False)]
-        _rescale(session, old, new, partial(_change_of, session, old, tasks, before, after, partitions))
-    finally:
-        for each in taken:
-            each.set()
+    with ExitStack() as held:
+        for checkpoint in (old, new):
+            held.callback(take(session, checkpoint, make=False).set)
+        definition.refuse_closed(session, old, rescaled_into=new)
+        _rescale(session, old, new, _change_of(session, old, tasks, before, after, partitions))
 
 
-def _rescale(spark: SparkSession, old: str, new: str, change_of: Callable[[], _Change]) -> None:
-    definition.refuse_closed(spark, old, rescaled_into=new)
-    change = change_of()
+def _rescale(spark: SparkSession, old: str, new: str, change: BoltDealing | TridentDealing) -> None:
     last = definition.last_batch(spark, old)
     assert last is not None, "the change of a checkpoint without a batch is refused"
     home = Folder(spark, new) / "windowing"
@@ -157,24 +160,115 @@ def _require_new(spark: SparkSession, old: str, new: str) -> None:
             home.delete(name)
 
 
-# -- The old checkpoint ----------------------------------------------------------------------------------------------------------
+# -- What changes ----------------------------------------------------------------------------------------------------------------
 
 
-class _Change(Protocol):
-    """The rescale of one checkpoint: TridentDealing for Trident, BoltDealing otherwise. owner: the new owner of
-    states in stores.
+class BoltDealing:
+    """A rescale of the bolts of a checkpoint to new numbers of tasks. partitions_for: see `StoredPlan.rescaled`."""
+
+    owner = ""  # the state of bolts is in the checkpoint, not in a store
+
+    def __init__(
+        self, before: StoredPlan, tasks: int | Mapping[str, int], partitions_for: Callable[[int], int]
+    ) -> None:
+        self.before, self.after = before, before.rescaled(tasks, partitions_for)
+        self.takes_acks = before.takes_acks
+
+    def dealt(self, states: Mapping[str, list[TaskState]]) -> list[TaskState]:
+        """Return the states of all new tasks, by number."""
+        return dealt(self.before, self.after, states)
+
+    def move_states(self) -> None:
+        """Do nothing: all state is in the checkpoint."""
+
+
+class TridentDealing:
+    """A rescale of the checkpoint of `topology` to the tasks of `becomes`; found: the stored definition.
+
+    Raises ConfigError for a topology or state that cannot be rescaled, DefinitionChangedError if a topology is not that of the
+    checkpoint, SupersededError and CorruptStateError if the states are not those of the checkpoint.
     """
 
-    owner: str
-    takes_acks: bool
-    before: StoredPlan
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: str,
+        found: Definition,
+        topology: Any,
+        becomes: Any,
+        partitions_for: Callable[[int], int],
+    ) -> None:
+        self._now, self._becomes = planned(topology, "rescale").by_section(), planned(becomes, "rescale").by_section()
+        self._found = found
+        path = (Folder(spark, checkpoint) / "windowing").of(definition.FILE)
+        for plan, given, way_out in (
+            (self._now, "before", "give the topology as it was started on it"),
+            (self._becomes, "after", "rescale changes numbers of tasks, and where states lie: leave all else as it is"),
+        ):
+            stored = plan.stream(found["trident"]["partitions"], found["trident"]["states"])
+            wanted = {**found, **(stored if plan is self._now else _renumbered(stored, found))}
+            compatibility.compare(
+                found, wanted, DefinitionLocation(f"checkpoint {checkpoint}, {given}=", path, way_out)
+            )
+        self._moves = moves(self._now, self._becomes)
+        self.before = StoredPlan(_stages(self._now), found["trident"]["partitions"], found)
+        self._partitions = partitions_for(self._becomes.widest)
+        self.takes_acks = (Folder(spark, checkpoint) / "windowing").exists("acks")
+        committed = (definition.last_batch(spark, checkpoint) or 0) + 1
+        life = Life.of(found["trident"]["states"], "")
+        owned(life, self._now.written, Progress.unnumbered(f"checkpoint {checkpoint}", committed, False), claims=True)
+        self.owner = f"{self._becomes.name} {uuid4().hex}"
 
     @property
-    def after(self) -> StoredPlan: ...
+    def after(self) -> StoredPlan:
+        """The plan of the new checkpoint."""
+        life, _ = begun(self.owner, self._becomes)
+        stored = self._becomes.stream(self._partitions, life.plain())
+        return StoredPlan(_stages(self._becomes), self._partitions, {**self._found, **stored})
 
-    def dealt(self, states: Mapping[str, list[TaskState]]) -> list[TaskState]: ...
+    def dealt(self, states: Mapping[str, list[TaskState]]) -> list[TaskState]:
+        """Return the windows of all new tasks, by number."""
+        found = []
+        for stage, becomes in zip(_with_windows(self._now), _with_windows(self._becomes), strict=True):
+            kept = [
+                None
+                if state.metadata is None
+                else kept_windows(state.metadata, f"windows of {stage.component}, task {task}")
+                for task, state in enumerate(states[stage.id])
+            ]
+            for each in windows_of_tasks(self._now, kept, becomes.parallelism):
+                found.append(TaskState(None if each is None else stored_windows(each), {}, {}))
+        return found
 
-    def move_states(self) -> None: ...
+    def move_states(self) -> None:
+        """Copy the states into the stores of the new topology, with `owner` as their owner."""
+        _, owners = begun(self.owner, self._becomes)
+        for move in self._moves:
+            move.perform(owners[move.new.id])
+
+
+def _with_windows(plan: TridentPlan) -> list[Stage]:
+    """Return the stages of the stream section behind an exchange, in the order of their tasks."""
+    found = [stage for stage in plan.stages.values() if stage.depth and stage.section is Section.STREAM]
+    return sorted(found, key=lambda stage: stage.first)
+
+
+def _stages(plan: TridentPlan) -> tuple[StoredBolt, ...]:
+    return tuple(
+        StoredBolt(stage.id, stage.depth, stage.parallelism, (), None, False, False) for stage in _with_windows(plan)
+    )
+
+
+def _renumbered(stored: Definition, found: Definition) -> Definition:
+    """Return `stored` with the numbers of tasks of `found`."""
+    numbers = {component: tasks for component, tasks, _ in found["trident"]["stream"]}
+    stream = [
+        [component, numbers.get(component, tasks), nodes] for component, tasks, nodes in stored["trident"]["stream"]
+    ]
+    return {"trident": {**stored["trident"], "stream": stream}}
+
+
+# -- The old checkpoint ----------------------------------------------------------------------------------------------------------
 
 
 def _change_of(
@@ -184,7 +278,7 @@ def _change_of(
     before: Any,
     after: Any,
     partitions: int | None,
-) -> _Change:
+) -> BoltDealing | TridentDealing:
     """Return the rescale of a checkpoint. Raises ConfigError if it cannot be rescaled in this way, CheckpointError."""
     found = definition.stored_whole(spark, checkpoint)
     is_trident = "trident" in found
@@ -208,8 +302,6 @@ def _change_of(
         )
     partitions_for = partial(definition.partitions_of_new, spark, partitions)
     if is_trident:
-        from windowing.spark.trident_dealing import TridentDealing  # `windowed` and `submit` load nothing of Trident
-
         return TridentDealing(spark, checkpoint, found, before, after, partitions_for)
     if partitions is not None and "topology" not in found:
         raise ConfigError("partitions= is for topologies: a bolt of windowed() has as many as tasks; leave it out")
