@@ -23,6 +23,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from copy import copy
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -33,10 +35,12 @@ from windowing.errors import ConfigError, FailedException, SupersededError, Wind
 from windowing.execution.plan import Section
 from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped
+from windowing.spark.control import control_row, label_of_row
+from windowing.spark.exchange import EXCHANGE
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
 from windowing.spark.task_metrics import MetricsChannel
-from windowing.spark.trident_stages import DEAD_LETTERS, BatchStages, text_of
+from windowing.spark.trident_stages import DEAD_LETTERS, TridentBatchStage, text_of
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.kinds import StateType, TransactionAttempt
@@ -90,6 +94,30 @@ class Attempts:
         return attempt
 
 
+class BatchStages:
+    """The stages of one depth in each attempt; of `stage` a copy with the number of the attempt is sent.
+
+    The parts that are equal in all attempts are created once, because each expression costs calls of the JVM.
+    """
+
+    def __init__(self, spark: SparkSession, stage: TridentBatchStage, labels: Sequence[int], partitions: int) -> None:
+        self._stage, self._partitions = stage, partitions
+        first = min(stage.tasks)
+        every_task = spark.range(first, first + len(stage.tasks), 1, 1)
+        self._begun = control_row(every_task, "id", "'begin'", "0L")
+        self._label = label_of_row(labels, first)
+
+    def rows(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+        """Return the exchange rows after this depth in one attempt.
+
+        A `begin` row is added for every task, because Spark may skip a stage without rows.
+        """
+        stage = copy(self._stage)
+        stage.attempt = attempt
+        spread = rows.union(self._begun).repartition(self._partitions, self._label)
+        return spread.mapInArrow(stage, EXCHANGE)
+
+
 class TridentCommits:
     """Commits the batches of a Trident query: attempts, retries, skips, and the rows for the sinks.
 
@@ -120,33 +148,27 @@ class TridentCommits:
         """Attempt the batch until an attempt succeeds or the last one has failed. Windows process it once: their output is
         persisted.
         """
-        keeps = bool(self._plan.depths(Section.STREAM))
-        if keeps:
-            output.persist()
-        try:
-            self._retry_until_done(output, batch_id, writer)
-        finally:
-            if keeps:
-                output.unpersist()
-
-    def _retry_until_done(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
-        failures = 0
-        while True:
-            try:
-                self._attempt(output, self._claim(batch_id), writer, skip=False)
-                return
-            except Exception as error:
-                problem = raised_in_worker(error)
-                if not isinstance(problem, FailedException):
-                    raise
-            failures += 1
-            _log.warning(
-                "topology %r: attempt %d at batch %d failed: %s", self._name, failures, batch_id, cause_of(problem)
-            )
-            if self._retry.is_last(failures):
-                self._give_up(output, batch_id, writer, failures, problem)
-                return
-            time.sleep(self._retry.delay_ms(failures) / 1000)
+        with ExitStack() as closing:
+            if self._plan.depths(Section.STREAM):
+                output.persist()
+                closing.callback(output.unpersist)
+            failures = 0
+            while True:
+                try:
+                    self._attempt(output, self._claim(batch_id), writer, skip=False)
+                    return
+                except Exception as error:
+                    problem = raised_in_worker(error)
+                    if not isinstance(problem, FailedException):
+                        raise
+                failures += 1
+                _log.warning(
+                    "topology %r: attempt %d at batch %d failed: %s", self._name, failures, batch_id, cause_of(problem)
+                )
+                if self._retry.is_last(failures):
+                    self._give_up(output, batch_id, writer, failures, problem)
+                    return
+                time.sleep(self._retry.delay_ms(failures) / 1000)
 
     def _claim(self, batch_id: int) -> TransactionAttempt:
         failpoints.hit("before_claim", batch_id)
@@ -199,12 +221,11 @@ class TridentCommits:
         """Return the stages of an attempt at these depths; they are created once for each of the two cases, normal and skipped."""
         found = self._stages.get(tuple(depths))
         if found is None:
-            found = self._stages[tuple(depths)] = [
-                BatchStages(
-                    spark, self._shipped, depth, depths[:position], self._labels[depth], self._partitions, self._channel
-                )
-                for position, depth in enumerate(depths)
-            ]
+            found = self._stages[tuple(depths)] = []
+            for position, depth in enumerate(depths):
+                before, none = depths[:position], TransactionAttempt(0, 0)
+                stage = TridentBatchStage(self._shipped, depth, before, none, self._channel)
+                found.append(BatchStages(spark, stage, self._labels[depth], self._partitions))
         return found
 
     def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:

@@ -27,28 +27,34 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
 
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.bolts import arrow_schema
-from windowing.errors import CorruptStateError, FailedException, ReportedFailedException, WindowingError, cause_of
-from windowing.errors import describe_error as describe
+from windowing.errors import (
+    CorruptStateError,
+    FailedException,
+    ReportedFailedException,
+    WindowingError,
+    cause_of,
+    describe_error,
+)
 from windowing.execution.metrics import TaskMetrics
 from windowing.execution.plan import Exchange, Section, StageTask
 from windowing.schema.types import Schema
 from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped
-from windowing.spark.control import control_row, label_of_row
 from windowing.spark.exchange import (
-    EXCHANGE,
     FIRST_TASK,
     PACKET_ROWS,
     ArrowStage,
@@ -64,17 +70,19 @@ from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import arrow_column
 from windowing.spark.state import decode_table, encode_table
 from windowing.spark.task_metrics import MetricsChannel, group_metrics, window_metrics
-from windowing.spark.trident_columns import ColumnFold, all_readable
-from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
+from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values, unreadable_in
+from windowing.trident.builtins import Count, Max, Min, Sum
+from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.operations import Aggregate, AggregationStage, Operation
 from windowing.trident.plan import TridentPlan
-from windowing.trident.processors import ProcessorContext
+from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext
 from windowing.trident.state_operations import close_state
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 
 __all__ = [
     "DEAD_LETTERS",
-    "BatchStages",
+    "ColumnFold",
     "TridentBatchStage",
     "TridentSpoutStage",
     "TridentTaskTurn",
@@ -85,13 +93,12 @@ __all__ = [
 ]
 
 
-PacketValues = tuple[Any, ...]
 _MAX_TEXT = 500
 _REPORTED = 20
 """Maximum number of reported errors of a task that are sent with their text."""
 
 
-def packed_rows(who: str, schema: Schema, rows: Sequence[PacketValues]) -> bytes:
+def packed_rows(who: str, schema: Schema, rows: Sequence[Row]) -> bytes:
     """Return tuples as Arrow bytes. Raises BoltError for a value that is not of its declared type."""
     if not schema.names:
         return b""
@@ -102,7 +109,7 @@ def packed_rows(who: str, schema: Schema, rows: Sequence[PacketValues]) -> bytes
     )
 
 
-def unpacked(row: ExchangeRow) -> list[PacketValues]:
+def unpacked(row: ExchangeRow) -> list[Row]:
     """Return the tuples of an exchange row."""
     if not row.data:
         return [()] * row.value
@@ -139,7 +146,7 @@ def with_copies(row: ExchangeRow, tasks: Iterable[int]) -> list[ExchangeRow]:
 
 def reports(stream: str, errors: Sequence[BaseException], attempt: int = 0) -> list[ExchangeRow]:
     """Return the rows that report errors of users' code to the driver: their number, and the texts of the first ones."""
-    rows = [to_driver("reported", stream, 1, text=describe(error)) for error in errors[:_REPORTED]]
+    rows = [to_driver("reported", stream, 1, text=describe_error(error)) for error in errors[:_REPORTED]]
     if len(errors) > _REPORTED:
         rows.append(to_driver("reported", stream, len(errors) - _REPORTED, text="more of them"))
     return [row._replace(sequence=attempt) for row in rows]
@@ -155,10 +162,10 @@ class PacketWriter:
         self._plan, self._task, self._batch = plan, task, batch
         self._sent = RowNumbering(upstream, now)
         self._writers: dict[int, ExchangeBatch] = {}
-        self._rows: dict[tuple[int, str, str], tuple[Schema, list[PacketValues]]] = {}
+        self._rows: dict[tuple[int, str, str], tuple[Schema, list[Row]]] = {}
         """Pending tuples by target, kind and stream of their exchange rows."""
 
-    def send(self, exchange: Exchange, rows: list[PacketValues]) -> None:
+    def send(self, exchange: Exchange, rows: list[Row]) -> None:
         """Send tuples over an exchange."""
         writer = self._writers.get(exchange.id)
         if writer is None:
@@ -175,7 +182,7 @@ class PacketWriter:
         for sink, rows in emitted.sinks.items():
             self.put("out", sink, self._plan.graph.nodes[self._plan.sinks[sink]].schema, rows)
 
-    def put(self, kind: str, stream: str, schema: Schema, rows: Iterable[PacketValues], target: int = -1) -> None:
+    def put(self, kind: str, stream: str, schema: Schema, rows: Iterable[Row], target: int = -1) -> None:
         """Send tuples to a task; with the default target, past all tasks to the driver."""
         self._rows.setdefault((target, kind, stream), (schema, []))[1].extend(rows)
 
@@ -191,16 +198,14 @@ class PacketWriter:
                 yield self._sent.row(target, kind, stream, len(part), packed_rows(stream, schema, part))
         self._rows.clear()
 
-    def finish(self) -> Iterator[ExchangeRow]:
-        """Yield the last rows, and the largest timestamps for every task with windows."""
+    def finish(self, begin: Iterable[int] = ()) -> Iterator[ExchangeRow]:
+        """Yield the last rows, the largest timestamps for every task with windows, and the begin of the batch for these tasks."""
         yield from self.take()
         for exchange, writer in sorted(self._writers.items()):
             tasks = self._plan.stages[self._plan.exchanges[exchange].target].tasks
             yield from self._sent.largest(tasks, str(exchange), writer.largest)
-
-    def begin(self, tasks: Iterable[int]) -> Iterator[ExchangeRow]:
-        """Yield a row for each task that marks the begin of the batch."""
-        return (self._sent.row(task, "begin") for task in tasks)
+        for task in begin:
+            yield self._sent.row(task, "begin")
 
 
 # -- One task's part of one batch, without Spark -----------------------------------------------------------------------------------
@@ -223,7 +228,11 @@ def process(
     windows: the stored windows of the last batch, None for a stage without windows; the new ones are the metadata of the result.
     reported: receives the errors that users' code reports, also in an attempt that fails.
     """
-    with _states(plan, task) as states:
+    with ExitStack() as closing:
+        states = {}
+        for id in task.stage.states:
+            states[id] = plan.states[id].spec.factory.make_state(task.task, plan.states[id].partitions)
+            closing.callback(close_state, states[id])
         subtopology = Subtopology(plan, task.stage.id, task.task, states)
         subtopology.prepare()
         try:
@@ -244,9 +253,17 @@ def _processed(
     """Process and commit the task's part of the batch; return the rows it sends."""
     writer = PacketWriter(plan, task.task, FIRST_TASK + task.number, batch, clock_of(rows))
     packets, controls = packets_and_controls(rows)
+    arrived = sorted(packets, key=lambda row: int(row.stream)) + [row for row in controls if row.kind == "max"]
     for group in task.stage.batch_groups:
         found = subtopology.start_batch(group, batch)
-        _feed(plan, found, packets, [row for row in controls if row.kind == "max"])
+        for row in arrived:
+            exchange = plan.exchanges[int(row.stream)]
+            if exchange.batch_group != group:
+                continue
+            if row.kind == "max":
+                found.observe(exchange, {row.source: row.value})
+            else:
+                found.execute(exchange, unpacked(row))
         found.finish_batch()
         found.commit_batch()
         writer.emit(found.take())
@@ -271,29 +288,6 @@ def _processed_with_windows(
     sent += [to_driver("metric", component, number, source=name) for name, number in numbers.items()]
     windows = window_metrics(task.stage.id, task.task, numbers, _late(subtopology) - late_before)
     return TaskResult(sent, _snapshot(subtopology), done=[windows])
-
-
-@contextmanager
-def _states(plan: TridentPlan, task: StageTask) -> Iterator[dict[str, Any]]:
-    """Open the partitions of states of a task; close all of them at the end."""
-    with ExitStack() as stack:
-        states = {}
-        for id in task.stage.states:
-            found = plan.states[id]
-            state = states[id] = found.spec.factory.make_state(task.task, found.partitions)
-            stack.callback(close_state, state)
-        yield states
-
-
-def _feed(plan: TridentPlan, batch: GroupBatch, packets: list[ExchangeRow], largest: list[ExchangeRow]) -> None:
-    for row in sorted(packets, key=lambda row: int(row.stream)):
-        exchange = plan.exchanges[int(row.stream)]
-        if exchange.batch_group == batch.batch_group:
-            batch.execute(exchange, unpacked(row))
-    for row in largest:
-        exchange = plan.exchanges[int(row.stream)]
-        if exchange.batch_group == batch.batch_group:
-            batch.observe(exchange, {row.source: row.value})
 
 
 def _restore(subtopology: Subtopology, stored: bytes | None, what: str) -> None:
@@ -342,6 +336,159 @@ def _late(subtopology: Subtopology) -> Counter[str]:
     return total
 
 
+# -- Partial aggregation in columns: combiners applied to an Arrow batch without a Python tuple per row ----------------------------
+#
+#     k  JFK LGA JFK   --dictionary-->  codes 0 1 0, keys (JFK,) (LGA,)
+#     v   3   5   4    --added by code to the values of the slot-->  (JFK,) 7, (LGA,) 5   written back to the slot
+#
+# It is used for steps right behind a source that compute a count, sum, minimum or maximum of whole numbers (a sum of doubles too),
+# without a key or by keys of text, whole numbers and booleans. All other steps process rows. So does a batch with a null in a key,
+# with a value that Python cannot hold, or with a sum that could exceed 64 bits: `add` then returns False and changes nothing.
+#
+# Law: after a batch the slot holds exactly the values, in the same order, that `AggregateProcessor.execute` computes for the same
+# tuples; the tests use it as the model. So consecutive batches may use either path, and a repeated attempt gives the same rows.
+# (Doubles are added one after the other in arrival order, never as a sum of partial sums.)
+
+
+Codes = npt.NDArray[np.int64]
+_Fold = Callable[[Any, Codes, Sequence[Any]], "list[Any] | None"]
+"""(column, code of each row, start value of each key) -> the new values; None if the batch must be processed by rows."""
+
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_KEYS = ("string", "boolean", *_INTEGERS)
+_LARGEST = 2**63 - 1
+
+
+class ColumnFold:
+    """The partial aggregation of one node. Cost of a batch: some passes of numpy over it, and in Python O(1) for each key."""
+
+    def __init__(self, key: Sequence[int] | None, parts: Sequence[tuple[int, _Fold]]) -> None:
+        self._key, self._parts = key, parts
+
+    @classmethod
+    def of(cls, operation: Operation, schema: Schema) -> ColumnFold | None:
+        """Return the fold of an operation for tuples of this schema, None if the operation needs rows."""
+        if not isinstance(operation, Aggregate) or operation.stage is not AggregationStage.PARTIAL:
+            return None
+        types = dict(zip(schema.names, schema.types, strict=True))
+        parts = []
+        for part in operation.parts:
+            read = part.inputs[0] if part.inputs else None
+            fold = _fold_of(type(part.aggregator), None if read is None else types[read])
+            if fold is None:
+                return None
+            parts.append((0 if read is None else schema.names.index(read), fold))
+        if operation.group is None:
+            return cls(None, parts)
+        if not all(types[name] in _KEYS for name in operation.group):
+            return None
+        return cls([schema.names.index(name) for name in operation.group], parts)
+
+    def add(self, slot: AggregateSlot, batch: pa.RecordBatch) -> bool:
+        """Add all tuples of a non-empty batch to the slot and return True, or none of them and return False."""
+        if self._key is None:
+            codes, keys = np.zeros(batch.num_rows, np.int64), [()]
+            entries: list[list[Any] | None] = [[(), slot.value]]
+        else:
+            found = _grouped([batch.column(position) for position in self._key])
+            if found is None:
+                return False
+            codes, keys = found
+            entries = [slot.keys.get(key) for key in keys]
+        chained = len(self._parts) > 1
+        values = []
+        for number, (position, fold) in enumerate(self._parts):
+            starts = [NOTHING if entry is None else _value(entry[1], number, chained) for entry in entries]
+            folded = fold(batch.column(position), codes, starts)
+            if folded is None:
+                return False
+            values.append(folded)
+        made = map(list, zip(*values, strict=True)) if chained else iter(values[0])
+        if self._key is None:
+            slot.value = next(made)
+        else:
+            slot.keys.update((key, [key, value]) for key, value in zip(keys, made, strict=True))
+        return True
+
+
+def _value(value: Any, number: int, chained: bool) -> Any:
+    return value[number] if chained and value is not NOTHING else value
+
+
+def _grouped(columns: Sequence[Any]) -> tuple[Codes, list[Row]] | None:
+    """Return the code of each row's key, and the keys in order of first occurrence; None if a key field is null."""
+    codes, keys = _encoded(columns[0]) or (None, [])
+    for column in columns[1:]:
+        found = _encoded(column)
+        if codes is None or found is None:
+            return None
+        # Both codes as one number; encoded again for each column, so that many columns do not exceed 64 bits.
+        both = pa.array(codes * len(found[1]) + found[0]).dictionary_encode()
+        codes = both.indices.to_numpy().astype(np.int64)
+        pairs = (divmod(pair, len(found[1])) for pair in both.dictionary.to_pylist())
+        keys = [keys[first] + found[1][second] for first, second in pairs]
+    return None if codes is None else (codes, keys)
+
+
+def _encoded(column: Any) -> tuple[Codes, list[Row]] | None:
+    if column.null_count:
+        return None
+    encoded = column.dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), [(value,) for value in encoded.dictionary.to_pylist()]
+
+
+def _fold_of(aggregator: type, kind: str | None) -> _Fold | None:
+    if aggregator is Count:
+        return _counted
+    if kind in _INTEGERS:
+        return _OF_INTEGERS.get(aggregator)
+    return _sum_of_doubles if aggregator is Sum and kind in ("float", "double") else None
+
+
+def _counted(column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
+    added = np.bincount(codes, minlength=len(starts)).tolist()
+    return [more if start is NOTHING else start + more for start, more in zip(starts, added, strict=True)]
+
+
+def _sum_of_integers(column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
+    values = (column.fill_null(0) if column.null_count else column).to_numpy().astype(np.int64)
+    known = [0 if start is NOTHING else start for start in starts]
+    bound = max(-int(values.min()), int(values.max())) * len(values) + max(map(abs, known))
+    if bound > _LARGEST:
+        return None
+    total = np.array(known, np.int64)
+    np.add.at(total, codes, values)
+    found: list[Any] = total.tolist()
+    return found
+
+
+def _sum_of_doubles(column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
+    if column.null_count or not all(start is NOTHING or type(start) is float for start in starts):
+        return None  # None counts as the whole number 0
+    # -0.0 is the neutral element: adding it changes no value, not even 0.0 or -0.0.
+    total = np.array([-0.0 if start is NOTHING else start for start in starts], np.float64)
+    with np.errstate(all="ignore"):
+        np.add.at(total, codes, column.to_numpy().astype(np.float64))
+    found: list[Any] = total.tolist()
+    return found
+
+
+def _extreme(better: np.ufunc, worst: int, column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
+    if column.null_count or None in starts:
+        return None
+    best = np.array([worst if start is NOTHING else start for start in starts], np.int64)
+    better.at(best, codes, column.to_numpy().astype(np.int64))
+    found: list[Any] = best.tolist()
+    return found
+
+
+_OF_INTEGERS: Mapping[type, _Fold] = {
+    Sum: _sum_of_integers,
+    Min: partial(_extreme, np.minimum, _LARGEST),
+    Max: partial(_extreme, np.maximum, -_LARGEST - 1),
+}
+
+
 # -- What Spark runs of a Trident topology ---------------------------------------------------------------------------------------
 
 
@@ -354,7 +501,7 @@ _log = logging.getLogger("windowing.spark")
 def _log_reports(who: str, reported: Sequence[BaseException]) -> None:
     """Log reported errors in the worker: Spark retries this task, so none of its rows reach the driver."""
     for error in reported:
-        _log.warning("%s reports %s", who, describe(error))
+        _log.warning("%s reports %s", who, describe_error(error))
 
 
 class TridentSpoutStage(ArrowStage):
@@ -369,16 +516,12 @@ class TridentSpoutStage(ArrowStage):
         self._plan, self._spout, self._keep, self._channel = plan, spout, keep, channel
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield packets for each batch, then the rows at the end of the partition."""
-        return map(record_batch, self._packed(batches, partition, number + 1))
-
-    def _packed(self, batches: Iterator[pa.RecordBatch], partition: int, txid: int) -> Iterator[list[ExchangeRow]]:
-        """Yield the exchange rows of the partition.
+        """Yield packets for each batch, then the rows at the end of the partition.
 
         A failure is sent as a `failed` row, unless the topology has windows, which must process the whole batch: then it is raised,
         and Spark retries the task. Tuples kept for dead letters are read to the end.
         """
-        plan = self._plan.value
+        plan, txid = self._plan.value, number + 1
         title = plan.graph.nodes[self._spout].title
         with ExitStack() as closing:
             work: _SpoutWork | None = None
@@ -394,27 +537,29 @@ class TridentSpoutStage(ArrowStage):
                     continue
                 rows = work.readable(columns, found.num_rows)
                 if work.unread:
-                    yield work.left_out(self._keep)
+                    yield record_batch(work.left_out(self._keep))
                 if self._keep:
-                    yield work.kept(rows)
+                    yield record_batch(work.kept(rows))
                 if failed is None:
                     try:
-                        yield work.take(rows, by_rows)
+                        yield record_batch(work.take(rows, by_rows))
                     except FailedException as problem:
                         failed = problem
             if work is not None and failed is None:
                 try:
-                    yield work.finish()
+                    yield record_batch(work.finish())
                 except FailedException as problem:
                     failed = problem
             if failed is not None:
                 if plan.depths(Section.STREAM):
                     _log_reports(title, work.errors(failed) if work else [])
                     raise failed
-                yield with_copies(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
+                yield record_batch(
+                    with_copies(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
+                )
             if work is not None:
                 reported = work.errors(failed)
-                yield reports(title, reported)
+                yield record_batch(reports(title, reported))
                 if self._channel is not None:
                     self._channel.send(txid - 1, partition, work.now, work.done(failed is not None))
 
@@ -447,7 +592,7 @@ class _SpoutWork:
                 self._groups[id] = TaskMetrics(id, task)
         self._folds = {exchange.id: self._folds_of(exchange) for exchange in self.exchanges}
         self._tuples = 0
-        self.unread: list[tuple[Any, ...]] = []
+        self.unread: list[Row] = []
 
     def _folds_of(self, exchange: Exchange) -> list[tuple[tuple[int, int], ColumnFold, Any]]:
         """Return the steps behind an exchange that can fold columns, each with its slot."""
@@ -464,7 +609,7 @@ class _SpoutWork:
 
         All exchanges need rows if the batch holds a value that Python cannot hold.
         """
-        if not any(self._folds.values()) or not all_readable(columns):
+        if not any(self._folds.values()) or any(unreadable_in(column) is not None for column in columns.columns):
             return self.exchanges
         left = []
         for exchange in self.exchanges:
@@ -477,7 +622,7 @@ class _SpoutWork:
         self._tuples += 0 if left else columns.num_rows
         return left
 
-    def readable(self, found: pa.RecordBatch, count: int) -> list[tuple[Any, ...]]:
+    def readable(self, found: pa.RecordBatch, count: int) -> list[Row]:
         """Return the readable tuples of a batch; `unread` then holds those with a value that Python cannot hold."""
         fields = zip(found.columns, self._schema.names, strict=True)
         columns = [python_values(column, name) for column, name in fields]
@@ -495,12 +640,12 @@ class _SpoutWork:
             self._writer.put(kind, self._dead_letters, self._schema, self.unread)
         return list(self._writer.take())
 
-    def kept(self, rows: list[tuple[Any, ...]]) -> list[ExchangeRow]:
+    def kept(self, rows: list[Row]) -> list[ExchangeRow]:
         """Return tuples as dead letters, in case the batch is skipped."""
         self._writer.put("input", self._dead_letters, self._schema, rows)
         return list(self._writer.take())
 
-    def take(self, rows: list[tuple[Any, ...]], exchanges: Iterable[Exchange]) -> list[ExchangeRow]:
+    def take(self, rows: list[Row], exchanges: Iterable[Exchange]) -> list[ExchangeRow]:
         """Process tuples of these exchanges and return the rows to send. After a failure, nothing of the batch is sent."""
         self._tuples += len(rows)
         for exchange in exchanges:
@@ -548,8 +693,7 @@ class _SpoutWork:
             self._worked(group, began)
         windowed = [task.number for task in self._plan.tasks if task.stage.section is Section.STREAM]
         return [
-            *self._writer.finish(),
-            *self._writer.begin(windowed),
+            *self._writer.finish(windowed),
             to_driver("metric", self._name, self._tuples, source="tuples"),
         ]
 
@@ -592,15 +736,15 @@ class TridentBatchStage(ArrowStage):
         attempt: TransactionAttempt,
         channel: MetricsChannel | None = None,
     ) -> None:
-        self._plan, self._attempt, self._channel = plan, attempt, channel
-        self._tasks = {task.number: task for task in plan.value.tasks_at(depth)}
+        self._plan, self.attempt, self._channel = plan, attempt, channel
+        self.tasks = {task.number: task for task in plan.value.tasks_at(depth)}
         self._writers = writers_behind(plan.value, depth)
         self._before = {task.number for each in before for task in plan.value.tasks_at(each)}
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows for other tasks as they arrive, then the output of each own task."""
         mine: dict[int, list[ExchangeRow]] = {}
-        numbers = pa.array(list(self._tasks), pa.int64())
+        numbers = pa.array(list(self.tasks), pa.int64())
         for batch in batches:
             is_mine = pc.is_in(batch.column(0), value_set=numbers)
             yield handed_on(batch.filter(pc.invert(is_mine)))
@@ -608,10 +752,10 @@ class TridentBatchStage(ArrowStage):
             for row in map(ExchangeRow._make, zip(*columns, strict=True)):
                 mine.setdefault(row.target, []).append(row)
         for target in sorted(mine):
-            yield record_batch(self._process(self._tasks[target], mine[target]))
+            yield record_batch(self._process(self.tasks[target], mine[target]))
 
     def _process(self, task: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
-        txid = self._attempt.txid
+        txid = self.attempt.txid
         done = with_copies(to_driver("done", "", task.number), self._writers)
         if writes(task) and not self._can_write(task, rows):
             return done
@@ -620,14 +764,14 @@ class TridentBatchStage(ArrowStage):
         try:
             if writes(task):
                 failpoints.hit("before_state_commit", txid - 1)
-            batch = ProcessorContext(self._attempt, as_of=txid - 1)
+            batch = ProcessorContext(self.attempt, as_of=txid - 1)
             found = process(self._plan.value, task, rows, batch, None, reported).output
             if writes(task):
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
             failed = to_driver("failed", group, text=f"{group}, task {task.task}: {cause_of(problem)}")
             found, has_failed = with_copies(failed, self._writers), True
-        output = [*found, *reports(group, reported, self._attempt.attempt)]
+        output = [*found, *reports(group, reported, self.attempt.attempt)]
         if self._channel is not None:
             took_ms = 1000 * (time.perf_counter() - began)
             metrics = group_metrics(self._plan.value, task, rows, output, took_ms, has_failed)
@@ -642,41 +786,7 @@ class TridentBatchStage(ArrowStage):
         if missing:
             raise WindowingError(
                 f"topology {self._plan.value.name!r}: {task.stage.component}, task {task.task}, was to write attempt "
-                f"{self._attempt} before the tasks {sorted(missing)} had worked on it; nothing of it was written there: start "
+                f"{self.attempt} before the tasks {sorted(missing)} had worked on it; nothing of it was written there: start "
                 "again from the checkpoint, and report this"
             )
         return True
-
-
-class BatchStages:
-    """The stages of one depth in an attempt, behind the depths `before`.
-
-    The parts that are equal in all attempts are created once, because each expression costs calls of the JVM.
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        plan: Shipped[TridentPlan],
-        depth: int,
-        before: Sequence[int],
-        labels: Sequence[int],
-        partitions: int,
-        channel: MetricsChannel | None = None,
-    ) -> None:
-        self._plan, self._depth, self._before, self._partitions = plan, depth, before, partitions
-        self._channel = channel
-        tasks = plan.value.tasks_at(depth)
-        first = tasks[0].number
-        every_task = spark.range(first, first + len(tasks), 1, 1)
-        self._begun = control_row(every_task, "id", "'begin'", "0L")
-        self._label = label_of_row(labels, first)
-
-    def rows(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
-        """Return the exchange rows after this depth in one attempt.
-
-        A `begin` row is added for every task, because Spark may skip a stage without rows.
-        """
-        stage = TridentBatchStage(self._plan, self._depth, self._before, attempt, self._channel)
-        spread = rows.union(self._begun).repartition(self._partitions, self._label)
-        return spread.mapInArrow(stage, EXCHANGE)
