@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, DrainedCheckpointError
-from windowing.spark.definition import DRAINED_FILE, describe, keep, pending_batch, query_id, stored
+from windowing.execution.compatibility import of_bolt
+from windowing.spark.definition import DRAINED_FILE, columns_of, frame, keep, pending_batch, query_id, stored
 from windowing.spark.hadoop import Folder
 from windowing.topology.decorators import bolt_of, sliding
 from windowing.windows.measures import count, seconds
@@ -34,8 +35,8 @@ def bolt(length: Any = None, slide: Any = None, output: str = "n long", **option
 def define(spark: SparkSession) -> Callable[..., dict[str, Any]]:
     def make(declared: Any = None, schema: str = SCHEMA, **options: Any) -> dict[str, Any]:
         settings = {"tasks": 2, "grouping": ("k",), "order_by": ()} | options
-        inputs = {name: spark.createDataFrame([], schema) for name in settings.pop("streams", ["default"])}
-        return describe(spark, (declared or bolt()).definition(), inputs, **settings)
+        inputs = {name: columns_of(spark.createDataFrame([], schema)) for name in settings.pop("streams", ["default"])}
+        return frame(spark) | of_bolt((declared or bolt()).definition(), inputs=inputs, **settings)
 
     return make
 

@@ -111,6 +111,18 @@ def test_skipped_offsets_are_counted_once_and_only_up_to_the_end_of_the_batch(
     assert "batch 1 leaves out 5 offsets of partition 0 of topic 'flights' at h1:9092, from 10 on" in caplog.text
 
 
+def test_batches_without_skipped_offsets_take_no_memory(query: Any) -> None:
+    skip_gaps_of("h1:9092", "flights", lambda: {0: (15, 40)})
+    gone = SkippedOffsets()
+    gone.read_by(query)
+    for batch, log in ((1, Log({"0": 10}, {"0": 20})), (1, Log({"0": 15}, {"0": 20})), (1, Log({"0": 20}, {"0": 30}))):
+        gone.count(log, batch)
+    assert gone.totals() == {}, "the batch was replayed without a gap"
+    for batch in range(2, 100):
+        gone.count(Log(*({"0": 10 * (number + 1)} for number in range(batch + 1))), batch)
+    assert len(gone._skipped) == 1
+
+
 def test_skipped_offsets_of_a_recreated_topic_are_those_at_the_planning_of_the_batch(
     query: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -311,6 +311,8 @@ def test_input_streams_with_different_columns_are_refused(feed: Callable[..., An
         windowed(summed, {"a": one, "b": one.selectExpr("k", "ts", "cast(v as long) v")})
     with pytest.raises(ConfigError, match=r"'v' is double in stream 'a' and missing in stream 'b'"):
         windowed(summed, {"a": one, "b": one.drop("v")})
+    with pytest.raises(ConfigError, match="input stream 'b' has two columns of one name: k, ts, v, v; rename one"):
+        windowed(summed, {"a": one, "b": one.select("k", "ts", "v", "v")})
     assert windowed(summed, {"a": one, "b": one.select("v", "ts", "k")}).tasks == 2
 
 

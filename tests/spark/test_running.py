@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from pyspark.errors import PySparkRuntimeError
 from windowing.errors import QueryStoppedError, SourceError, WorkerLostError
 from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
 from windowing.spark import running
+from windowing.spark.definition import DRAINED_FILE
 from windowing.spark.failures import FailedQuery
 from windowing.spark.metrics import BatchMetrics
 from windowing.spark.offsets import SkippedOffsets
@@ -60,13 +62,14 @@ class Raising:
 
 
 def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> WindowedQuery:
+    """Return a query that runs until it is stopped."""
     writer = SimpleNamespace(acks=acks, failure=None, calling=None, reported=Counter())
     plan: Any = SimpleNamespace(
         run=lambda: query,
         writer=writer,
         failed_query=FailedQuery("sums", "", None, SESSION),
         checkpoint="",
-        totals=totals,
+        totals=totals or TaskTotals("sums"),
         drawn=None,
         gaps=SkippedOffsets(),
         spark=SESSION,
@@ -183,7 +186,7 @@ class Bounded:
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
         self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None, reported=Counter())
-        self.totals = None
+        self.totals = TaskTotals("sums")
         self.commits = commits
 
     @property
@@ -194,12 +197,14 @@ class Bounded:
         return self._runs.pop(0)
 
     def ended(self, monkeypatch: pytest.MonkeyPatch, drain: bool, finish: bool = False) -> WindowedQuery:
-        folder: Any = SimpleNamespace(exists=lambda name: self.commits)
+        folder: Any = SimpleNamespace(
+            exists=lambda name: self.commits,
+            write=lambda name, content: self.told.append("marked") if name == DRAINED_FILE else None,
+        )
         monkeypatch.setattr(running, "Folder", lambda spark, path: _Home(folder))
         monkeypatch.setattr(running.control, "control_folder", lambda spark, path: None)
         monkeypatch.setattr(running.control, "write_drain", lambda folder: self.told.append("drain"))
         monkeypatch.setattr(running.control, "drain_batch", lambda spark, path: 7)
-        monkeypatch.setattr(running, "_mark_drained", lambda plan: self.told.append("marked"))
         plan: Any = self
         query = WindowedQuery(plan, drain=drain, finish=finish, done=threading.Event())
         query._thread.start()
@@ -236,6 +241,26 @@ def test_await_end_returns_after_the_end_of_the_input_and_after_stop(monkeypatch
     query.stop()
     assert query.await_end(10)
     assert running_on.told == []
+
+
+def test_stop_while_the_run_of_the_drain_is_starting_stops_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    drains, made = Ended(found_no_more=False), threading.Event()
+    drains.stopped = 0
+
+    class Starting(Bounded):
+        def run(self) -> Any:
+            if len(self._runs) == 1:
+                assert made.wait(5)
+                threading.Thread(target=query.stop).start()
+                while not query._stopping:
+                    time.sleep(0.01)
+            return super().run()
+
+    plan = Starting(Ended(found_no_more=True), drains)
+    query = plan.ended(monkeypatch, drain=True)
+    made.set()
+    assert query.await_end(10)
+    assert (drains.stopped, plan.told) == (1, ["drain"])
 
 
 @pytest.mark.parametrize("finish", [False, True])

@@ -353,10 +353,13 @@ def test_a_topology_that_cannot_run_on_spark_is_refused_before_the_first_batch(
         submit(topology)
     with pytest.raises(ConfigError, match="no stream; did you mean 'sales'"):
         submit(topology, sources={"sale": None})
+    given = {"sales": spark.readStream.schema(SALES).parquet(str(tmp_path))}
     with pytest.raises(ConfigError, match=r"the sink .out. .* is given nothing"):
-        submit(topology, sources={"sales": None})
+        submit(topology, sources=given)
     with pytest.raises(ConfigError, match="no batch is skipped"):
-        submit(topology, sources={"sales": None}, sinks={"sales.dead_letters": MemorySink(), "out": MemorySink()})
+        submit(topology, sources=given, sinks={"sales.dead_letters": MemorySink(), "out": MemorySink()})
+    with pytest.raises(ConfigError, match=r"is OnFailure\.STOP or OnFailure\.SKIP, got 'stop'; write OnFailure\.STOP"):
+        submit(topology, sources=given, sinks={"out": MemorySink()}, on_failure="stop")
     for kind, windowed, why in (
         (StateType.TRANSACTIONAL, False, "only an opaque"),
         (StateType.OPAQUE, True, "windows"),

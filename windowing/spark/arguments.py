@@ -58,11 +58,12 @@ def names_of(option: str, given: Any, what: str) -> tuple[str, ...]:
     )
 
 
-def require_start(checkpoint: Any, query_name: Any) -> None:
-    """Raise ConfigError for an invalid checkpoint path, or an invalid query name."""
-    checked_folder("checkpoint", checkpoint)
+def require_start(checkpoint: Any, query_name: Any) -> str:
+    """Return the path of the checkpoint. Raises ConfigError for an invalid path, or an invalid query name."""
+    path = checked_folder("checkpoint", checkpoint)
     if query_name is not None and (not isinstance(query_name, str) or not query_name):
         raise ConfigError(f'query_name is a text, got {quote(query_name)}; write query_name="delays"')
+    return path
 
 
 def require_mapping(option: str, given: Any) -> None:

@@ -12,7 +12,7 @@ Law: the sources of a query and their order depend on the plan alone, because a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from typing import Any
@@ -24,7 +24,6 @@ from windowing.execution.compatibility import Definition
 from windowing.execution.plan import ExecutionPlan, Section
 from windowing.queues.spout import PartitionedSpout
 from windowing.spark import control, definition, metrics
-from windowing.spark.acks import Acks
 from windowing.spark.control import task_labels
 from windowing.spark.exchange import BATCH_CLOCK, CLOCK_APART, EXCHANGE
 from windowing.spark.hadoop import literal_path
@@ -38,7 +37,6 @@ from windowing.windows.measures import Duration
 
 __all__ = [
     "Assembly",
-    "acks_of",
     "labels_of",
     "takes_acks",
 ]
@@ -50,7 +48,7 @@ class Assembly:
 
     labels: see `labels_of`. windows: their configurations. sources: returns the packed rows of each source for the expression of
     the clock. turn: returns the worker code of a task of the stream, by its number. schema: of the rows behind the last depth.
-    channel: receives the metrics of the workers; by default a new one for each start. drawn: what the page of the query draws, by
+    channel: that of the functions in `sources`; by default `start` makes a new one. drawn: what the page of the query draws, by
     default the plan.
     """
 
@@ -65,10 +63,12 @@ class Assembly:
     channel: MetricsChannel | None = None
     drawn: Topology | None = None
 
-    def rows(self, control_folder: str | None, clock: str = BATCH_CLOCK) -> DataFrame:
+    def rows(
+        self, control_folder: str | None, clock: str = BATCH_CLOCK, channel: MetricsChannel | None = None
+    ) -> DataFrame:
         """Return the rows behind the last depth of the stream; each call creates a new chain of operators.
 
-        clock: CLOCK_APART if the driver sends the clock of each batch separately.
+        clock: CLOCK_APART if the driver sends the clock of each batch separately. channel: receives the metrics of the workers.
         """
         parts = list(self.sources(clock))
         tasks = [task.number for task in self.plan.tasks if task.stage.section is Section.STREAM]
@@ -81,7 +81,7 @@ class Assembly:
         for depth in depths:
             schema = self.schema if depth == depths[-1] else EXCHANGE
             first = self.plan.tasks_at(depth)[0].number
-            rows = evaluated(rows, self.turn, self.labels[depth], first, schema, self.channel)
+            rows = evaluated(rows, self.turn, self.labels[depth], first, schema, channel)
         return rows
 
     def start(
@@ -95,9 +95,8 @@ class Assembly:
         query_name: str | None,
     ) -> WindowedQuery:
         """Start the query. stored: the definition stored with the checkpoint, in addition to that of every query."""
-        if self.channel is None:  # a channel belongs to one query, since another query begins at another batch
-            counting = replace(self, channel=MetricsChannel(self.spark, writer.name))
-            return counting.start(checkpoint, stored, writer, trigger=trigger, drain=drain, query_name=query_name)
+        channel = self.channel or MetricsChannel(self.spark, writer.name)
+        assert channel.totals is not None
         counted = metrics.exchange_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
         counted += writer.attach(self.partitions)
         writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
@@ -105,13 +104,13 @@ class Assembly:
             spark=self.spark,
             checkpoint=checkpoint,
             definition=definition.frame(self.spark) | stored,
-            output=lambda folder: metrics.observed(self.rows(folder, CLOCK_APART), counted),
+            output=lambda folder: metrics.observed(self.rows(folder, CLOCK_APART, channel), counted),
             writer=writer,
             partitions=self.partitions,
             trigger=trigger_options(trigger, drain),
             query_name=query_name,
             drawn=self.drawn or self.plan,
-            totals=self.channel.totals,
+            totals=channel.totals,
         )
         return WindowedQuery.start(spec, drain)
 
@@ -125,8 +124,3 @@ def labels_of(spark: SparkSession, plan: ExecutionPlan, partitions: int) -> dict
 def takes_acks(source: Any) -> bool:
     """Return whether a source takes acks."""
     return isinstance(source, PartitionedSpout) and source.takes_acks
-
-
-def acks_of(spark: SparkSession, checkpoint: str, spouts: Mapping[int, tuple[str, Any]]) -> Acks | None:
-    """Return the Acks of the sources that take acks, by number; None without such sources."""
-    return Acks(spark, checkpoint, dict(spouts)) if spouts else None

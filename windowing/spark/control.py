@@ -158,7 +158,7 @@ def drain_batch(spark: SparkSession, checkpoint: str) -> int | None:
     reads both logs.
     """
     home = Folder(spark, checkpoint)
-    needle = f"/{control_folder(spark, checkpoint).path.rsplit('/', 2)[1]}/control/{DRAIN_FILE}".encode()
+    needle = f"/windowing/control/{DRAIN_FILE}".encode()
     for source in (home / "sources").names():
         log = home / "sources" / source
         names = {name: name.partition(".")[0] for name in log.names()}  # some are "9.compact"

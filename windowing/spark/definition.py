@@ -16,7 +16,7 @@ import json
 import logging
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 from uuid import uuid4
@@ -43,10 +43,10 @@ __all__ = [
     "FORMAT",
     "RESCALED_FILE",
     "RESCALING_FILE",
+    "columns_of",
     "continue_from",
     "continued",
     "damaged_file",
-    "describe",
     "frame",
     "keep",
     "last_batch",
@@ -81,28 +81,24 @@ _PACKING = (
 _log = logging.getLogger("windowing.spark")
 
 
-def describe(
-    spark: SparkSession,
-    bolt: Mapping[str, Any],
-    inputs: Mapping[str, DataFrame],
-    tasks: int,
-    grouping: str | tuple[str, ...],
-    order_by: tuple[str, ...],
-) -> Definition:
-    """Return the definition of a query as plain JSON data; `bolt` is `WindowedBolt.definition()`."""
-    columns = {name: _columns(rows) for name, rows in inputs.items()}
-    return frame(spark) | compatibility.of_bolt(bolt, tasks, grouping, order_by, columns)
-
-
 def frame(spark: SparkSession) -> Definition:
     """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed."""
+    try:
+        library = version("windowing")
+    except PackageNotFoundError:
+        library = "unknown"
     return {
         "format": FORMAT,
-        "library": _library(),
+        "library": library,
         "order_by": [],
         "packing": {name: _setting(spark, name) for name in _PACKING}
         | {"parallelism": spark.sparkContext.defaultParallelism},
     }
+
+
+def columns_of(rows: DataFrame) -> list[list[Any]]:
+    """Return the columns of an input as a definition has them."""
+    return [[field.name, field.dataType.simpleString(), field.nullable] for field in rows.schema.fields]
 
 
 def _setting(spark: SparkSession, name: str) -> str | None:
@@ -121,18 +117,22 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
     look-ups.
     """
     _check_logs(Folder(spark, checkpoint))
-    folder = Folder(spark, checkpoint) / "windowing"
-    found = _stored(folder)
+    folder, offsets = Folder(spark, checkpoint) / "windowing", Folder(spark, checkpoint) / "offsets"
+    found, begun = _stored(folder), _batches(offsets)
     if found is not None:
         place = DefinitionLocation(f"checkpoint {checkpoint}", folder.of(FILE), _ANEW, format=FORMAT)
         compatibility.compare(found, wanted, place, lambda: pending_batch(spark, checkpoint))
-    elif _batches(Folder(spark, checkpoint) / "offsets"):
+    elif begun:
         raise CheckpointError(
             f"checkpoint {checkpoint} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was "
             "lost; give this query a checkpoint of its own, or put the file back"
         )
-    _clear_begun(Folder(spark, checkpoint) / "offsets")
-    if not _batches(Folder(spark, checkpoint) / "offsets"):
+    if not begun:
+        for name in offsets.names():
+            if name.startswith(
+                "."
+            ):  # of a query that was killed in its first write; Spark begins only in an empty folder
+                offsets.delete(name)
         query_id(spark, checkpoint)
     if found != wanted:
         folder.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
@@ -299,14 +299,6 @@ def _check_logs(checkpoint: Folder) -> None:
         raise CorruptStateError(f"{checkpoint.of(missing)} is missing; put the file back from a copy")
 
 
-def _clear_begun(offsets: Folder) -> None:
-    """Delete the files of a query that was killed while it wrote its first offsets; Spark begins only in an empty folder."""
-    if not _batches(offsets):
-        for name in offsets.names():
-            if name.startswith("."):
-                offsets.delete(name)
-
-
 def _missing(checkpoint: Folder) -> Iterator[str]:
     """Yield the files that are missing in the logs: batches have no gaps, and each follows the commit of the previous one."""
     planned, done = _batches(checkpoint / "offsets"), _batches(checkpoint / "commits")
@@ -343,20 +335,9 @@ def _is_json(content: bytes) -> bool:
     return True
 
 
-def _columns(rows: DataFrame) -> list[list[Any]]:
-    return [[field.name, field.dataType.simpleString(), field.nullable] for field in rows.schema.fields]
-
-
 def _batches(folder: Folder) -> set[int]:
     """Return the batch numbers of one of Spark's logs; `12.compact` is a batch too, temporary files are not."""
     return {int(name.removesuffix(".compact")) for name in folder.names() if name.removesuffix(".compact").isdigit()}
-
-
-def _library() -> str:
-    try:
-        return version("windowing")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------------------

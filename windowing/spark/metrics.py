@@ -104,9 +104,9 @@ def exchange_metric_columns() -> list[Column]:
     return [*metric_columns(value), F.expr(f"sum({value('reported')}) AS reported")]
 
 
-def observed(output: DataFrame, columns: list[Column] | None = None) -> DataFrame:
+def observed(output: DataFrame, columns: list[Column]) -> DataFrame:
     """Return the operator's output with its metrics under observation. Cost: a few additions per row, no job."""
-    return output.observe(_OBSERVATION, *(columns or metric_columns()))
+    return output.observe(_OBSERVATION, *columns)
 
 
 class LastExecution:

@@ -17,10 +17,12 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from windowing.spark.hadoop import Folder
 
 __all__ = [
     "SkippedOffsets",
@@ -90,14 +92,6 @@ def _places(text: Any) -> dict[str, dict[str, int]]:
     return offset if plain else {}
 
 
-class _Log(Protocol):
-    """The folder of Spark's offset log."""
-
-    def exists(self, name: str) -> bool: ...
-
-    def read(self, name: str) -> bytes: ...
-
-
 class SkippedOffsets:
     """Counts the lost offsets of topics that are read with `on_gap="skip"`; a batch counts once.
 
@@ -109,13 +103,14 @@ class SkippedOffsets:
         self._lock = threading.Lock()
         self._skipped: dict[int, dict[str, dict[str, int]]] = {}
 
-    def read_by(self, rows: DataFrame) -> None:
-        """Record the brokers of a query's topics, before its start."""
+    def read_by(self, rows: DataFrame) -> bool:
+        """Record the brokers of a query's topics, before its start. Return whether it reads a topic whose skipped offsets count."""
         self._brokers = brokers_of(rows) if _SKIPPING else ()
+        return any(self._brokers)
 
-    def count(self, log: _Log, batch: int) -> None:
+    def count(self, log: Folder, batch: int) -> None:
         """Count the gaps that a batch is about to skip; `log`: the query's offset log, which has the batch."""
-        if not any(self._brokers) or not log.exists(str(batch - 1)):
+        if not log.exists(str(batch - 1)):
             return
         found: dict[str, dict[str, int]] = {}
         before, ends = (_logged(log.read(str(number))) for number in (batch - 1, batch))
@@ -142,7 +137,8 @@ class SkippedOffsets:
                         *(batch, gone, partition, topic, servers, begins, why),
                     )
         with self._lock:
-            self._skipped[batch] = found
+            if found or batch in self._skipped:  # most batches have no gap, and a query makes millions of them
+                self._skipped[batch] = found
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Return the number of skipped offsets since the start of the query, by topic and partition."""

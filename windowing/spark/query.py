@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DateType, NumericType, StringType, StructType, TimestampNTZType, TimestampType
 
 from windowing.errors import ConfigError, SessionError, quote
-from windowing.execution.compatibility import Definition
+from windowing.execution.compatibility import Definition, of_bolt
 from windowing.execution.compiler import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
@@ -34,7 +34,7 @@ from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import is_connect, parallelism, require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
-from windowing.spark.spouts import require_evaluable
+from windowing.spark.spouts import require_evaluable, struct_of
 from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, WindowTurn
 from windowing.spark.writer import BatchWriter
@@ -86,18 +86,14 @@ def windowed(
     """
     declared = bolt_of(bolt)
     inputs = _inputs(source)
-    spark = next(iter(inputs.values())).sparkSession
-    require_session(spark, connect=True)
-    config = declared.config
-    chosen = _grouping(config, grouping)
-    columns = next(iter(inputs.values())).columns
+    rows = next(iter(inputs.values()))
+    require_session(rows.sparkSession, connect=True)
+    chosen = _grouping(declared.config, grouping)
     order = names_of("order_by", () if order_by is None else order_by, "columns")
     if control is not None:
         checked_folder("control", control)
-    _require_columns(declared, columns, chosen, order)
-    _require_plain(declared, next(iter(inputs.values())).schema, order)
-    _require_times(declared, next(iter(inputs.values())).schema)
-    _require_late_types(declared, next(iter(inputs.values())).schema)
+    _require_columns(declared, rows.columns, chosen, order)
+    _require_types(declared, rows.schema, order)
     announce_bolt(Runtime.WINDOWED, _log.warning, declared)
     return WindowedStream(declared, inputs, _tasks(tasks, chosen, grouping), chosen, order, control)
 
@@ -138,8 +134,9 @@ class WindowedStream(StormNames):
         self._asked_tasks = tasks
         self._inputs = inputs
         self._control = control
-        self._spark = next(iter(inputs.values())).sparkSession
-        self.schemas: dict[str, StructType] = _schemas(bolt, next(iter(inputs.values())).schema)
+        self._rows = next(iter(inputs.values()))
+        self._spark = self._rows.sparkSession
+        self.schemas: dict[str, StructType] = _schemas(bolt, self._rows.schema)
         self._layout = Layout(self.schemas)
         self._assemblies: dict[int, Assembly] = {}
 
@@ -162,8 +159,7 @@ class WindowedStream(StormNames):
     def __getitem__(self, stream: str) -> DataFrame:
         if stream not in self.schemas:
             raise ConfigError(self._no_stream(stream))
-        require_readable_zone(self._spark)
-        return self._layout.rows(self._assembly(self.tasks).rows(self._control), stream)
+        return self.streams[stream]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.schemas)
@@ -186,7 +182,7 @@ class WindowedStream(StormNames):
 
         Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first batch.
         """
-        require_start(checkpoint, query_name)
+        checkpoint = require_start(checkpoint, query_name)
         if is_connect(self._spark):
             raise SessionError(_NO_START)
         require_session(self._spark)
@@ -194,9 +190,9 @@ class WindowedStream(StormNames):
             require_evaluable(f"input stream {name!r}", rows)
         left_out = names_of("discard", discard, "streams")
         known, late = self._sinks(sinks, left_out), self.bolt.config.late_stream
-        tasks = self._asked_tasks or definition.stored_tasks(self._spark, str(checkpoint)) or self.tasks
+        tasks = self._asked_tasks or definition.stored_tasks(self._spark, checkpoint) or self.tasks
         return self._assembly(tasks).start(
-            str(checkpoint),
+            checkpoint,
             self._definition(tasks),
             BatchWriter(self.bolt.name, self._layout, known, late is None or not (late in known or late in left_out)),
             trigger=trigger,
@@ -242,7 +238,7 @@ class WindowedStream(StormNames):
         bounded = replace(config, max_future_ms=exchange.max_future_ms(config)) if config.event_time else config
         stage = TaskStage(
             bolt=replace(self.bolt, config=bounded),
-            columns=tuple(next(iter(self._inputs.values())).columns),
+            columns=tuple(self._rows.columns),
             streams=tuple(self._inputs),
             order_by=self.order_by,
             tasks=tasks,
@@ -262,10 +258,11 @@ class WindowedStream(StormNames):
         )
 
     def _definition(self, tasks: int) -> Definition:
-        """Return the definition of the query. A bolt's state is one more variable in Spark's store, and cannot be added later."""
+        """Return the definition of the bolt. Its state is one more variable in Spark's store, and cannot be added later."""
         found = self.bolt.definition()
         stateful = {"fixed": {**found["fixed"], "stateful": True}} if self.bolt.stateful else {}
-        return definition.describe(self._spark, found | stateful, self._inputs, tasks, self.grouping, self.order_by)
+        columns = {name: definition.columns_of(rows) for name, rows in self._inputs.items()}
+        return of_bolt(found | stateful, tasks, self.grouping, self.order_by, columns)
 
     def _no_stream(self, name: str) -> str:
         streams = ", ".join(self.schemas) or "none: it declares no output"
@@ -284,13 +281,13 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
             raise ConfigError(f"input stream {name!r} is a streaming DataFrame, got {quote(rows)}")
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
+        if len({column.lower() for column in rows.columns}) < len(rows.columns):
+            raise ConfigError(
+                f"input stream {name!r} has two columns of one name: {', '.join(rows.columns)}; rename one"
+            )
     first, *_ = names = sorted(given)
     require_carried(f"input stream {first!r}", given[first].schema)
     wanted = {field.name: field.dataType for field in given[first].schema.fields}
-    if len({column.lower() for column in wanted}) < len(given[first].columns):
-        raise ConfigError(
-            f"input stream {first!r} has two columns of one name: {', '.join(given[first].columns)}; rename one"
-        )
     own = [column for column in wanted if column.lower() in (TIMESTAMP, SEQUENCE)]
     if own:
         raise ConfigError(f"input column {own[0]!r} has a name that windowing uses itself; rename it before windowed()")
@@ -382,35 +379,28 @@ def _aggregated(config: WindowConfig) -> tuple[str, ...]:
     return tuple(field for field in map(field_of, parts) if field is not None)
 
 
-def _require_plain(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...]) -> None:
-    """Refuse nested columns as order, key, source or aggregated fields, and a `message_id=` column that is not a whole number."""
-    source = () if bolt.config.source is None else (bolt.config.source,)
-    for option, names in (("source", source), ("key", bolt.config.key or ()), ("order_by", order)):
+def _require_types(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...]) -> None:
+    """Refuse columns whose types cannot be what the bolt uses them for."""
+    config = bolt.config
+    source = () if config.source is None else (config.source,)
+    for option, names in (("source", source), ("key", config.key or ()), ("order_by", order)):
         for name in names:
             problem = nested(option, f"bolt {bolt.name!r}", name, rows[name].dataType.simpleString())
             if problem is not None:
                 raise ConfigError(problem)
-    identity = bolt.config.message_id
+    identity = config.message_id
     if identity is not None:
         problem = no_id(f"bolt {bolt.name!r}", identity, rows[identity].dataType.simpleString())
         if problem is not None:
             raise ConfigError(problem)
-
-
-def _require_times(bolt: WindowedBolt, rows: StructType) -> None:
-    """Refuse a timestamp column whose type holds no timestamps, because every row would be invalid."""
-    name = bolt.config.timestamp
-    if isinstance(name, str) and not isinstance(rows[name].dataType, _TIMES):
+    at = config.timestamp
+    if isinstance(at, str) and not isinstance(rows[at].dataType, _TIMES):  # every row would be invalid
         raise ConfigError(
-            f"timestamp of bolt {bolt.name!r} names column {name!r}, which is {rows[name].dataType.simpleString()}, a type that "
-            f"holds no timestamps; cast it to timestamp or to long (milliseconds), for example .withColumn({name!r}, "
-            f"F.to_timestamp({name!r})), or give a function of the row"
+            f"timestamp of bolt {bolt.name!r} names column {at!r}, which is {rows[at].dataType.simpleString()}, a type that "
+            f"holds no timestamps; cast it to timestamp or to long (milliseconds), for example .withColumn({at!r}, "
+            f"F.to_timestamp({at!r})), or give a function of the row"
         )
-
-
-def _require_late_types(bolt: WindowedBolt, rows: StructType) -> None:
-    """Refuse columns of user-defined types if the bolt has a late stream: Spark cannot write their values back."""
-    for field in rows.fields if bolt.config.late_stream is not None else ():
+    for field in rows.fields if config.late_stream is not None else ():  # Spark cannot write their values back
         if '"type":"udt"' in field.dataType.json():
             raise ConfigError(
                 f"column {field.name!r} of the input has a user-defined type, {type(field.dataType).__name__}, whose values cannot"
@@ -420,20 +410,14 @@ def _require_late_types(bolt: WindowedBolt, rows: StructType) -> None:
 
 
 def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:
-    schemas = {name: _struct(schema.ddl) for name, schema in bolt.outputs.items()}
+    schemas = {name: struct_of(schema.ddl) for name, schema in bolt.outputs.items()}
     if bolt.config.late_stream is not None:
         nullable = StructType.fromJson(rows.jsonValue())
         for field in nullable.fields:
             field.nullable = True
         schemas[bolt.config.late_stream] = nullable.add(REASON, StringType())
     if bolt.config.on_error is OnError.DEAD_LETTER:
-        schemas[DEAD_LETTERS] = _struct(DEAD_LETTER_FIELDS.ddl)
+        schemas[DEAD_LETTERS] = struct_of(DEAD_LETTER_FIELDS.ddl)
     if len({name.lower() for name in schemas}) < len(schemas):
         raise ConfigError(f"bolt {bolt.name!r} has two streams of one name: {', '.join(schemas)}; rename one")
     return schemas
-
-
-def _struct(ddl: str) -> StructType:
-    parsed = StructType.fromDDL(ddl)
-    assert isinstance(parsed, StructType)
-    return parsed

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -85,8 +85,8 @@ class QuerySpec:
     partitions: int
     trigger: Mapping[str, Any]
     query_name: str | None
-    drawn: Topology | ExecutionPlan | None = None
-    totals: TaskTotals | None = None
+    drawn: Topology | ExecutionPlan
+    totals: TaskTotals
     gaps: SkippedOffsets = field(default_factory=SkippedOffsets)
 
     def run(self) -> StreamingQuery:
@@ -94,9 +94,8 @@ class QuerySpec:
         folder = control.make_control_folder(self.spark, self.checkpoint)
         rows = self.output(folder.path)
         self.writer.begin(rows.sparkSession)
-        self.gaps.read_by(rows)
-        offsets = Folder(self.spark, self.checkpoint) / "offsets"
-        self.writer.before = lambda batch: self.gaps.count(offsets, batch)
+        counts, offsets = self.gaps.read_by(rows), Folder(self.spark, self.checkpoint) / "offsets"
+        self.writer.before = partial(self.gaps.count, offsets) if counts else None
         stream: Any = rows.writeStream.foreachBatch(self.writer).outputMode("append")
         stream = stream.option("checkpointLocation", self.checkpoint).trigger(**self.trigger)
         if self.query_name is not None:
@@ -157,8 +156,7 @@ class WindowedQuery(StormNames):
         try:
             return cls._started(spec, drain, done)
         except BaseException:
-            if spec.totals is not None:
-                spec.totals.release()
+            spec.totals.release()
             done.set()
             raise
 
@@ -211,12 +209,11 @@ class WindowedQuery(StormNames):
         """Return the numbers of each task since the start of this query, and the phases of its last batch; docs/operate/monitor.md
         explains them. Thread-safe, also after the end. Cost: O(tasks), and one call of the JVM.
         """
-        totals = self._spec.totals
-        assert totals is not None  # each door gives one
-        latest = self._query.lastProgress
+        totals, latest = self._spec.totals, self._query.lastProgress
         if latest is None:
             return totals.now(int(time.time() * 1000))
-        at_ms, progress = _ms_of(latest.timestamp), self._progress_of_a_batch(latest)
+        at_ms = int(datetime.fromisoformat(latest.timestamp).timestamp() * 1000)
+        progress = self._progress_of_a_batch(latest)
         if progress is None:
             return totals.now(at_ms)
         phases = {phase: float(ms) for phase, ms in progress.durationMs.items()}
@@ -291,8 +288,7 @@ class WindowedQuery(StormNames):
             self._end()
             self._failure = library_error(failure, self._spec.failed_query)
         finally:
-            if self._spec.totals is not None:
-                self._spec.totals.release()
+            self._spec.totals.release()
             self._done.set()
 
     def _has_read_all(self) -> bool:
@@ -328,17 +324,23 @@ class WindowedQuery(StormNames):
         spec = self._spec
         if not self._finish:
             control.write_drain(control.control_folder(spec.spark, spec.checkpoint))
-            self._query = spec.run()
+            self._run()
         self._wait()
         if self._stopping:
             return
-        batch = control.drain_batch(spec.spark, spec.checkpoint)
-        if batch is None or not (Folder(spec.spark, spec.checkpoint) / "commits").exists(str(batch)):
+        home, batch = Folder(spec.spark, spec.checkpoint), control.drain_batch(spec.spark, spec.checkpoint)
+        if batch is None or not (home / "commits").exists(str(batch)):
             raise QueryStoppedError(
                 f"the query on checkpoint {spec.checkpoint} was stopped from outside while it drained; start it again from the "
                 'checkpoint, with trigger="available_now", drain=True, to finish that'
             )
-        _mark_drained(spec)
+        (home / "windowing").write(definition.DRAINED_FILE, json.dumps({"drained": True}).encode())
+
+    def _run(self) -> None:
+        """Run the query again."""
+        self._query = self._spec.run()
+        if self._stopping:  # `stop` has stopped the run before
+            self._query.stop()
 
     def _end(self) -> None:
         """Stop Spark's query; an error outside it, such as in a spout's `ack`, has not ended it."""
@@ -370,9 +372,7 @@ class WindowedQuery(StormNames):
         writer.failure = writer.failed_batch = None
         if writer.acks is not None:
             writer.acks.open()
-        self._query = self._spec.run()
-        if self._stopping:  # it has stopped the run before
-            self._query.stop()
+        self._run()
 
     def _wait_for_run(self) -> None:
         acks = self._spec.writer.acks
@@ -391,7 +391,7 @@ class WindowedQuery(StormNames):
     def _note(self, at_once: bool = False) -> None:
         """Keep the numbers beside the checkpoint, for `windowing status`, every few seconds in which there are new ones."""
         now_s = time.monotonic()
-        if self._spec.totals is None or (now_s < self._noted_s + _NOTE_EVERY_S and not at_once):
+        if now_s < self._noted_s + _NOTE_EVERY_S and not at_once:
             return
         self._noted_s = now_s
         try:
@@ -460,13 +460,3 @@ def _repeated(query: StreamingQuery) -> bool:
     """Return whether the last batch was begun in an earlier run; no source is asked for its latest offset then."""
     progress = query.lastProgress
     return progress is not None and "latestOffset" not in progress.durationMs
-
-
-def _ms_of(timestamp: str) -> int:
-    """Return a time of Spark's progress in milliseconds since 1970."""
-    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
-
-
-def _mark_drained(spec: QuerySpec) -> None:
-    home = Folder(spec.spark, spec.checkpoint) / "windowing"
-    home.write(definition.DRAINED_FILE, json.dumps({"drained": True}).encode())

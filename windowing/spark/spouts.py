@@ -32,8 +32,11 @@ except ImportError:  # on Spark 4.1, where `require_spark` refuses such sources
     ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 __all__ = [
+    "ReadAllAvailable",
+    "ReadLimit",
     "SpoutInput",
     "SpoutReader",
+    "SupportsTriggerAvailableNow",
     "arrow_schema_in_spark",
     "arrow_type_in_spark",
     "batch_of",
@@ -42,6 +45,7 @@ __all__ = [
     "require_evaluable",
     "selected",
     "spout_stream",
+    "struct_of",
 ]
 
 
@@ -59,6 +63,13 @@ def arrow_type_in_spark(kind: DataType) -> pa.DataType:
 def arrow_schema_in_spark(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark uses for a schema, timestamps in UTC."""
     return to_arrow_schema(schema, **_UTC)
+
+
+def struct_of(ddl: str) -> StructType:
+    """Return the schema of these fields as Spark's."""
+    parsed = StructType.fromDDL(ddl)
+    assert isinstance(parsed, StructType)
+    return parsed
 
 
 # -- a PartitionedSpout as a data source -----------------------------------------------------------------------------------------
@@ -263,10 +274,8 @@ def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession,
     if rows is source:
         require_evaluable(f"the source of {what}", rows)
     _require_distinct(f"the source of {what}", schema.names, rows)
-    wanted = StructType.fromDDL(schema.ddl)
-    assert isinstance(wanted, StructType)
     types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-    for field in wanted.fields:
+    for field in struct_of(schema.ddl).fields:
         kind = types.get(field.name)
         if kind != field.dataType.simpleString():
             given = "no such column" if kind is None else f"it as {kind}"

@@ -19,8 +19,9 @@ from windowing.execution.compatibility import of_topology
 from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.spark import definition
+from windowing.spark.acks import Acks
 from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
-from windowing.spark.assembly import Assembly, acks_of, labels_of, takes_acks
+from windowing.spark.assembly import Assembly, labels_of, takes_acks
 from windowing.spark.context import ExecutionContext, execution_context
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
@@ -71,7 +72,7 @@ def submit(
     Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first
     batch.
     """
-    require_start(checkpoint, query_name)
+    checkpoint = require_start(checkpoint, query_name)
     required(topology, "submit")
     require_session(spark)
     require_mapping("sources", sources)
@@ -82,18 +83,18 @@ def submit(
     given = _given(topology, sources)
     acking = {key: number for number, (key, source) in enumerate(given.items()) if takes_acks(source)}
     at_once = topology.config.acker_executors == 0
-    before = definition.continued(spark, str(checkpoint))[1] if acking else 0
+    before = definition.continued(spark, checkpoint)[1] if acking else 0
     context = execution_context(
         topology, frozenset(names[name][0] for name in known), {} if at_once else acking, before
     )
     _require_runnable(context)
     announce(Runtime.SUBMIT, _log.warning, topology.name, topology.config, topology.components.values())
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
-    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, context.plan.widest)
+    width = definition.shuffle_partitions(spark, checkpoint, partitions, context.plan.widest)
     parts = {f"bolt {bolt.id!r}": bolt.declaration for bolt in topology.bolts}
     shipped = Shipped(spark, context, f"topology {topology.name!r}", parts)
     streams = SinkStreams({name: names[name] for name in known}, unread_late(topology, sinks, discarded))
-    acks = acks_of(spark, str(checkpoint), {number: (stream_name(*key), given[key]) for key, number in acking.items()})
+    told = {number: (stream_name(*key), given[key]) for key, number in acking.items()}
     channel = MetricsChannel(spark, topology.name)
     assembly = Assembly(
         spark=spark,
@@ -107,9 +108,9 @@ def submit(
         drawn=topology,
     )
     return assembly.start(
-        str(checkpoint),
+        checkpoint,
         of_topology(topology, context.plan, context.windows, width, tuple(acking), bool(context.acks)),
-        BatchWriter(topology.name, streams, known, True, acks),
+        BatchWriter(topology.name, streams, known, True, Acks(spark, checkpoint, told) if told else None),
         trigger=trigger,
         drain=drain,
         query_name=query_name,

@@ -33,7 +33,7 @@ from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, FailedException, ReportedFailedException, cause_of, describe_error
 from windowing.spark.failures import Seal, marked
 from windowing.spark.session import require_spark
-from windowing.spark.spouts import registered
+from windowing.spark.spouts import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow, registered
 from windowing.spark.state import decode_table
 from windowing.spark.trident_stages import packed_rows
 from windowing.topology.components import TaskContext
@@ -46,11 +46,6 @@ from windowing.trident.processors import TridentOutput
 from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator
 from windowing.trident.spouts import CommitterEmitter, SpoutBatch, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
-
-try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
-except ImportError:  # on Spark 4.1, where `require_spark` refuses such sources
-    ReadAllAvailable = ReadLimit = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 __all__ = [
     "TridentSpoutReader",

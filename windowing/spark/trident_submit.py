@@ -21,8 +21,9 @@ from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.spark import definition
+from windowing.spark.acks import Acks
 from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
-from windowing.spark.assembly import Assembly, acks_of, labels_of, takes_acks
+from windowing.spark.assembly import Assembly, labels_of, takes_acks
 from windowing.spark.exchange import packed
 from windowing.spark.hadoop import Folder
 from windowing.spark.running import WindowedQuery
@@ -87,33 +88,33 @@ def submit_trident(
     Raises ConfigError, TopologyError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
     first batch.
     """
-    require_start(checkpoint, query_name)
+    checkpoint = require_start(checkpoint, query_name)
     require_session(spark)
     plan = planned(topology, "submit_trident").by_section()
     _require_runnable(plan)
     Attempts(plan)  # refuses states that cannot claim attempts, before anything is read or written
     announce(Runtime.SUBMIT_TRIDENT, _log.warning, plan.name, plan.config)
-    if on_failure is OnFailure.SKIP:
-        _require_skippable(plan)
-    for option, each in (("sources", sources), ("sinks", sinks)):
-        require_mapping(option, {} if each is None else each)
-    given = _given(plan, sources or {}, records)
-    streams = _sink_streams(plan, sinks or {}, names_of("discard", discard, "sinks"), on_failure)
+    _require_skippable(plan, on_failure)
+    sources, sinks = {} if sources is None else sources, {} if sinks is None else sinks
+    require_mapping("sources", sources)
+    require_mapping("sinks", sinks)
+    inputs = _inputs(spark, plan, sources, records)
+    streams = _sink_streams(plan, sinks, names_of("discard", discard, "sinks"), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in streams)
-    inputs = _inputs(spark, plan, given, records)
-    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, plan.widest)
+    width = definition.shuffle_partitions(spark, checkpoint, partitions, plan.widest)
     labels = labels_of(spark, plan, width)
-    life, plan = _owned(spark, str(checkpoint), plan)
+    life, plan = _owned(spark, checkpoint, plan)
+    operations = [getattr(node, "operation", None) for node in plan.graph.nodes.values()]
     parts = {node.title: node for node in plan.graph.nodes.values()}
     shipped = Shipped(spark, plan, f"topology {plan.name!r}", parts)
-    taking = [(name, found) for name, found in (sources or {}).items() if takes_acks(found)]
+    taking: dict[int, tuple[str, Any]] = dict(enumerate(each for each in sources.items() if takes_acks(each[1])))
     channel = MetricsChannel(spark, plan.name)
     assembly = Assembly(
         spark=spark,
         plan=plan,
         partitions=width,
         labels=labels,
-        windows=[window.config for window in _windows(plan)],
+        windows=[operation.config for operation in operations if isinstance(operation, WindowOperation)],
         sources=lambda clock: [
             packed(rows, TridentSpoutStage(shipped, spout, keep, channel), clock=clock)
             for spout, rows in inputs.items()
@@ -127,34 +128,44 @@ def submit_trident(
         labels=labels,
         partitions=width,
         on_failure=on_failure,
-        committed=Folder(spark, str(checkpoint)) / "commits",
+        committed=Folder(spark, checkpoint) / "commits",
         streams=by_sink,
         channel=channel,
     )
     writer = BatchWriter(
         plan.name,
         by_sink,
-        {name: (sinks or {})[name] for name in streams},
+        {name: sinks[name] for name in streams},
         True,
-        acks=acks_of(spark, str(checkpoint), dict(enumerate(taking))),
+        acks=Acks(spark, checkpoint, taking) if taking else None,
         commits=commits,
     )
     stored = plan.stream(width, life.plain())
-    return assembly.start(str(checkpoint), stored, writer, trigger=trigger, drain=drain, query_name=query_name)
+    return assembly.start(checkpoint, stored, writer, trigger=trigger, drain=drain, query_name=query_name)
 
 
 def _inputs(
-    spark: SparkSession, plan: TridentPlan, given: Mapping[int, SpoutInput], records: RecordStore | None
+    spark: SparkSession, plan: TridentPlan, sources: Mapping[str, SpoutInput], records: RecordStore | None
 ) -> dict[int, DataFrame]:
-    """Return the rows of each spout, from its given source or its own."""
+    """Return the rows of each spout, from its given source, or from the spout itself if it has none."""
+    spouts: dict[str, SpoutNode] = {str(spout.source.name): spout for spout in plan.spouts}
+    for name in sources:
+        if name not in spouts:
+            raise ConfigError(f"sources names {quote(name)}, which is no stream; {did_you_mean(str(name), spouts)}")
     inputs = {}
-    for spout in plan.spouts:
-        if spout.number in given:
-            source = given[spout.number]
+    for name, spout in spouts.items():
+        if name in sources:
+            source = sources[name]
+        elif as_batches(spout.source.spout) is None:
+            raise ConfigError(f"stream {name!r} has no source; give sources={{{name!r}: spark.readStream...}}")
+        elif records is None:
+            raise ConfigError(
+                f"stream {name!r} is fed by its own spout, whose batches have to be known after a restart; give "
+                "records=SqliteRecordStore(path), on a disk of the driver"
+            )
         else:
-            assert records is not None
             source = spout_rows(spark, plan, spout, records)
-        inputs[spout.number] = selected(spout.called, spout.schema, source, spark, str(spout.source.name))
+        inputs[spout.number] = selected(spout.called, spout.schema, source, spark, name)
     return inputs
 
 
@@ -177,13 +188,6 @@ def _owned(spark: SparkSession, checkpoint: str, plan: TridentPlan) -> tuple[Lif
     finally:
         done.set()
     return life, plan.owned_by(owners)
-
-
-def _windows(plan: TridentPlan) -> Iterator[Any]:
-    for node in plan.graph.nodes.values():
-        operation = getattr(node, "operation", None)
-        if isinstance(operation, WindowOperation):
-            yield operation.bolt(plan.processor(node.number).inputs[0], node.schema)
 
 
 def _unread_late(plan: TridentPlan) -> Iterator[str]:
@@ -211,8 +215,14 @@ def _require_runnable(plan: TridentPlan) -> None:
             )
 
 
-def _require_skippable(plan: TridentPlan) -> None:
+def _require_skippable(plan: TridentPlan, on_failure: OnFailure) -> None:
     """Refuse OnFailure.SKIP for plans whose batches cannot be undone: with windows, or with a state that is not opaque."""
+    if not isinstance(on_failure, OnFailure):
+        raise ConfigError(
+            f"on_failure is OnFailure.STOP or OnFailure.SKIP, got {quote(on_failure)}; write OnFailure.STOP"
+        )
+    if on_failure is OnFailure.STOP:
+        return
     if plan.depths(Section.STREAM):
         raise ConfigError(
             f"topology {plan.name!r} has windows, which have to see every batch, so none can be skipped; leave out "
@@ -233,25 +243,6 @@ def _store_of(factory: Any) -> Any:
             return factory.store
         factory = getattr(factory, "factory", None) or getattr(factory, "values", None)
     return None
-
-
-def _given(plan: TridentPlan, sources: Mapping[str, SpoutInput], records: RecordStore | None) -> dict[int, SpoutInput]:
-    """Return the given sources, by spout; spouts without one are sources themselves."""
-    spouts: dict[str, SpoutNode] = {str(spout.source.name): spout for spout in plan.spouts}
-    for name in sources:
-        if name not in spouts:
-            raise ConfigError(f"sources names {quote(name)}, which is no stream; {did_you_mean(str(name), spouts)}")
-    for name, spout in spouts.items():
-        if name in sources:
-            continue
-        if as_batches(spout.source.spout) is None:
-            raise ConfigError(f"stream {name!r} has no source; give sources={{{name!r}: spark.readStream...}}")
-        if records is None:
-            raise ConfigError(
-                f"stream {name!r} is fed by its own spout, whose batches have to be known after a restart; give "
-                "records=SqliteRecordStore(path), on a disk of the driver"
-            )
-    return {spout.number: sources[name] for name, spout in spouts.items() if name in sources}
 
 
 def _sink_streams(

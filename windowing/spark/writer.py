@@ -8,7 +8,7 @@ Laws
 - No written row is visible before everything that may fail has been evaluated.
 - A batch is evaluated once per attempt.
 - Every error escapes; Spark would count a batch with a swallowed error as done.
-- The two output formats, of `windowed` and of topologies (`SinkStreams`), are behind the protocol `Streams`.
+- The two output formats, of `windowed` (`Layout`) and of topologies (`SinkStreams`), have the same methods.
 - Rows are counted during the evaluation, by the observation of `metrics.py`; this needs no job of its own.
 """
 
@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -33,15 +33,18 @@ from windowing.spark.exchange import CLOCK_PROPERTY
 from windowing.spark.failures import Seal, WorkerError, is_sendable, marked
 from windowing.spark.hadoop import failed_in_task
 from windowing.spark.metrics import LastExecution
+from windowing.spark.output import Layout
 from windowing.spark.settings import ArrowBatchLimit
 from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
+from windowing.spark.spouts import struct_of
 from windowing.spark.state import decode_table
+
+if TYPE_CHECKING:
+    from windowing.spark.trident_commits import TridentCommits
 
 __all__ = [
     "BatchWriter",
-    "CommitSection",
     "SinkStreams",
-    "Streams",
 ]
 
 
@@ -53,28 +56,6 @@ _IN_ONE_JOB: tuple[type, ...] = (FileSink, ParquetSink, NoopSink)
 _LOG_EVERY_S = 60.0
 
 _log = logging.getLogger("windowing.spark")
-
-
-class Streams(Protocol):
-    """Access to the rows of several streams in the output of a batch."""
-
-    def schema_of(self, stream: str) -> StructType:
-        """Return the schema of the rows of a stream."""
-
-    def count(self, stream: str) -> Column:
-        """Return the aggregate that counts the rows of a stream."""
-
-    def counted(self, counts: Any, stream: str) -> int:
-        """Return the result of the aggregate of `count`."""
-
-    def late(self) -> Column:
-        """Return the aggregate that counts late tuples of bolts whose late stream has no reader and no sink."""
-
-    def largest(self) -> Column:
-        """Return the aggregate of the packed bytes of the largest task, None if no task had rows."""
-
-    def rows(self, output: DataFrame, stream: str) -> DataFrame:
-        """Return the rows of one stream."""
 
 
 class SinkStreams:
@@ -89,9 +70,7 @@ class SinkStreams:
 
     def schema_of(self, stream: str) -> StructType:
         """Return the schema of the rows of a stream."""
-        schema = StructType.fromDDL(self._streams[stream][1])
-        assert isinstance(schema, StructType)
-        return schema
+        return struct_of(self._streams[stream][1])
 
     def count(self, stream: str) -> Column:
         """Return the aggregate that counts the rows of a stream."""
@@ -108,7 +87,7 @@ class SinkStreams:
         return F.sum(F.when(nowhere, F.col("value")))
 
     def largest(self) -> Column:
-        """Return the aggregate of the packed bytes of the largest task."""
+        """Return the aggregate of the packed bytes of the largest task, None if no task had rows."""
         return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
 
     def found_in(self, rows: Iterable[Row]) -> dict[str, int]:
@@ -149,13 +128,6 @@ class _Unpacked:
                     yield from decode_table(data).to_batches()
 
 
-class CommitSection(Protocol):
-    """The step of a batch between evaluation and sinks that writes states."""
-
-    def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
-        """Evaluate and commit the batch, count its rows, and let `writer.deliver` write them."""
-
-
 class BatchWriter:
     """The function of foreachBatch. `sinks`: by stream, in order; `acks`: for spouts that take acks; `commits`: for a query that
     writes states.
@@ -164,11 +136,11 @@ class BatchWriter:
     def __init__(
         self,
         name: str,
-        streams: Streams,
+        streams: Layout | SinkStreams,
         sinks: Mapping[str, Sink],
         log_late: bool,
         acks: Acks | None = None,
-        commits: CommitSection | None = None,
+        commits: TridentCommits | None = None,
     ) -> None:
         self.name, self._streams, self.sinks, self._log_late = name, streams, dict(sinks), log_late
         self.acks, self._commits = acks, commits
@@ -182,7 +154,7 @@ class BatchWriter:
         self._limit = ArrowBatchLimit()
         self.spark: SparkSession | None = None
         self._last = cast(LastExecution, None)
-        self.before: Callable[[int], None] = lambda batch_id: None
+        self.before: Callable[[int], None] | None = None
         """Called with the number of a batch before it is evaluated; set when the query starts."""
         self._partitions = 0
         self._asked: list[Column] = []
@@ -208,7 +180,8 @@ class BatchWriter:
             if self.spark is not None:
                 self.spark.sparkContext.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
             failpoints.hit("before_batch", batch_id)
-            self.before(batch_id)
+            if self.before is not None:
+                self.before(batch_id)
             if self.acks is not None:
                 self.acks.begin(batch_id)
             if self._commits is not None:
@@ -323,11 +296,10 @@ class BatchWriter:
         self._say_late(counts)
 
     def _say_late(self, counts: Any) -> None:
-        if self._log_late and counts["_late"]:
-            self._warn(counts["_late"])
-
-    def _warn(self, late: int) -> None:
         """Log, at most once a minute, that late tuples are dropped because they have no reader and no sink."""
+        late = counts["_late"] if self._log_late else 0
+        if not late:
+            return
         self._unlogged += late
         if time.monotonic() - self._logged_at < _LOG_EVERY_S:
             return
