@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.dying import in_a_child
+from tests.dying import in_a_child, killed_at_step
 from tests.trident_on_queues import ROWS, assert_counted_once, counted_run, counting, dying
 from windowing.errors import CheckpointError, ConfigError, FailedException
 from windowing.local import TridentCluster, VirtualClock, run_trident
 from windowing.queues import SqliteQueue
-from windowing.stores import MemoryStore
+from windowing.stores import MemoryStore, SqliteStore
 
 
 def filled(folder: Path, rows: list[tuple[str, int]] = ROWS, **options: Any) -> SqliteQueue:
@@ -55,6 +55,19 @@ def test_a_failed_batch_is_retried_with_the_same_rows_and_acked_after_its_commit
 def opened(folder: Path, step: Callable[[], None]) -> SqliteQueue:
     queue: SqliteQueue = dying(SqliteQueue, step)(folder / "queue.db", "k string, n long", partitions=2, max_rows=4)
     return queue
+
+
+def test_a_batch_whose_ack_a_kill_has_prevented_is_acked_by_the_next_run_without_another_batch(tmp_path: Path) -> None:
+    queue, topology = filled(tmp_path), counting(SqliteStore(tmp_path / "states.db"))
+
+    def run(steps: int | None) -> Any:
+        sources = {"words": opened(tmp_path, killed_at_step(steps))}
+        return run_trident(topology, sources=sources, clock=VirtualClock(), state_path=tmp_path / "records.db")
+
+    assert in_a_child(lambda: run(4)) == -signal.SIGKILL, "before the ack of the third batch, which is the last one"
+    assert len(queue) == 2
+    found = run(None)
+    assert (found.batches, found.states["state1"], len(queue)) == (0, {("k0",): 5, ("k1",): 5}, 0)
 
 
 @pytest.mark.crash

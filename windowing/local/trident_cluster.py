@@ -196,6 +196,8 @@ class MasterTask(Task):
         keep_definition(self._plan, self._state, begun=record != CoordinatorRecord())
         self._machine = MasterBatchCoordinator(self._config, record)
         self._stamps = RotatingTransactionalState(self._state, "stamps")
+        for spout in self.spouts:
+            spout.settle(record.current - 1)
 
     def tick(self) -> None:
         self._coordinate(self.machine.tick(self.router.now_ms))

@@ -6,7 +6,7 @@
 
 Laws
 - Transactional: every attempt at a txid reads the stored offsets; the source can be read again at them until they are acked.
-- A batch is acked when it is committed. If a kill prevents the ack, the next run acks the batch together with its first one.
+- A batch is acked when it is committed. If a kill prevents the ack, the next run acks the batch when it begins.
 - The run's name for the spout lasts as long as the records. Without records each run is new and begins with the rows that are not
   acked.
 """
@@ -91,6 +91,9 @@ class _SourceCoordinator(BatchCoordinator):
             if self._source.takes_acks and root.ranges:
                 self._source.ack(root)
             self._source.commit(found["end"])
+
+    settle = success
+    """Called when a run begins, with the last committed txid: an earlier run may have been killed before it acked that batch."""
 
     def close(self) -> None:
         self._source.close()

@@ -238,6 +238,7 @@ class CoordinatorTask(Task):
         self._who = f"spout {context.component!r}"
         self._spouts, self._state = spouts, state
         self._machine: TridentSpoutCoordinator | None = None
+        self._settle: Callable[[int], None] | None = None
         self._rested = False
 
     @property
@@ -250,6 +251,12 @@ class CoordinatorTask(Task):
         context = SpoutContext(self._state.at("emitter"), 0, self.context.tasks, self.context, self._report)
         coordinator = guarded(self._who, "in get_coordinator", self._spouts[0][0].get_coordinator, context)
         self._machine = TridentSpoutCoordinator(coordinator, self._state.at("coordinator"))
+        self._settle = getattr(coordinator, "settle", None)
+
+    def settle(self, committed: int) -> None:
+        """Let a source ack the batches up to the last committed one that an earlier run has not acked."""
+        if self._settle is not None:
+            guarded(self._who, f"in the acks up to {committed}", self._settle, committed)
 
     def close(self) -> None:
         if self._machine is not None:
