@@ -22,9 +22,7 @@ from windowing.local.trident_tasks import GroupTask, Sending, TridentRouter
 from windowing.stores.memory import MemoryMap
 from windowing.testing.simulation.scenario import Scenario
 from windowing.testing.simulator import simulate
-from windowing.trident import bolt_executor, fence, maps, spout_executor, spouts
-from windowing.trident.batch_effects import Ack, BatchId, Fail, Finish
-from windowing.trident.bolt_executor import TridentBoltExecutor
+from windowing.trident import executors, fence, maps, spouts
 from windowing.trident.coordinator import (
     TRANSITIONS,
     BatchCause,
@@ -36,10 +34,10 @@ from windowing.trident.coordinator import (
     StoredRecord,
     Tries,
 )
+from windowing.trident.executors import Ack, BatchId, Fail, Finish, TridentBoltExecutor, TridentSpoutExecutor
 from windowing.trident.fence import RULES, Claim, Fence, StateRow, Verdict
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import CachedBatchReadsMap, CachedMap
-from windowing.trident.spout_executor import TridentSpoutExecutor
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -225,12 +223,12 @@ def the_acker_gets_every_message_twice(patch: pytest.MonkeyPatch) -> None:
 @planted
 def a_replay_of_a_transactional_spout_reads_other_rows(patch: pytest.MonkeyPatch) -> None:
     def changed(self: Any, batch: Any, collector: Any) -> None:
-        attempt, reader = batch.attempt, self._reader
-        reader.take(attempt.txid, batch.metadata)
+        attempt = batch.attempt
+        self.take(attempt.txid, batch.metadata)
         new = {}
-        for partition in reader.mine:
-            stored = reader.stored(partition, attempt.txid)
-            last = reader.previous(partition, batch)
+        for partition in self.mine:
+            stored = self.stored(partition, attempt.txid)
+            last = self.previous(partition, batch)
             new[stored] = self._emitter.emit_partition_batch_new(attempt, collector, partition, last)
         spouts.put_all(new, attempt.txid)
 
@@ -239,7 +237,7 @@ def a_replay_of_a_transactional_spout_reads_other_rows(patch: pytest.MonkeyPatch
 
 @planted
 def a_batch_may_overtake_its_predecessor_at_its_coordinator(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(spout_executor.TridentSpoutCoordinator, "_check_order", lambda self, attempt, after: None)
+    patch.setattr(executors.TridentSpoutCoordinator, "_check_order", lambda self, attempt, after: None)
 
 
 @planted
@@ -307,7 +305,7 @@ def a_new_attempt_continues_with_the_tuples_of_the_old_one(patch: pytest.MonkeyP
     def reused(self: TridentBoltExecutor, batch: BatchId) -> Iterator[Any]:
         group, attempt = batch
         known = self._tracked.get((group, attempt.txid))
-        if known is not None and known.stage is bolt_executor.BatchStage.RECEIVING:
+        if known is not None and known.stage is executors.BatchStage.RECEIVING:
             known.batch = batch
             return known
         return (yield from track(self, batch))
@@ -326,20 +324,20 @@ def repeated_tuples_count_twice(patch: pytest.MonkeyPatch) -> None:
         self.next += len(items)
         return items
 
-    patch.setattr(bolt_executor.Incoming, "take", take)
+    patch.setattr(executors.Incoming, "take", take)
 
 
 @planted
 def a_batch_is_complete_when_all_have_reported(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(bolt_executor.Incoming, "complete", property(lambda self: self.sent is not None))
+    patch.setattr(executors.Incoming, "complete", property(lambda self: self.sent is not None))
 
 
 @planted
 def a_state_commits_when_its_batch_is_complete(patch: pytest.MonkeyPatch) -> None:
     go_on = TridentBoltExecutor._go_on
 
-    def eager(self: TridentBoltExecutor, tracked: bolt_executor.TrackedBatch) -> Iterator[Any]:
-        is_new = not tracked.cause and tracked.stage is bolt_executor.BatchStage.RECEIVING
+    def eager(self: TridentBoltExecutor, tracked: executors.TrackedBatch) -> Iterator[Any]:
+        is_new = not tracked.cause and tracked.stage is executors.BatchStage.RECEIVING
         if is_new and tracked.spec.commits and tracked.has_arrived():
             yield Finish(tracked.batch)
         yield from go_on(self, tracked)

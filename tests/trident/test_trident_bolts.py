@@ -7,8 +7,18 @@ from typing import Any
 import pytest
 
 from windowing.errors import ConfigError, MachineSpentError
-from windowing.trident.batch_effects import Ack, BatchId, Begin, Execute, Fail, Finish, Forget, Report
-from windowing.trident.bolt_executor import CoordSpec, TridentBoltExecutor
+from windowing.trident.executors import (
+    Ack,
+    BatchId,
+    Begin,
+    CoordSpec,
+    Execute,
+    Fail,
+    Finish,
+    Forget,
+    Report,
+    TridentBoltExecutor,
+)
 from windowing.trident.kinds import TransactionAttempt
 
 TIMEOUT_MS = 1_000

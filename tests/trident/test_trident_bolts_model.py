@@ -8,8 +8,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from windowing.trident.batch_effects import Ack, Begin, Execute, Fail, Finish, Forget, Report
-from windowing.trident.bolt_executor import CoordSpec, TridentBoltExecutor
+from windowing.trident.executors import (
+    Ack,
+    Begin,
+    CoordSpec,
+    Execute,
+    Fail,
+    Finish,
+    Forget,
+    Report,
+    TridentBoltExecutor,
+)
 from windowing.trident.kinds import TransactionAttempt
 
 TIMEOUT_MS = 50

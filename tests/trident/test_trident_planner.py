@@ -15,9 +15,8 @@ from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology.plan import TopologyError
 from windowing.trident import builtins as b
-from windowing.trident.graph import Graph, GraphGrouper, IndexedEdge, Node
 from windowing.trident.kinds import SpoutKind
-from windowing.trident.plan import Phase, TridentPlan, coord_specs, targets_of
+from windowing.trident.plan import Graph, GraphGrouper, IndexedEdge, Node, Phase, TridentPlan, coord_specs, targets_of
 from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology
@@ -259,7 +258,7 @@ def test_groups_are_those_of_the_articles_algorithm(drawn: tuple[Graph, list[int
     initial = [{number} for number in graph.nodes if number and number not in partitions]
     grouper = GraphGrouper(graph, initial)
     grouper.merge_fully()
-    assert {frozenset(group.nodes) for group in grouper.groups} == naive(graph, initial)
+    assert {frozenset(group) for group in grouper.groups} == naive(graph, initial)
 
 
 @given(graphs())
@@ -267,7 +266,7 @@ def test_no_mergeable_groups_are_left_and_merging_makes_no_cycle(drawn: tuple[Gr
     graph, partitions = drawn
     grouper = GraphGrouper(graph, [{number} for number in graph.nodes if number and number not in partitions])
     grouper.merge_fully()
-    of = {number: position for position, group in enumerate(grouper.groups) for number in group.nodes}
+    of = {number: position for position, group in enumerate(grouper.groups) for number in group}
     for group in grouper.groups:
         for near in (grouper.outgoing(group), grouper.incoming(group)):
             assert len(near) != 1 or near == {None}
@@ -458,12 +457,10 @@ def test_a_group_waits_for_the_commit_if_it_commits_or_is_downstream_of_a_waitin
     plan = topology.build()
     of = {sink: plan.stage_of(number).id for sink, number in plan.sinks.items()}
     holder, answer = str(plan.states["state1"].group), plan.stage_of(plan.drpc["asked"].answer).id
-    assert [plan.waits(holder, "bg0"), plan.waits(of["new"], "bg0"), plan.waits(of["all"], "bg0")] == [
-        True,
-        True,
-        False,
-    ]
-    assert [plan.waits(holder, "bg1"), plan.waits(answer, "bg1")] == [False, False]
+    waiting = plan.waiting("bg0")
+    assert [waiting[holder], waiting[of["new"]], waiting[of["all"]]] == [True, True, False]
+    waiting = plan.waiting("bg1")
+    assert [waiting[holder], waiting[answer]] == [False, False]
 
 
 def test_the_upstream_reports_and_the_targets_of_a_task_follow_from_the_plan() -> None:
@@ -481,7 +478,7 @@ def test_the_upstream_reports_and_the_targets_of_a_task_follow_from_the_plan() -
         "it reports once"
     )
     assert targets_of(plan, source.id, "bg0") == ((holder.id, 0),)
-    assert [plan.waits(group.id, "bg0") for group in (source, holder, behind)] == [False, True, True]
+    assert plan.waiting("bg0") == {source.id: False, holder.id: True, behind.id: True}
 
 
 def test_the_stored_definition_of_a_window_has_all_that_stored_windows_depend_on() -> None:

@@ -236,7 +236,7 @@ def test_a_state_that_cannot_be_copied_is_refused_with_the_reason() -> None:
         perform(moves(before, driven)[0], driven)
 
     class Other(TypedJson):
-        name = "other"  # type: ignore[assignment]
+        name = "other"
 
     with pytest.raises(ConfigError, match="the codec of state1 was 'json', and is 'other'; keep it"):
         moves(before, plan_of(store, 3, name="other", codec=Other()))

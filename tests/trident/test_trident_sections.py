@@ -18,11 +18,11 @@ from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.trident import builtins as b
 from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
-from windowing.trident.plan import TridentPlan
+from windowing.trident.plan import Phase, TridentPlan
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import TridentTopology
-from windowing.trident.subtopology import ExchangeWriter, Subtopology, TridentRun
+from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, Subtopology, TridentRun
 from windowing.windows.measures import count
 
 
@@ -61,7 +61,7 @@ class StageRun:
         sunk: list[Row] = []
 
         def send(exchange: Any, task: int, what: list[Row]) -> None:
-            outlet = ExchangeWriter(self.plan, exchange, task).start_batch(facts)
+            outlet = ExchangeBatch(ExchangeWriter(self.plan, exchange, task), facts)
             for target, part in outlet.route(what).items():
                 waiting.setdefault((exchange.target, target), []).append((exchange, part))
             if outlet.largest:
@@ -74,13 +74,13 @@ class StageRun:
                 send(exchange, task, rows[task :: source.parallelism])
         for stage, tasks in self.tasks.items():
             for number, task in enumerate(tasks):
-                batch = task.start_batch(self.plan.batch_groups[spout.number], facts)
+                batch = GroupBatch(task, self.plan.batch_groups[spout.number], facts)
                 for exchange, part in waiting.pop((stage, number), []):
                     batch.execute(exchange, part)
                 for exchange, told in largest.get(stage, []):
                     batch.observe(exchange, told)
-                batch.finish_batch()
-                batch.commit_batch()
+                batch.finish(Phase.PROCESS)
+                batch.finish(Phase.COMMIT)
                 emitted = batch.take()
                 for each, found in emitted.exchanges.items():
                     send(self.plan.exchanges[each], number, found)

@@ -8,10 +8,19 @@ import pytest
 
 from windowing import seconds
 from windowing.errors import ConfigError, CorruptStateError, FailedException
-from windowing.trident.batch_effects import Ack, Commit, EmitBatch, Fail, Report, Succeed
 from windowing.trident.coordinator import Readiness
+from windowing.trident.executors import (
+    Ack,
+    Commit,
+    EmitBatch,
+    Fail,
+    Report,
+    SendBatch,
+    Succeed,
+    TridentSpoutCoordinator,
+    TridentSpoutExecutor,
+)
 from windowing.trident.kinds import SpoutKind, TransactionAttempt
-from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator, TridentSpoutExecutor
 from windowing.trident.spouts import (
     BatchCoordinator,
     BatchSpoutExecutor,

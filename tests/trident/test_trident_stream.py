@@ -20,13 +20,13 @@ from windowing.topology.decorators import spout
 from windowing.topology.groupings import ShuffleGrouping
 from windowing.trident import builtins as b
 from windowing.trident.fields import PartitionRouter
-from windowing.trident.graph import ProcessorNode
 from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
 from windowing.trident.operations import JoinType
+from windowing.trident.plan import Phase, ProcessorNode
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology
-from windowing.trident.subtopology import TridentRun
+from windowing.trident.subtopology import GroupBatch, TridentRun
 from windowing.trident.windows import WindowOperation
 from windowing.windows.measures import count, seconds
 
@@ -815,9 +815,9 @@ def test_a_partition_without_tuples_sends_no_partial_result() -> None:
     (task, idle) = run.tasks[run.plan.into(run.plan.stage_of(run.plan.sinks["out"]).id)[0].stage]
     sent = []
     for each, rows in ((task, WORDS), (idle, [])):
-        batch = each.start_batch("bg0", ProcessorContext(TransactionAttempt(1, 0)))
+        batch = GroupBatch(each, "bg0", ProcessorContext(TransactionAttempt(1, 0)))
         batch.execute(run.plan.exchanges[0], rows)
-        batch.finish_batch()
+        batch.finish(Phase.PROCESS)
         sent.append(list(batch.take().exchanges.values()))
     assert sent == [[[(3,)]], []]
 
@@ -837,12 +837,10 @@ def test_storm_window_configs_are_compiled_to_length_and_slide(
     add: Any, length: dict[str, int], slide: dict[str, int]
 ) -> None:
     plan = run_of(lambda s: add(s, "n", b.Sum(), "total long")).plan
-    (node,) = [
-        node for node in plan.graph.nodes.values() if isinstance(getattr(node, "operation", None), WindowOperation)
-    ]
+    (node,) = [node for node in plan.graph.nodes.values() if isinstance(node.operation, WindowOperation)]
     assert isinstance(node, ProcessorNode)
     assert isinstance(node.operation, WindowOperation)
-    fixed = node.operation.bolt(node.inputs[0], node.schema, late_stream="late").definition()["fixed"]
+    fixed = node.operation.bolt(node).definition()["fixed"]
     assert (fixed["length"], fixed["slide"]) == (length, slide)
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.trident.test_trident_operations import PARTED, PERSIST, SIMPLE, WINDOW, Row, assume_few, pipelines, run_of
 from windowing.execution.plan import Exchange
-from windowing.trident import batch_effects as effects
-from windowing.trident.bolt_executor import TridentBoltExecutor
+from windowing.trident import executors as effects
+from windowing.trident.executors import TridentBoltExecutor
 from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.plan import TaskId, TridentPlan, coord_specs, targets_of
+from windowing.trident.plan import Phase, TaskId, TridentPlan, coord_specs, targets_of
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.subtopology import ExchangeBatch, GroupBatch, GroupOutput, TridentRun
 
@@ -94,8 +94,8 @@ class Network:
     def perform(self, me: TaskId, effect: Any) -> None:
         if isinstance(effect, effects.Begin):
             self.begin(me, effect.batch)
-            self.live[me, effect.batch] = self.tasks[me].start_batch(
-                effect.batch.group, ProcessorContext(effect.batch.attempt)
+            self.live[me, effect.batch] = GroupBatch(
+                self.tasks[me], effect.batch.group, ProcessorContext(effect.batch.attempt)
             )
             self.came[me, effect.batch] = []
         elif isinstance(effect, effects.Execute):
@@ -107,8 +107,8 @@ class Network:
                     batch.execute(exchange, rows)
                 else:
                     batch.observe(exchange, largest)
-            batch.finish_batch()
-            batch.commit_batch()
+            batch.finish(Phase.PROCESS)
+            batch.finish(Phase.COMMIT)
             self.send(me, effect.batch, batch.take())
             self.send_time(me, effect.batch, lambda target: self.executors[me].emitted(effect.batch, target))
         elif isinstance(effect, effects.Report):
@@ -123,7 +123,7 @@ class Network:
 
     def begin(self, me: TaskId, batch: effects.BatchId) -> None:
         started = {
-            exchange.id: self.run.writers[exchange.id][me[1]].start_batch(ProcessorContext(batch.attempt))
+            exchange.id: ExchangeBatch(self.run.writers[exchange.id][me[1]], ProcessorContext(batch.attempt))
             for exchange in self.plan.out_of(me[0])
         }
         self.outlets[me, batch] = started

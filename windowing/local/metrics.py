@@ -292,21 +292,16 @@ class _GroupWatch(_TaskWatch):
         super().__init__(task)
         self.timed("handle", self._came)
         self.counted("_finish", self._finished)
-        inner, late = task._deliver, task._late
+        inner = task._deliver
 
-        def counted_late(batch: Any, reasons: dict[str, int]) -> None:
-            for reason, count in reasons.items():
-                self.found.late[reason] = self.found.late.get(reason, 0) + count
-            late(batch, reasons)
-
-        self.task._late = counted_late
-
-        def deliver(batch: Any, sending: Any, emitted: Any) -> None:
+        def deliver(batch: Any, sending: Any, emitted: Any, late: dict[str, int]) -> None:
             for exchange, rows in emitted.exchanges.items():
                 self._emitted(task.plan.exchanges[exchange].target, rows)
             for sink, rows in emitted.sinks.items():
                 self._emitted(sink, rows)
-            inner(batch, sending, emitted)
+            for reason, count in late.items():
+                self.found.late[reason] = self.found.late.get(reason, 0) + count
+            inner(batch, sending, emitted, late)
 
         self.task._deliver = deliver
 
@@ -327,17 +322,10 @@ class _EmitterWatch(_TaskWatch):
     def __init__(self, task: EmitterTask) -> None:
         super().__init__(task)
         self.timed("handle")
-        inner = task.sending
+        inner = task._deliver
 
-        def sending(*arguments: Any) -> Any:
-            found = inner(*arguments)
-            everywhere = found.everywhere
+        def deliver(attempt: Any, rows: list[Any]) -> None:
+            self.found.emitted["default"] = self.found.emitted.get("default", 0) + len(rows)
+            inner(attempt, rows)
 
-            def counted(rows: list[Any]) -> None:
-                self.found.emitted["default"] = self.found.emitted.get("default", 0) + len(rows)
-                everywhere(rows)
-
-            found.everywhere = counted  # type: ignore[method-assign]
-            return found
-
-        self.task.sending = sending
+        self.task._deliver = deliver

@@ -52,12 +52,11 @@ from windowing.local.clock import Clock
 from windowing.local.loop import NO_TIMEOUT_MS, LoopedCluster, checked_seed
 from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task
-from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, RequestTask, SingleTuples, batch_spout_of
+from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, Given, RequestTask, StreamSpout
 from windowing.local.trident_tasks import Begun, CommitMessage, GroupTask, Success, TridentResult, TridentRouter
 from windowing.schema.checks import did_you_mean, uncallable
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.topology.components import TaskContext
-from windowing.trident import batch_effects as effects
 from windowing.trident.coordinator import (
     AskReady,
     CoordinatorConfig,
@@ -71,13 +70,13 @@ from windowing.trident.coordinator import (
     Stop,
     StoredRecord,
 )
+from windowing.trident.executors import BatchId
 from windowing.trident.fence import Life, Owner, Progress, owned
 from windowing.trident.fields import Row
-from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import StateType, TransactionAttempt
-from windowing.trident.plan import TaskId, TridentPlan, coord_specs
-from windowing.trident.spouts import ICommitterTridentSpout, ITridentSpout
-from windowing.trident.state_operations import close_state
+from windowing.trident.plan import SpoutNode, TaskId, TridentPlan, coord_specs
+from windowing.trident.processors import call_hook
+from windowing.trident.spouts import ICommitterTridentSpout
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import (
     MemoryRecordStore,
@@ -251,11 +250,8 @@ class MasterTask(Task):
             elif effect.stream is CoordinatorStream.BATCH:
                 self._begin(effect)
             elif effect.stream is CoordinatorStream.COMMIT:
-                posts = [
-                    _poster(inbox, CommitMessage, effects.BatchId(group, effect.attempt))
-                    for inbox, group in self.committers
-                ]
-                self._begin_tree(effect, posts)
+                messages = ((inbox, BatchId(group, effect.attempt)) for inbox, group in self.committers)
+                self._begin_tree(effect, [(inbox, partial(CommitMessage, batch)) for inbox, batch in messages])
             else:
                 self._succeed(effect.attempt)
         return asked
@@ -264,10 +260,10 @@ class MasterTask(Task):
         attempt = effect.attempt
         self.begun += 1
         self.trident.stamps[attempt.txid] = self._stamp(attempt.txid)
-        posts = [_poster(spout.inbox, Begun, attempt, effect.after, effect.skip) for spout in self.spouts]
-        self._begin_tree(effect, posts)
+        begun = partial(Begun, attempt, effect.after, effect.skip)
+        self._begin_tree(effect, [(spout.inbox, begun) for spout in self.spouts])
 
-    def _begin_tree(self, effect: EmitOnStream, posts: Sequence[Callable[[Any], None]]) -> None:
+    def _begin_tree(self, effect: EmitOnStream, posts: Sequence[tuple[deque[Any], Callable[[Any], Any]]]) -> None:
         self._roots[self.trident.begin_tree(self.id, posts)] = effect.stream, effect.attempt
 
     def _hand_out(self, attempt: TransactionAttempt) -> None:
@@ -281,7 +277,7 @@ class MasterTask(Task):
 
     def _succeed(self, attempt: TransactionAttempt) -> None:
         for inbox, group in self.readers:
-            inbox.append(Success(effects.BatchId(group, attempt)))
+            inbox.append(Success(BatchId(group, attempt)))
         stamps = self.trident.stamps
         self.trident.stamps = {txid: stamp for txid, stamp in stamps.items() if txid >= attempt.txid}
         if self._windowed:
@@ -325,16 +321,8 @@ class MasterTask(Task):
         return max(self._stamps.txids()) if last is not None and last[1] else None
 
 
-def _poster(inbox: deque[Any], kind: Callable[..., Any], *what: Any) -> Callable[[Any], None]:
-    return lambda anchors: inbox.append(kind(*what, anchors))
-
-
 # -- TridentTasks -----------------------------------------------------------------------------------------------------------------
 
-
-Given = Mapping[str, Sequence[Sequence[Any]] | Callable[[TransactionalState], ITridentSpout]]
-"""The input of a stream in place of its spout: a function that makes a spout over the stream's records, or the rows of each batch.
-The n-th batch is txid n in every attempt and every run."""
 
 MASTER: TaskId = ("$master", 0)
 ACKER: TaskId = ("$acker", 0)
@@ -355,25 +343,24 @@ class TridentTasks:
         config: CoordinatorConfig,
         store: RecordStore,
         states: Mapping[str, list[Any]],
-        given: Given,
+        given: Mapping[str, Given],
     ) -> None:
         self._plan, self._router, self._config, self._store, self._states = plan, router, config, store, states
         times_out = plan.config.enable_message_timeouts
         self._timeout_ms = plan.config.message_timeout_ms if times_out else NO_TIMEOUT_MS
         self._requests = frozenset(plan.batch_groups[found.spout] for found in plan.drpc.values())
-        self._streams: dict[TaskId, _StreamTasks] = {}
+        self._streams: dict[TaskId, StreamSpout] = {}
         self.requests: dict[str, RequestTask] = {}
-        committers: list[tuple[deque[Any], str]] = []
-        readers: list[tuple[deque[Any], str]] = []
+        self._committers: list[tuple[deque[Any], str]] = []
+        self._readers: list[tuple[deque[Any], str]] = []
         for group in plan.stages.values():
             ids = [(group.id, task) for task in range(group.parallelism)]
             if group.is_spout:
-                self._add_stream(group, given, readers, committers)
+                self._add_stream(group, given)
             for name, spec in coord_specs(plan, group).items():
                 if name not in self._requests:
-                    readers += [(router.inbox(id), name) for id in ids]
-                    committers += [(router.inbox(id), name) for id in ids if spec.commits]
-        self._readers, self._committers = readers, committers
+                    self._readers += [(router.inbox(id), name) for id in ids]
+                    self._committers += [(router.inbox(id), name) for id in ids if spec.commits]
         self._spouts: list[CoordinatorTask] = []
         groups = [(group.id, task) for group in plan.stages.values() for task in range(group.parallelism)]
         self._numbers = {id: number for number, id in enumerate([MASTER, *self._streams, *groups, ACKER], 1)}
@@ -403,7 +390,7 @@ class TridentTasks:
             acker.spouts = {self._numbers[owner]: router.inbox(owner) for owner in owners}
             return acker
         if id in self._streams:
-            return self._streams[id].coordinator(router, number, router.inbox(id))
+            return CoordinatorTask(router, number, router.inbox(id), self._streams[id])
         group = plan.stage(id[0])
         return self._emitter(group, id, number) if group.is_spout else self._operations(group, id, number)
 
@@ -415,35 +402,27 @@ class TridentTasks:
         elif isinstance(task, RequestTask):
             self.requests[str(task.node.source.name)] = task
 
-    def _add_stream(
-        self,
-        group: Stage,
-        given: Given,
-        readers: list[tuple[deque[Any], str]],
-        committers: list[tuple[deque[Any], str]],
-    ) -> None:
-        plan, router = self._plan, self._router
-        node = plan.graph.nodes[group.operators[0]]
+    def _add_stream(self, group: Stage, given: Mapping[str, Given]) -> None:
+        plan, node = self._plan, self._plan.graph.nodes[group.operators[0]]
         assert isinstance(node, SpoutNode)
         if node.kind is None:
             return
-        stream = _StreamTasks(plan, group, node, self._store, given.get(str(node.source.name)))
-        stream.emitters = [router.inbox((group.id, task)) for task in range(group.parallelism)]
+        emitters = [self._router.inbox((group.id, task)) for task in range(group.parallelism)]
+        name, group_of_batches = str(node.source.name), plan.batch_groups[node.number]
+        state = _root(plan, self._store).at(f"spouts/{part_of(name)}")
         id = f"${group.id}", 0
-        self._streams[id] = stream
-        name = plan.batch_groups[node.number]
-        readers += [(inbox, name) for inbox in (router.inbox(id), *stream.emitters)]
+        stream = self._streams[id] = StreamSpout(plan, node, state, given.get(name), emitters)
+        self._readers += [(inbox, group_of_batches) for inbox in (self._router.inbox(id), *emitters)]
         if isinstance(stream.spouts[0][0], ICommitterTridentSpout):
-            committers += [(inbox, name) for inbox in stream.emitters]
+            self._committers += [(inbox, group_of_batches) for inbox in emitters]
 
     def _emitter(self, group: Stage, id: TaskId, number: int) -> Task:
         stream = self._streams.get((f"${group.id}", 0))
-        if stream is None:
-            node = self._plan.graph.nodes[group.operators[0]]
-            assert isinstance(node, SpoutNode)
-            return RequestTask(self._router, number, self._plan, node)
-        spout, state = stream.spout_of(id[1]), stream.state
-        return EmitterTask(self._router, number, self._plan, stream.node, id[1], spout=spout, state=state)
+        if stream is not None:
+            return EmitterTask(self._router, number, stream, id[1])
+        node = self._plan.graph.nodes[group.operators[0]]
+        assert isinstance(node, SpoutNode)
+        return RequestTask(self._router, number, self._plan, node)
 
     def _operations(self, group: Stage, id: TaskId, number: int) -> GroupTask:
         task = id[1]
@@ -459,43 +438,6 @@ class TridentTasks:
             # A task may hold a batch while earlier batches are retried, so only the trees have a timeout.
             timeout_ms=2 * self._timeout_ms * (self._config.max_pending + 1),
         )
-
-
-class _StreamTasks:
-    """The tasks of one spout: a coordinator and emitters. spouts: one for each emitter; the coordinator uses the first."""
-
-    def __init__(
-        self,
-        plan: TridentPlan,
-        group: Stage,
-        node: SpoutNode,
-        store: RecordStore,
-        given: Sequence[Sequence[Any]] | Callable[[TransactionalState], ITridentSpout] | None,
-    ) -> None:
-        name = str(node.source.name)
-        self.state = _root(plan, store).at(f"spouts/{part_of(name)}")
-        self._source = given(self.state) if callable(given) else None
-        self.node, self._rows, self._config = node, None if callable(given) else given, plan.config
-        self._context = TaskContext(name, 0, group.parallelism, plan.config)
-        self.emitters: list[deque[Any]] = []
-        self.spouts = [self._spout() for _ in range(group.parallelism)]
-        self._taken: set[int] = set()
-
-    def _spout(self) -> tuple[ITridentSpout, SingleTuples | None]:
-        if self._source is not None:
-            return self._source, None
-        return batch_spout_of(self.node, self._rows, self._config.max_batch_size)
-
-    def spout_of(self, task: int) -> ITridentSpout:
-        """Return the spout for a new emitter task; a new spout if the task is made again."""
-        if task in self._taken:
-            self.spouts[task] = self._spout()
-        self._taken.add(task)
-        return self.spouts[task][0]
-
-    def coordinator(self, router: TridentRouter, number: int, inbox: deque[Any]) -> CoordinatorTask:
-        """Return a new coordinator."""
-        return CoordinatorTask(router, self._context, number, inbox, self.spouts, self.emitters, self.state)
 
 
 def coordinator_state(plan: TridentPlan, store: RecordStore) -> TransactionalState:
@@ -669,7 +611,7 @@ class TridentCluster(LoopedCluster):
                     take(owner)
 
     def _held(self) -> Iterable[Callable[[], object]]:
-        states = [partial(close_state, state) for partitions in self.states.values() for state in partitions]
+        states = [partial(call_hook, state, "close") for partitions in self.states.values() for state in partitions]
         return states if self._own is None else [*states, self._own.close]
 
     def _emissions(self) -> int:
@@ -733,11 +675,8 @@ def _coordination(plan: TridentPlan) -> CoordinatorConfig:
 
 
 def _checked_batches(plan: TridentPlan, batches: Batches | None) -> dict[str, list[list[Any]]]:
-    schemas = {str(spout.source.name): spout.schema for spout in plan.spouts if spout.kind is not None}
     given = batches_by_name(batches, "stream")
-    for name in given:
-        if name not in schemas:
-            raise ConfigError(f"there is no stream {quote(name)}; {did_you_mean(str(name), schemas)}")
+    schemas = {name: plan.source_of(name).schema for name in given}
     return {
         name: [rows_in(list(rows), schemas[name], f"stream {name!r}, batch {n}") for n, rows in enumerate(some)]
         for name, some in given.items()

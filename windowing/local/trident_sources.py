@@ -120,7 +120,7 @@ def sources_of(
     plan: TridentPlan, sources: Any, batches: Mapping[str, Any]
 ) -> dict[str, Callable[[TransactionalState], SourceBatches]]:
     """Check the argument of `TridentCluster(sources=)` and return the factories of spouts by stream. Raises ConfigError."""
-    schemas = {str(spout.source.name): spout.schema for spout in plan.spouts if spout.kind is not None}
+    schemas = {name: spout.schema for name, spout in plan.streams.items()}
     if not isinstance(sources, Mapping):
         raise ConfigError(f"sources= is a mapping of streams to their sources, got {quote(sources)}")
     for name, source in sources.items():

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from windowing.acking.acker import Acked, Failed, anchored
@@ -38,6 +39,8 @@ from windowing.local.trident_tasks import (
     Begun,
     CommitMessage,
     DeadBatch,
+    Reported,
+    Sending,
     SpoutEmission,
     StagedTask,
     Success,
@@ -48,14 +51,22 @@ from windowing.schema.rows import rows_of
 from windowing.topology.bolts import CallStyle, copies_of
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import ComponentKind, declaration_of
-from windowing.trident import batch_effects as effects
 from windowing.trident.coordinator import Readiness
+from windowing.trident.executors import (
+    BatchId,
+    Commit,
+    EmitBatch,
+    Fail,
+    Outgoing,
+    SendBatch,
+    Succeed,
+    TridentSpoutCoordinator,
+    TridentSpoutExecutor,
+)
 from windowing.trident.fields import Row
-from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
-from windowing.trident.plan import TridentPlan, targets_of
+from windowing.trident.plan import SpoutNode, TridentPlan, targets_of
 from windowing.trident.processors import ProcessorContext, TridentOutput, raised
-from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator, TridentSpoutExecutor
 from windowing.trident.spouts import (
     BatchSpoutExecutor,
     IBatchSpout,
@@ -71,10 +82,11 @@ from windowing.trident.transactional_state import TransactionalState
 __all__ = [
     "CoordinatorTask",
     "EmitterTask",
+    "Given",
     "GivenBatches",
     "RequestTask",
     "SingleTuples",
-    "batch_spout_of",
+    "StreamSpout",
     "guarded",
 ]
 
@@ -112,10 +124,8 @@ class SingleTuples:
         self._source: TupleSource
         self._instance: Any = None
         self._again: deque[tuple[Any, Any]] = deque()
-        self._collector: _Counting
+        self._collector: Any
         self.dry = False
-        self.ack: Any = self._ack
-        self.fail: Any = self._fail
 
     @property
     def over(self) -> bool:
@@ -123,19 +133,19 @@ class SingleTuples:
         return self._source.over and not self._again
 
     def open(self, context: Any, collector: Any) -> None:
-        """Open the source of this task."""
-        declared, self._collector = self._declaration, _Counting(collector)
+        """Open the source of this task. `collector` counts the rows that it `emitted`."""
+        declared, self._collector = self._declaration, collector
         assert declared.target is not None
         if declared.is_class:
             self._instance = declared.target()
             if getattr(self._instance, "open", None) is not None:
-                self._instance.open(context, self._collector)
+                self._instance.open(context, collector)
             self._source = ObjectSource(self._instance, declared.values_back)
         elif declared.style is CallStyle.ROWS:
             rows = rows_of(declared.target(), declared.outputs[DEFAULT_STREAM], DEFAULT_STREAM)
-            self._source = RowsSource(rows, self._collector)  # type: ignore[arg-type]
+            self._source = RowsSource(rows, collector)
         else:
-            self._source = FunctionSource(declared.target, self._collector)  # type: ignore[arg-type]
+            self._source = FunctionSource(declared.target, collector)
 
     def next_tuple(self) -> None:
         """Emit some tuples, or none."""
@@ -147,11 +157,11 @@ class SingleTuples:
             self._source.next_tuple()
         self.dry = self._collector.emitted == before
 
-    def _ack(self, message_id: Any, values: Any) -> None:
+    def ack(self, message_id: Any, values: Any) -> None:
         """Forward the ack of a committed message to the source."""
         self._source.ack(message_id, values)
 
-    def _fail(self, message_id: Any, values: Any) -> None:
+    def fail(self, message_id: Any, values: Any) -> None:
         """Forward a failure to the source; schedule the message to be emitted again if the source leaves that to the driver."""
         if not self._source.fail(message_id, values):
             self._again.append((message_id, values))
@@ -163,47 +173,61 @@ class SingleTuples:
             close()
 
 
-class _Counting:
-    """The collector of a batch; it counts the emitted rows."""
-
-    def __init__(self, collector: Any) -> None:
-        self._collector = collector
-        self.emitted = 0
-
-    def emit(self, *values: Any, **how: Any) -> Any:
-        self.emitted += 1
-        return self._collector.emit(*values, **how)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._collector, name)
+Given = Sequence[Sequence[Any]] | Callable[[TransactionalState], ITridentSpout]
+"""The input of a stream in place of its spout: a function that makes a spout over the stream's records, or the rows of each batch.
+The n-th batch is txid n in every attempt and every run."""
 
 
-def batch_spout_of(
-    node: SpoutNode, batches: Sequence[Sequence[Any]] | None, max_batch_size: int
-) -> tuple[ITridentSpout, SingleTuples | None]:
-    """Return the spout of one task as a spout of batches, and its source if it is a spout of single tuples.
+class StreamSpout:
+    """The spout of one stream. emitters: the inboxes of its tasks. state: the records of the stream. given: what takes the place of
+    the spout.
 
-    batches: the rows in place of a spout. max_batch_size: the number of tuples in a batch of a spout of single tuples.
-    Raises ConfigError for an object of none of the five kinds.
+    spouts: for each task its spout of batches, and the source of the spout if that emits single tuples; the coordinator uses the
+    first. Raises ConfigError for an object of none of the five kinds.
     """
-    spout = node.source.spout
-    if batches is not None:
-        return BatchSpoutExecutor(GivenBatches(batches)), None
-    made = as_batches(copies_of(spout)() if isinstance(spout, IBatchSpout) else spout)
-    if made is not None:
-        return made, None
-    if isinstance(getattr(spout, "kind", None), SpoutKind):
-        raise ConfigError(
-            f"{node.called} begins with {quote(spout)}, which says its kind and emits nothing; give an IBatchSpout, an "
-            "ITridentSpout or a partitioned spout, or its rows in batches="
-        )
-    if declaration_of(spout).kind is ComponentKind.INPUT:
-        raise ConfigError(
-            f"{node.called} begins with an InputSpout, which is fed from outside; give rows in batches= (--rows "
-            "FILE of the command line), or a source in sources="
-        )
-    single = SingleTuples(spout)
-    return RichSpoutBatchExecutor(single, node.schema.ddl, max_batch_size), single
+
+    def __init__(
+        self,
+        plan: TridentPlan,
+        node: SpoutNode,
+        state: TransactionalState,
+        given: Given | None,
+        emitters: Sequence[deque[Any]],
+    ) -> None:
+        self.plan, self.node, self.state, self.emitters = plan, node, state, emitters
+        self.name = str(node.source.name)
+        self._given = given(state) if callable(given) else given
+        self._taken: set[int] = set()
+        self.spouts = [self._spout() for _ in emitters]
+
+    def spout_of(self, task: int) -> ITridentSpout:
+        """Return the spout for a new emitter task; a new spout if the task is made again."""
+        if task in self._taken:
+            self.spouts[task] = self._spout()
+        self._taken.add(task)
+        return self.spouts[task][0]
+
+    def _spout(self) -> tuple[ITridentSpout, SingleTuples | None]:
+        spout, node = self.node.source.spout, self.node
+        if isinstance(self._given, ITridentSpout):
+            return self._given, None
+        if self._given is not None:
+            return BatchSpoutExecutor(GivenBatches(self._given)), None
+        made = as_batches(copies_of(spout)() if isinstance(spout, IBatchSpout) else spout)
+        if made is not None:
+            return made, None
+        if isinstance(getattr(spout, "kind", None), SpoutKind):
+            raise ConfigError(
+                f"{node.called} begins with {quote(spout)}, which says its kind and emits nothing; give an IBatchSpout, an "
+                "ITridentSpout or a partitioned spout, or its rows in batches="
+            )
+        if declaration_of(spout).kind is ComponentKind.INPUT:
+            raise ConfigError(
+                f"{node.called} begins with an InputSpout, which is fed from outside; give rows in batches= (--rows "
+                "FILE of the command line), or a source in sources="
+            )
+        single = SingleTuples(spout)
+        return RichSpoutBatchExecutor(single, node.schema.ddl, self.plan.config.max_batch_size), single
 
 
 # -- tasks of spouts and requests ------------------------------------------------------------------------------------------------
@@ -220,23 +244,13 @@ def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> 
 
 
 class CoordinatorTask(Task):
-    """The coordinator of one spout. spouts, emitters: the spout object and the inbox of each task of the spout."""
+    """The coordinator of one spout."""
 
-    def __init__(
-        self,
-        router: TridentRouter,
-        context: TaskContext,
-        id: int,
-        inbox: deque[Any],
-        spouts: Sequence[tuple[ITridentSpout, SingleTuples | None]],
-        emitters: Sequence[deque[Any]],
-        state: TransactionalState,
-    ) -> None:
-        super().__init__(router, context, id, inbox)
-        self.emitters = emitters
+    def __init__(self, router: TridentRouter, id: int, inbox: deque[Any], stream: StreamSpout) -> None:
+        super().__init__(router, TaskContext(stream.name, 0, len(stream.emitters), stream.plan.config), id, inbox)
         self._trident = router
-        self._who = f"spout {context.component!r}"
-        self._spouts, self._state = spouts, state
+        self._who = f"spout {stream.name!r}"
+        self._stream = stream
         self._machine: TridentSpoutCoordinator | None = None
         self._settle: Callable[[int], None] | None = None
         self._rested = False
@@ -248,9 +262,10 @@ class CoordinatorTask(Task):
         return self._machine
 
     def open(self) -> None:
-        context = SpoutContext(self._state.at("emitter"), 0, self.context.tasks, self.context, self._report)
-        coordinator = guarded(self._who, "in get_coordinator", self._spouts[0][0].get_coordinator, context)
-        self._machine = TridentSpoutCoordinator(coordinator, self._state.at("coordinator"))
+        state, spout = self._stream.state, self._stream.spouts[0][0]
+        context = SpoutContext(state.at("emitter"), 0, self.context.tasks, self.context, self._report)
+        coordinator = guarded(self._who, "in get_coordinator", spout.get_coordinator, context)
+        self._machine = TridentSpoutCoordinator(coordinator, state.at("coordinator"))
         self._settle = getattr(coordinator, "settle", None)
 
     def settle(self, committed: int) -> None:
@@ -268,7 +283,7 @@ class CoordinatorTask(Task):
         A spout of single tuples has ended when it is over, or, with `until_end`, when its last `next_tuple` emitted nothing;
         without `until_end` it then has no batch this time. A source has ended, with `until_end`, when it has no rows.
         """
-        singles = [single for _, single in self._spouts if single is not None]
+        singles = [single for _, single in self._stream.spouts if single is not None]
         if singles and all(single.over or (single.dry and until_end) for single in singles):
             return Readiness.ENDED
         if singles and all(single.over or single.dry for single in singles):
@@ -276,7 +291,7 @@ class CoordinatorTask(Task):
             if self._rested:
                 return Readiness.WAIT
         answer: Readiness = guarded(self._who, "in is_ready", self.machine.is_ready, txid)
-        if until_end and answer is Readiness.WAIT and getattr(self._spouts[0][0], "ends_when_dry", False):
+        if until_end and answer is Readiness.WAIT and getattr(self._stream.spouts[0][0], "ends_when_dry", False):
             return Readiness.ENDED
         return answer
 
@@ -297,18 +312,16 @@ class CoordinatorTask(Task):
         for effect in guarded(self._who, f"on the metadata of {message.attempt}", list, machine_effects):
             if isinstance(effect, SendBatch):
                 self._send(effect.batch, effect.skip, effect.message)
-            elif isinstance(effect, effects.Ack):
-                self.router.ack(effect.message, self.context.component)
-            else:
-                if effect.reported is not None:
-                    self._report(effect.reported)
-                self._trident.refuse(effect.message, self.context.component, effect.cause)
+                continue
+            if isinstance(effect, Fail) and effect.reported is not None:
+                self._report(effect.reported)
+            self._trident.settle(effect, self.context.component)
 
     def _report(self, error: BaseException) -> None:
         self.router.report(self.context.component, 0, error)
 
     def _send(self, batch: SpoutBatch, skip: str | None, anchors: Any) -> None:
-        for inbox in self.emitters:
+        for inbox in self._stream.emitters:
             inbox.append(SpoutEmission(batch, skip, anchored([anchors], self.router.edge)))
 
 
@@ -325,21 +338,11 @@ class _Source(StagedTask):
 class EmitterTask(_Source):
     """One task of a spout."""
 
-    def __init__(
-        self,
-        router: TridentRouter,
-        id: int,
-        plan: TridentPlan,
-        node: SpoutNode,
-        task: int,
-        *,
-        spout: ITridentSpout,
-        state: TransactionalState,
-    ) -> None:
-        super().__init__(router, id, plan, node, task)
+    def __init__(self, router: TridentRouter, id: int, stream: StreamSpout, task: int) -> None:
+        super().__init__(router, id, stream.plan, stream.node, task)
         self.machine = TridentSpoutExecutor(self.targets)
-        self._spout, self._state = spout, state
-        self._who = f"spout {node.source.name!r}"
+        self._spout, self._state = stream.spout_of(task), stream.state
+        self._who = f"spout {stream.name!r}"
         self._emitter: Any = None
 
     def open(self) -> None:
@@ -363,20 +366,15 @@ class EmitterTask(_Source):
             self._perform(effect)
 
     def _perform(self, effect: Any) -> None:
-        if isinstance(effect, effects.EmitBatch):
+        if isinstance(effect, EmitBatch):
             self._attempted(effect.batch.attempt, "on", self._emit, effect.batch, effect.skip)
-        elif isinstance(effect, effects.Commit):
+        elif isinstance(effect, Commit):
             self._attempted(effect.attempt, "in commit of", self._emitter.commit, effect.attempt)
-        elif isinstance(effect, effects.Succeed):
+        elif isinstance(effect, Succeed):
             if not self._drains(effect.attempt):
                 guarded(self._who, f"in success of {effect.attempt}", self._emitter.success, effect.attempt)
-        elif isinstance(effect, effects.Report):
-            anchors = anchored([effect.message], self.router.edge)
-            self.post_report(effects.BatchId(self.group, effect.attempt), effect.target, effect.sent, anchors)
-        elif isinstance(effect, effects.Ack):
-            self.router.ack(effect.message, self.context.component)
         else:
-            self.trident.refuse(effect.message, self.context.component, effect.cause)
+            self.respond(self.group, effect)
 
     def _drains(self, attempt: TransactionAttempt) -> bool:
         return self.trident.stamps.get(attempt.txid, (0, False))[1]
@@ -403,10 +401,11 @@ class EmitterTask(_Source):
             dead = DeadBatch(attempt.txid, str(self.node.source.name), self.context.task, skip, rows)
             self.trident.hold_dead(attempt, dead)
             return
-        context = self.trident.batch(attempt)
-        sending = self.sending(
-            effects.BatchId(self.group, attempt), context, lambda target: self.machine.emitted(attempt, target)
-        )
+        self._deliver(attempt, rows)
+
+    def _deliver(self, attempt: TransactionAttempt, rows: list[Row]) -> None:
+        number = partial(self.machine.emitted, attempt)
+        sending = Sending(self, BatchId(self.group, attempt), self.trident.batch(attempt), number)
         sending.everywhere(rows)
         sending.send_time()
 
@@ -426,9 +425,12 @@ class RequestTask(_Source):
         output.emit((args,))
         self._asked += 1
         number = self._asked
-        batch, counts = effects.BatchId(self.group, TransactionAttempt(number, 0)), effects.Outgoing(self.targets)
-        self.sending(batch, ProcessorContext(("request", number)), counts.number).everywhere(output.take())
-        posts = [self._poster(batch, target, sent) for target, sent in counts.counts.items()]
+        batch, counts = BatchId(self.group, TransactionAttempt(number, 0)), Outgoing(self.targets)
+        Sending(self, batch, ProcessorContext(("request", number)), counts.number).everywhere(output.take())
+        posts = [
+            (self.trident.inboxes[target], partial(Reported, batch, self.me, counts.counts[target]))
+            for target in self.targets
+        ]
         self._roots[self.trident.begin_tree(self.id, posts)] = number
         return number
 
@@ -441,7 +443,7 @@ class RequestTask(_Source):
 
     def handle(self, message: Acked | Failed) -> None:
         number = self._roots.pop(message.root)
-        batch = effects.BatchId(self.group, TransactionAttempt(number, 0))
+        batch = BatchId(self.group, TransactionAttempt(number, 0))
         rows = self.trident.answers.pop(batch, [])
         cause = self.trident.end_tree(message.root) or "no answer in time"
         for target in self._readers():
@@ -450,9 +452,6 @@ class RequestTask(_Source):
         self._answered[number] = (
             FailedException(f"request {number} of {self.node.source.name}: {cause}") if failed else rows
         )
-
-    def _poster(self, batch: effects.BatchId, target: Any, sent: int) -> Callable[[Any], None]:
-        return lambda anchors: self.post_report(batch, target, sent, anchors)
 
     def _readers(self) -> Sequence[Any]:
         groups = [

@@ -20,9 +20,10 @@ Laws
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from windowing.acking.acker import Anchors, anchored
 from windowing.errors import FailedException, ReportedFailedException, cause_of, quote
@@ -31,14 +32,13 @@ from windowing.local.router import INIT, ReportedError, Router
 from windowing.local.tasks import Task
 from windowing.topology.components import TaskContext
 from windowing.topology.pictures import html_table
-from windowing.trident import batch_effects as effects
-from windowing.trident.bolt_executor import TridentBoltExecutor
+from windowing.trident.executors import Ack, BatchId, Begin, Execute, Fail, Finish, Forget, Report, TridentBoltExecutor
 from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.plan import TaskId, TridentPlan, coord_specs
+from windowing.trident.plan import Phase, TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.spouts import SpoutBatch
-from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, Subtopology
+from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 from windowing.trident.transactional_state import TransactionalState
 
 __all__ = [
@@ -87,7 +87,7 @@ class SpoutEmission(NamedTuple):
 class TupleParts(NamedTuple):
     """Pieces of one upstream task, numbered from `first`."""
 
-    batch: effects.BatchId
+    batch: BatchId
     sender: TaskId
     first: int
     pieces: Sequence[Piece]
@@ -96,7 +96,7 @@ class TupleParts(NamedTuple):
 class Reported(NamedTuple):
     """The report of an upstream task that it has sent all its pieces, and how many."""
 
-    batch: effects.BatchId
+    batch: BatchId
     sender: TaskId
     sent: int
     anchors: Anchors
@@ -105,14 +105,14 @@ class Reported(NamedTuple):
 class CommitMessage(NamedTuple):
     """A `$commit` message."""
 
-    batch: effects.BatchId
+    batch: BatchId
     anchors: Anchors
 
 
 class Success(NamedTuple):
     """A `$success` message."""
 
-    batch: effects.BatchId
+    batch: BatchId
 
 
 class DeadBatch(NamedTuple):
@@ -172,7 +172,7 @@ class TridentRouter(Router):
         super().__init__(seed, ackers=1)
         self.inboxes: dict[TaskId, deque[Any]] = {}
         self.stamps: dict[int, tuple[int, bool]] = {}
-        self.answers: dict[effects.BatchId, list[Row]] = {}
+        self.answers: dict[BatchId, list[Row]] = {}
         self.trident = TridentResult()
         self._causes: dict[int, str] = {}
         self._rows: dict[TransactionAttempt, dict[str, list[Row]]] = {}
@@ -194,13 +194,15 @@ class TridentRouter(Router):
 
     # -- trees ---------------------------------------------------------------------------------------------------------
 
-    def begin_tree(self, owner: int, posts: Sequence[Callable[[Anchors], None]]) -> int:
-        """Begin a tuple tree with one message for each of `posts`; its end is reported to the task `owner`. Return the root."""
+    def begin_tree(self, owner: int, posts: Iterable[tuple[deque[Any], Callable[[Anchors], Any]]]) -> int:
+        """Begin a tuple tree with one message for each of `posts`, given by its inbox and a function of its anchors; the end of the
+        tree is reported to the task `owner`. Return the root.
+        """
         root, xor = self.edge(), 0
-        for post in posts:
+        for inbox, message_of in posts:
             edge = self.edge()
             xor ^= edge
-            post(Anchors({root: edge}))
+            inbox.append(message_of(Anchors({root: edge})))
         self.tell(root, (INIT, root, xor, owner))
         self._causes[root] = ""
         return root
@@ -209,12 +211,15 @@ class TridentRouter(Router):
         """Remove an ended tree; return the cause of its failure, if one is known."""
         return self._causes.pop(root, "")
 
-    def refuse(self, anchors: Anchors, component: str, cause: str) -> None:
-        """Fail a message and its tree, with this cause; the first cause of a tree is kept."""
-        for root in anchors.edges:
+    def settle(self, effect: Ack | Fail, component: str) -> None:
+        """Ack or fail a message and its tree; the first cause of a tree's failure is kept."""
+        if isinstance(effect, Ack):
+            self.ack(effect.message, component)
+            return
+        for root in effect.message.edges:
             if self._causes.get(root) == "":
-                self._causes[root] = cause
-        self.fail(anchors, component)
+                self._causes[root] = effect.cause
+        self.fail(effect.message, component)
 
     # -- what batches gave ---------------------------------------------------------------------------------------------
 
@@ -248,22 +253,19 @@ class TridentRouter(Router):
 
 
 class Sending:
-    """The outgoing side of one task in one attempt: rows over its exchanges, and at the end the largest timestamps for windows."""
+    """The outgoing side of one task in one attempt: rows over its exchanges, and at the end the largest timestamps for windows.
+
+    number: returns the number of the next piece for a target.
+    """
 
     def __init__(
-        self,
-        router: TridentRouter,
-        plan: TridentPlan,
-        me: TaskId,
-        writers: Sequence[ExchangeWriter],
-        batch: effects.BatchId,
-        context: ProcessorContext,
-        number: Callable[[TaskId], int],
+        self, task: StagedTask, batch: BatchId, context: ProcessorContext, number: Callable[[TaskId], int]
     ) -> None:
-        self._router, self._plan, self._me, self._batch, self._number = router, plan, me, batch, number
+        self._router, self._plan, self._me = task.trident, task.plan, task.me
+        self._batch, self._number = batch, number
         self._writers = {
-            writer.exchange.id: (writer.exchange, writer.start_batch(context))
-            for writer in writers
+            writer.exchange.id: (writer.exchange, ExchangeBatch(writer, context))
+            for writer in task.writers
             if writer.exchange.batch_group == batch.group
         }
 
@@ -298,15 +300,16 @@ class StagedTask(Task):
         self.me = (stage.id, task)
         super().__init__(router, TaskContext(stage.id, task, stage.parallelism, plan.config), id, router.inbox(self.me))
         self.trident, self.plan = router, plan
-        self._writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(stage.id)]
+        self.writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(stage.id)]
 
-    def sending(self, batch: effects.BatchId, context: ProcessorContext, number: Callable[[TaskId], int]) -> Sending:
-        """Return the Sending that emits the rows of one attempt."""
-        return Sending(self.trident, self.plan, self.me, self._writers, batch, context, number)
-
-    def post_report(self, batch: effects.BatchId, target: Any, sent: int, anchors: Any) -> None:
-        """Report to a target task the number of pieces that were sent to it."""
-        self.trident.inboxes[target].append(Reported(batch, self.me, sent, anchors))
+    def respond(self, group: str, effect: Report | Ack | Fail) -> None:
+        """Report to a target task the number of pieces that were sent to it, or ack or fail a message."""
+        if not isinstance(effect, Report):
+            self.trident.settle(effect, self.context.component)
+            return
+        batch, target = BatchId(group, effect.attempt), cast(TaskId, effect.target)
+        anchors = anchored([effect.message], self.router.edge)
+        self.trident.inboxes[target].append(Reported(batch, self.me, effect.sent, anchors))
 
 
 class GroupTask(StagedTask):
@@ -333,8 +336,8 @@ class GroupTask(StagedTask):
         self.executor = TridentBoltExecutor(coord_specs(plan, group), timeout_ms)
         self.subtopology = Subtopology(plan, group.id, task, states)
         self._windows, self._requests = windows, requests
-        self._live: dict[effects.BatchId, tuple[GroupBatch, Sending]] = {}
-        self._came: dict[effects.BatchId, list[Piece]] = {}
+        self._live: dict[BatchId, tuple[GroupBatch, Sending]] = {}
+        self._came: dict[BatchId, list[Piece]] = {}
 
     def open(self) -> None:
         self.subtopology.prepare()
@@ -349,19 +352,17 @@ class GroupTask(StagedTask):
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def handle(self, message: TupleParts | Reported | CommitMessage | Success) -> None:
-        group = message.batch.group
-        for effect in self._entered(message):
-            self._perform(group, effect)
-
-    def _entered(self, message: TupleParts | Reported | CommitMessage | Success) -> Iterator[Any]:
         executor, (group, attempt), now_ms = self.executor, message.batch, self.router.now_ms
         if isinstance(message, TupleParts):
-            return executor.tuples(group, attempt, message.sender, message.first, message.pieces, now_ms)
-        if isinstance(message, Reported):
-            return executor.report(group, attempt, message.sender, message.sent, message.anchors, now_ms)
-        if isinstance(message, CommitMessage):
-            return executor.commit(group, attempt, message.anchors, now_ms)
-        return executor.success(group, attempt, now_ms)
+            found = executor.tuples(group, attempt, message.sender, message.first, message.pieces, now_ms)
+        elif isinstance(message, Reported):
+            found = executor.report(group, attempt, message.sender, message.sent, message.anchors, now_ms)
+        elif isinstance(message, CommitMessage):
+            found = executor.commit(group, attempt, message.anchors, now_ms)
+        else:
+            found = executor.success(group, attempt, now_ms)
+        for effect in found:
+            self._perform(group, effect)
 
     def tick(self) -> None:
         for effect in self.executor.tick(self.router.now_ms):
@@ -373,30 +374,25 @@ class GroupTask(StagedTask):
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def _perform(self, group: str, effect: Any) -> None:
-        if isinstance(effect, effects.Begin):
+        if isinstance(effect, Begin):
             self._begin(effect.batch)
-        elif isinstance(effect, effects.Execute):
+        elif isinstance(effect, Execute):
             self._came[effect.batch].extend(effect.items)
-        elif isinstance(effect, effects.Finish):
+        elif isinstance(effect, Finish):
             self._finish(effect.batch)
-        elif isinstance(effect, effects.Report):
-            anchors = anchored([effect.message], self.router.edge)
-            self.post_report(effects.BatchId(group, effect.attempt), effect.target, effect.sent, anchors)
-        elif isinstance(effect, effects.Ack):
-            self.router.ack(effect.message, self.context.component)
-        elif isinstance(effect, effects.Fail):
-            self.trident.refuse(effect.message, self.context.component, effect.cause)
-        else:
+        elif isinstance(effect, Forget):
             del self._live[effect.batch], self._came[effect.batch]
+        else:
+            self.respond(group, effect)
 
-    def _begin(self, batch: effects.BatchId) -> None:
+    def _begin(self, batch: BatchId) -> None:
         is_request = batch.group in self._requests
         context = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.trident.batch(batch.attempt)
-        sending = self.sending(batch, context, lambda target: self.executor.emitted(batch, target))
-        self._live[batch] = self.subtopology.start_batch(batch.group, context), sending
+        sending = Sending(self, batch, context, partial(self.executor.emitted, batch))
+        self._live[batch] = GroupBatch(self.subtopology, batch.group, context), sending
         self._came[batch] = []
 
-    def _finish(self, batch: effects.BatchId) -> None:
+    def _finish(self, batch: BatchId) -> None:
         """Run the operations of the batch and send their rows; a FailedException fails the attempt."""
         found, sending = self._live[batch]
         try:
@@ -416,25 +412,21 @@ class GroupTask(StagedTask):
         finally:
             for error in self.subtopology.take_reports():
                 self.router.report(*self.me, error)
-        self._late(batch, found.late())
-        self._deliver(batch, sending, found.take())
+        self._deliver(batch, sending, found.take(), found.late())
         sending.send_time()
 
-    def _late(self, batch: effects.BatchId, late: dict[str, int]) -> None:
-        if late and batch.group not in self._requests:
-            self.trident.hold_late(batch.attempt, self.context.component, late)
-
     def _commit(self, batch: GroupBatch) -> None:
-        batch.finish_batch()
-        batch.commit_batch()
+        batch.finish(Phase.PROCESS)
+        batch.finish(Phase.COMMIT)
         windows = self.subtopology.windows()
         if batch.batch_group not in self._requests and windows:
             self._windows.write({str(node): window.snapshot() for node, window in windows.items()})
 
-    def _deliver(self, batch: effects.BatchId, sending: Sending, emitted: GroupOutput) -> None:
+    def _deliver(self, batch: BatchId, sending: Sending, emitted: GroupOutput, late: dict[str, int]) -> None:
         for exchange, rows in emitted.exchanges.items():
             sending.rows(exchange, rows)
         if batch.group in self._requests:
             self.trident.answers.setdefault(batch, []).extend(emitted.answers)
-        elif emitted.sinks:
-            self.trident.hold(batch.attempt, emitted.sinks)
+            return
+        self.trident.hold(batch.attempt, emitted.sinks)
+        self.trident.hold_late(batch.attempt, self.context.component, late)

@@ -37,13 +37,11 @@ from windowing.spark.spouts import ReadAllAvailable, ReadLimit, SupportsTriggerA
 from windowing.spark.state import decode_table
 from windowing.spark.trident_stages import packed_rows
 from windowing.topology.components import TaskContext
-from windowing.trident.batch_effects import Fail
 from windowing.trident.coordinator import Readiness
-from windowing.trident.graph import SpoutNode
+from windowing.trident.executors import Fail, SendBatch, TridentSpoutCoordinator
 from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.plan import TridentPlan
+from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.processors import TridentOutput
-from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator
 from windowing.trident.spouts import CommitterEmitter, SpoutBatch, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 

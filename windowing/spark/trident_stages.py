@@ -75,9 +75,8 @@ from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.operations import Aggregate, AggregationStage, Operation
-from windowing.trident.plan import TridentPlan
-from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext
-from windowing.trident.state_operations import close_state
+from windowing.trident.plan import Phase, TridentPlan
+from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 
 __all__ = [
@@ -169,7 +168,7 @@ class PacketWriter:
         """Send tuples over an exchange."""
         writer = self._writers.get(exchange.id)
         if writer is None:
-            writer = ExchangeWriter(self._plan, exchange, self._task).start_batch(self._batch)
+            writer = ExchangeBatch(ExchangeWriter(self._plan, exchange, self._task), self._batch)
             self._writers[exchange.id] = writer
         first = self._plan.stages[exchange.target].first
         for task, part in writer.route(rows).items():
@@ -232,7 +231,7 @@ def process(
         states = {}
         for id in task.stage.states:
             states[id] = plan.states[id].spec.factory.make_state(task.task, plan.states[id].partitions)
-            closing.callback(close_state, states[id])
+            closing.callback(call_hook, states[id], "close")
         subtopology = Subtopology(plan, task.stage.id, task.task, states)
         subtopology.prepare()
         try:
@@ -255,7 +254,7 @@ def _processed(
     packets, controls = packets_and_controls(rows)
     arrived = sorted(packets, key=lambda row: int(row.stream)) + [row for row in controls if row.kind == "max"]
     for group in task.stage.batch_groups:
-        found = subtopology.start_batch(group, batch)
+        found = GroupBatch(subtopology, group, batch)
         for row in arrived:
             exchange = plan.exchanges[int(row.stream)]
             if exchange.batch_group != group:
@@ -264,8 +263,8 @@ def _processed(
                 found.observe(exchange, {row.source: row.value})
             else:
                 found.execute(exchange, unpacked(row))
-        found.finish_batch()
-        found.commit_batch()
+        found.finish(Phase.PROCESS)
+        found.finish(Phase.COMMIT)
         writer.emit(found.take())
     return list(writer.finish())
 
@@ -588,7 +587,7 @@ class _SpoutWork:
                 made.prepare()
                 self._made.append(made)
                 closing.callback(made.cleanup)
-                self._here[id] = made.start_batch(plan.batch_groups[spout], batch)
+                self._here[id] = GroupBatch(made, plan.batch_groups[spout], batch)
                 self._groups[id] = TaskMetrics(id, task)
         self._folds = {exchange.id: self._folds_of(exchange) for exchange in self.exchanges}
         self._tuples = 0
@@ -689,7 +688,7 @@ class _SpoutWork:
         """Return the rows at the end of the partition."""
         for group, batch in self._here.items():
             began = time.perf_counter()
-            batch.finish_batch()
+            batch.finish(Phase.PROCESS)
             self._worked(group, began)
         windowed = [task.number for task in self._plan.tasks if task.stage.section is Section.STREAM]
         return [

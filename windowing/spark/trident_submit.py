@@ -38,9 +38,8 @@ from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, Trid
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import Life, Progress, owned
-from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import StateType
-from windowing.trident.plan import TridentPlan
+from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.spouts import as_batches
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import RecordStore
@@ -104,7 +103,7 @@ def submit_trident(
     width = definition.shuffle_partitions(spark, checkpoint, partitions, plan.widest)
     labels = labels_of(spark, plan, width)
     life, plan = _owned(spark, checkpoint, plan)
-    operations = [getattr(node, "operation", None) for node in plan.graph.nodes.values()]
+    operations = [node.operation for node in plan.graph.nodes.values()]
     parts = {node.title: node for node in plan.graph.nodes.values()}
     shipped = Shipped(spark, plan, f"topology {plan.name!r}", parts)
     taking: dict[int, tuple[str, Any]] = dict(enumerate(each for each in sources.items() if takes_acks(each[1])))

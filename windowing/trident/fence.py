@@ -343,9 +343,7 @@ def judged(found: Fence | None, mine: Fence, since: int | None = None) -> Rule:
     Raises SupersededError if the attempt is too late or another owner writes here, CorruptStateError if earlier batches are lost,
     DefinitionChangedError if the rows have another kind, codec or number of partitions.
     """
-    check_owner(found, mine)
-    if since is not None and mine.attempt.txid > since:
-        check_unbroken(found, mine.attempt.txid - 1, mine.place)
+    check_owner(found, mine, since)
     verdict = judge(None if found is None else found.attempt, mine.attempt)
     if verdict is Verdict.SUPERSEDED:
         assert found is not None
@@ -356,18 +354,21 @@ def judged(found: Fence | None, mine: Fence, since: int | None = None) -> Rule:
     return RULES[verdict, mine.kind]
 
 
-def check_owner(found: Fence | None, mine: Fence) -> None:
-    """Raise DefinitionChangedError for rows of another kind, codec or partitioning, SupersededError for those of another owner."""
-    if found is None:
-        return
-    found.require(mine.kind, mine.codec, mine.place)
-    if found.owner and found.owner != mine.owner:
+def check_owner(found: Fence | None, mine: Fence, since: int | None) -> None:
+    """Raise DefinitionChangedError for rows of another kind, codec or partitioning, SupersededError for those of another owner,
+    CorruptStateError for a partition that lacks the batch before. since: as in `judged`.
+    """
+    if found is not None:
+        found.require(mine.kind, mine.codec, mine.place)
+    if found is not None and found.owner and found.owner != mine.owner:
         who = f"by {mine.owner!r}" if mine.owner else "without an owner"
         raise SupersededError(
             f"attempt {mine.attempt} {who} came to the state {mine.place}, which {found.owner!r} writes (last {found.attempt}): a "
             "state has one writer, and both count their batches from 1; give each a state name or a store of its own; nothing was "
             "written"
         )
+    if since is not None and mine.attempt.txid > since:
+        check_unbroken(found, mine.attempt.txid - 1, mine.place)
 
 
 def check_unbroken(found: Fence | None, committed: int, place: PartitionId) -> None:
@@ -452,9 +453,7 @@ class AttemptLedger:
         while True:
             found = self._backing.multi_get([]).fence
             mine = Fence(TransactionAttempt(txid, at_least), self._kind, self._codec, self._backing.place, name)
-            check_owner(found, mine)
-            if since is not None and txid > since:
-                check_unbroken(found, txid - 1, mine.place)
+            check_owner(found, mine, since)
             mine = mine._replace(attempt=self._next(found, txid, at_least))
             if self._backing.multi_put({}, Claim(found, mine)) is None:
                 return mine.attempt

@@ -128,7 +128,8 @@ def recorder(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
 def key_picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
     """Return a function from a row to its key; equal values of these fields give equal keys with the same hash."""
     pick = picker(schema, names)
-    plain = all(not kind.startswith(("array", "float", "double")) for kind in chosen(schema, names).types)
+    kinds = [schema.types[schema.names.index(name)] for name in names]
+    plain = not any(kind.startswith(("array", "float", "double")) for kind in kinds)
     return pick if plain else lambda row: tuple(map(_of_key, pick(row)))
 
 
@@ -154,10 +155,6 @@ def _of_key(value: Any) -> Any:
 class IdentityGrouping:
     """Partition i of the source sends to partition i of the target; both have the same number of partitions."""
 
-    def definition(self) -> dict[str, Any]:
-        """Return the grouping as plain JSON data."""
-        return {"kind": str(self)}
-
     def __str__(self) -> str:
         return "identity"
 
@@ -165,10 +162,6 @@ class IdentityGrouping:
 @dataclass(frozen=True, slots=True)
 class BatchGlobalGrouping:
     """All tuples of a batch go to one partition; consecutive batches go to different partitions."""
-
-    def definition(self) -> dict[str, Any]:
-        """Return the grouping as plain JSON data."""
-        return {"kind": str(self)}
 
     def __str__(self) -> str:
         return "batchGlobal"

@@ -298,20 +298,18 @@ class _Map(StormNames):
             results.append(result)
         return results
 
-    def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
+    def _encoded(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]] | None = None) -> list[bytes]:
+        """Return the keys as bytes. Raises StateError if there is not one updater for each."""
+        if updaters is not None and len(keys) != len(updaters):
+            raise StateError(
+                f"{len(keys)} keys and {len(updaters)} updates were given to the state {self.backing.place}; give one for each key"
+            )
         return [self.codec.encode(tuple(key) if isinstance(key, list) else key) for key in keys]
 
     def _decoded(self, blob: bytes | None, key: bytes) -> Any:
         return (
             None if blob is None else self.codec.decode(blob, f"the value of {key!r} in the state {self.backing.place}")
         )
-
-    def _paired(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[bytes]:
-        if len(keys) != len(updaters):
-            raise StateError(
-                f"{len(keys)} keys and {len(updaters)} updates were given to the state {self.backing.place}; give one for each key"
-            )
-        return self._encoded(keys)
 
 
 class NonTransactionalMap(_Map):
@@ -334,7 +332,7 @@ class NonTransactionalMap(_Map):
         return [self._decoded(rows[key], key) for key in encoded]
 
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        encoded = self._paired(keys, updaters)
+        encoded = self._encoded(keys, updaters)
         values = self._read(self.backing, encoded)
         results = self._updated(values, encoded, updaters)
         self.backing.multi_put({k: None if v is None else StateRow(NO_TXID, v) for k, v in values.items()})
@@ -396,7 +394,7 @@ class _FencedMap(_Map):
         return [self._decoded(self._batch.value(key, rule), key) for key in encoded]
 
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        batch, encoded = self._begun(), self._paired(keys, updaters)
+        batch, encoded = self._begun(), self._encoded(keys, updaters)
         rule = batch.read(encoded)
         if not rule.apply:
             return self._committed(batch, encoded, rule)
@@ -408,9 +406,8 @@ class _FencedMap(_Map):
 
     def _committed(self, batch: CachedBatchReadsMap, keys: list[bytes], rule: Rule) -> list[Any]:
         """Return the values of a batch whose rows are already in the store."""
-        for key in keys:
-            if self.kind is StateType.TRANSACTIONAL:
-                check_repeated(batch.stored(key), batch.txid, key, self.backing.place)
+        for key in keys if self.kind is StateType.TRANSACTIONAL else ():
+            check_repeated(batch.stored(key), batch.txid, key, self.backing.place)
         batch.again.update(keys)
         return [self._decoded(batch.value(key, rule), key) for key in keys]
 

@@ -32,25 +32,33 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, product
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import checked_name, did_you_mean
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
-from windowing.trident import processors as made
 from windowing.trident.fields import Row, chosen, extended, key_picker, picker, recorder, short_title
 from windowing.trident.processors import (
     AggregateProcessor,
     AggregatorKind,
     AggregatorPart,
+    Code,
+    EachProcessor,
     Emits,
+    FilterProcessor,
     InitProcessor,
+    MapProcessor,
+    PeekProcessor,
+    PickProcessor,
     ProcessorContext,
     TridentProcessor,
     code_of,
     kind_of,
 )
+
+if TYPE_CHECKING:
+    from windowing.trident.plan import ProcessorNode
 
 __all__ = [
     "NO_FIELDS",
@@ -66,7 +74,6 @@ __all__ = [
     "JoinType",
     "Map",
     "Merge",
-    "NodeContext",
     "Operation",
     "Peek",
     "Project",
@@ -103,22 +110,6 @@ class Check:
         return written if isinstance(written, Schema) else self.attempt(Schema.parse, written)
 
 
-class NodeContext(Protocol):
-    """The data of a node that its processor needs."""
-
-    @property
-    def called(self) -> str:
-        """The node's name in errors."""
-
-    @property
-    def inputs(self) -> tuple[Schema, ...]:
-        """The fields of each input."""
-
-    @property
-    def schema(self) -> Schema:
-        """The output fields."""
-
-
 class Operation:
     """The base class of operations. committer: it runs in the commit phase. stateful: it keeps data between batches."""
 
@@ -138,118 +129,100 @@ class Operation:
         """Return the operation bound to these inputs, after `resolve` found no mistake. The node keeps the title."""
         return self
 
-    def processor(self, node: NodeContext) -> made.TridentProcessor:
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
         """Return the processor of one task; the operation must be bound."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Each(Operation):
-    """A function of some fields; its output fields are appended to the existing ones."""
-
-    inputs: tuple[Any, ...]
-    function: Any
-    output: Any
-
-    @property
-    def title(self) -> str:
-        return f"each({', '.join(map(str, self.inputs))}) with {short_title(self.function)}"
-
-    def resolve(self, check: Check) -> Schema | None:
-        read = check.attempt(chosen, check.inputs[0], self.inputs)
-        code = check.attempt(code_of, self.function, "execute")
-        new = check.output(self.output)
-        if new is None:
-            return None
-        whole = check.attempt(extended, check.inputs[0], new)
-        return None if read is None or code is None else whole
-
-    def bound(self, inputs: tuple[Schema, ...]) -> Each:
-        return replace(self, function=code_of(self.function, "execute"))
-
-    def processor(self, node: NodeContext) -> made.TridentProcessor:
-        output = Schema(*(part[len(node.inputs[0]) :] for part in (node.schema.names, node.schema.types)))
-        return made.EachProcessor(node.called, self.function, recorder(node.inputs[0], self.inputs), output, keep=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Filter(Operation):
-    """A condition on some fields, or on the whole tuple (`inputs` is None); keeps the tuples for which it is true."""
-
-    inputs: tuple[Any, ...] | None
-    condition: Any
-
-    @property
-    def title(self) -> str:
-        return f"filter({', '.join(map(str, self.inputs or ()))}) with {short_title(self.condition)}"
-
-    def resolve(self, check: Check) -> Schema | None:
-        schema = check.inputs[0]
-        read = schema if self.inputs is None else check.attempt(chosen, schema, self.inputs)
-        code = check.attempt(code_of, self.condition, "keep", returns=True)
-        return None if read is None or code is None else schema
-
-    def bound(self, inputs: tuple[Schema, ...]) -> Filter:
-        return replace(self, condition=code_of(self.condition, "keep", returns=True))
-
-    def processor(self, node: NodeContext) -> made.TridentProcessor:
-        inputs = node.schema.names if self.inputs is None else self.inputs
-        return made.FilterProcessor(node.called, self.condition, recorder(node.schema, inputs))
-
-
-@dataclass(frozen=True, slots=True)
-class RowOperation(Operation):
-    """A function of the whole tuple; without `output` the fields stay the same."""
+class FunctionOperation(Operation):
+    """A function of some fields, or of the whole tuple (`inputs` is None). Without `output` the fields stay the same."""
 
     function: Any
     output: Any = None
+    inputs: tuple[Any, ...] | None = None
 
     method: ClassVar[str] = "execute"
     """The method of an object that is given instead of a function."""
     returns: ClassVar[bool] = False
     """Whether it gets no collector."""
     verb: ClassVar[str]
+    of_fields: ClassVar[bool] = False
+    """Whether the title names the fields."""
 
     @property
     def title(self) -> str:
-        return f"{self.verb} with {short_title(self.function)}"
+        fields = f"({', '.join(map(str, self.inputs or ()))})" if self.of_fields else ""
+        return f"{self.verb}{fields} with {short_title(self.function)}"
 
     def resolve(self, check: Check) -> Schema | None:
-        code = check.attempt(code_of, self.function, self.method, returns=self.returns)
-        schema = check.inputs[0] if self.output is None else check.output(self.output)
-        return None if code is None else schema
+        schema = check.inputs[0]
+        read = schema if self.inputs is None else check.attempt(chosen, schema, self.inputs)
+        code = check.attempt(self._code)
+        output = self._output(check)
+        return None if read is None or code is None else output
 
-    def bound(self, inputs: tuple[Schema, ...]) -> RowOperation:
-        return replace(self, function=code_of(self.function, self.method, returns=self.returns))
+    def bound(self, inputs: tuple[Schema, ...]) -> FunctionOperation:
+        return replace(self, function=self._code())
+
+    def _code(self) -> Code:
+        return code_of(self.function, self.method, returns=self.returns)
+
+    def _output(self, check: Check) -> Schema | None:
+        return check.inputs[0] if self.output is None else check.output(self.output)
+
+    def _record(self, node: ProcessorNode) -> Callable[[Row], Any]:
+        """Return the function from a row to the argument of the code."""
+        return recorder(node.inputs[0], node.inputs[0].names if self.inputs is None else self.inputs)
 
 
-class Peek(RowOperation):
+class Each(FunctionOperation):
+    """A function of some fields; its output fields are appended to the existing ones."""
+
+    verb, of_fields = "each", True
+
+    def _output(self, check: Check) -> Schema | None:
+        new = check.output(self.output)
+        return None if new is None else check.attempt(extended, check.inputs[0], new)
+
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        return EachProcessor(node.called, self.function, self._record(node), node.appended, keep=True)
+
+
+class Filter(FunctionOperation):
+    """A condition on some fields, or on the whole tuple; keeps the tuples for which it is true."""
+
+    verb, of_fields, method, returns = "filter", True, "keep", True
+
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        return FilterProcessor(node.called, self.function, self._record(node))
+
+
+class Peek(FunctionOperation):
     """A function that is called with each tuple for its side effects; the stream is unchanged."""
 
     verb, method, returns = "peek", "accept", True
 
-    def processor(self, node: NodeContext) -> made.TridentProcessor:
-        return made.PeekProcessor(node.called, self.function, recorder(node.schema, node.schema.names))
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        return PeekProcessor(node.called, self.function, self._record(node))
 
 
-class Map(RowOperation):
+class Map(FunctionOperation):
     """A function whose row replaces the tuple."""
 
     verb, returns = "map", True
 
-    def processor(self, node: NodeContext) -> made.TridentProcessor:
-        record = recorder(node.inputs[0], node.inputs[0].names)
-        return made.MapProcessor(node.called, self.function, record, node.schema)
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        return MapProcessor(node.called, self.function, self._record(node), node.schema)
 
 
-class FlatMap(RowOperation):
+class FlatMap(FunctionOperation):
     """A function whose rows, none or many, replace the tuple."""
 
     verb = "flat_map"
 
-    def processor(self, node: NodeContext) -> made.TridentProcessor:
-        record = recorder(node.inputs[0], node.inputs[0].names)
-        return made.EachProcessor(node.called, self.function, record, node.schema, keep=False)
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        return EachProcessor(node.called, self.function, self._record(node), node.schema, keep=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +241,8 @@ class Project(Operation):
             return None
         return check.attempt(chosen, check.inputs[0], self.names)
 
-    def processor(self, node: NodeContext) -> made.TridentProcessor:
-        return made.PickProcessor(picker(node.inputs[0], node.schema.names))
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        return PickProcessor(picker(node.inputs[0], node.schema.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +268,8 @@ class Merge(Operation):
         fields = ", ".join(f"{name} {kind}" for name, kind in zip(self.names, first.types, strict=True))
         return check.output(fields)
 
-    def processor(self, node: NodeContext) -> made.TridentProcessor:
-        return made.KeepProcessor()
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        return TridentProcessor()
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +286,8 @@ class SinkOperation(Operation):
         named = check.attempt(checked_name, self.name, "the name of a sink")
         return None if named is None else check.inputs[0]
 
-    def processor(self, node: NodeContext) -> made.TridentProcessor:
-        return made.KeepProcessor()
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        return TridentProcessor()
 
 
 # -- joins -----------------------------------------------------------------------------------------------------------------------
@@ -466,7 +439,7 @@ class Aggregate(Operation):
         assert parts is not None
         return replace(self, parts=parts)
 
-    def processor(self, node: NodeContext) -> TridentProcessor:
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
         parts = self.parts
         if self.stage is AggregationStage.INIT:
             combiners = tuple(part for part in parts if _combines(part.aggregator))
@@ -515,15 +488,14 @@ class Aggregate(Operation):
     def _parts(self, check: Check) -> tuple[AggregatorPart, ...] | None:
         if self.stage is AggregationStage.FOLD:
             return self._folded(check)
+        if self.stage is AggregationStage.COMBINE:  # the partial stage has found all mistakes
+            behind_key, schema = len(self.group or ()), check.inputs[0]
+            fields = zip(self.specs, schema.names[behind_key:], schema.types[behind_key:], strict=True)
+            return tuple(
+                AggregatorPart(spec.aggregator, (name,), Schema((name,), (kind,)), combines=True)
+                for spec, name, kind in fields
+            )
         parts: list[AggregatorPart] = []
-        if (
-            self.stage is AggregationStage.COMBINE
-        ):  # the partial stage has found all mistakes; after the key it has one field for each combiner
-            schema = check.inputs[0]
-            fields = list(zip(schema.names, schema.types, strict=True))[len(self.group or ()) :]
-            for spec, (name, kind) in zip(self.specs, fields, strict=True):
-                parts.append(AggregatorPart(spec.aggregator, (name,), Schema((name,), (kind,)), combines=True))
-            return tuple(parts)
         for spec in self.specs:
             part = resolve_spec(check, spec, check.inputs[0])
             parts += [] if part is None else [part]
@@ -561,7 +533,7 @@ class Join(Operation):
                 return None
         return self._joined(check, first)
 
-    def processor(self, node: NodeContext) -> JoinProcessor:
+    def processor(self, node: ProcessorNode) -> JoinProcessor:
         return JoinProcessor(node.inputs, self.keys, self.kinds)
 
     def _joined(self, check: Check, key: Schema) -> Schema | None:

@@ -1,4 +1,26 @@
-"""TridentPlan: a checked Trident topology as frozen data: an ExecutionPlan, whose operators are the nodes of a graph.
+r"""The graph of a Trident topology, and TridentPlan: the checked topology as frozen data, an ExecutionPlan whose operators are the
+nodes of the graph.
+
+    SpoutNode      a source: batches of a spout, or requests of DRPC
+    ProcessorNode  an operation: each, aggregate, persist, ...
+    PartitionNode  a repartition: tuples move to other tasks
+
+    sentences --0--> each --0--> partition_by --0--> aggregate --0--> persist
+                       \--0------------------------------------1--> join        the index numbers the inputs of a node
+
+A Stream adds StepDeclarations to a GraphBuilder without checking them; a Node is a step with resolved fields. Nodes are numbered in
+the order in which they are made, each after its sources, so the order of numbers is a topological order.
+
+GraphGrouper merges nodes into groups until no two groups can be merged. A group runs as a unit in each of its tasks.
+
+    initial      one group for each operation; operations that share a state are one group
+    merge        g with h, if every edge out of g goes to h, or every edge into g comes from h
+    never        across a repartition or a spout: these belong to no group, and each counts as a neighbour
+
+    each --> each --> [partition] --> aggregate --> persist          {each, each}   {aggregate, persist}
+
+Laws: every operation is in one group; a merged group needs no exchange inside; merging makes no cycle of groups where there was
+none; the same graph gives the same groups.
 
     spout_sentences x1 --identity--> b_0_split x1 --fields(word)--> b_1_count x2     phases: P process, C commit
       1 sentences                      2 each (P)                     5 combine (P)
@@ -9,7 +31,7 @@ batch and then in its commit phase; commits are in txid order. A node belongs to
 reads, directly or not, a node that does. Drivers with one TridentBoltExecutor per task get from `coord_specs` what a task waits
 for:
 
-    group waits        (plan.waits)  it reports in the commit phase, because it commits or reads a group that waits
+    group waits        (plan.waiting)  it reports in the commit phase, because it commits or reads a group that waits
     reports            the tasks of the groups that it reads and that do not wait
     commit_reports     the tasks of the groups that it reads and that wait
     targets            the tasks of the groups that read it
@@ -27,41 +49,369 @@ If `combine` is by key, its combiners are built-in ones, which fail no attempt, 
 is part of the COMMIT section: b_1 is one stage, and a tuple crosses one exchange only.
 
 Operations on single tuples directly behind a spout run in the spout's stage, at depth 0. Every other stage is deeper than the
-stages it reads and than all stages of earlier sections. Both plans satisfy the same laws: `check`.
+stages it reads and than all stages of earlier sections. Both plans satisfy the same laws: `check`. Source: Storm's `Node`,
+`SpoutNode`, `ProcessorNode`, `PartitionNode`, `IndexedEdge`, `GraphGrouper.mergeFully`, `Group`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
+from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Exchange, ExecutionPlan, Section, Stage, numbered
+from windowing.schema.checks import did_you_mean
+from windowing.schema.types import Schema
 from windowing.topology.config import TopologyConfig
-from windowing.trident.bolt_executor import CoordSpec
 from windowing.trident.builtins import Count, Max, Min, Sum
+from windowing.trident.executors import CoordSpec
 from windowing.trident.fence import Owner, WrittenState
-from windowing.trident.fields import IdentityGrouping
-from windowing.trident.graph import Graph, IndexedEdge, PartitionNode, ProcessorNode, SpoutNode
-from windowing.trident.kinds import StateType
-from windowing.trident.operations import Aggregate, Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation
+from windowing.trident.fields import IdentityGrouping, Partitioning
+from windowing.trident.kinds import SpoutKind, StateType
+from windowing.trident.operations import (
+    Aggregate,
+    Each,
+    Filter,
+    FlatMap,
+    Map,
+    Merge,
+    Operation,
+    Peek,
+    Project,
+    SinkOperation,
+)
 from windowing.trident.state_operations import Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
 
 __all__ = [
+    "Crossing",
     "Drpc",
+    "Graph",
+    "GraphBuilder",
+    "GraphGrouper",
+    "IndexedEdge",
+    "Node",
+    "PartitionNode",
     "Phase",
+    "ProcessorNode",
+    "SpoutNode",
     "StatePlan",
+    "StepDeclaration",
+    "StreamSource",
     "TaskId",
     "TridentPlan",
     "coord_specs",
+    "crossings",
     "targets_of",
 ]
 
 
 _OURS = (Count, Sum, Min, Max)
 _BY_ITSELF = (Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """The source of a stream: a named spout, or the requests of a DRPC function. output: its fields, if declared."""
+
+    name: Any
+    spout: Any = None
+    output: Any = None
+    is_drpc: bool = False
+
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        return f"{'drpc' if self.is_drpc else 'spout'} {self.name}"
+
+
+@dataclass(eq=False, slots=True)
+class StepDeclaration:
+    """A declared step. `number` counts from 1 and identifies the step in messages."""
+
+    number: int
+    what: StreamSource | Operation | Partitioning
+    sources: tuple[StepDeclaration, ...] = ()
+    name: str | None = None
+    hint: Any = None
+
+    @property
+    def called(self) -> str:
+        """Its name in messages: "step 3, each(sentence) with Split"."""
+        return f"step {self.number}, {self.title}"
+
+    @property
+    def title(self) -> str:
+        """The title in sentences and drawings."""
+        return self.what.title if isinstance(self.what, StreamSource | Operation) else f"partition by {self.what}"
+
+    @property
+    def is_partition(self) -> bool:
+        """Whether it moves tuples."""
+        return isinstance(self.what, Partitioning)
+
+
+class GraphBuilder:
+    """A topology under construction: its steps, and the mistakes noted so far."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepDeclaration] = []
+        self.problems: list[str] = []
+        self.static_states: dict[str, StateSpec] = {}
+        self._states = 0
+
+    def add(
+        self,
+        what: StreamSource | Operation | Partitioning,
+        sources: tuple[StepDeclaration, ...],
+        name: str | None = None,
+    ) -> StepDeclaration:
+        """Add a step behind other steps."""
+        step = StepDeclaration(len(self.steps) + 1, what, sources, name)
+        self.steps.append(step)
+        return step
+
+    def note(self, problem: str) -> None:
+        """Note a mistake that belongs to no single step."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def state_id(self) -> str:
+        """Return the id for the next state."""
+        self._states += 1
+        return f"state{self._states}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node with resolved fields. name: the author's name of the stream. hint: the requested parallelism.
+
+    operation: that of a ProcessorNode, None for other nodes.
+    """
+
+    number: int
+    title: str
+    schema: Schema
+    name: str | None = None
+    hint: int | None = None
+    operation: Operation | None = None
+
+    @property
+    def called(self) -> str:
+        """Its name in messages."""
+        return f"step {self.number}, {self.title}"
+
+    @property
+    def keeps_window(self) -> bool:
+        """Whether it has the windows of an operation."""
+        return self.operation is not None and self.operation.keeps_window
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether it is a repartition that leaves tuples in their partition."""
+        return isinstance(self, PartitionNode) and isinstance(self.grouping, IdentityGrouping)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoutNode(Node):
+    """A source. kind: what its replayed batches contain, None for DRPC requests."""
+
+    source: StreamSource
+    kind: SpoutKind | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorNode(Node):
+    """An operation; inputs: the fields of each of its sources."""
+
+    operation: Operation
+    inputs: tuple[Schema, ...]
+
+    @property
+    def appended(self) -> Schema:
+        """The output fields behind those of its first source."""
+        first = len(self.inputs[0])
+        return Schema(self.schema.names[first:], self.schema.types[first:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionNode(Node):
+    """A repartition."""
+
+    grouping: Partitioning
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class IndexedEdge:
+    """An edge from one node to input number `index` of another."""
+
+    source: int
+    target: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes by number, and edges in order of (source, target, index)."""
+
+    nodes: dict[int, Node]
+    edges: tuple[IndexedEdge, ...]
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node], edges: Iterable[IndexedEdge]) -> Graph:
+        """Return the graph of these nodes and edges."""
+        return cls({node.number: node for node in sorted(nodes, key=lambda node: node.number)}, tuple(sorted(edges)))
+
+    @cached_property
+    def out_edges(self) -> dict[int, tuple[IndexedEdge, ...]]:
+        """The edges out of each node."""
+        out: dict[int, list[IndexedEdge]] = {number: [] for number in self.nodes}
+        for edge in self.edges:
+            out[edge.source].append(edge)
+        return {number: tuple(edges) for number, edges in out.items()}
+
+    @cached_property
+    def in_edges(self) -> dict[int, tuple[IndexedEdge, ...]]:
+        """The edges into each node, in the order of its inputs."""
+        into: dict[int, list[IndexedEdge]] = {number: [] for number in self.nodes}
+        for edge in self.edges:
+            into[edge.target].append(edge)
+        return {number: tuple(sorted(edges, key=lambda edge: edge.index)) for number, edges in into.items()}
+
+    def upstream(self, number: int) -> set[int]:
+        """Return the nodes that tuples of a node come from, however far."""
+        seen: set[int] = set()
+        ahead = [edge.source for edge in self.in_edges[number]]
+        while ahead:
+            found = ahead.pop()
+            if found not in seen:
+                seen.add(found)
+                ahead += [edge.source for edge in self.in_edges[found]]
+        return seen
+
+    def components(self) -> list[set[int]]:
+        """Return the sets of nodes that hang together, in the order of their first nodes."""
+        left, found = set(self.nodes), []
+        for number in self.nodes:
+            if number in left:
+                ahead, seen = [number], {number}
+                while ahead:
+                    at = ahead.pop()
+                    near = [edge.target for edge in self.out_edges[at]] + [edge.source for edge in self.in_edges[at]]
+                    ahead += [other for other in near if other not in seen]
+                    seen.update(near)
+                left -= seen
+                found.append(seen)
+        return found
+
+
+# -- GraphGrouper ----------------------------------------------------------------------------------------------------------------
+
+
+Group = tuple[int, ...]
+"""The numbers of nodes that run together, ascending."""
+
+
+class GraphGrouper:
+    """Merges groups.
+
+    >>> nodes = [Node(number=n, title="step", schema=Schema((), ())) for n in range(4)]
+    >>> graph = Graph.of(nodes, [IndexedEdge(0, 1, 0), IndexedEdge(1, 2, 0), IndexedEdge(2, 3, 0)])
+    >>> grouper = GraphGrouper(graph, [(1,), (3,)])  # 0 is a spout, 2 a repartition
+    >>> grouper.merge_fully()
+    >>> grouper.groups
+    [(1,), (3,)]
+    """
+
+    def __init__(self, graph: Graph, initial: Sequence[Iterable[int]]) -> None:
+        self._graph = graph
+        self.groups: list[Group] = [tuple(sorted(nodes)) for nodes in initial]
+        self._of = {number: group for group in self.groups for number in group}
+
+    def merge_fully(self) -> None:
+        """Merge until nothing can be merged. Cost: O(groups * edges) at worst."""
+        position = 0
+        while position < len(self.groups):
+            group = self.groups[position]
+            other = self._only(self.outgoing(group)) or self._only(self.incoming(group))
+            if other is None:
+                position += 1
+            else:
+                self._merge(group, other)
+                position = 0
+
+    def outgoing(self, group: Group) -> set[Group | None]:
+        """Return the groups that tuples of a group go to; None stands for all repartitions."""
+        edges = (edge for number in group for edge in self._graph.out_edges[number])
+        return {self._of.get(edge.target) for edge in edges} - {group}
+
+    def incoming(self, group: Group) -> set[Group | None]:
+        """Return the groups that tuples of a group come from; None stands for all repartitions and spouts."""
+        edges = (edge for number in group for edge in self._graph.in_edges[number])
+        return {self._of.get(edge.source) for edge in edges} - {group}
+
+    @staticmethod
+    def _only(groups: set[Group | None]) -> Group | None:
+        return next(iter(groups)) if len(groups) == 1 else None
+
+    def _merge(self, one: Group, other: Group) -> None:
+        merged = tuple(sorted((*one, *other)))
+        self.groups[self.groups.index(one)] = merged
+        self.groups.remove(other)
+        self._of.update(dict.fromkeys(merged, merged))
+
+
+# -- crossings -------------------------------------------------------------------------------------------------------------------
+
+
+class Crossing(NamedTuple):
+    """An edge from a node, over a repartition if there is one, to inputs of nodes of another unit: a group, or a stage."""
+
+    source: int
+    by: int | None
+    late: bool
+    target: Any
+    targets: tuple[tuple[int, int], ...]
+
+    def exchange(self, id: int, graph: Graph, stage: str, target: str, batch_group: str) -> Exchange:
+        """Return it as an exchange between two stages."""
+        first, index = self.targets[0]
+        reader = graph.nodes[first]
+        assert isinstance(reader, ProcessorNode)
+        partition = None if self.by is None else graph.nodes[self.by]
+        return Exchange(
+            id=id,
+            source=self.source,
+            stage=stage,
+            target=target,
+            grouping=partition.grouping if isinstance(partition, PartitionNode) else IdentityGrouping(),
+            schema=reader.schema if self.late else reader.inputs[index],
+            targets=self.targets,
+            late=self.late,
+            to_window=any(graph.nodes[number].keeps_window for number, _ in self.targets),
+            batch_group=batch_group,
+        )
+
+
+def crossings(graph: Graph, unit: Mapping[int, Any]) -> list[Crossing]:
+    """Return all edges between units; `unit` has that of each source and operation. Cost: O(edges)."""
+    found: dict[tuple[int, int | None, bool, Any], list[tuple[int, int]]] = {}
+    for edge in graph.edges:
+        source, target = graph.nodes[edge.source], graph.nodes[edge.target]
+        if isinstance(target, PartitionNode):
+            for further in graph.out_edges[edge.target]:
+                key = edge.source, edge.target, False, unit[further.target]
+                found.setdefault(key, []).append((further.target, further.index))
+        elif not isinstance(source, PartitionNode) and unit[edge.source] != unit[edge.target]:
+            late = isinstance(target.operation, LateTuples)
+            found.setdefault((edge.source, None, late, unit[edge.target]), []).append((edge.target, edge.index))
+    return [Crossing(*key, tuple(targets)) for key, targets in found.items()]
+
+
+# -- TridentPlan -----------------------------------------------------------------------------------------------------------------
 
 
 class Phase(Enum):
@@ -107,9 +457,21 @@ class TridentPlan(ExecutionPlan):
         return tuple(node for node in self.graph.nodes.values() if isinstance(node, SpoutNode))
 
     @property
+    def streams(self) -> dict[str, SpoutNode]:
+        """The sources by the names of their streams, without requests of DRPC."""
+        return {str(spout.source.name): spout for spout in self.spouts if spout.kind is not None}
+
+    def source_of(self, stream: Any) -> SpoutNode:
+        """Return the source of a stream. Raises ConfigError, which names the nearest one."""
+        known = self.streams
+        if stream not in known:
+            raise ConfigError(f"there is no stream {quote(stream)}; {did_you_mean(str(stream), known)}")
+        return known[stream]
+
+    @property
     def written(self) -> tuple[WrittenState, ...]:
         """The states that a step persists, in the order of their ids."""
-        steps = (getattr(node, "operation", None) for node in self.graph.nodes.values())
+        steps = (node.operation for node in self.graph.nodes.values())
         ids = {step.state for step in steps if isinstance(step, Persist)}
         return tuple(
             WrittenState(id, state.spec.factory, state.partitions) for id, state in self.states.items() if id in ids
@@ -131,8 +493,8 @@ class TridentPlan(ExecutionPlan):
         assert isinstance(node, ProcessorNode)
         return node
 
-    def waits(self, group: str, batch_group: str) -> bool:
-        """Return whether a group is complete for a batch only in the commit phase: it commits, or reads a group that waits.
+    def waiting(self, batch_group: str) -> dict[str, bool]:
+        """Return by group whether it is complete for a batch only in the commit phase: it commits, or reads a group that waits.
 
         For drivers whose tasks report once per batch, after finishing it. Cost: O(groups * exchanges).
         """
@@ -142,7 +504,7 @@ class TridentPlan(ExecutionPlan):
             commits = any(self.phases[number] is Phase.COMMIT for number in mine)
             read = (exchange for exchange in self.into(id) if exchange.batch_group == batch_group)
             waiting[id] = commits or any(waiting[exchange.stage] for exchange in read)
-        return waiting[group]
+        return waiting
 
     def by_section(self) -> TridentPlan:
         """Return the plan with each group cut into one stage per section. Cost: O(nodes * edges).
@@ -174,18 +536,13 @@ class TridentPlan(ExecutionPlan):
 
     def windows(self) -> dict[str, Any]:
         """Return the definition of the stored windows of TridentCluster (execution/compatibility.py), by group and node."""
-        return {
-            "windows": {
-                f"{group.id}, {self.graph.nodes[number].called}": {
-                    "tasks": group.parallelism,
-                    "window": found["window"],
-                }
-                for group in self.stages.values()
-                for number in group.operators
-                for found in [self._node_definition(number)]
-                if "window" in found
-            }
-        }
+        windows = {}
+        for group in self.stages.values():
+            for node in (self.graph.nodes[number] for number in group.operators):
+                if node.keeps_window:
+                    window = {"tasks": group.parallelism, "window": self._window(node.number)}
+                    windows[f"{group.id}, {node.called}"] = window
+        return {"windows": windows}
 
     def stream(self, partitions: int, states: Any) -> dict[str, Any]:
         """Return the definition that a checkpoint on Spark stores for a plan by section: its sources and its stages with windows.
@@ -194,9 +551,9 @@ class TridentPlan(ExecutionPlan):
         """
 
         def fixed(number: int) -> dict[str, Any]:
-            node = self._node_definition(number)
-            window = {"window": node["window"]["fixed"]} if "window" in node else {}
-            return {"node": node["node"], "fields": node["fields"], **window}
+            node = self.graph.nodes[number]
+            window = {"window": self._window(number)["fixed"]} if node.keeps_window else {}
+            return {"node": number, "fields": node.schema.ddl, **window}
 
         return {
             "trident": {
@@ -239,12 +596,10 @@ class TridentPlan(ExecutionPlan):
             # Task i of its group holds partition i of a state.
             assert state.group is None or self.stages[state.group].parallelism == state.partitions
 
-    def _node_definition(self, number: int) -> dict[str, Any]:
-        node = self.graph.nodes[number]
-        definition: dict[str, Any] = {"node": number, "title": node.title, "fields": node.schema.ddl}
-        if isinstance(node, ProcessorNode) and isinstance(node.operation, WindowOperation):
-            definition["window"] = node.operation.bolt(node.inputs[0], node.schema).definition()
-        return definition
+    def _window(self, number: int) -> dict[str, Any]:
+        node = self.processor(number)
+        assert isinstance(node.operation, WindowOperation)
+        return node.operation.bolt(node).definition()
 
 
 # -- coord_specs -----------------------------------------------------------------------------------------------------------------
@@ -266,11 +621,11 @@ def targets_of(plan: TridentPlan, group: str, batch_group: str) -> tuple[TaskId,
 
 def _spec(plan: TridentPlan, group: Stage, batch_group: str) -> CoordSpec:
     sources = [exchange.stage for exchange in _of(plan.into(group.id), batch_group)]
-    waiting = {id: plan.waits(id, batch_group) for id in sources}
+    waiting = plan.waiting(batch_group)
     mine = [number for number in group.operators if plan.batch_groups[number] == batch_group]
     return CoordSpec(
         _tasks(plan, (id for id in sources if not waiting[id])),
-        commits=any(plan.processor(number).committer for number in mine),
+        commits=any(plan.processor(number).operation.committer for number in mine),
         commit_reports=_tasks(plan, (id for id in sources if waiting[id])),
         targets=targets_of(plan, group.id, batch_group),
     )
@@ -300,12 +655,20 @@ class _Cut:
             for id, nodes in self._parts(group):
                 self.nodes[id] = nodes
                 self.id.update(dict.fromkeys(nodes, id))
-        found = [*self._between_groups(), *self._within_groups()]
-        self.exchanges = tuple(replace(exchange, id=number) for number, exchange in enumerate(found))
+        # In the order of the plan's exchanges; those within a group are behind them.
+        whole = {(each.source, target): each.id for each in plan.exchanges for target in each.targets}
+        found = [
+            (whole.get((each.source, each.targets[0]), len(whole)), each) for each in crossings(plan.graph, self.id)
+        ]
+        found.sort(key=lambda item: (item[0], item[1].source, self.section[item[1].targets[0][0]]))
+        self.exchanges = tuple(
+            each.exchange(number, plan.graph, self.id[each.source], each.target, plan.batch_groups[each.source])
+            for number, (_, each) in enumerate(found)
+        )
 
     def _sections(self) -> dict[int, Section]:
         graph = self.plan.graph
-        operations = {node.number: node.operation for node in graph.nodes.values() if isinstance(node, ProcessorNode)}
+        operations = {node.number: node.operation for node in graph.nodes.values() if node.operation is not None}
         windows = {number for number, operation in operations.items() if operation.keeps_window}
         before = {above for number in windows for above in graph.upstream(number)} | windows
         persists = {number for number, operation in operations.items() if isinstance(operation, Persist)}
@@ -324,11 +687,12 @@ class _Cut:
         if not isinstance(operation, Aggregate) or operation.group is None or len(readers) != 1:
             return False
         ours = all(part.combines and type(part.aggregator) in _OURS for part in operation.parts)
-        written = plan.graph.nodes[readers[0].target]
-        if not ours or not isinstance(written, ProcessorNode) or not isinstance(written.operation, Persist):
+        written = readers[0].target
+        persist = plan.graph.nodes[written].operation
+        if not ours or not isinstance(persist, Persist):
             return False
-        fenced = written.operation.spec.kind in (StateType.TRANSACTIONAL, StateType.OPAQUE)
-        return fenced and self.group[number] is self.group[written.number]
+        fenced = persist.spec.kind in (StateType.TRANSACTIONAL, StateType.OPAQUE)
+        return fenced and self.group[number] is self.group[written]
 
     def _parts(self, group: Stage) -> list[tuple[str, tuple[int, ...]]]:
         """Return the stages of a group by id; a single stage keeps the group's id."""
@@ -341,51 +705,6 @@ class _Cut:
         parts = [(section, nodes) for section, nodes in of.items() if nodes]
         alone = len(parts) == 1
         return [(group.id if alone else f"{group.id}.{section.name.lower()}", nodes) for section, nodes in parts]
-
-    # -- exchanges -----------------------------------------------------------------------------------------------------
-
-    def _between_groups(self) -> Iterator[Exchange]:
-        for exchange in self.plan.exchanges:
-            for section in Section:
-                targets = tuple(target for target in exchange.targets if self.section[target[0]] is section)
-                if targets:
-                    yield self._leading(exchange, targets)
-
-    def _within_groups(self) -> Iterator[Exchange]:
-        """Yield the exchanges from one section of a group to another; each task sends to the task of the same number."""
-        found: dict[tuple[int, Section, bool], list[IndexedEdge]] = {}
-        for edge in self.plan.graph.edges:
-            if edge.source not in self.section or edge.target not in self.section:
-                continue
-            if self.group[edge.source] is self.group[edge.target] and self.id[edge.source] != self.id[edge.target]:
-                late = isinstance(self.plan.processor(edge.target).operation, LateTuples)
-                found.setdefault((edge.source, self.section[edge.target], late), []).append(edge)
-        for (source, _, late), edges in found.items():
-            reader = self.plan.processor(edges[0].target)
-            exchange = Exchange(
-                id=0,
-                source=source,
-                stage="",
-                target="",
-                grouping=IdentityGrouping(),
-                schema=reader.schema if late else self.plan.processor(source).schema,
-                targets=(),
-                late=late,
-                batch_group=self.plan.batch_groups[source],
-            )
-            yield self._leading(exchange, tuple((edge.target, edge.index) for edge in edges))
-
-    def _leading(self, exchange: Exchange, targets: tuple[tuple[int, int], ...]) -> Exchange:
-        """Return an exchange between the stages of its source and of these targets."""
-        return replace(
-            exchange,
-            stage=self.id[exchange.source],
-            target=self.id[targets[0][0]],
-            targets=targets,
-            to_window=any(self.plan.processor(number).operation.keeps_window for number, _ in targets),
-        )
-
-    # -- stages --------------------------------------------------------------------------------------------------------
 
     def stages(self) -> list[Stage]:
         """Return the stages, by depth; those of one depth stay in the order of their groups."""

@@ -23,10 +23,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from windowing.errors import ConfigError, quote
-from windowing.execution.plan import Exchange, Stage, numbered
+from windowing.execution.plan import Stage, numbered
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
 from windowing.topology.config import IN_TRIDENT, Setting, TopologyConfig, read_settings, refused_settings
@@ -35,8 +35,11 @@ from windowing.topology.decorators import ComponentKind, declaration_of
 from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping
 from windowing.topology.plan import TopologyError
 from windowing.topology.rules import name_problem
-from windowing.trident.fields import IdentityGrouping, chosen
-from windowing.trident.graph import (
+from windowing.trident.fields import chosen
+from windowing.trident.kinds import Guarantee, SpoutKind, check_guarantee
+from windowing.trident.operations import Check, Operation, SinkOperation
+from windowing.trident.plan import (
+    Drpc,
     Graph,
     GraphBuilder,
     GraphGrouper,
@@ -44,14 +47,15 @@ from windowing.trident.graph import (
     IndexedEdge,
     Node,
     PartitionNode,
+    Phase,
     ProcessorNode,
     SpoutNode,
+    StatePlan,
     StepDeclaration,
     StreamSource,
+    TridentPlan,
+    crossings,
 )
-from windowing.trident.kinds import Guarantee, SpoutKind, check_guarantee
-from windowing.trident.operations import Check, Operation, SinkOperation
-from windowing.trident.plan import Drpc, Phase, StatePlan, TridentPlan
 from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
@@ -69,23 +73,15 @@ _ARGS = Schema(("args",), ("string",))
 _Operation = TypeVar("_Operation", bound=Operation)
 
 
-class _Spout(NamedTuple):
-    schema: Schema
-    kind: SpoutKind | None
-    one_task: bool
-
-
 @dataclass(slots=True)
 class ResolvedTrident:
-    """A resolved topology. graph: the steps that were resolved together with all their sources.
-
-    one_task: the sources that run in one task. problems: the mistakes of single steps.
+    """A resolved topology. graph: the steps that were resolved together with all their sources. problems: the mistakes of single
+    steps.
     """
 
     declared: GraphBuilder
     config: TopologyConfig
     graph: Graph
-    one_task: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -137,22 +133,21 @@ def _node(resolved: ResolvedTrident, step: StepDeclaration, nodes: dict[int, Nod
     }
     if isinstance(step.what, StreamSource):
         try:
-            found = _spout(step.what)
+            schema, kind = _spout(step.what)
         except ConfigError as problem:
             resolved.problems.append(f"{step.called}: {problem.args[0]}")
             return None
-        resolved.one_task |= {step.number} if found.one_task else set()
-        return SpoutNode(schema=found.schema, source=step.what, kind=found.kind, **common)
+        return SpoutNode(schema=schema, source=step.what, kind=kind, **common)
     inputs = tuple(_carried(source, step, nodes) for source in step.sources)
     if not inputs or None in inputs:
         return None
     known = tuple(schema for schema in inputs if schema is not None)
     check = Check(step.called, known, resolved.problems)
     if isinstance(step.what, Operation):
-        schema = step.what.resolve(check)
-        if schema is None:
+        output = step.what.resolve(check)
+        if output is None:
             return None
-        return ProcessorNode(schema=schema, operation=step.what.bound(known), inputs=known, **common)
+        return ProcessorNode(schema=output, operation=step.what.bound(known), inputs=known, **common)
     good = _good_partition(check, step.what)
     return PartitionNode(schema=known[0], grouping=step.what, **common) if good else None
 
@@ -165,9 +160,10 @@ def _carried(source: StepDeclaration, step: StepDeclaration, nodes: dict[int, No
     return None if window is None else window.schema
 
 
-def _spout(source: StreamSource) -> _Spout:
+def _spout(source: StreamSource) -> tuple[Schema, SpoutKind | None]:
+    """Return the fields and the kind of a source; None for requests of DRPC."""
     if source.is_drpc:
-        return _Spout(_ARGS, None, True)
+        return _ARGS, None
     kind = getattr(source.spout, "kind", None)
     if isinstance(kind, SpoutKind) and not isinstance(source.spout, type):
         written = source.output if source.output is not None else getattr(source.spout, "output", "")
@@ -178,7 +174,7 @@ def _spout(source: StreamSource) -> _Spout:
         schema = written if isinstance(written, Schema) else Schema.parse(written)
         says = getattr(source.spout, "get_component_configuration", None)
         _refuse_settings((says() if callable(says) else None) or {})
-        return _Spout(schema, kind, isinstance(source.spout, IBatchSpout))
+        return schema, kind
     if isinstance(source.spout, type) and isinstance(kind, SpoutKind):
         raise ConfigError(f"{source.spout.__name__} is a class; give an instance")
     declared = declaration_of(source.spout)
@@ -188,7 +184,7 @@ def _spout(source: StreamSource) -> _Spout:
         )
     _refuse_settings(own_settings(declared))
     fed = declared.kind is ComponentKind.INPUT  # its driver passes in the same batch again
-    return _Spout(declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL, False)
+    return declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL
 
 
 def _refuse_settings(settings: Mapping[str, Any]) -> None:
@@ -417,79 +413,47 @@ def plan_of(name: str, resolved: ResolvedTrident, problems: list[str], merge: bo
     return planner.plan(name, order, sizes)
 
 
-class _GroupExchange(NamedTuple):
-    """An edge from a node, over a repartition if there is one, to inputs of a group."""
-
-    source: int
-    by: int | None
-    late: bool
-    group: Group
-    targets: tuple[tuple[int, int], ...]
-
-
 class _Planner:
-    """The steps of planning; a group is identified by the smallest number of its nodes."""
+    """The steps of planning."""
 
     def __init__(self, resolved: ResolvedTrident, merge: bool) -> None:
         self.resolved = resolved
         self.graph: Graph = resolved.graph
         self.phases = _phases(self.graph)
         self.states = _states(resolved)
-        beside = list(self.states.values())
+        beside = [nodes for _, nodes in self.states.values()]
         together = {number for numbers in beside for number in numbers}
         single = [node.number for node in self.graph.nodes.values() if isinstance(node, ProcessorNode)]
         initial = [*beside, *((number,) for number in single if number not in together)]
         grouper = GraphGrouper(self.graph, sorted(_united(initial), key=min))
         if merge:
             grouper.merge_fully()
-        spouts = [Group([spout.number]) for spout in resolved.spouts]
-        self.groups = sorted([*spouts, *grouper.groups], key=lambda group: group.nodes)
-        self.of = {number: group for group in self.groups for number in group.nodes}
-        self.exchanges = list(self._group_exchanges())
-
-    def _group_exchanges(self) -> Iterable[_GroupExchange]:
-        """Yield all edges between groups."""
-        found: dict[tuple[int, int | None, bool, Group], list[tuple[int, int]]] = {}
-        for edge in self.graph.edges:
-            source, target = self.graph.nodes[edge.source], self.graph.nodes[edge.target]
-            if isinstance(target, PartitionNode):
-                for further in self.graph.out_edges[edge.target]:
-                    key = edge.source, edge.target, False, self.of[further.target]
-                    found.setdefault(key, []).append((further.target, further.index))
-            elif not isinstance(source, PartitionNode) and self.of[edge.source] is not self.of[edge.target]:
-                late = isinstance(target, ProcessorNode) and isinstance(target.operation, LateTuples)
-                found.setdefault((edge.source, None, late, self.of[edge.target]), []).append((edge.target, edge.index))
-        return (_GroupExchange(*key, tuple(targets)) for key, targets in found.items())
+        self.groups: list[Group] = sorted([*((spout.number,) for spout in resolved.spouts), *grouper.groups])
+        self.of = {number: group for group in self.groups for number in group}
+        self.crossings = crossings(self.graph, self.of)
 
     def order(self, problems: list[str]) -> list[Group]:
         """Return the groups in topological order; a cycle, which only states can cause, is noted."""
-        known = {min(group.nodes): group for group in self.groups}
-        reads: dict[int, list[int]] = {first: [] for first in known}
-        for exchange in self.exchanges:
-            reads[min(exchange.group.nodes)].append(min(self.of[exchange.source].nodes))
+        reads: dict[Group, list[Group]] = {group: [] for group in self.groups}
+        for crossing in self.crossings:
+            reads[crossing.target].append(self.of[crossing.source])
         try:
-            return [known[first] for first in graphlib.TopologicalSorter(reads).static_order()]
+            return list(graphlib.TopologicalSorter(reads).static_order())
         except graphlib.CycleError as found:
-            steps = [self.graph.nodes[number] for first in found.args[1][1:] for number in known[first].nodes]
-            asked = ", ".join(
-                node.called for node in steps if isinstance(node, ProcessorNode) and self._beside_state(node)
-            )
+            steps = [self.graph.nodes[number] for group in found.args[1][1:] for number in group]
+            asked = ", ".join(node.called for node in steps if isinstance(node.operation, Persist | Query))
             problems.append(
                 f"the operations beside a state run together, and so {asked} would wait for each other; ask the state in another "
                 "stream, or use its new values"
             )
             return self.groups
 
-    @staticmethod
-    def _beside_state(node: ProcessorNode) -> bool:
-        return isinstance(node.operation, Persist | Query)
-
     def parallelism(self, problems: list[str]) -> dict[Group, int]:
         """Return the number of tasks of each group; contradictory requests are noted."""
         joined = [
-            (self.of[exchange.source], exchange.group)
-            for exchange in self.exchanges
-            if exchange.by is None or _is_identity(self.graph, exchange.by)
+            (self.of[crossing.source], crossing.target)
+            for crossing in self.crossings
+            if crossing.by is None or self.graph.nodes[crossing.by].is_identity
         ]
         sizes: dict[Group, int] = {}
         for members in _united([*joined, *((group,) for group in self.groups)]):
@@ -498,7 +462,7 @@ class _Planner:
         return sizes
 
     def _size(self, members: set[Group], problems: list[str]) -> int:
-        numbers = sorted(number for group in members for number in group.nodes)
+        numbers = sorted(number for group in members for number in group)
         nodes = [self.graph.nodes[number] for number in numbers]
         limit = self.resolved.config.max_task_parallelism
         hints = [node for node in nodes if node.hint is not None]
@@ -511,20 +475,19 @@ class _Planner:
                 f"{states}, but nothing between them moves tuples; put a repartition between, or give them one number"
             )
         size = next(iter(fixed), size)
-        single = [number for number in numbers if number in self.resolved.one_task]
+        single = [node.title for node in nodes if isinstance(node, SpoutNode) and _has_one_task(node)]
         if single and size > 1:
             why = next((node.called for node in hints if node.hint == size), ", ".join(fixed.values()) or "a hint")
             problems.append(
-                f"{why} asks for {size} tasks, but {self.graph.nodes[single[0]].title} has one and nothing between them moves "
+                f"{why} asks for {size} tasks, but {single[0]} has one and nothing between them moves "
                 "tuples; put .shuffle(), or .partition_by(key), between"
             )
         return size
 
     def _wanted(self, numbers: list[int]) -> Iterable[tuple[str, int]]:
-        for id, beside in self.states.items():
-            wanted = _spec_of(self.resolved, id).partitions
-            if wanted is not None and beside & set(numbers):
-                yield id, wanted
+        for id, (spec, beside) in self.states.items():
+            if spec.partitions is not None and beside & set(numbers):
+                yield id, spec.partitions
 
     def stray_queries(self, sizes: dict[Group, int]) -> Iterable[str]:
         """Yield a sentence for each query whose tuples do not reach the partition of their key."""
@@ -546,7 +509,7 @@ class _Planner:
         while ahead:
             for edge in self.graph.in_edges[ahead.pop()]:
                 source = self.graph.nodes[edge.source]
-                if isinstance(source, PartitionNode) and not _is_identity(self.graph, edge.source):
+                if isinstance(source, PartitionNode) and not source.is_identity:
                     yield source
                 elif edge.source not in seen:
                     seen.add(edge.source)
@@ -561,13 +524,23 @@ class _Planner:
         }
         ids = self._ids(order)
         states = {
-            id: StatePlan(id, _spec_of(self.resolved, id), ids[group], sizes[group])
-            for id, beside in self.states.items()
+            id: StatePlan(id, spec, ids[group], sizes[group])
+            for id, (spec, beside) in self.states.items()
             for group in [self.of[min(beside)]]
         }
         for id, spec in self.resolved.declared.static_states.items():
             states.setdefault(id, StatePlan(id, spec, None, spec.partitions or 1))
-        exchanges = tuple(self._exchanges(ids, order, batch_groups))
+        position = {group: number for number, group in enumerate(order)}
+        ordered = sorted(
+            self.crossings,
+            key=lambda found: (position[self.of[found.source]], position[found.target], found.source, found.by or 0),
+        )
+        exchanges = tuple(
+            found.exchange(
+                number, self.graph, ids[self.of[found.source]], ids[found.target], batch_groups[found.source]
+            )
+            for number, found in enumerate(ordered)
+        )
         depth: dict[str, int] = {}
         for group in order:
             into = [
@@ -578,14 +551,14 @@ class _Planner:
             Stage(
                 id=ids[group],
                 component=ids[group],
-                operators=group.nodes,
+                operators=group,
                 parallelism=sizes[group],
                 section=None,
                 depth=depth[ids[group]],
-                is_spout=isinstance(self.graph.nodes[group.nodes[0]], SpoutNode),
-                keeps_window=any(_keeps_window(self.graph, number) for number in group.nodes),
+                is_spout=isinstance(self.graph.nodes[group[0]], SpoutNode),
+                keeps_window=any(self.graph.nodes[number].keeps_window for number in group),
                 states=tuple(id for id, state in states.items() if state.group == ids[group]),
-                batch_groups=tuple(sorted({batch_groups[number] for number in group.nodes})),
+                batch_groups=tuple(sorted({batch_groups[number] for number in group})),
             )
             for group in order
         ]
@@ -602,35 +575,6 @@ class _Planner:
             config=self.resolved.config,
         )
 
-    def _exchanges(self, ids: dict[Group, str], order: list[Group], batch_groups: dict[int, str]) -> Iterable[Exchange]:
-        position = {group: number for number, group in enumerate(order)}
-        ordered = sorted(
-            self.exchanges,
-            key=lambda found: (
-                position[self.of[found.source]],
-                position[found.group],
-                found.source,
-                found.by or 0,
-            ),
-        )
-        for id, found in enumerate(ordered):
-            first, index = found.targets[0]
-            reader = self.graph.nodes[first]
-            assert isinstance(reader, ProcessorNode)
-            partition = None if found.by is None else self.graph.nodes[found.by]
-            yield Exchange(
-                id=id,
-                source=found.source,
-                stage=ids[self.of[found.source]],
-                target=ids[found.group],
-                grouping=partition.grouping if isinstance(partition, PartitionNode) else IdentityGrouping(),
-                schema=reader.schema if found.late else reader.inputs[index],
-                targets=found.targets,
-                batch_group=batch_groups[found.source],
-                late=found.late,
-                to_window=any(_keeps_window(self.graph, target) for target, _ in found.targets),
-            )
-
     def _drpc(self) -> Iterable[Drpc]:
         for component in self.graph.components():
             for spout in self.resolved.spouts:
@@ -643,39 +587,40 @@ class _Planner:
         ids: dict[Group, str] = {}
         bolts = 0
         for group in order:
-            first = self.graph.nodes[group.nodes[0]]
+            first = self.graph.nodes[group[0]]
             if isinstance(first, SpoutNode):
                 name = f"{'drpc' if first.kind is None else 'spout'}_{first.source.name}"
                 ids[group] = name if len(name) <= 63 else f"{name[:50]}_{first.number}"
                 continue
-            names = dict.fromkeys(self.graph.nodes[number].name for number in group.nodes)
+            names = dict.fromkeys(self.graph.nodes[number].name for number in group)
             ids[group] = "_".join(["b", str(bolts), *(re.sub(r"\W", "_", name) for name in names if name)])[:63]
             bolts += 1
         return ids
+
+
+def _has_one_task(spout: SpoutNode) -> bool:
+    return spout.kind is None or isinstance(spout.source.spout, IBatchSpout)
 
 
 def _phases(graph: Graph) -> dict[int, Phase]:
     phases: dict[int, Phase] = {}
     for number, node in graph.nodes.items():  # in the order of the graph: sources come before their readers
         late = any(phases[edge.source] is Phase.COMMIT for edge in graph.in_edges[number])
-        commits = isinstance(node, ProcessorNode) and node.committer
+        commits = node.operation is not None and node.operation.committer
         phases[number] = Phase.COMMIT if late or commits else Phase.PROCESS
     return phases
 
 
-def _states(resolved: ResolvedTrident) -> dict[str, set[int]]:
-    """Return the nodes that write or query each state."""
+def _states(resolved: ResolvedTrident) -> dict[str, tuple[StateSpec, set[int]]]:
+    """Return the spec of each state that a node uses, and the nodes that write or query it."""
+    specs = dict(resolved.declared.static_states)
     beside: dict[str, set[int]] = {}
     for node, persist in resolved.doing(Persist):
+        specs[persist.state] = persist.spec
         beside.setdefault(persist.state, set()).add(node.number)
     for node, query in resolved.doing(Query):
         beside.setdefault(query.state, set()).add(node.number)
-    return dict(sorted(beside.items(), key=lambda item: int(item[0].removeprefix("state"))))
-
-
-def _spec_of(resolved: ResolvedTrident, id: str) -> StateSpec:
-    written = {persist.state: persist.spec for _, persist in resolved.doing(Persist)}
-    return written[id] if id in written else resolved.declared.static_states[id]
+    return {id: (specs[id], beside[id]) for id in sorted(beside, key=lambda id: int(id.removeprefix("state")))}
 
 
 def _united(sets: Iterable[Iterable[_Member]]) -> list[set[_Member]]:
@@ -701,13 +646,3 @@ def _strays(by: PartitionNode, key: Schema) -> str | None:
         return str(by.grouping)
     fields = chosen(by.schema, by.grouping.fields)
     return None if fields.types == key.types else fields.ddl
-
-
-def _is_identity(graph: Graph, number: int) -> bool:
-    node = graph.nodes[number]
-    return isinstance(node, PartitionNode) and isinstance(node.grouping, IdentityGrouping)
-
-
-def _keeps_window(graph: Graph, number: int) -> bool:
-    node = graph.nodes[number]
-    return isinstance(node, ProcessorNode) and node.operation.keeps_window

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, product
 from operator import call
@@ -59,7 +59,6 @@ __all__ = [
     "Emits",
     "FilterProcessor",
     "InitProcessor",
-    "KeepProcessor",
     "MapProcessor",
     "PeekProcessor",
     "PickProcessor",
@@ -70,6 +69,7 @@ __all__ = [
     "TridentOutput",
     "TridentProcessor",
     "UserProcessor",
+    "call_hook",
     "code_of",
     "drop_report",
     "fold_of",
@@ -187,6 +187,13 @@ def raised(who: str, problem: BaseException, where: str, file: str | None = None
     )
 
 
+def call_hook(target: Any, method: str, *arguments: Any) -> None:
+    """Call an optional method of user code, if it has it."""
+    hook = getattr(target, method, None)
+    if hook is not None:
+        hook(*arguments)
+
+
 def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = False) -> Code:
     """Return a user's function, object or class as Code. Raises ConfigError for a wrong signature.
 
@@ -246,7 +253,9 @@ class ProcessorContext(NamedTuple):
 
 
 class TridentProcessor:
-    """A node of one task; the base class passes all rows on. report: gets the errors that user code reports; set by the driver."""
+    """A node of one task; the base class passes all rows on, for merges and sinks. report: gets the errors that user code reports;
+    set by the driver.
+    """
 
     report: Reporter = staticmethod(drop_report)
 
@@ -264,16 +273,8 @@ class TridentProcessor:
         """Return the rows emitted at the end of a batch."""
         return []
 
-    def take_late(self, slot: Any) -> list[Row]:
-        """Return the late tuples of the batch that was just finished, each with its reason; only windows have late tuples."""
-        return []
-
     def cleanup(self) -> None:
         """Release what `prepare` acquired."""
-
-
-class KeepProcessor(TridentProcessor):
-    """Passes all rows on: a merge, whose inputs have the same fields."""
 
 
 class PickProcessor(TridentProcessor):
@@ -507,17 +508,15 @@ class _Chained:
         return [tuple(chain.from_iterable(row)) for row in product(*made)]
 
 
+@dataclass(slots=True)
 class AggregateSlot:
     """The data of a batch in an AggregateProcessor: a value, or by key [the fields of the key, value]. With several aggregators the
     value is a list.
     """
 
-    __slots__ = ("batch", "keys", "value")
-
-    def __init__(self, batch: ProcessorContext, value: Any) -> None:
-        self.batch = batch
-        self.value = value
-        self.keys: dict[Any, list[Any]] = {}
+    batch: ProcessorContext
+    value: Any = NOTHING
+    keys: dict[Any, list[Any]] = field(default_factory=dict)
 
 
 class InitProcessor(TridentProcessor):
@@ -572,7 +571,7 @@ class AggregateProcessor(TridentProcessor):
         self._task, self._tasks = context.task, context.tasks
 
     def start_batch(self, batch: ProcessorContext) -> AggregateSlot:
-        return AggregateSlot(batch, NOTHING)
+        return AggregateSlot(batch)
 
     def execute(self, slot: AggregateSlot, rows: list[Row], source: int = 0) -> list[Row]:
         row: Row = ()

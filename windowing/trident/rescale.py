@@ -43,10 +43,9 @@ from windowing.trident.fence import (
     owned,
 )
 from windowing.trident.fields import chosen
-from windowing.trident.graph import PartitionNode
 from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
 from windowing.trident.operations import Aggregate
-from windowing.trident.plan import TridentPlan
+from windowing.trident.plan import PartitionNode, TridentPlan
 from windowing.trident.state_operations import Persist
 from windowing.windows.key_state import key_of
 from windowing.windows.rescale import rescaled
@@ -238,10 +237,9 @@ def _store(state: WrittenState) -> Any:
 def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> PartitionOf:
     """Return the function from keys to partitions, derived from the steps that write a state."""
     for number, node in plan.graph.nodes.items():
-        step = getattr(node, "operation", None)
-        if not isinstance(step, Persist) or step.state != id:
+        if not isinstance(node.operation, Persist) or node.operation.state != id:
             continue
-        found = _sent_by(plan, number, step.group)
+        found = _sent_by(plan, number, node.operation.group)
         if found is None:
             raise ConfigError(
                 f"{node.called} has {partitions} partitions, and {now} in the new topology, but does not keep its state by the "
@@ -254,9 +252,7 @@ def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> PartitionO
 def _sent_by(plan: TridentPlan, number: int, key: Sequence[str] | None) -> PartitionOf | None:
     """Return the function from keys of these fields to tasks, None if the fields do not determine the task."""
     source = plan.graph.nodes[plan.graph.in_edges[number][0].source]
-    while isinstance(
-        getattr(source, "operation", None), Aggregate
-    ):  # steps of the same group leave the fields of the key unchanged
+    while isinstance(source.operation, Aggregate):  # steps of the same group leave the fields of the key unchanged
         source = plan.graph.nodes[plan.graph.in_edges[source.number][0].source]
     if not key or not isinstance(source, PartitionNode) or type(source.grouping) is not FieldsGrouping:
         return None
@@ -304,7 +300,7 @@ def windows_of_tasks(plan: TridentPlan, kept: Sequence[Kept | None], tasks: int)
 
 def _dealt(plan: TridentPlan, number: int, kept: Sequence[Mapping[str, Any] | None], tasks: int) -> list[Any]:
     node = plan.processor(number)
-    key = node.operation.bolt(node.inputs[0], node.schema).config.key  # type: ignore[attr-defined]
+    key = node.operation.bolt(node).config.key  # type: ignore[attr-defined]
     sent = _sent_by(plan, number, key)
     if sent is None:
         raise ConfigError(

@@ -44,9 +44,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import ConfigError, FailedException, quote
-from windowing.schema.checks import StormNames, emit_advice
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice
 from windowing.trident.coordinator import Readiness
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
+from windowing.trident.processors import Reporter, drop_report
 from windowing.trident.states import TridentCollector
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState, part_of, put_all
 from windowing.windows.measures import Duration, as_duration_ms
@@ -83,10 +84,6 @@ class SpoutBatch(NamedTuple):
     after: TransactionAttempt | None = None
 
 
-def _drop_report(error: BaseException) -> None:
-    """Drop a report; used without a driver."""
-
-
 class SpoutContext(NamedTuple):
     """The index of the spout's task, from 0, and the records of data that must outlive the process.
 
@@ -97,7 +94,7 @@ class SpoutContext(NamedTuple):
     task: int = 0
     tasks: int = 1
     topology: Any = None
-    report_error: Callable[[BaseException], None] = _drop_report
+    report_error: Reporter = drop_report
 
 
 class _Closing:
@@ -345,8 +342,13 @@ class _BatchEmitter(Emitter):
 class RichSpout(Protocol):
     """The protocol of a spout of single tuples, as in topologies; `ack` and `fail` take (message_id) or (message_id, values)."""
 
-    ack: Any
-    fail: Any
+    @property
+    def ack(self) -> Any:
+        """Called for each message of a committed batch."""
+
+    @property
+    def fail(self) -> Any:
+        """Called for each message of a failed attempt."""
 
     def open(self, context: Any, collector: Any) -> None:
         """Called once, before all other methods; emit to the collector from now on."""
@@ -384,7 +386,7 @@ Pending = tuple[Any, Sequence[Any]]
 class _Cutter(StormNames):
     """The collector of a rich spout: passes rows on to the collector of the batch and records message ids."""
 
-    def __init__(self, report: Callable[[BaseException], None]) -> None:
+    def __init__(self, report: Reporter) -> None:
         self._report = report
         self.target: TridentCollector | None = None
         self.pending: list[Pending] = []
@@ -392,10 +394,10 @@ class _Cutter(StormNames):
         self.slept = False
 
     def emit(
-        self, values: Sequence[Any], *stray: Any, message_id: Any = None, stream: str = "default"
+        self, values: Sequence[Any], *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
         if stray:
-            raise ConfigError(emit_advice((values, *stray), ("default",), "message_id"))
+            raise ConfigError(emit_advice((values, *stray), (DEFAULT_STREAM,), "message_id"))
         if self.target is None:
             raise ConfigError(f"a spout of batches emitted {quote(values)} outside of next_tuple(); emit there")
         self.target.emit(values)
@@ -520,10 +522,10 @@ class _Partitions(BatchCoordinator):
         self._coordinator.close()
 
 
-class _Reader:
+class _Reader(Emitter):
     """The common base of both emitters: this task's partitions, and the stored metadata of each by txid."""
 
-    def __init__(self, emitter: OpaquePartitionedEmitter, context: SpoutContext) -> None:
+    def __init__(self, emitter: Any, context: SpoutContext) -> None:
         self._emitter = emitter
         self._context = context
         self._stored: dict[str, RotatingTransactionalState] = {}
@@ -572,47 +574,40 @@ class _Reader:
                 )
         return stored.previous(txid)
 
-    def cleanup_before(self, txid: int) -> None:
-        """Delete the metadata before `txid`, which is done, of all partitions of this task."""
+    def success(self, attempt: TransactionAttempt) -> None:
+        """Delete the metadata before a batch that is done, of all partitions of this task."""
+        txid = attempt.txid
         self._lists = {each: partitions for each, partitions in self._lists.items() if each >= txid}
         for partition in self.mine:
             self.stored(partition, txid).cleanup_before(txid)
-
-
-class _TransactionalEmitter(Emitter):
-    def __init__(self, emitter: PartitionedEmitter, context: SpoutContext) -> None:
-        self._emitter = emitter
-        self._reader = _Reader(emitter, context)
-
-    def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
-        attempt, reader, emitter = batch.attempt, self._reader, self._emitter
-        reader.take(attempt.txid, batch.metadata)
-        new: dict[RotatingTransactionalState, Any] = {}
-        for partition in reader.mine:
-            stored = reader.stored(partition, attempt.txid)
-            if attempt.txid in stored:
-                emitter.emit_partition_batch(attempt, collector, partition, stored.get(attempt.txid))
-            else:
-                last = reader.previous(partition, batch)
-                new[stored] = emitter.emit_partition_batch_new(attempt, collector, partition, last)
-        put_all(new, attempt.txid)
-
-    def success(self, attempt: TransactionAttempt) -> None:
-        self._reader.cleanup_before(attempt.txid)
 
     def close(self) -> None:
         self._emitter.close()
 
 
-class _OpaqueEmitter(CommitterEmitter):
+class _TransactionalEmitter(_Reader):
+    def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
+        attempt, emitter = batch.attempt, self._emitter
+        self.take(attempt.txid, batch.metadata)
+        new: dict[RotatingTransactionalState, Any] = {}
+        for partition in self.mine:
+            stored = self.stored(partition, attempt.txid)
+            if attempt.txid in stored:
+                emitter.emit_partition_batch(attempt, collector, partition, stored.get(attempt.txid))
+            else:
+                last = self.previous(partition, batch)
+                new[stored] = emitter.emit_partition_batch_new(attempt, collector, partition, last)
+        put_all(new, attempt.txid)
+
+
+class _OpaqueEmitter(_Reader, CommitterEmitter):
     """The emitter of opaque spouts. `_read`: for each batch under way its attempt, and where it began and ended in each partition.
 
     Stored values are (attempt, end).
     """
 
     def __init__(self, emitter: OpaquePartitionedEmitter, context: SpoutContext) -> None:
-        self._emitter = emitter
-        self._reader = _Reader(emitter, context)
+        super().__init__(emitter, context)
         self._read: dict[int, tuple[TransactionAttempt, dict[str, tuple[Any, Any]]]] = {}
 
     def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
@@ -626,10 +621,10 @@ class _OpaqueEmitter(CommitterEmitter):
                 )
             for txid in sorted(self._read):
                 before |= {partition: end for partition, (_, end) in self._read[txid][1].items()}
-        self._reader.take(attempt.txid, batch.metadata)
+        self.take(attempt.txid, batch.metadata)
         read = {}
-        for partition in self._reader.mine:
-            last = before[partition] if partition in before else _end_of(self._reader.previous(partition, batch))
+        for partition in self.mine:
+            last = before[partition] if partition in before else _end_of(self.previous(partition, batch))
             read[partition] = last, self._emitter.emit_partition_batch_new(attempt, collector, partition, last)
         self._read[attempt.txid] = attempt, read
 
@@ -641,7 +636,7 @@ class _OpaqueEmitter(CommitterEmitter):
             )
         ends: dict[RotatingTransactionalState, Any] = {}
         for partition, (last, end) in known[1].items():
-            stored = self._reader.stored(partition, attempt.txid)
+            stored = self.stored(partition, attempt.txid)
             later = attempt.txid in stored and stored.get(attempt.txid)[0] > attempt.attempt
             if later or _end_of(stored.previous(attempt.txid)) != last:
                 raise FailedException(
@@ -652,10 +647,7 @@ class _OpaqueEmitter(CommitterEmitter):
 
     def success(self, attempt: TransactionAttempt) -> None:
         self._read = {txid: each for txid, each in self._read.items() if txid > attempt.txid}
-        self._reader.cleanup_before(attempt.txid)
-
-    def close(self) -> None:
-        self._emitter.close()
+        super().success(attempt)
 
 
 def _end_of(stored: Any) -> Any:

@@ -17,17 +17,20 @@ Source: Storm's `PartitionPersistProcessor`, `StateQueryProcessor`, `MapCombiner
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
 from windowing.schema.types import Schema
 from windowing.topology.bolts import copies_of
 from windowing.trident.fields import Row, chosen, extended, recorder, short_title, stored_key
 from windowing.trident.kinds import Guarantee, StateType
-from windowing.trident.operations import NO_FIELDS, Check, NodeContext, Operation
-from windowing.trident.processors import ProcessorContext, TridentOutput, TridentProcessor, raised
+from windowing.trident.operations import NO_FIELDS, Check, Operation
+from windowing.trident.processors import ProcessorContext, TridentOutput, TridentProcessor, call_hook, raised
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater
+
+if TYPE_CHECKING:
+    from windowing.trident.plan import ProcessorNode
 
 __all__ = [
     "CombinerUpdater",
@@ -38,21 +41,22 @@ __all__ = [
     "ReducerUpdater",
     "StateSpec",
     "StatefulProcessor",
-    "close_state",
 ]
 
 
-def close_state(state: Any) -> None:
-    """Release the store of a state, which a state as Storm's, without `close`, does not have."""
-    _hook(state, "close")
-
-
 class StatefulProcessor(TridentProcessor):
-    """A node with a state; the driver sets the state of its partition before `prepare`."""
+    """A node with a state. code: the StateUpdater or QueryFunction. The driver sets `state`, its partition, before `prepare`."""
 
-    def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema) -> None:
-        self._who, self.state_id, self._record, self._output = who, state, record, output
+    def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema, code: Any) -> None:
+        self._who, self.state_id, self._record, self._output, self._code = who, state, record, output, code
         self.state: Any = None
+
+    def prepare(self, context: Any) -> None:
+        self._code = copies_of(self._code)()
+        call_hook(self._code, "prepare", context)
+
+    def cleanup(self) -> None:
+        call_hook(self._code, "cleanup")
 
     def start_batch(self, batch: ProcessorContext) -> tuple[ProcessorContext, list[Row]]:
         return batch, []
@@ -77,26 +81,18 @@ class StatefulProcessor(TridentProcessor):
 class PersistProcessor(StatefulProcessor):
     """Writes the batch into the state and returns the rows of the updater: the new values."""
 
-    def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema, updater: Any) -> None:
-        super().__init__(who, state, record, output)
-        self._updater = updater
-
     def prepare(self, context: Any) -> None:
-        _hook(self._updater, "check_state", self.state)
-        self._updater = copies_of(self._updater)()
-        _hook(self._updater, "prepare", context)
-
-    def cleanup(self) -> None:
-        _hook(self._updater, "cleanup")
+        call_hook(self._code, "check_state", self.state)
+        super().prepare(context)
 
     def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
         collector = TridentOutput(self._output, self.report)
         self.state.begin_commit(batch.id)
         try:
-            self._updater.update_state(self.state, list(map(self._record, rows)), collector)
+            self._code.update_state(self.state, list(map(self._record, rows)), collector)
             self.state.commit(batch.id)
         except BaseException:
-            _hook(self.state, "rollback")  # otherwise queries would read uncommitted values
+            call_hook(self.state, "rollback")  # otherwise queries would read uncommitted values
             raise
         return collector.rows
 
@@ -104,25 +100,15 @@ class PersistProcessor(StatefulProcessor):
 class QueryProcessor(StatefulProcessor):
     """Queries the state once for all tuples of the batch, and appends to each the rows of the function for its result."""
 
-    def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema, function: Any) -> None:
-        super().__init__(who, state, record, output)
-        self._function = function
-        self.is_static = False
-        """Whether the topology does not write the state: what another one has written has no place in the order of its txids."""
-
-    def prepare(self, context: Any) -> None:
-        self._function = copies_of(self._function)()
-        _hook(self._function, "prepare", context)
-
-    def cleanup(self) -> None:
-        _hook(self._function, "cleanup")
+    is_static = False
+    """Whether the topology does not write the state: what another one has written has no place in the order of its txids."""
 
     def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
         if not rows:
             return []
         tuples = list(map(self._record, rows))
         state = self.state if batch.as_of is None or self.is_static else _AsOf(self.state, batch.as_of)
-        answers = list(self._function.batch_retrieve(state, tuples))
+        answers = list(self._code.batch_retrieve(state, tuples))
         if len(answers) != len(tuples):
             raise BoltError(
                 f"{self._who} was asked for {len(tuples)} tuples and gave {len(answers)} answers; batch_retrieve returns a list "
@@ -131,7 +117,7 @@ class QueryProcessor(StatefulProcessor):
         collector = TridentOutput(self._output, self.report)
         emitted: list[Row] = []
         for row, tuple, answer in zip(rows, tuples, answers, strict=True):
-            self._function.execute(tuple, answer, collector)
+            self._code.execute(tuple, answer, collector)
             emitted += map(row.__add__, collector.take())
         return emitted
 
@@ -150,12 +136,6 @@ class _AsOf:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)
-
-
-def _hook(target: Any, method: str, *arguments: Any) -> None:
-    written = getattr(target, method, None)
-    if written is not None:
-        written(*arguments)
 
 
 # -- operations beside a state ---------------------------------------------------------------------------------------------------
@@ -241,8 +221,8 @@ class ReducerUpdater(AggregateUpdater):
 class Persist(Operation):
     """Writes a state in the commit phase. output: the fields of the new values, after those of the key; None for none.
 
-    inputs: the fields that the updater gets, None for all; group: the fields of the key. reduces: `updater` is a ReducerAggregator,
-    which is wrapped in a ReducerUpdater when the fields are resolved.
+    inputs: the fields that the updater gets, None for all; group: the fields of the key. reduces: `updater` is a ReducerAggregator;
+    `bound` wraps it in a ReducerUpdater. read: after `bound`, the fields of the updater's tuples, those of the key first.
     """
 
     state: str
@@ -252,6 +232,7 @@ class Persist(Operation):
     output: Any
     group: tuple[Any, ...] = ()
     reduces: bool = False
+    read: Schema = NO_FIELDS
 
     committer = True
 
@@ -273,17 +254,17 @@ class Persist(Operation):
             return None
         return check.attempt(extended, chosen(read, self.group), new)
 
-    def processor(self, node: NodeContext) -> PersistProcessor:
-        fields = self._read(node.inputs[0])
-        updater = self.updater
+    def bound(self, inputs: tuple[Schema, ...]) -> Persist:
+        read, updater = self._read(inputs[0]), self.updater
         if self.reduces:
-            updater = ReducerUpdater(
-                updater, len(self.group), fields, fields.names if self.inputs is None else self.inputs
-            )
-        return PersistProcessor(node.called, self.state, recorder(node.inputs[0], fields.names), node.schema, updater)
+            updater = ReducerUpdater(updater, len(self.group), read, read.names if self.inputs is None else self.inputs)
+        return replace(self, read=read, updater=updater)
+
+    def processor(self, node: ProcessorNode) -> PersistProcessor:
+        record = recorder(node.inputs[0], self.read.names)
+        return PersistProcessor(node.called, self.state, record, node.schema, self.updater)
 
     def _read(self, schema: Schema) -> Schema:
-        """Return the fields of the updater's tuples, those of the key first."""
         inputs = schema.names if self.inputs is None else chosen(schema, self.inputs).names
         return chosen(schema, (*self.group, *(name for name in inputs if name not in self.group)))
 
@@ -310,8 +291,7 @@ class Query(Operation):
         whole = None if new is None else check.attempt(extended, check.inputs[0], new)
         return None if read is None or missing else whole
 
-    def processor(self, node: NodeContext) -> QueryProcessor:
+    def processor(self, node: ProcessorNode) -> QueryProcessor:
         schema = node.inputs[0]
         inputs = schema.names if self.inputs is None else self.inputs
-        output = Schema(node.schema.names[len(schema) :], node.schema.types[len(schema) :])
-        return QueryProcessor(node.called, self.state, recorder(schema, inputs), output, self.function)
+        return QueryProcessor(node.called, self.state, recorder(schema, inputs), node.appended, self.function)

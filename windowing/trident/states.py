@@ -90,14 +90,12 @@ class TypedJson:
     [Fraction(1, 3)]
     """
 
+    name = "json"
+    """Types may be registered later, so the name of a type is stored with each of its values."""
+
     def __init__(self) -> None:
         self._by_type: dict[type, _Type] = {}
         self._by_name: dict[str, _Type] = {}
-
-    @property
-    def name(self) -> str:
-        """`json`. Types may be registered later, so the name of a type is stored with each of its values."""
-        return "json"
 
     def register(
         self, name: str, kind: type, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any]

@@ -45,7 +45,6 @@ from windowing.topology.groupings import (
 )
 from windowing.trident.builtins import MaxBy, MinBy
 from windowing.trident.fields import BatchGlobalGrouping, IdentityGrouping, Names, Partitioning, names_of
-from windowing.trident.graph import GraphBuilder, StepDeclaration, StreamSource
 from windowing.trident.maps import SnapshotFactory
 from windowing.trident.operations import (
     Aggregate,
@@ -63,7 +62,7 @@ from windowing.trident.operations import (
     Project,
     SinkOperation,
 )
-from windowing.trident.plan import TridentPlan
+from windowing.trident.plan import GraphBuilder, StepDeclaration, StreamSource, TridentPlan
 from windowing.trident.planner import built
 from windowing.trident.processors import AggregatorKind, Emits, kind_of
 from windowing.trident.state_operations import CombinerUpdater, Persist, Query, StateSpec
@@ -268,11 +267,11 @@ class Stream(AggregableStream):
         """Append the rows that a function of these fields returns, yields or emits, one tuple per row; without output: filter."""
         if output is None:
             return self.filter(function, inputs)
-        return self._then(Each(names_of(inputs), function, output))
+        return self._then(Each(function, output, names_of(inputs)))
 
     def filter(self, condition: Any, inputs: Names | None = None) -> Stream:
         """Keep the tuples for which a condition on these fields (default: all) is true; a function, or an object with `keep`."""
-        return self._then(Filter(None if inputs is None else names_of(inputs), condition))
+        return self._then(Filter(condition, inputs=None if inputs is None else names_of(inputs)))
 
     def map(self, function: Any, output: _Output | None = None) -> Stream:
         """Replace each tuple by the row that a function of it returns; without output the fields stay the same."""
@@ -326,7 +325,8 @@ class Stream(AggregableStream):
 
     def repartition(self, grouping: Partitioning) -> Stream:
         """Repartition by a grouping object."""
-        return self._repartitioned(grouping)
+        # Between two repartitions stands a step that passes all tuples on, as in Storm.
+        return (self._then(Merge()) if self._step.is_partition else self)._then(grouping)
 
     # -- many tuples of a batch ----------------------------------------------------------------------------------------
 
@@ -415,10 +415,6 @@ class Stream(AggregableStream):
 
     def _then(self, what: Operation | Partitioning) -> Stream:
         return Stream(self._builder, self._builder.add(what, (self._step,), self._name), self._name)
-
-    def _repartitioned(self, grouping: Partitioning) -> Stream:
-        """Add a repartition; between two of them, insert a step that passes all tuples on, as Storm does."""
-        return (self._then(Merge()) if self._step.is_partition else self)._then(grouping)
 
     def _window(
         self,

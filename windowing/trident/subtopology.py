@@ -1,9 +1,9 @@
 """Subtopology: one task of a group as a machine, with its exchanges; TridentRun: runs a plan batch by batch.
 
-    batch = subtopology.start_batch("bg0", ProcessorContext(TransactionAttempt(5, 0)))       a GroupBatch
+    batch = GroupBatch(subtopology, "bg0", ProcessorContext(TransactionAttempt(5, 0)))
     batch.execute(exchange, rows)       as tuples arrive, in pieces of any size
-    batch.finish_batch()                when all tuples of the processing phase have arrived
-    batch.commit_batch()                in the commit phase, in the order of the txids, when all tuples of that phase have arrived
+    batch.finish(Phase.PROCESS)         when all tuples of the processing phase have arrived
+    batch.finish(Phase.COMMIT)          in the commit phase, in the order of the txids, when all tuples of that phase have arrived
     batch.take() -> GroupOutput         after any of them: rows for exchanges, for sinks, and for a DRPC caller
 
     rows --ExchangeWriter--> {task: rows}             by the grouping, from a start that depends on the batch
@@ -29,12 +29,11 @@ from windowing.schema.checks import did_you_mean
 from windowing.topology.components import TaskContext
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.fields import PartitionRouter, Row
-from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
 from windowing.trident.operations import SinkOperation
-from windowing.trident.plan import Phase, TridentPlan
-from windowing.trident.processors import ProcessorContext, RowMaker, TridentProcessor
-from windowing.trident.state_operations import QueryProcessor, StatefulProcessor, close_state
+from windowing.trident.plan import Phase, SpoutNode, TridentPlan
+from windowing.trident.processors import ProcessorContext, RowMaker, TridentProcessor, call_hook
+from windowing.trident.state_operations import QueryProcessor, StatefulProcessor
 from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, WindowProcessor
 
 __all__ = [
@@ -60,10 +59,6 @@ class ExchangeWriter:
             for node in windows
             if isinstance(node.operation, WindowOperation)
         ]
-
-    def start_batch(self, batch: ProcessorContext) -> ExchangeBatch:
-        """Begin a batch."""
-        return ExchangeBatch(self, batch)
 
 
 class ExchangeBatch:
@@ -112,7 +107,6 @@ class Subtopology:
         self.processors: dict[int, TridentProcessor] = {}
         self._reports: list[BaseException] = []
         inside = set(self.stage.operators)
-        written = {state.id for state in plan.written}
         for number in () if self.stage.is_spout else sorted(inside):
             node = plan.processor(number)
             processor = self.processors[number] = node.operation.processor(node)
@@ -120,7 +114,7 @@ class Subtopology:
             if isinstance(processor, StatefulProcessor):
                 processor.state = (states or {})[processor.state_id]
             if isinstance(processor, QueryProcessor):
-                processor.is_static = processor.state_id not in written
+                processor.is_static = all(processor.state_id != state.id for state in plan.written)
         self.inner: dict[int, list[tuple[int, int, bool]]] = {number: [] for number in inside}
         for edge in plan.graph.edges:
             if edge.source in inside and edge.target in inside:
@@ -142,10 +136,6 @@ class Subtopology:
         for processor in self.processors.values():
             processor.prepare(self._context)
 
-    def start_batch(self, batch_group: str, batch: ProcessorContext) -> GroupBatch:
-        """Begin a batch, or a DRPC request, of one batch group."""
-        return GroupBatch(self, batch_group, batch)
-
     def windows(self) -> dict[int, WindowProcessor]:
         """Return the windows of this task by node, for drivers that store their snapshots."""
         return {number: found for number, found in self.processors.items() if isinstance(found, WindowProcessor)}
@@ -163,7 +153,7 @@ class Subtopology:
 
 
 class GroupBatch:
-    """One attempt at one batch, in one task of a group."""
+    """One attempt at one batch, or a DRPC request, in one task of a group."""
 
     def __init__(self, subtopology: Subtopology, batch_group: str, batch: ProcessorContext) -> None:
         plan = subtopology.plan
@@ -189,13 +179,15 @@ class GroupBatch:
             if isinstance(processor, WindowProcessor):
                 processor.observe(self._slots[target], largest)
 
-    def finish_batch(self) -> None:
-        """End the processing phase, after all its tuples."""
-        self._finish(Phase.PROCESS)
-
-    def commit_batch(self) -> None:
-        """Commit: write states and advance windows. All earlier batches must have been committed."""
-        self._finish(Phase.COMMIT)
+    def finish(self, phase: Phase) -> None:
+        """End a phase, after all its tuples. The commit phase writes states and advances windows, after all earlier batches."""
+        for number in self._nodes:  # in the order of the graph, so that each has all of its tuples
+            if self._task.plan.phases[number] is not phase:
+                continue
+            processor, slot = self._task.processors[number], self._slots[number]
+            self._run(self._onward(number, processor.finish_batch(slot), late=False)[::-1])
+            if isinstance(processor, WindowProcessor):
+                self._run(self._onward(number, slot.late, late=True)[::-1])
 
     def take(self) -> GroupOutput:
         """Return the rows emitted since the last call."""
@@ -206,17 +198,10 @@ class GroupBatch:
         """Return how many tuples of the batch were late in windows of this task, by reason, whether or not a stream reads them."""
         found: dict[str, int] = {}
         for number in self._nodes:
-            for row in self._task.processors[number].take_late(self._slots[number]):
-                found[row[-1]] = found.get(row[-1], 0) + 1
+            if isinstance(self._task.processors[number], WindowProcessor):
+                for row in self._slots[number].late:
+                    found[row[-1]] = found.get(row[-1], 0) + 1
         return found
-
-    def _finish(self, phase: Phase) -> None:
-        for number in self._nodes:  # in the order of the graph, so that each has all of its tuples
-            if self._task.plan.phases[number] is not phase:
-                continue
-            processor, slot = self._task.processors[number], self._slots[number]
-            self._run(self._onward(number, processor.finish_batch(slot), late=False)[::-1])
-            self._run(self._onward(number, processor.take_late(slot), late=True)[::-1])
 
     def _run(self, ahead: list[tuple[int, int, list[Row]]]) -> None:
         """Take rows through the group depth first, in the order in which single rows would go."""
@@ -309,16 +294,11 @@ class TridentRun:
             progress = Progress.of(f"a TridentRun of topology {self.plan.name!r}", 0, None)
             owned(Life(self.plan.name), self.plan.written, progress, claims=False)
         self._begun = True
-        for name in rows:
-            known = [str(spout.source.name) for spout in self.plan.spouts if spout.kind is not None]
-            if name not in known:
-                raise ConfigError(f"there is no stream {quote(name)}; {did_you_mean(str(name), known)}")
+        given = {self.plan.source_of(name).number: found for name, found in rows.items()}
         number = self.next_txid if txid is None else txid
         batch = ProcessorContext(TransactionAttempt(number, attempt), now_ms, as_of=number - 1, drain=drain)
-        groups = {self.plan.batch_groups[spout.number] for spout in self.plan.spouts if spout.kind is not None}
-        return BatchInFlight(
-            self, batch, groups, {spout.number: rows.get(str(spout.source.name), ()) for spout in self.plan.spouts}
-        )
+        groups = {self.plan.batch_groups[spout.number] for spout in self.plan.streams.values()}
+        return BatchInFlight(self, batch, groups, given)
 
     def ask(self, function: str, args: str) -> list[Row]:
         """Return the answer of a DRPC function."""
@@ -337,7 +317,7 @@ class TridentRun:
                 task.cleanup()
         for partitions in self.states.values():
             for state in partitions:
-                close_state(state)
+                call_hook(state, "close")
 
 
 class BatchInFlight:
@@ -350,13 +330,13 @@ class BatchInFlight:
         self.sinks: dict[str, list[Row]] = {name: [] for name in run.plan.sinks}
         self.answers: list[Row] = []
         self._tasks: dict[tuple[str, str], list[GroupBatch]] = {
-            (group.id, name): [task.start_batch(name, batch) for task in run.tasks[group.id]]
+            (group.id, name): [GroupBatch(task, name, batch) for task in run.tasks[group.id]]
             for group in self._plan.stages.values()
             for name in group.batch_groups
             if name in batch_groups and not group.is_spout
         }
         self._writers: dict[int, list[ExchangeBatch]] = {
-            id: [writer.start_batch(batch) for writer in writers] for id, writers in run.writers.items()
+            id: [ExchangeBatch(writer, batch) for writer in writers] for id, writers in run.writers.items()
         }
         for spout in self._plan.spouts:
             if self._plan.batch_groups[spout.number] in batch_groups:
@@ -386,10 +366,7 @@ class BatchInFlight:
                             task.observe(exchange, writer.largest)
             for number, task in enumerate(tasks):
                 try:
-                    if phase is Phase.PROCESS:
-                        task.finish_batch()
-                    else:
-                        task.commit_batch()
+                    task.finish(phase)
                 finally:
                     self._run.errors += self._run.tasks[id][number].take_reports()
                 self._deliver(number, task.take())

@@ -228,9 +228,6 @@ class RotatingTransactionalState:
     def __contains__(self, txid: object) -> bool:
         return txid in self._values
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def get(self, txid: int) -> Any:
         """Return the value of a txid, None if there is none."""
         return self._values.get(txid)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
@@ -30,10 +30,9 @@ from windowing.topology.declaration import REASON
 from windowing.topology.user_code import TIMELESS, holds_times
 from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowTask
 from windowing.trident.fields import Row, chosen, extended, key_picker, picker, short_title
-from windowing.trident.operations import AggSpec, Check, NodeContext, Operation, resolve_spec
+from windowing.trident.operations import AggSpec, Check, Operation, resolve_spec
 from windowing.trident.processors import (
     AggregatorPart,
-    KeepProcessor,
     ProcessorContext,
     Reporter,
     TridentProcessor,
@@ -46,6 +45,9 @@ from windowing.windows.config import OnError, WindowConfig, config_of
 from windowing.windows.events import Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration, describe_measure
+
+if TYPE_CHECKING:
+    from windowing.trident.plan import ProcessorNode
 
 __all__ = [
     "LateTuples",
@@ -133,14 +135,12 @@ class _Records:
         return self._window.aggregate
 
 
+@dataclass(slots=True)
 class _WindowSlot:
-    __slots__ = ("batch", "largest", "late", "rows")
-
-    def __init__(self, batch: ProcessorContext) -> None:
-        self.batch = batch
-        self.rows: list[Row] = []
-        self.largest: list[Mapping[str | None, int]] = []
-        self.late: list[Row] = []
+    batch: ProcessorContext
+    rows: list[Row] = field(default_factory=list)
+    largest: list[Mapping[str | None, int]] = field(default_factory=list)
+    late: list[Row] = field(default_factory=list)
 
 
 class WindowProcessor(TridentProcessor):
@@ -184,9 +184,6 @@ class WindowProcessor(TridentProcessor):
                 self._executor.track(DEFAULT_STREAM, timestamp, source)
         emitted += self._performed(task.turn(now_ms), slot)
         return emitted + self._performed(task.drain(now_ms), slot) if slot.batch.drain else emitted
-
-    def take_late(self, slot: _WindowSlot) -> list[Row]:
-        return slot.late
 
     def cleanup(self) -> None:
         self._task.close()
@@ -254,8 +251,8 @@ _ON_ERROR = (OnError.RAISE, OnError.SKIP)
 class WindowOperation(Operation):
     """An aggregator, or a function of (window), over windows of a length and a slide. group: the fields of the key, if any.
 
-    The output of a function is declared in full; the rows of an aggregator follow the fields of the key. config: the WindowConfig
-    of length, slide and options, after `bound`.
+    The output of a function is declared in full; the rows of an aggregator follow the fields of the key. config, part: the
+    WindowConfig, and the aggregator if it is one, after `bound`.
     """
 
     name: str
@@ -265,6 +262,7 @@ class WindowOperation(Operation):
     group: tuple[Any, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Any = None
+    part: AggregatorPart | None = None
 
     committer = True
     keeps_window = True
@@ -285,29 +283,23 @@ class WindowOperation(Operation):
         return output if named and key is not None else None
 
     def bound(self, inputs: tuple[Schema, ...]) -> WindowOperation:
-        return replace(self, config=self._checked_config())
+        is_function = kind_of(self.spec.aggregator) is None
+        part = None if is_function else resolve_spec(Check(self.name, inputs, []), self.spec, inputs[0])
+        return replace(self, config=self._checked_config(), part=part)
 
-    def bolt(self, schema: Schema, output: Schema, late_stream: str | None = None) -> WindowedBolt:
-        """Return the windowed bolt of this operation, for tuples of `schema`. late_stream: the stream for late tuples, for drivers
-        whose windows have streams.
-        """
+    def bolt(self, node: ProcessorNode) -> WindowedBolt:
+        """Return the windowed bolt of this operation, which is that of the node."""
+        schema, part = node.inputs[0], self.part
         return WindowedBolt(
             name=self.name,
-            config=replace(self.config, late_stream=late_stream),
-            outputs={"default": output},
-            target=self._target(schema),
+            config=self.config,
+            outputs={"default": node.schema},
+            target=self.spec.aggregator if part is None else WindowFold(part, schema, self.group or ()),
             style=CallStyle.ROWS,
         )
 
-    def processor(self, node: NodeContext) -> WindowProcessor:
-        return WindowProcessor(self.bolt(node.inputs[0], node.schema), node.inputs[0])
-
-    def _target(self, schema: Schema) -> Any:
-        if kind_of(self.spec.aggregator) is None:
-            return self.spec.aggregator
-        part = resolve_spec(Check(self.name, (schema,), []), self.spec, schema)
-        assert isinstance(part, AggregatorPart)
-        return WindowFold(part, schema, self.group or ())
+    def processor(self, node: ProcessorNode) -> WindowProcessor:
+        return WindowProcessor(self.bolt(node), node.inputs[0])
 
     def _checked_config(self) -> WindowConfig:
         for option, why in WINDOWS_OUTSIDE_TRIDENT.items():
@@ -387,5 +379,5 @@ class LateTuples(Operation):
             return None
         return check.attempt(extended, check.inputs[0], Schema((REASON,), ("string",)))
 
-    def processor(self, node: NodeContext) -> KeepProcessor:
-        return KeepProcessor()
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        return TridentProcessor()
