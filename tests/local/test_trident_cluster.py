@@ -193,6 +193,15 @@ def test_rows_of_spouts_of_single_tuples_are_cut_into_batches_until_none_is_left
     assert result.states == {"state1": COUNTS}
 
 
+def test_a_spout_of_single_tuples_that_emits_to_another_stream_ends_the_run() -> None:
+    @spout(output={"default": "word string", "errors": "word string"})
+    def noisy(collector: Any) -> None:
+        collector.emit(("to",), stream="errors")
+
+    with pytest.raises(ConfigError, match="to the stream 'errors'; a batch has the stream 'default' only"):
+        run(counting(noisy, accept=AT_LEAST))
+
+
 class Source(PartitionedCoordinator, PartitionedEmitter):
     """Partitions of numbered rows, with an end; the size of a new batch is random, also when it is retried."""
 
@@ -634,6 +643,25 @@ def test_a_failed_request_raises_its_cause_and_the_next_one_is_answered() -> Non
         assert cluster.ask("picky", "to") == [("to",)]
         with pytest.raises(ConfigError, match=r"there is no function 'count_off'; .*count_of"):
             cluster.ask("count_off", "to")
+
+
+def test_a_failed_request_leaves_no_rows_of_tasks_that_answer_later() -> None:
+    def refuse(row: Any) -> Any:
+        raise FailedException("no")
+
+    for seed in range(20):
+        topology = TridentTopology("late")
+        asked = topology.new_drpc_stream("asked")
+        asked.shuffle().map(refuse)
+        slow = asked.shuffle().map(lambda row: row.args)
+        for _ in range(3):
+            slow = slow.shuffle().map(lambda row: row.args)
+        with TridentCluster(topology, clock=VirtualClock(), seed=seed) as cluster:
+            with pytest.raises(FailedException, match="no"):
+                cluster.ask("asked", "to")
+            while cluster.step():
+                pass
+            assert cluster._router.answers == {}
 
 
 # -- windows and restarts ----------------------------------------------------------------------------------------------

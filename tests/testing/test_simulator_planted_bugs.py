@@ -290,7 +290,7 @@ def the_end_of_the_last_batch_is_removed_at_its_success(patch: pytest.MonkeyPatc
 def a_spout_of_tuples_acks_all_pending_messages(patch: pytest.MonkeyPatch) -> None:
     def success(self: Any, attempt: TransactionAttempt) -> None:
         for txid in sorted(txid for txid in self._pending if txid <= attempt.txid):
-            self._tell(self._spout.ack, self._pending.pop(txid)[1])
+            self._settle(self._spout.ack, self._pending.pop(txid)[1])
 
     patch.setattr(spouts._RichEmitter, "success", success)
 

@@ -37,7 +37,7 @@ from windowing.trident.spouts import (
     SpoutBatch,
     SpoutContext,
 )
-from windowing.trident.transactional_state import MemoryRecordStore, TransactionalState
+from windowing.trident.transactional_state import MemoryRecordStore, RotatingTransactionalState, TransactionalState
 
 
 def attempt(text: str) -> TransactionAttempt:
@@ -149,6 +149,28 @@ def test_a_finished_txid_is_never_begun_again():
     assert "it comes too late, or the coordinator's record was lost" in spout.batch("2:1", end=9)
     assert "it comes too late, or the coordinator's record was lost" in Coordinated(spout.store).batch("1:0", end=9)
     assert Coordinated(spout.store).batch("4:0", end=9) == [3, 9]
+
+
+def test_a_batch_that_comes_after_the_success_of_a_later_one_is_failed_even_without_any_metadata():
+    spout = Coordinated()
+    spout.machine.success(attempt("2:0"))
+    assert "batch 1:0 was asked for after 2 was: it comes too late, or the coordinator's record" in spout.batch("1:0")
+
+
+def test_the_metadata_stays_until_the_spout_has_taken_the_success():
+    spout = Coordinated()
+    for txid in (1, 2):
+        spout.batch(f"{txid}:0", end=txid)
+    again = Coordinated(spout.store)
+
+    def lost(txid: int) -> None:
+        raise OSError("the source cannot be reached")
+
+    again.numbers.success = lost  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="cannot be reached"):
+        again.machine.success(attempt("2:0"))
+    kept = RotatingTransactionalState(TransactionalState(spout.store, "spout"), "meta")
+    assert kept.txids() == [1, 2], "a restart finds what it still has to ack"
 
 
 def test_a_spout_that_cannot_make_metadata_fails_the_batch_and_is_asked_again_by_the_next_attempt():
@@ -466,6 +488,16 @@ def test_a_rich_spout_that_emits_outside_of_next_tuple_is_refused():
         queue.collector.emit(("a",))
     with pytest.raises(ConfigError, match="batches have no direct streams"):
         queue.collector.emit_direct(3, ("a",))
+
+
+def test_a_rich_spout_that_emits_to_another_stream_is_refused_because_no_batch_has_it():
+    class Errors(Queue):
+        def next_tuple(self) -> None:
+            self.collector.emit(("bad",), stream="errors", message_id=1)
+
+    emitter = RichSpoutBatchExecutor(Errors("a")).get_emitter(context())
+    with pytest.raises(ConfigError, match="to the stream 'errors'; a batch has the stream 'default' only"):
+        rows_of(emitter, batch("1:0"))
 
 
 # -- partitions -----------------------------------------------------------------------------------------------------------

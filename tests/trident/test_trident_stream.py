@@ -123,6 +123,31 @@ def test_each_without_output_filters_as_filter_does() -> None:
     assert out(lambda s: s.each(("n", "m"), b.Negate(b.Equals())), [(1, 1), (1, 2)], "n long, m long") == [(1, 2)]
 
 
+def test_negate_prepares_its_filter_and_refuses_one_that_is_a_coroutine() -> None:
+    class Known:
+        log: ClassVar[list[str]] = []
+
+        def prepare(self, context: Any) -> None:
+            self.known = {"a"}
+            self.log.append("prepare")
+
+        def keep(self, row: Any) -> bool:
+            return row.word in self.known
+
+        def cleanup(self) -> None:
+            self.log.append("cleanup")
+
+    async def later(row: Any) -> bool:
+        return False
+
+    run = run_of(lambda s: s.filter(b.Negate(Known())), tasks=1)
+    assert run.batch({"in": WORDS})["out"] == [("b", 2)]
+    run.close()
+    assert Known.log == ["prepare", "cleanup"]
+    with pytest.raises(BoltError, match="coroutine"):
+        out(lambda s: s.filter(b.Negate(later)), WORDS)
+
+
 def test_map_replaces_each_tuple_and_keeps_the_fields_if_no_output_is_named() -> None:
     assert out(lambda s: s.map(lambda row: (row.word * 2, row.n)), [("a", 1)]) == [("aa", 1)]
     assert out(lambda s: s.map(lambda row: row.n + 0.5, "half double"), [("a", 1)]) == [(1.5,)]
@@ -598,6 +623,23 @@ def test_state_query_reads_once_per_batch_and_sees_the_previously_committed_batc
     assert sorted(again.commit()["out"]) == [("a", 7, 5), ("b", 1, 2)], "a replay asks what the first attempt asked"
 
 
+def test_a_query_may_name_an_earlier_txid_itself() -> None:
+    class Change(b.MapGet):
+        def batch_retrieve(self, state: Any, tuples: Any) -> Any:
+            keys = [tuple(row) for row in tuples]
+            now, before = state.multi_get(keys), state.multi_get(keys, as_of=1)
+            return [(new or 0) - (old or 0) for new, old in zip(now, before, strict=True)]
+
+    topology = TridentTopology()
+    stream = topology.new_stream("in", Given("word string, n long"))
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
+    stream.state_query(state, "word", Change(), "change long").sink("out")
+    run = TridentRun(topology.build())
+    for _ in range(2):
+        run.batch({"in": [("a", 3)]})
+    assert run.batch({"in": [("a", 1)]})["out"] == [("a", 1, 3)]
+
+
 def test_a_static_state_is_read_independently_of_the_txids_of_its_writer() -> None:
     stored = map_state(MemoryStore(), "counts")
     writer = TridentTopology("writer")
@@ -655,6 +697,29 @@ def test_a_state_needs_only_the_methods_of_storms_interface() -> None:
         cluster.values("state1")
 
 
+def test_a_state_with_the_methods_of_storms_interface_is_written_and_queried_in_one_topology() -> None:
+    class OfOne(StormState):
+        def get(self, key: str, default: int = 0) -> int:
+            return len(key) or default
+
+    class OfOnes(StormStates):
+        def make_state(self, partition: int, partitions: int) -> Any:
+            return OfOne()
+
+    class GetOne(b.MapGet):
+        def batch_retrieve(self, state: Any, tuples: Any) -> Any:
+            return [state.get(row.word, default=7) for row in tuples]
+
+    class Written:
+        def update_state(self, state: Any, tuples: Any, collector: Any) -> None: ...
+
+    topology = TridentTopology()
+    stream = topology.new_stream("in", Given("word string"))
+    state = stream.partition_persist(StateSpec(OfOnes(), accept=Guarantee.AT_LEAST_ONCE), "word", Written())
+    stream.state_query(state, "word", b.MapGet(), "n long").state_query(state, "word", GetOne(), "m long").sink("out")
+    assert TridentRun(topology.build()).batch({"in": ["abc", ""]})["out"] == [("abc", 3, 3), ("", 0, 7)]
+
+
 def test_a_query_of_a_grouped_stream_returns_a_stream_without_groups_as_in_storm() -> None:
     topology = TridentTopology()
     grouped = topology.new_stream("in", Given("word string")).group_by("word").name("asked")
@@ -678,6 +743,17 @@ def test_minus_zero_equals_zero_as_a_key_of_a_state() -> None:
 
     run = run_of(build, "x double")
     assert [run.batch({"in": [zero]})["out"] for zero in (0.0, -0.0)] == [[(0.0, 1)], [(0.0, 2)]]
+    run = run_of(build, "x array<double>")
+    assert [run.batch({"in": [([zero],)]})["out"] for zero in (0.0, -0.0)] == [[([0.0], 1)], [([0.0], 2)]]
+
+
+def test_a_persisted_reducer_may_have_a_list_as_key() -> None:
+    def build(stream: Stream) -> Stream:
+        return stream.group_by("ys").persistent_aggregate(counts(), "n", Product(), "x long").new_values_stream()
+
+    run = run_of(build, "ys array<double>, n long")
+    assert run.batch({"in": [([1.0, -0.0], 2), ([1.0, 0.0], 3)]})["out"] == [([1.0, 0.0], 6)]
+    assert run.batch({"in": [([1.0, 0.0], 5)]})["out"] == [([1.0, 0.0], 30)]
 
 
 def test_min_and_max_skip_none_and_rank_nan_highest() -> None:

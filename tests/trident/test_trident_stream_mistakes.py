@@ -156,6 +156,14 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         r"makes one value, but its output is a bigint, b bigint",
         lambda t, s: s.persistent_aggregate(counts(), "n", Reduce(), "a long, b long"),
     ),
+    (
+        r"step \d, persist state1 with MinBy.*: MinBy emits rows, and has no value to add to the stored one",
+        lambda t, s: s.persistent_aggregate(counts(), None, b.MinBy("n"), "word string, n long, m long"),
+    ),
+    (
+        r"MinBy emits rows, and has no value to add to the stored one; give an aggregator with init, combine, zero",
+        lambda t, s: s.group_by("word").persistent_aggregate(counts(), ("n", "m"), b.MinBy("n"), "n long, m long"),
+    ),
     # -- several streams -----------------------------------------------------------------------------------------------
     (
         r"merge: stream 1 has word string.*, stream 2 has n bigint; merged streams have the same types",
@@ -426,6 +434,14 @@ def test_a_storm_overload_or_a_wrong_call_is_refused_with_the_call_to_write(
     topology = TridentTopology("test")
     with pytest.raises(ConfigError, match=sentence):
         call(topology, topology.new_stream("in", Given()))
+
+
+@pytest.mark.parametrize("n", [-1, 2.0, "3", True])
+def test_first_n_refuses_what_is_no_number_of_tuples(n: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"FirstN keeps a whole number of tuples, 0 or more, got .*; write FirstN\(3\)"
+    ):
+        b.FirstN(n)
 
 
 def test_a_store_or_a_path_in_place_of_a_state_is_refused_with_the_factory_to_write() -> None:

@@ -426,6 +426,7 @@ class RequestTask(_Source):
         self._asked += 1
         number = self._asked
         batch, counts = BatchId(self.group, TransactionAttempt(number, 0)), Outgoing(self.targets)
+        self.trident.answers[batch] = []
         Sending(self, batch, ProcessorContext(("request", number)), counts.number).everywhere(output.take())
         posts = [
             (self.trident.inboxes[target], partial(Reported, batch, self.me, counts.counts[target]))
@@ -444,7 +445,7 @@ class RequestTask(_Source):
     def handle(self, message: Acked | Failed) -> None:
         number = self._roots.pop(message.root)
         batch = BatchId(self.group, TransactionAttempt(number, 0))
-        rows = self.trident.answers.pop(batch, [])
+        rows = self.trident.answers.pop(batch)
         cause = self.trident.end_tree(message.root) or "no answer in time"
         for target in self._readers():
             self.trident.inboxes[target].append(Success(batch))

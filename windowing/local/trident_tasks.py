@@ -426,7 +426,7 @@ class GroupTask(StagedTask):
         for exchange, rows in emitted.exchanges.items():
             sending.rows(exchange, rows)
         if batch.group in self._requests:
-            self.trident.answers.setdefault(batch, []).extend(emitted.answers)
+            self.trident.answers.get(batch, []).extend(emitted.answers)  # a request that has failed has no entry
             return
         self.trident.hold(batch.attempt, emitted.sinks)
         self.trident.hold_late(batch.attempt, self.context.component, late)

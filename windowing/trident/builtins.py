@@ -16,8 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from windowing.errors import quote
+from windowing.errors import ConfigError, quote
+from windowing.schema.rows import refuse_awaitable
 from windowing.trident.fields import short_title, stored_key
+from windowing.trident.processors import call_hook
 
 if TYPE_CHECKING:
     from windowing.trident.streams import Stream
@@ -165,6 +167,10 @@ class FirstN:
     field: str | None = None
     reverse: bool = False
 
+    def __post_init__(self) -> None:
+        if type(self.n) is not int or self.n < 0:
+            raise ConfigError(f"FirstN keeps a whole number of tuples, 0 or more, got {quote(self.n)}; write FirstN(3)")
+
     def __call__(self, stream: Stream) -> Stream:
         """Return the stream of the first n tuples. Each partition selects its own first n before the exchange."""
         few = stream.partition_aggregate(None, _Few(self.n, self.field, self.reverse))
@@ -238,9 +244,19 @@ class Negate:
 
     filter: Any
 
+    def prepare(self, context: Any) -> None:
+        """Prepare the other filter."""
+        call_hook(self.filter, "prepare", context)
+
     def keep(self, tuple: Any) -> bool:
         """Return whether the other filter drops the tuple."""
-        return not getattr(self.filter, "keep", self.filter)(tuple)
+        keeps = getattr(self.filter, "keep", self.filter)(tuple)
+        refuse_awaitable(keeps)
+        return not keeps
+
+    def cleanup(self) -> None:
+        """Clean up the other filter."""
+        call_hook(self.filter, "cleanup")
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,8 +234,8 @@ class TridentSpoutCoordinator:
             return
         self._done = attempt.txid
         self._seen = {txid: number for txid, number in self._seen.items() if txid > attempt.txid}
+        self._coordinator.success(attempt.txid)  # first, because it may need the metadata after a restart
         self._metadata.cleanup_before(attempt.txid)
-        self._coordinator.success(attempt.txid)
 
     def close(self) -> None:
         """End."""
@@ -260,7 +260,7 @@ class TridentSpoutCoordinator:
         txid = attempt.txid
         if txid <= self._done or self._metadata.is_over(txid):
             raise FailedException(
-                f"batch {attempt} was asked for after {max(self._done, *self._metadata.txids())} was: it comes too late, or the "
+                f"batch {attempt} was asked for after {max([self._done, *self._metadata.txids()])} was: it comes too late, or the "
                 "coordinator's record was lost; restore both from one copy"
             )
         if attempt.attempt < self._seen.get(txid, 0):

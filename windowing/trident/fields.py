@@ -134,12 +134,19 @@ def key_picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
 
 
 def stored_key(values: Iterable[Any]) -> Row:
-    """Return the key of these values in a state. -0.0 becomes 0.0, because keys compare them as equal.
+    """Return the key of these values in a state. -0.0 becomes 0.0, in arrays too, because keys compare them as equal.
 
-    >>> stored_key(["a", -0.0])
-    ('a', 0.0)
+    >>> stored_key(["a", -0.0, [1.0, -0.0]])
+    ('a', 0.0, [1.0, 0.0])
     """
-    return tuple(0.0 if isinstance(value, float) and value == 0 else value for value in values)
+    key = []
+    for value in values:
+        if isinstance(value, list):
+            value = list(stored_key(value))
+        elif isinstance(value, float) and value == 0:
+            value = 0.0
+        key.append(value)
+    return tuple(key)
 
 
 def _of_key(value: Any) -> Any:

@@ -400,6 +400,11 @@ class _Cutter(StormNames):
             raise ConfigError(emit_advice((values, *stray), (DEFAULT_STREAM,), "message_id"))
         if self.target is None:
             raise ConfigError(f"a spout of batches emitted {quote(values)} outside of next_tuple(); emit there")
+        if stream != DEFAULT_STREAM:
+            raise ConfigError(
+                f"a spout of batches emitted {quote(values)} to the stream {quote(stream)}; a batch has the stream "
+                f"{DEFAULT_STREAM!r} only: emit there, or use the spout in a topology of bolts"
+            )
         self.target.emit(values)
         self.emitted += 1
         if message_id is not None:

@@ -16,6 +16,7 @@ Source: Storm's `PartitionPersistProcessor`, `StateQueryProcessor`, `MapCombiner
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,18 @@ from typing import TYPE_CHECKING, Any
 from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
 from windowing.schema.types import Schema
 from windowing.topology.bolts import copies_of
-from windowing.trident.fields import Row, chosen, extended, recorder, short_title, stored_key
+from windowing.trident.fields import Row, chosen, extended, key_picker, recorder, short_title, stored_key
 from windowing.trident.kinds import Guarantee, StateType
 from windowing.trident.operations import NO_FIELDS, Check, Operation
-from windowing.trident.processors import ProcessorContext, TridentOutput, TridentProcessor, call_hook, raised
+from windowing.trident.processors import (
+    AggregatorKind,
+    ProcessorContext,
+    TridentOutput,
+    TridentProcessor,
+    call_hook,
+    kind_of,
+    raised,
+)
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater
 
 if TYPE_CHECKING:
@@ -123,16 +132,23 @@ class QueryProcessor(StatefulProcessor):
 
 
 class _AsOf:
-    """A state as of a txid; reads that are not by key return the current state."""
+    """A state as of a txid. Reads that are not by key, and reads without `as_of`, as Storm's are, return its current values."""
 
     def __init__(self, state: Any, txid: int) -> None:
         self._state, self._txid = state, txid
 
-    def multi_get(self, keys: Any) -> Any:
-        return self._state.multi_get(keys, as_of=self._txid)
+    def multi_get(self, *arguments: Any, **named: Any) -> Any:
+        return self._read(self._state.multi_get, arguments, named)
 
-    def get(self) -> Any:
-        return self._state.get(as_of=self._txid)
+    def get(self, *arguments: Any, **named: Any) -> Any:
+        return self._read(self._state.get, arguments, named)
+
+    def _read(self, read: Callable[..., Any], arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+        signature = inspect.signature(read)
+        given = signature.bind(*arguments, **named)
+        if "as_of" in signature.parameters:
+            given.arguments.setdefault("as_of", self._txid)
+        return read(*given.args, **given.kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)
@@ -209,12 +225,13 @@ class ReducerUpdater(AggregateUpdater):
 
     def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
         """Update the state once for each key, and emit the key with its new value."""
-        record = recorder(self.fields, self.inputs)
+        record, key_of = recorder(self.fields, self.inputs), key_picker(self.fields, self.fields.names[: self.keys])
         of_key: dict[Any, list[Any]] = {}
         for row in tuples:
-            of_key.setdefault(stored_key(row[: self.keys]), []).append(record(row))
-        updaters = [ReducerValueUpdater(self.aggregator, rows) for rows in of_key.values()]
-        self.update(state, list(of_key), updaters, collector)
+            of_key.setdefault(key_of(row), []).append(row)
+        keys = [stored_key(rows[0][: self.keys]) for rows in of_key.values()]
+        updaters = [ReducerValueUpdater(self.aggregator, map(record, rows)) for rows in of_key.values()]
+        self.update(state, keys, updaters, collector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +262,15 @@ class Persist(Operation):
         read = check.attempt(self._read, check.inputs[0])
         if not self.reduces and not callable(getattr(self.updater, "update_state", None)):
             check.note(f"{quote(self.updater)} has no update_state(state, tuples, collector); give a StateUpdater")
+            return None
+        if (
+            isinstance(self.updater, CombinerUpdater)
+            and kind_of(self.updater.aggregator) is not AggregatorKind.COMBINER
+        ):
+            check.note(
+                f"{short_title(self.updater.aggregator)} emits rows, and has no value to add to the stored one; give an aggregator "
+                "with init, combine, zero, or init, reduce, or keep its rows by partition_persist"
+            )
             return None
         new = NO_FIELDS if self.output is None else check.output(self.output)
         if read is None or new is None:
