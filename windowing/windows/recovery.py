@@ -30,6 +30,7 @@ Cost: O(held) at a checkpoint, of which only changes are written; O(1) a tuple. 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -79,17 +80,18 @@ def without(manager: dict[str, Any], held: Iterable[TuplePosition], lost: Iterab
     Numbers once given stay, so count windows continue at the same number: for a lost tuple with a number, the tuples before it move
     up by one; for one without, the tuples after it move down by one. A lost tuple that no window had shown counts as skipped.
     """
-    gone = list(lost)
+    places: defaultdict[Any, list[tuple[int, int]]] = defaultdict(list)
+    gone: defaultdict[Any, list[tuple[int, int]]] = defaultdict(list)
+    for entry in held:
+        places[entry.key].append((entry.timestamp, entry.sequence))
+    for entry in lost:
+        gone[entry.key].append((entry.timestamp, entry.sequence))
     tally = dict(manager["tally"])
     states = []
     for state in manager["tracks"]:
         key = key_of(state["key"])
-        here = sorted((entry.timestamp, entry.sequence) for entry in (*held, *gone) if entry.key == key)
-        out = {
-            state["base"] + bisect_left(here, (entry.timestamp, entry.sequence)): entry.sequence
-            for entry in gone
-            if entry.key == key
-        }
+        here = sorted([*places[key], *gone[key]])
+        out = {state["base"] + bisect_left(here, place): place[1] for place in gone[key]}
         positions = sorted(out)
         # With lateness="window" a tuple may have arrived, after the last firing, at a position that windows have passed.
         late_insertions = sum(at < state["covered"] and number >= state["fired_at"] for at, number in out.items())
@@ -230,15 +232,6 @@ class WindowRecovery:
     def drained(self) -> bool:
         """Whether the windows of the stored checkpoint are closed for good."""
         return MACHINE in self._written and bool(self._written[MACHINE]["closed"])
-
-    def last(self, channel: Channel) -> tuple[int | None, int | None]:
-        """Return (last expired, last evaluated) of a channel: the greatest id that is gone and less than all held ids, and the
-        greatest id of all; None for none. Cost: O(ids).
-        """
-        live = [id for of, id in self._live if of == channel]
-        gone = [*self._gone.get(channel, ())]
-        passed = [id for id in gone if not live or id < min(live)]
-        return max(passed, default=None), max([*live, *gone], default=None)
 
     def begin(self, rows: Iterable[tuple[RowKey, Any]], now_ms: int) -> None:
         """Load the rows of the last checkpoint, at the start and after a rollback; earlier state is discarded."""
