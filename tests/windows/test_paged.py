@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.stores.memory_pages import MemoryPages
 from tests.windows.histories import by_op
 from tests.windows.lossless_model import ModelMix
-from windowing.errors import CorruptStateError, MachineSpentError, SnapshotError, StaleWindowError
+from windowing.errors import ConfigError, CorruptStateError, MachineSpentError, SnapshotError, StaleWindowError
 from windowing.testing.replay import LosslessReplay
 from windowing.testing.strategies import cases
 from windowing.windows.config import WindowConfig
@@ -218,6 +218,14 @@ def manager_of(store: MemoryPages, page_tuples: int = 10, max_events: int = 100,
 
 def add(manager: PagedWindowManager, *timestamps: int) -> None:
     assert not list(manager.add_batch([f"t{n}" for n in timestamps], timestamps))
+
+
+def test_a_batch_with_more_tuples_than_timestamps_is_refused_whole():
+    manager = manager_of(MemoryPages(), length=count(5), slide=count(5))
+    for payloads, timestamps in ((range(15), range(10)), (range(15), range(12))):
+        with pytest.raises(ConfigError, match=r"got 15 tuples and 1[02] timestamps"):
+            manager.add_batch(payloads, timestamps)
+    assert manager.tally.accepted == 0
 
 
 def test_expiring_whole_pages_reads_none_of_them():

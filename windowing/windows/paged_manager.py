@@ -31,7 +31,7 @@ from windowing.errors import StaleWindowError
 from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Effect, TupleWindow, WindowContent
-from windowing.windows.guard import NO_EFFECTS, Guard
+from windowing.windows.guard import NO_EFFECTS, Guard, one_for_each
 from windowing.windows.key_state import KeyState
 from windowing.windows.manager import WindowManager
 from windowing.windows.pages import Page, PageCache, PageRows, PageStore
@@ -445,6 +445,7 @@ class PagedWindowManager(WindowManager):
         if self._stepping is not None:
             return super().add_batch(payloads, timestamps, keys)
         self._open()
+        one_for_each(payloads, timestamps=timestamps, keys=keys)
         for start in range(0, len(timestamps), self._page_tuples):
             part = slice(start, start + self._page_tuples)
             of = None if keys is None else keys[part]

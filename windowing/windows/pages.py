@@ -155,7 +155,7 @@ class Page:
 class PageCache:
     """The pages of one task, of all its keys: which of them are in memory, and which stored versions can be dropped.
 
-    `limit` is in tuples. `reads` and `writes` count pages.
+    `limit` is in tuples.
     """
 
     def __init__(self, store: PageStore, limit: int) -> None:
@@ -164,8 +164,6 @@ class PageCache:
         self.resident = 0
         self.peak = 0
         self.pinned = 0
-        self.reads = 0
-        self.writes = 0
         self._next_id = 0
         self._recent: dict[Page, None] = {}  # resident pages, the least recently used first
         self._unnamed: list[int] = []  # stored versions that were replaced and that no checkpoint names
@@ -189,9 +187,8 @@ class PageCache:
                 f"page {page.id} has {len(rows.timestamps)} tuples, wanted {page.count}; restore the store and its "
                 "checkpoint from one copy, nothing was reset"
             )
-        self.reads += 1
         page.rows = rows
-        self._enter(page, page.count)
+        self._enter(page)
         return rows
 
     def admit(self, page: Page, rows: PageRows) -> None:
@@ -199,7 +196,7 @@ class PageCache:
         self.make_room(len(rows.timestamps))
         page.rows = rows
         page.describe(min(rows.sequences), max(rows.sequences))
-        self._enter(page, page.count)
+        self._enter(page)
 
     def append(self, page: Page, added: PageRows) -> None:
         """Append tuples to a page."""
@@ -242,9 +239,9 @@ class PageCache:
         del self._recent[page]
         self._count(-page.count)
 
-    def _enter(self, page: Page, tuples: int) -> None:
+    def _enter(self, page: Page) -> None:
         self._recent[page] = None
-        self._count(tuples)
+        self._count(page.count)
 
     def _count(self, tuples: int) -> None:
         self.resident += tuples
@@ -276,7 +273,6 @@ class PageCache:
         replaced, page_id = page.id, self._next_id
         self.store.write(page_id, page.rows)
         self._next_id += 1
-        self.writes += 1
         page.id, page.changed, named, page.named = page_id, False, page.named, False
         if replaced is not None:
             self._release(replaced, named)
