@@ -285,11 +285,11 @@ def on_invalid(given: Mapping[str, Any]) -> str:
 
 
 _NOT_IN_PAGES = {
-    "aggregate": "keeps partial results, so there are no tuples to put on disk",
-    "eviction": "looks at every tuple at every firing",
-    "trigger": "is asked about every tuple, one by one",
-    "semantics": "scans all tuples at every firing, as Storm's queue does",
-    "on_error": "needs the tuples of a failed window, all of them, in memory",
+    "aggregate": "which keeps partial results, so there are no tuples to put on disk",
+    "eviction": "which looks at every tuple at every firing",
+    "trigger": "which is asked about every tuple, one by one",
+    "semantics": "which scans all tuples at every firing, as Storm's queue does",
+    "on_error": "which needs the tuples of a failed window, all of them, in memory",
 }
 
 
@@ -303,14 +303,22 @@ def max_events_in_memory(given: Mapping[str, Any], storm: bool, on_error: str) -
             f"max_events_in_memory is a whole number of at least {MIN_EVENTS_IN_MEMORY}, got {quote(limit)}; "
             "write 50_000, say; a window that fits into memory needs none"
         )
-    options = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
-    for option, why in _NOT_IN_PAGES.items():
-        if options.get(option):
-            value = quote(given[option])
-            raise ConfigError(
-                f"max_events_in_memory={limit} cannot go with {option}={value}, which {why}; leave out one"
-            )
+    _refuse_beside(f"max_events_in_memory={limit}", given, _NOT_IN_PAGES, storm, on_error)
     return limit
+
+
+def _refuse_beside(
+    what: str, given: Mapping[str, Any], excluded: Mapping[str, str], storm: bool, on_error: str | None = None
+) -> None:
+    """Raise for an option that cannot go with `what`; `excluded` gives the reason for each.
+
+    Of `semantics` only "storm" is excluded, of `on_error` only what needs the tuples of a failed window.
+    """
+    for option, why in excluded.items():
+        lossless = option == "semantics" and not storm
+        forgets_tuples = option == "on_error" and on_error not in ("fail", "dead_letter")
+        if option in given and not lossless and not forgets_tuples:
+            raise ConfigError(f"{what} cannot go with {option}={quote(given[option])}, {why}; leave out one")
 
 
 _NOT_IN_RECOVERY = {
@@ -329,13 +337,7 @@ def message_id(given: Mapping[str, Any], storm: bool) -> None:
                 "waits for its tuples to come again; add message_id='field', or leave it out"
             )
         return
-    options = {**given, "semantics": "storm" if storm else None}
-    for option, why in _NOT_IN_RECOVERY.items():
-        if options.get(option) is not None:
-            raise ConfigError(
-                f"message_id={quote(given['message_id'])} cannot go with {option}={quote(given[option])}, {why}; "
-                "leave out one"
-            )
+    _refuse_beside(f"message_id={quote(given['message_id'])}", given, _NOT_IN_RECOVERY, storm)
 
 
 # -- checks of policies, aggregates and columns ----------------------------------------------------------------------------------
@@ -403,12 +405,12 @@ def aggregators(given: Mapping[str, Any]) -> None:
 
 
 _NOT_IN_COLUMNS = {
-    "eviction": "looks at tuples one by one",
-    "trigger": "is asked about every tuple, one by one",
-    "semantics": "scans its tuples one by one, as Storm does",
-    "max_events_in_memory": "keeps its tuples in pages of rows",
-    "message_id": "knows its tuples again one by one",
-    "on_error": "lists the tuples of a window one by one",
+    "eviction": "which looks at tuples one by one",
+    "trigger": "which is asked about every tuple, one by one",
+    "semantics": "which scans its tuples one by one, as Storm does",
+    "max_events_in_memory": "which keeps its tuples in pages of rows",
+    "message_id": "which knows its tuples again one by one",
+    "on_error": "which lists the tuples of a window one by one",
 }
 
 
@@ -424,12 +426,7 @@ def columnar(given: Mapping[str, Any], storm: bool, on_error: str, measures: Seq
         raise ConfigError(
             f"columnar is 'arrow' or 'numpy', got {quote(form)}; window.get() is then a pyarrow.Table, or numpy arrays by name"
         )
-    options = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
-    for option, why in _NOT_IN_COLUMNS.items():
-        if options.get(option):
-            raise ConfigError(
-                f"columnar={form!r} cannot go with {option}={quote(given[option])}, which {why}; leave out one"
-            )
+    _refuse_beside(f"columnar={form!r}", given, _NOT_IN_COLUMNS, storm, on_error)
     if given.get("aggregate") is not None:
         _one_table(given, form, measures)
     return form
