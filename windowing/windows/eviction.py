@@ -129,7 +129,6 @@ class CountEvictionPolicy(EvictionPolicy):
 
     def __init__(self, count: int) -> None:
         self._length = Count(count)
-        self._threshold = count
         self._current_count = 0
 
     def length(self) -> Count:
@@ -138,7 +137,7 @@ class CountEvictionPolicy(EvictionPolicy):
 
     def evict(self, event: Event) -> Action:
         """EXPIRE while more than `count` events are held, else PROCESS."""
-        if self._current_count > self._threshold:
+        if self._current_count > self._length.value:
             self._current_count -= 1
             return Action.EXPIRE
         return Action.PROCESS
@@ -149,11 +148,9 @@ class CountEvictionPolicy(EvictionPolicy):
             self._current_count += 1
 
     def get_state(self) -> dict[str, Any]:
-        """Return the number of events held, and the context."""
         return {"current_count": self._current_count, "context": _saved(self._context)}
 
     def restore_state(self, state: Any) -> None:
-        """Restore the number of events held, and the context."""
         self._current_count = state["current_count"]
         self._context = _loaded(state["context"])
 
@@ -168,7 +165,6 @@ class TimeEvictionPolicy(EvictionPolicy):
 
     def __init__(self, length_ms: int) -> None:
         self._length = Duration(length_ms)
-        self._length_ms = length_ms
         self._delta_ms = 0
         self._newest_ms: int | None = None
 
@@ -183,7 +179,7 @@ class TimeEvictionPolicy(EvictionPolicy):
         else:
             reference = event.timestamp if self._newest_ms is None else self._newest_ms
         age = reference - event.timestamp
-        if age >= self._length_ms + self._delta_ms:
+        if age >= self._length.ms + self._delta_ms:
             return Action.EXPIRE
         return Action.KEEP if age < 0 else Action.PROCESS
 
@@ -207,13 +203,12 @@ class TimeEvictionPolicy(EvictionPolicy):
         return {"context": _saved(self._context), "delta_ms": self._delta_ms, "newest_ms": self._newest_ms}
 
     def restore_state(self, state: Any) -> None:
-        """Restore context, correction and newest timestamp."""
         self._context = _loaded(state["context"])
         self._delta_ms = state["delta_ms"]
         self._newest_ms = state["newest_ms"]
 
 
-class WatermarkCountEvictionPolicy(EvictionPolicy):
+class WatermarkCountEvictionPolicy(CountEvictionPolicy):
     """Keeps the last `count` of the events with a timestamp <= reference.
 
     It uses the count that the trigger gives it, and expires events from the head of the queue, whichever they are; with
@@ -222,14 +217,8 @@ class WatermarkCountEvictionPolicy(EvictionPolicy):
     """
 
     def __init__(self, count: int) -> None:
-        self._length = Count(count)
-        self._threshold = count
-        self._current_count = 0
+        super().__init__(count)
         self._processed = 0
-
-    def length(self) -> Count:
-        """Return the window length."""
-        return self._length
 
     def evict(self, event: Event) -> Action:
         """STOP before the first context; KEEP events after the reference or beyond the count; else as CountEvictionPolicy."""
@@ -237,11 +226,13 @@ class WatermarkCountEvictionPolicy(EvictionPolicy):
             return Action.STOP
         if event.timestamp > self._context.reference_time or self._processed >= self._current_count:
             return Action.KEEP
-        if self._current_count > self._threshold:
-            self._current_count -= 1
-            return Action.EXPIRE
-        self._processed += 1
-        return Action.PROCESS
+        action = super().evict(event)
+        if action is Action.PROCESS:
+            self._processed += 1
+        return action
+
+    def track(self, event: Event) -> None:
+        """Count nothing: the trigger says how many events there are."""
 
     def set_context(self, context: EvictionContext) -> None:
         """Set the context. A time slide gives the number of events; for a count slide it is that of the last one plus a slide."""
@@ -257,18 +248,11 @@ class WatermarkCountEvictionPolicy(EvictionPolicy):
         self._processed = 0
 
     def get_state(self) -> dict[str, Any]:
-        """Return both counts and the context."""
-        return {
-            "current_count": self._current_count,
-            "processed": self._processed,
-            "context": _saved(self._context),
-        }
+        return {**super().get_state(), "processed": self._processed}
 
     def restore_state(self, state: Any) -> None:
-        """Restore both counts and the context."""
-        self._current_count = state["current_count"]
+        super().restore_state(state)
         self._processed = state["processed"]
-        self._context = _loaded(state["context"])
 
 
 class WatermarkTimeEvictionPolicy(TimeEvictionPolicy):

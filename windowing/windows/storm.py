@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, ClassVar, NoReturn
 
 from windowing.errors import (
@@ -328,7 +329,7 @@ class _ScannedContent:
         """Scan up to the first tuple of the window."""
         scan = self._rescan()
         for first in scan:
-            self._initial = _with_first(first, scan)
+            self._initial = chain((first,), scan)
             return False
         return True
 
@@ -390,11 +391,6 @@ class _ScannedTuples(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._list()[index]
-
-
-def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 # -- StormMachine ----------------------------------------------------------------------------------------------------------------
@@ -547,7 +543,6 @@ class StormMachine(StormWindowManager):
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Restore the machine's state from a snapshot. Raises SnapshotError for another format."""
         refuse_foreign(data, "StormMachine")
         super().restore(data)
         self.watermark = data["watermark"]
@@ -555,7 +550,6 @@ class StormMachine(StormWindowManager):
         self._shown = {event for event, was in zip(self._queue, data["shown"], strict=True) if was}
 
     def check(self) -> None:
-        """Assert the invariants."""
         super().check()
         # `_shown` contains queued events only.
         assert self._shown <= self._queue.keys()

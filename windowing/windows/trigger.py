@@ -20,9 +20,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from windowing.errors import quote
+from windowing.windows.assigners import align_up
 from windowing.windows.events import Event
 from windowing.windows.eviction import EvictionContext
 from windowing.windows.measures import Count, Duration
@@ -119,65 +120,60 @@ class TriggerPolicy(ABC):
         """Restore the state that `get_state` returned."""
 
 
-class _Startable(TriggerPolicy):
-    """A trigger that fires no window before `start`."""
+M = TypeVar("M", Count, Duration)
 
-    def __init__(self) -> None:
+
+class _BuiltIn(TriggerPolicy, Generic[M]):
+    """A trigger with a slide, which fires no window before `start`."""
+
+    def __init__(self, slide: M) -> None:
+        self._slide: M = slide
         self._started = False
 
+    def slide(self) -> M:
+        """Return the slide."""
+        return self._slide
+
     def start(self) -> None:
-        """Allow firings."""
         self._started = True
 
 
-class CountTriggerPolicy(_Startable):
+class CountTriggerPolicy(_BuiltIn[Count]):
     """Fires with each `count`-th tuple; the reference is the clock: in processing time, the tuple's timestamp.
 
     Source: Storm's `CountTriggerPolicy`.
     """
 
     def __init__(self, count: int) -> None:
-        super().__init__()
-        self._slide = Count(count)
-        self._count = count
+        super().__init__(Count(count))
         self._current_count = 0
-
-    def slide(self) -> Count:
-        """Return the slide."""
-        return self._slide
 
     def track(self, event: Event) -> Iterable[EvictionContext] | None:
         """Count the tuples."""
         if not self._started or event.is_watermark:
             return None
         self._current_count += 1
-        return (EvictionContext(event.timestamp),) if self._current_count >= self._count else None
+        return (EvictionContext(event.timestamp),) if self._current_count >= self._slide.value else None
 
     def reset(self) -> None:
         """Count from zero."""
         self._current_count = 0
 
     def get_state(self) -> int:
-        """Return the number of tuples since the last window."""
         return self._current_count
 
     def restore_state(self, state: Any) -> None:
-        """Restore the number of tuples since the last window."""
         self._current_count = state
 
 
-class TimeTriggerPolicy(TriggerPolicy):
-    """Fires at each tick, which the driver makes every `slide_ms`; the reference is the clock minus 1 ms.
+class TimeTriggerPolicy(_BuiltIn[Duration]):
+    """Fires at each tick, started or not, which the driver makes every `slide_ms`; the reference is the clock minus 1 ms.
 
     Source: Storm's `TimeTriggerPolicy`, without its thread.
     """
 
     def __init__(self, slide_ms: int) -> None:
-        self._slide = Duration(slide_ms)
-
-    def slide(self) -> Duration:
-        """Return the slide."""
-        return self._slide
+        super().__init__(Duration(slide_ms))
 
     def track(self, event: Event) -> Iterable[EvictionContext] | None:
         """Return None: a tuple does not make a time window due."""
@@ -188,7 +184,7 @@ class TimeTriggerPolicy(TriggerPolicy):
         return (EvictionContext(now_ms - 1, sliding_interval=self._slide.ms),)
 
 
-class WatermarkCountTriggerPolicy(_Startable):
+class WatermarkCountTriggerPolicy(_BuiltIn[Count]):
     """Fires, when a watermark arrives, at each `count`-th event by arrival that is newer than the last reference.
 
     Events with the timestamp of the last reference that missed the multiple are never counted again (defect D4, kept).
@@ -196,16 +192,10 @@ class WatermarkCountTriggerPolicy(_Startable):
     """
 
     def __init__(self, count: int) -> None:
-        super().__init__()
-        self._slide = Count(count)
-        self._count = count
+        super().__init__(Count(count))
         self._last_processed_ms = 0
         self._watermark_ms: int | None = None
         self._pending: deque[int] = deque()
-
-    def slide(self) -> Count:
-        """Return the slide."""
-        return self._slide
 
     def track(self, event: Event) -> Iterable[EvictionContext] | None:
         """Store a watermark; `due` returns its windows."""
@@ -215,43 +205,36 @@ class WatermarkCountTriggerPolicy(_Startable):
 
     def due(self, queue: QueueView) -> EvictionContext | None:
         """Return the next window that a watermark made due; the first call collects all of them from the queue."""
+        count = self._slide.value
         if self._watermark_ms is not None:
             until, self._watermark_ms = self._watermark_ms, None
-            self._pending.extend(queue.sliding_count_timestamps(self._last_processed_ms, until, self._count))
-        return EvictionContext(self._pending[0], sliding_count=self._count) if self._pending else None
+            self._pending.extend(queue.sliding_count_timestamps(self._last_processed_ms, until, count))
+        return EvictionContext(self._pending[0], sliding_count=count) if self._pending else None
 
     def fired(self, shown: bool) -> None:
         """Continue after the window that has fired."""
         self._last_processed_ms = self._pending.popleft()
 
     def get_state(self) -> int:
-        """Return the reference of the last window."""
         return self._last_processed_ms
 
     def restore_state(self, state: Any) -> None:
-        """Restore the reference of the last window."""
         self._last_processed_ms = state
         self._watermark_ms = None
         self._pending.clear()
 
 
-class WatermarkTimeTriggerPolicy(_Startable):
+class WatermarkTimeTriggerPolicy(_BuiltIn[Duration]):
     """Fires, when a watermark arrives, at each multiple of the slide up to it, first at 0; it jumps over a gap.
 
     Source: Storm's `WatermarkTimeTriggerPolicy`.
     """
 
     def __init__(self, slide_ms: int) -> None:
-        super().__init__()
-        self._slide = Duration(slide_ms)
-        self._slide_ms = slide_ms
+        super().__init__(Duration(slide_ms))
         self._next_end_ms = 0
         self._watermark_ms: int | None = None
         self._was_empty = False
-
-    def slide(self) -> Duration:
-        """Return the slide."""
-        return self._slide
 
     def track(self, event: Event) -> Iterable[EvictionContext] | None:
         """Store a watermark; `due` returns its windows."""
@@ -269,7 +252,7 @@ class WatermarkTimeTriggerPolicy(_Startable):
             if earliest is None:  # Storm stays at the empty end, and tests it again at the next watermark
                 self._watermark_ms = None
                 return None
-            self._next_end_ms = -(-earliest // self._slide_ms) * self._slide_ms
+            self._next_end_ms = align_up(earliest, self._slide.ms, 0)
         if self._next_end_ms <= self._watermark_ms:
             return EvictionContext(self._next_end_ms, current_count=queue.event_count(self._next_end_ms))
         self._watermark_ms = None
@@ -278,16 +261,14 @@ class WatermarkTimeTriggerPolicy(_Startable):
     def fired(self, shown: bool) -> None:
         """Step to the next end; after an empty window `due` jumps instead."""
         if shown:
-            self._next_end_ms += self._slide_ms
+            self._next_end_ms += self._slide.ms
         else:
             self._was_empty = True
 
     def get_state(self) -> int:
-        """Return the end of the next window."""
         return self._next_end_ms
 
     def restore_state(self, state: Any) -> None:
-        """Restore the end of the next window."""
         self._next_end_ms = state
         self._watermark_ms = None
         self._was_empty = False
