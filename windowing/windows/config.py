@@ -10,17 +10,16 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from windowing.windows import checks
-from windowing.windows.measures import Count, Duration, Measure, describe_measure
+from windowing.windows.measures import Count, Duration, Measure, Span, describe_measure
 
 __all__ = [
     "Lateness",
     "OnError",
     "Semantics",
     "SkippedTuplesWarning",
-    "Timedelta",
     "WindowConfig",
     "WindowOptions",
     "config_of",
@@ -54,33 +53,22 @@ class SkippedTuplesWarning(UserWarning):
     """The slide is longer than the length: tuples between two windows are accepted and counted, but are in no window."""
 
 
-class Timedelta(Protocol):
-    """The attributes of `datetime.timedelta`; of the pure core only `windows/measures.py` imports datetime."""
-
-    @property
-    def days(self) -> int: ...
-    @property
-    def seconds(self) -> int: ...
-    @property
-    def microseconds(self) -> int: ...
-
-
 class WindowOptions(TypedDict, total=False):
     """The options of `WindowConfig.of` and of the decorators, without length and slide; None means not given."""
 
     timestamp: str | Callable[[Any], int] | None
-    lag: Duration | Timedelta | None
-    watermark_interval: Duration | Timedelta | None
+    lag: Span | None
+    watermark_interval: Span | None
     late_stream: str | None
-    offset: Duration | Timedelta | None
+    offset: Span | None
     lateness: str | Lateness | None
     repeat: bool | None
     max_repeats: int | None
     source: str | None
-    idle_timeout: Duration | Timedelta | None
-    max_future: Duration | Timedelta | None
+    idle_timeout: Span | None
+    max_future: Span | None
     key: str | Sequence[str] | None
-    key_ttl: Duration | Timedelta | None
+    key_ttl: Span | None
     on_error: str | OnError | None
     on_invalid: str | None
     semantics: str | Semantics | None
@@ -89,7 +77,7 @@ class WindowOptions(TypedDict, total=False):
     trigger: Callable[[], Any] | None
     max_events_in_memory: int | None
     message_id: str | None
-    recovery_timeout: Duration | Timedelta | None
+    recovery_timeout: Span | None
     columnar: str | None
 
 
@@ -167,8 +155,8 @@ class WindowConfig:
     def of(
         cls,
         *,
-        length: Count | Duration | Timedelta | None = None,
-        slide: Count | Duration | Timedelta | None = None,
+        length: Count | Span | None = None,
+        slide: Count | Span | None = None,
         **options: Unpack[WindowOptions],
     ) -> WindowConfig:
         """Return the definition that a user wrote, or raise ConfigError with a sentence that says what to write instead.

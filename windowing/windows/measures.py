@@ -14,6 +14,7 @@ __all__ = [
     "Count",
     "Duration",
     "Measure",
+    "Span",
     "as_duration_ms",
     "as_measure",
     "count",
@@ -70,11 +71,10 @@ class Duration:
                 f"a Duration cannot be negative, got {quote(self.ms)} ms; give the span itself, without a sign"
             )
 
-    def __repr__(self) -> str:
-        return f"Duration(ms={self.ms})"
-
 
 Measure = Count | Duration
+Span = Duration | timedelta
+"""A span of time, as a user may write it."""
 
 
 def count(tuples: int) -> Count:
@@ -154,7 +154,7 @@ def describe_measure(measure: Measure | None) -> str:
     return f"{measure.ms} ms"
 
 
-def as_measure(value: Count | Duration | timedelta, what: str) -> Measure:
+def as_measure(value: Count | Span, what: str) -> Measure:
     """Return `value` as a positive Count or Duration; `what` ("length", "slide") is named in the error.
 
     >>> as_measure(timedelta(seconds=2), "length")
@@ -174,7 +174,7 @@ def as_measure(value: Count | Duration | timedelta, what: str) -> Measure:
     )
 
 
-def as_duration_ms(value: Duration | timedelta, what: str) -> int:
+def as_duration_ms(value: Span, what: str) -> int:
     """Return a Duration or timedelta in milliseconds (>= 0); `what` is named in the error."""
     if isinstance(value, timedelta):
         us = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
