@@ -18,7 +18,7 @@ from windowing.windows.eviction import (
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
 )
-from windowing.windows.guard import NO_EFFECTS, Guard
+from windowing.windows.guard import NO_EFFECTS, Guard, MachineState
 from windowing.windows.storm import StormStatefulWindowManager, StormWindowManager
 from windowing.windows.trigger import CountTriggerPolicy, WatermarkTimeTriggerPolicy
 
@@ -62,10 +62,10 @@ def test_a_call_acts_at_once_up_to_its_first_effect():
     machine = Machine()
     effects = machine.enter("a", "b")
     assert machine.done == ["effect 0"]
-    assert machine.guard.busy
+    assert machine.guard.state is MachineState.BUSY
     assert list(effects) == ["a", "b"]
     assert machine.done == ["effect 0", "effect 1", "end"]
-    assert not machine.guard.busy
+    assert machine.guard.state is MachineState.FREE
 
 
 def test_a_call_before_the_last_effects_are_taken_is_refused_and_changes_nothing():
@@ -96,7 +96,7 @@ def test_an_exhausted_iterator_does_not_finish_a_later_call():
     second = machine.enter("b", "c")
     assert next(first, None) is None
     first.close()
-    assert machine.guard.busy
+    assert machine.guard.state is MachineState.BUSY
     assert list(second) == ["b", "c"]
 
 
@@ -105,7 +105,7 @@ def test_an_error_inside_a_call_spends_the_machine(before):
     machine = Machine()
     with pytest.raises(ZeroDivisionError):
         list(machine.enter(*before, fail=True))
-    assert machine.guard.spent
+    assert machine.guard.state is MachineState.SPENT
     for enter in (machine.enter, machine.guard.enter):
         with pytest.raises(MachineSpentError, match="restore it"):
             enter()
@@ -116,7 +116,7 @@ def test_closing_the_effects_half_way_spends_the_machine():
     effects = machine.enter("a", "b")
     next(effects)
     effects.close()
-    assert machine.guard.spent
+    assert machine.guard.state is MachineState.SPENT
     assert list(effects) == []
     assert machine.done == ["effect 0"]
 
@@ -124,7 +124,7 @@ def test_closing_the_effects_half_way_spends_the_machine():
 def test_closing_the_effects_before_the_first_one_spends_the_machine():
     machine = Machine()
     machine.enter("a").close()
-    assert machine.guard.spent
+    assert machine.guard.state is MachineState.SPENT
 
 
 def test_closing_exhausted_effects_changes_nothing():
@@ -172,7 +172,7 @@ def test_a_policy_cannot_call_the_machine_that_calls_it():
 
     with pytest.raises(MachineSpentError):
         guard.run(effects())
-    assert guard.spent
+    assert guard.state is MachineState.SPENT
 
 
 def test_a_window_is_valid_until_the_next_effect_is_taken():

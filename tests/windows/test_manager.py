@@ -457,6 +457,26 @@ def test_an_advance_in_which_nothing_is_due_touches_no_key(monkeypatch):
     assert manager.next_deadline_ms() is None
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        WindowConfig(length=millis(10), slide=millis(10), timestamp="ts", key=("k",)),
+        WindowConfig(length=millis(10), slide=millis(10), key=("k",)),
+        WindowConfig(length=count(3), slide=count(3), key=("k",)),
+    ],
+)
+def test_a_deadline_examines_only_keys_with_tuples_since_it_was_asked_last(monkeypatch, config):
+    manager = WindowManager(config)
+    list(manager.add_batch(range(100), range(100), range(100)))
+    deadline = manager.next_deadline_ms()
+    asked = touched_tracks(manager, monkeypatch)
+    assert manager.next_deadline_ms() == deadline
+    assert asked == []
+    list(manager.add("late", 99, 7))
+    manager.next_deadline_ms()
+    assert asked == [7]
+
+
 # -- gaps and limits ---------------------------------------------------------------------------------------------------
 
 

@@ -84,6 +84,24 @@ def test_stopped_anywhere_and_resumed_from_json_the_events_are_the_same(mix, dat
     assert by_op(events) == by_op(events_of(case))
 
 
+@EVERY_MIX
+@given(data=st.data())
+def test_the_next_deadline_may_be_asked_at_any_time_after_a_restore_too(mix, data):
+    case = data.draw(any_case(mix))
+    asked = data.draw(st.sets(st.integers(0, max(len(case["ops"]) - 1, 0))))
+    run, events = LosslessReplay(case), []
+    for index, op in enumerate(case["ops"]):
+        events += run.feed(index, [op])
+        if index in asked:
+            if index % 3 == 0:
+                saved = run.executor.snapshot()
+                run.executor = run.build()
+                run.executor.restore(saved)
+            run.executor.manager.next_deadline_ms()
+            run.executor.check()
+    assert by_op(events) == by_op(events_of(case))
+
+
 @given(any_case(None, keyed=True))
 def test_a_composite_key_survives_json(case):
     def tupled(op: list[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ import pytest
 from windowing.errors import BoltError, SnapshotError
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.windows import aggregate as agg
-from windowing.windows.aggregate import aggregator_spec, policy_spec
+from windowing.windows.aggregate import policy_spec, spec_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.eviction import Action, EvictionPolicy
 from windowing.windows.executor import WindowedBoltExecutor
@@ -68,26 +68,26 @@ def join(a: Any, b: Any) -> Any:
 
 def test_folds_of_different_functions_have_different_specs() -> None:
     one, other = agg.fold(list, push, join), agg.fold(list, join, push)
-    assert aggregator_spec(one)["parameters"] == {
+    assert spec_of(one)["parameters"] == {
         "start": "list",
         "step": "push",
         "join": "join",
         "finish": "_identity",
     }
-    assert aggregator_spec(one) != aggregator_spec(other)
+    assert spec_of(one) != spec_of(other)
     assert definition(aggregate=one) != definition(aggregate=other)
 
 
 def test_the_spec_of_an_aggregator_has_its_class_and_parameters() -> None:
-    assert aggregator_spec(Top(3, len, "f")) == {"kind": "Top", "field": "f", "parameters": {"n": 3, "order": "len"}}
-    assert aggregator_spec(Top(3)) != aggregator_spec(Top(4))
-    assert aggregator_spec(agg.max("delay")) == {"kind": "max", "field": "delay"}
+    assert spec_of(Top(3, len, "f")) == {"kind": "Top", "field": "f", "parameters": {"n": 3, "order": "len"}}
+    assert spec_of(Top(3)) != spec_of(Top(4))
+    assert spec_of(agg.max("delay")) == {"kind": "max", "field": "delay"}
 
 
 def test_the_spec_of_parameters_is_the_same_in_every_process() -> None:
     """A set of strings has another order in each process, and an object without its own repr another address."""
     script = (
-        "import json, types; from windowing.windows.aggregate import aggregator_spec as spec; "
+        "import json, types; from windowing.windows.aggregate import spec_of as spec; "
         "from windowing import count, seconds\n"
         "class Any:\n"
         "    def __init__(self, **all): vars(self).update(all)\n"

@@ -18,7 +18,7 @@ windows over them; they are never joined for Arrow.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -50,7 +50,7 @@ _NONE: _Numbers = np.empty(0, dtype=np.int64)
 
 
 class ColumnBuffer:
-    """The TupleBuffer of columns. `make` makes row objects where they are needed.
+    """The Buffer of columns. `make` makes row objects where they are needed.
 
     >>> queue = ColumnBuffer()
     >>> queue.stage([9, 4], ColumnRows(pa.table({"v": ["i", "d"]})), 0); queue.settle()
@@ -62,7 +62,7 @@ class ColumnBuffer:
         self.base = 0
         self.sequenced = sequenced
         self._make = make
-        self._columns: Shared | None = None
+        self._columns = Shared(pa.table({}))
         self._timestamps = _NONE
         self._sequences = _NONE
         self._staged_timestamps: list[int] = []
@@ -101,14 +101,6 @@ class ColumnBuffer:
         if self.sequenced:
             self._staged_sequences.append(sequence)
 
-    @property
-    def _table(self) -> pa.Table | None:
-        return None if self._columns is None else self._columns.table
-
-    @_table.setter
-    def _table(self, table: pa.Table | None) -> None:
-        self._columns = None if table is None else Shared(table)
-
     def _rows(self, payloads: Sequence[Any]) -> ColumnRows:
         return ColumnRows.of(payloads, self._make)
 
@@ -123,19 +115,17 @@ class ColumnBuffer:
         self._gather()
         timestamps = np.array(self._staged_timestamps, dtype=np.int64)
         sequences = np.array(self._staged_sequences, dtype=np.int64)
-        tables = [rows.table for rows in self._staged]
-        self._staged_timestamps, self._staged_sequences, self._staged = [], [], []
         cut = int(np.searchsorted(self._timestamps, timestamps.min(), side="right"))
-        if self._table is not None:
-            tables = [self._table.slice(cut), *tables]
+        held = self._columns.table
+        changed = _concatenated([held.slice(cut), *(rows.table for rows in self._staged)])
+        self._staged_timestamps, self._staged_sequences, self._staged = [], [], []
         timestamps = np.concatenate([self._timestamps[cut:], timestamps])
         sequences = np.concatenate([self._sequences[cut:], sequences])
-        changed = _concatenated(tables)
         if bool((timestamps[1:] < timestamps[:-1]).any()):
             order = np.argsort(timestamps, kind="stable")
             timestamps, changed = timestamps[order], changed.take(pa.array(order))
             sequences = sequences[order] if self.sequenced else sequences
-        self._table = changed if self._table is None else _concatenated([self._table.slice(0, cut), changed])
+        self._columns = Shared(_concatenated([held.slice(0, cut), changed]))
         self._timestamps = np.concatenate([self._timestamps[:cut], timestamps])
         self._sequences = np.concatenate([self._sequences[:cut], sequences])
 
@@ -143,10 +133,10 @@ class ColumnBuffer:
         dead, held = position - self.base, len(self._timestamps)
         if dead <= 0 or (dead < held and (dead < _TRIM_AT_LEAST or dead * 2 < held)):
             return
-        assert self._table is not None
-        table = self._table.slice(dead)
+        table = self._columns.table.slice(dead)
         # A slice keeps its whole chunk in memory, so it is copied when most of that is no longer needed.
-        self._table = table if table.get_total_buffer_size() <= 2 * table.nbytes + 1024 else _copied(table)
+        scattered = table.get_total_buffer_size() > 2 * table.nbytes + 1024
+        self._columns = Shared(table.take(pa.array(np.arange(table.num_rows))) if scattered else table)
         self._timestamps, self._sequences = self._timestamps[dead:].copy(), self._sequences[dead:].copy()
         self.base = position
 
@@ -164,13 +154,7 @@ class ColumnBuffer:
             raise StaleWindowError(
                 f"tuples from position {low} on were asked for after they had expired and been freed"
             )
-        if self._columns is None:
-            return self._rows(pa.table({}))
-        low, count = low - self.base, max(high - low, 0)
-        return ColumnRows(self._columns, self._make, low, count)
-
-    def _held(self) -> pa.Table:
-        return pa.table({}) if self._table is None else self._table
+        return ColumnRows(self._columns, self._make, low - self.base, max(high - low, 0))
 
     def arrived_after(self, low: int, high: int, sequence: int, all_from: int) -> ColumnRows:
         numbers = self._numbers(low, high)
@@ -184,7 +168,7 @@ class ColumnBuffer:
 
     def _picked(self, low: int, chosen: np.ndarray[Any, Any]) -> ColumnRows:
         positions = np.flatnonzero(chosen) + max(low - self.base, 0)
-        return self._rows(self._held().take(pa.array(positions)))
+        return self._rows(self._columns.table.take(pa.array(positions)))
 
     def _numbers(self, low: int, high: int) -> _Numbers:
         assert self.sequenced
@@ -200,7 +184,7 @@ class ColumnBuffer:
         """Fill an empty buffer with tuples in order, the first of them at position `base`."""
         self._timestamps = np.asarray(timestamps, dtype=np.int64)
         self._sequences = np.asarray(sequences if self.sequenced else (), dtype=np.int64)
-        self._table, self.base = rows.table, base
+        self._columns, self.base = Shared(rows.table), base
 
     def dump(self, position: int) -> dict[str, Any]:
         """Return the data that a ListBuffer of the same rows would return, and the types of the columns."""
@@ -217,13 +201,10 @@ class ColumnBuffer:
         types = None if kept is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept)))
         rows = ColumnRows.of(data["payloads"], self._make, types)
         self.load(data["timestamps"], rows, data["sequences"] or (), data["base"])
-        if not rows.names:
-            self._table = None
 
     def check(self) -> None:
-        """Assert the invariants."""
         # The columns are parallel, in (timestamp, arrival) order.
-        assert self._held().num_rows == len(self._timestamps)
+        assert self._columns.table.num_rows == len(self._timestamps)
         assert bool((self._timestamps[1:] >= self._timestamps[:-1]).all())
         assert len(self._staged_timestamps) == sum(map(len, self._staged)) + len(self._single)
         assert self.base >= 0
@@ -251,27 +232,7 @@ def _widened(tables: list[pa.Table]) -> pa.Table:
         return ColumnRows.of([row for table in tables for row in table.to_pylist()]).table
 
 
-def _copied(table: pa.Table) -> pa.Table:
-    return table.take(pa.array(np.arange(table.num_rows)))
-
-
 # -- views -----------------------------------------------------------------------------------------------------------------------
-
-
-def _as_table(rows: ColumnRows) -> pa.Table:
-    return rows.table
-
-
-def _as_arrays(rows: ColumnRows) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: rows.array(name) for name in rows.names}
-
-
-def _as_chunks(rows: ColumnRows, name: str) -> pa.ChunkedArray:
-    return column(rows.table, name)
-
-
-_VIEWS: dict[str, Callable[[ColumnRows], Any]] = {"arrow": _as_table, "numpy": _as_arrays}
-_COLUMNS: dict[str, Callable[[ColumnRows, str], Any]] = {"arrow": _as_chunks, "numpy": ColumnRows.array}
 
 
 class ColumnContent:
@@ -305,12 +266,14 @@ class ColumnContent:
 
     def column(self, name: str) -> Any:
         """Return one column of the window."""
-        return _COLUMNS[self._form](self._columns(self._content.current()), name)
+        rows = self._columns(self._content.current())
+        return rows.array(name) if self._form == "numpy" else column(rows.table, name)
 
     def _view(self, rows: Sequence[Any]) -> Any:
         if not len(rows) and not isinstance(rows, ColumnRows):
             rows = ColumnRows.of(self._content.current(), types=self._declared)[:0]
-        return _VIEWS[self._form](self._columns(rows))
+        found = self._columns(rows)
+        return {name: found.array(name) for name in found.names} if self._form == "numpy" else found.table
 
     def _columns(self, rows: Sequence[Any]) -> ColumnRows:
         found = ColumnRows.of(rows, types=self._declared)
@@ -408,8 +371,7 @@ class ColumnarWindowManager(WindowManager):
         rows, times = ColumnRows.of(payloads, self._make), list(timestamps)
         staged: list[tuple[KeyState, Sequence[int] | None]] = []
         for key, at in positions_by_key(keys).items():
-            state = self._states.get(key) or self._add_key(key)
-            self._touched[key] = state
+            state = self._touched[key] = self._state_of(key)
             numbers = [self._sequence + position for position in at]
             _columns(state).stage_at([times[position] for position in at], rows.take(at), numbers)
             staged.append((state, at))

@@ -383,8 +383,7 @@ class TablePaneManager(ColumnarPaneManager):
     def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
         yield Activation(TableWindow(windows, self._aggregation, self.config, start, end))
 
-    def _expire(self, until: int) -> Iterator[Expired]:
-        counts = self._drop_panes(until)
+    def _expire(self, gone: int) -> Iterator[Expired]:
+        counts = self._drop_panes(gone)
         if counts:
-            self._forget_old(counts, until)
-            yield Expired(sum(counts.values()), None)
+            yield Expired(sum(count for _, count in counts), None)

@@ -38,7 +38,7 @@ from operator import is_not, ne
 from typing import Any, Protocol
 
 from windowing.errors import ConfigError, quote
-from windowing.windows.guard import fault
+from windowing.windows.guard import made
 
 __all__ = [
     "AggregateFunction",
@@ -50,7 +50,6 @@ __all__ = [
     "Summed",
     "add_many",
     "aggregated_fields",
-    "aggregator_spec",
     "count",
     "field_of",
     "fold",
@@ -77,8 +76,14 @@ def title_of(target: Any) -> str:
     return name if isinstance(name, str) else type(target).__qualname__
 
 
-def aggregator_spec(aggregator: Any) -> dict[str, Any]:
-    """Return the spec of an aggregator: its kind, its field, and its parameters if it has some."""
+def spec_of(aggregator: AggregateFunction | Mapping[str, AggregateFunction]) -> dict[str, Any]:
+    """Return the spec of an aggregator: its kind, its field, and its parameters if it has some; by name for a mapping.
+
+    >>> spec_of({"flights": count(), "worst": max("delay")})
+    {'flights': {'kind': 'count', 'field': None}, 'worst': {'kind': 'max', 'field': 'delay'}}
+    """
+    if isinstance(aggregator, Mapping):
+        return {name: spec_of(part) for name, part in aggregator.items()}
     kind = getattr(type(aggregator), "kind", None)
     parameters = _parameters(aggregator)
     field = parameters.pop("field", getattr(aggregator, "field", None))
@@ -89,15 +94,12 @@ def aggregator_spec(aggregator: Any) -> dict[str, Any]:
 def policy_spec(factory: Callable[[], Any], option: str, component: str) -> str | dict[str, Any]:
     """Return the spec of the policies of `eviction=` or `trigger=`: their class, and their parameters if they have some.
 
-    The factory is called once to get a policy; if it fails, BoltError names `component` and `option`.
+    The factory is called once to get a policy.
 
     >>> policy_spec(lambda: slice(3), "eviction", "count")
     'slice'
     """
-    try:
-        policy = factory()
-    except Exception as problem:
-        raise fault(component, f"{option}=, when it was made", problem) from problem
+    policy = made(factory, option, component)
     kind, parameters = type(policy).__qualname__, _parameters(policy)
     return {"kind": kind, "parameters": parameters} if parameters else kind
 
@@ -189,17 +191,6 @@ def add_many(aggregator: AggregateFunction, acc: Any, values: Sequence[Any]) -> 
     return reduce(aggregator.add, values, acc)
 
 
-def spec_of(aggregators: AggregateFunction | Mapping[str, AggregateFunction]) -> dict[str, Any]:
-    """Return the spec of the aggregators (see the top of this file), by name where they have names.
-
-    >>> spec_of({"flights": count(), "worst": max("delay")})
-    {'flights': {'kind': 'count', 'field': None}, 'worst': {'kind': 'max', 'field': 'delay'}}
-    """
-    if isinstance(aggregators, Mapping):
-        return {name: spec_of(aggregator) for name, aggregator in aggregators.items()}
-    return aggregator_spec(aggregators)
-
-
 def _present(values: Sequence[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 
@@ -232,23 +223,18 @@ class Counted:
     kind = "count"
 
     def init(self) -> int:
-        """Return 0."""
         return 0
 
     def add(self, acc: int, value: Any) -> int:
-        """Return `acc` + 1, or `acc` for None in a field."""
         return acc if value is None and self.field is not None else acc + 1
 
     def add_many(self, acc: int, values: Sequence[Any]) -> int:
-        """Return `acc` plus the number of values that count."""
         return acc + (len(values) if self.field is None else builtins.sum(builtins.map(is_not, values, repeat(None))))
 
     def merge(self, a: int, b: int) -> int:
-        """Return the count of both."""
         return a + b
 
     def result(self, acc: int) -> int:
-        """Return the count."""
         return acc
 
 
@@ -272,13 +258,11 @@ class Summed(_Single):
     kind = "sum"
 
     def add(self, acc: Any, value: Any) -> Any:
-        """Return `acc` + `value`."""
         if value is None:
             return acc
         return _first(value) if acc is None else acc + value
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
-        """Return `acc` plus the values, from left to right."""
         rest = iter(values)
         try:
             if _SUM_IS_SEQUENTIAL:
@@ -291,7 +275,6 @@ class Summed(_Single):
         return _total(acc, rest)
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Return the sum of both."""
         return b if a is None else a if b is None else a + b
 
 
@@ -302,13 +285,11 @@ class Averaged(_Single):
     kind = "mean"
 
     def add(self, acc: list[Any] | None, value: Any) -> list[Any] | None:
-        """Return [sum + `value`, count + 1]."""
         if value is None:
             return acc
         return [_first(value), 1] if acc is None else [acc[0] + value, acc[1] + 1]
 
     def add_many(self, acc: list[Any] | None, values: Sequence[Any]) -> list[Any] | None:
-        """Return [sum plus the values from left to right, count plus their number]."""
         present = _present(values)
         if not present:
             return acc
@@ -317,13 +298,11 @@ class Averaged(_Single):
         return [_total(acc[0], present), acc[1] + len(present)]
 
     def merge(self, a: list[Any] | None, b: list[Any] | None) -> list[Any] | None:
-        """Return [sum, count] of both."""
         if a is None or b is None:
             return b if a is None else a
         return [a[0] + b[0], a[1] + b[1]]
 
     def result(self, acc: list[Any] | None) -> Any:
-        """Return sum / count, None without values."""
         return None if acc is None else acc[0] / acc[1]
 
 
@@ -334,7 +313,6 @@ class Smallest(_Single):
     kind = "min"
 
     def add(self, acc: Any, value: Any) -> Any:
-        """Return the smaller of the two."""
         if acc is None or value is None:
             return value if acc is None else acc
         if value != value:
@@ -342,7 +320,6 @@ class Smallest(_Single):
         return value if acc != acc or value < acc else acc
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
-        """Return the smallest of `acc` and the values."""
         present = _present(values)
         numbers = _numbers(present)
         if acc is None or acc != acc:
@@ -350,7 +327,6 @@ class Smallest(_Single):
         return builtins.min(chain((acc,), numbers))
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Return the smaller of the two."""
         return self.add(a, b)
 
 
@@ -361,7 +337,6 @@ class Largest(_Single):
     kind = "max"
 
     def add(self, acc: Any, value: Any) -> Any:
-        """Return the larger of the two."""
         if acc is None or value is None:
             return value if acc is None else acc
         if acc != acc:
@@ -369,7 +344,6 @@ class Largest(_Single):
         return value if value != value or value > acc else acc
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
-        """Return the largest of `acc` and the values."""
         present = _present(values)
         if len(_numbers(present)) < len(present):
             return reduce(self.add, present, acc)
@@ -378,11 +352,10 @@ class Largest(_Single):
         return acc if acc != acc else builtins.max(chain((acc,), present))
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Return the larger of the two."""
         return self.add(a, b)
 
 
-def _identity(acc: Any) -> Any:
+def _identity(acc: Any) -> Any:  # its name is in stored definitions, as the `finish` of a fold
     return acc
 
 
@@ -399,23 +372,18 @@ class Fold:
     kind = "fold"
 
     def init(self) -> Any:
-        """Return the result of the user's `init`."""
         return self.start()
 
     def add(self, acc: Any, value: Any) -> Any:
-        """Return the result of the user's `add`."""
         return self.step(acc, value)
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
-        """Return `acc` after the user's `add` of each value."""
         return reduce(self.step, values, acc)
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Return the result of the user's `merge`."""
         return self.join(a, b)
 
     def result(self, acc: Any) -> Any:
-        """Return the result of the user's `result`."""
         return self.finish(acc)
 
 

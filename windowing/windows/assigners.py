@@ -15,6 +15,7 @@ assigner never steps through empty ends, it jumps; the positions of the firings 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from windowing.errors import ConfigError, RepeatLimitError
@@ -55,24 +56,28 @@ class ArrivalStep(NamedTuple):
     spread: bool = False
 
 
-class QueueProgress(Protocol):
-    """The progress of one queue: its buffer, how many tuples are numbered, and `horizon`, before which all tuples have expired."""
+@dataclass(slots=True, eq=False)
+class QueueProgress:
+    """The progress of one queue: its buffer, how many tuples are numbered, `horizon`, before which all tuples have expired, and the
+    largest settled timestamp.
+    """
 
-    numbered_upto: int
-    horizon: int
-
-    @property
-    def buffer(self) -> Buffer:
-        """The queue itself."""
+    buffer: Buffer
+    numbered_upto: int = 0
+    horizon: int = 0
+    newest: int | None = None
 
 
 class WindowAssigner(Protocol):
     """How a window manager finds the windows to fire. `since` and `until` are the watermark before and after the advance."""
 
-    length_ms: int | None
-    """The length in milliseconds, None if it is in tuples."""
-    keeps_keys: bool
-    """Whether a key is kept after its last tuple has expired, because its numbering continues."""
+    @property
+    def length_ms(self) -> int | None:
+        """The length in milliseconds, None if it is in tuples."""
+
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether a key is kept after its last tuple has expired, because its numbering continues."""
 
     def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
         """Yield the windows that are due, in ascending order, and raise `numbered_upto`."""
@@ -100,45 +105,45 @@ def end_after(watermark: int, slide: int, offset: int) -> int:
     return offset + ((watermark - offset) // slide + 1) * slide
 
 
+@dataclass(frozen=True, slots=True)
 class DurationDuration:
     """Time windows over time slides. A tuple expires when the last end that can hold it has passed."""
 
-    __slots__ = ("_by_window", "_offset", "_slide", "keeps_keys", "length_ms")
+    length_ms: int
+    slide_ms: int
+    offset_ms: int = 0
+    by_window: bool = False
 
-    def __init__(self, length_ms: int, slide_ms: int, offset_ms: int = 0, by_window: bool = False) -> None:
-        self.length_ms: int | None = length_ms
-        self.keeps_keys = False
-        self._slide = slide_ms
-        self._offset = offset_ms
-        self._by_window = by_window
+    keeps_keys = False
 
     def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
-        buffer, slide, length = state.buffer, self._slide, self.length_ms or 0
+        buffer, slide, length = state.buffer, self.slide_ms, self.length_ms
+        position_after = buffer.position_after
         low = high = state.horizon
         if high == buffer.end:
             return
-        end = align_up(buffer.timestamp_at(high), slide, self._offset)
+        end = align_up(buffer.timestamp_at(high), slide, self.offset_ms)
         if since is not None:
-            end = max(end, end_after(since, slide, self._offset))
+            end = max(end, end_after(since, slide, self.offset_ms))
         while end <= until:
-            high = buffer.position_after(end, high)
-            low = buffer.position_after(end - length, low, high)
+            high = position_after(end, high)
+            low = position_after(end - length, low, high)
             if low < high:
                 yield Firing(end, low, high)
                 end += slide
             elif high < buffer.end:
-                end = align_up(buffer.timestamp_at(high), slide, self._offset)
+                end = align_up(buffer.timestamp_at(high), slide, self.offset_ms)
             else:
                 return
 
     def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
         buffer = state.buffer
         if buffer.end > state.horizon:
-            beyond = buffer.timestamp_at(buffer.end - 1) + (self.length_ms or 0) + self._slide
+            beyond = buffer.timestamp_at(buffer.end - 1) + self.length_ms + self.slide_ms
             yield from self.due(state, since, beyond)
 
     def horizon(self, state: QueueProgress, until: int) -> int:
-        last_expired = end_after(until, self._slide, self._offset) - (self.length_ms or 0)
+        last_expired = end_after(until, self.slide_ms, self.offset_ms) - self.length_ms
         return state.buffer.position_after(min(last_expired, until), state.horizon)
 
     def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
@@ -146,41 +151,51 @@ class DurationDuration:
         if state.horizon == buffer.end:
             return None
         earliest = buffer.timestamp_at(state.horizon)
-        if self._slide > (self.length_ms or 0):
+        if self.slide_ms > self.length_ms:
             return earliest
-        end = align_up(earliest, self._slide, self._offset)
-        return end if watermark is None else max(end, end_after(watermark, self._slide, self._offset))
+        end = align_up(earliest, self.slide_ms, self.offset_ms)
+        return end if watermark is None else max(end, end_after(watermark, self.slide_ms, self.offset_ms))
 
     def late_below(self, watermark: int | None) -> int | None:
         if watermark is None:
             return None
-        open_from = end_after(watermark, self._slide, self._offset) - (self.length_ms or 0) + 1
-        if self._by_window and open_from <= watermark:
+        open_from = end_after(watermark, self.slide_ms, self.offset_ms) - self.length_ms + 1
+        if self.by_window and open_from <= watermark:
             return open_from
         # Storm accepts a tuple at ts == W whose last window has just fired, and loses it; here the tuple is late.
-        at_an_end = (watermark - self._offset) % self._slide == 0
+        at_an_end = (watermark - self.offset_ms) % self.slide_ms == 0
         return watermark + 1 if open_from > watermark and at_an_end else watermark
 
 
+@dataclass(frozen=True, slots=True)
 class _CountSlide:
     """The common part of windows over count slides; `numbered_upto` is how many tuples are numbered."""
 
-    __slots__ = ("_slide", "keeps_keys", "length_ms")
+    slide: int
 
-    def __init__(self, length_ms: int | None, slide: int) -> None:
-        self.length_ms = length_ms
-        self.keeps_keys = True
-        self._slide = slide
+    keeps_keys = True
 
-    def _firing(self, state: QueueProgress, number: int, nominal: int) -> Firing:
-        """Return the window that ends with tuple `number`; `nominal`, a multiple of the slide, is greater only in a drain."""
+    def _firing(self, state: QueueProgress, reference: int, number: int, nominal: int) -> Firing:
+        """Return the window that ends with tuple `number`, whose timestamp is `reference`; `nominal`, a multiple of the slide, is
+        greater only in a drain.
+        """
         raise NotImplementedError
 
     def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
-        before, state.numbered_upto = state.numbered_upto, state.buffer.position_after(until, state.numbered_upto)
-        slide = self._slide
+        buffer, slide, before = state.buffer, self.slide, state.numbered_upto
+        state.numbered_upto = buffer.position_after(until, before)
         for number in range((before // slide + 1) * slide, state.numbered_upto + 1, slide):
-            yield self._firing(state, number, number)
+            yield self._firing(state, buffer.timestamp_at(number - 1), number, number)
+
+    def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
+        end, newest = state.buffer.end, state.newest
+        if newest is None:
+            return
+        yield from self.due(state, since, newest)
+        if end % self.slide and state.horizon < end:
+            last = self._firing(state, newest, end, -(-end // self.slide) * self.slide)
+            if last.low < end:
+                yield last
 
     def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
         return None if state.numbered_upto == state.buffer.end else state.buffer.timestamp_at(state.numbered_upto)
@@ -189,62 +204,47 @@ class _CountSlide:
         return watermark
 
 
+@dataclass(frozen=True, slots=True)
 class CountCount(_CountSlide):
     """Count windows over count slides."""
 
-    __slots__ = ("_length",)
+    length: int
 
-    def __init__(self, length: int, slide: int) -> None:
-        super().__init__(None, slide)
-        self._length = length
+    length_ms = None
 
-    def _firing(self, state: QueueProgress, number: int, nominal: int) -> Firing:
-        return Firing(state.buffer.timestamp_at(number - 1), max(nominal - self._length, state.horizon), number)
-
-    def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
-        end = state.buffer.end
-        if end > state.numbered_upto:
-            yield from self.due(state, since, state.buffer.timestamp_at(end - 1))
-        nominal = -(-end // self._slide) * self._slide
-        if nominal > end and max(nominal - self._length, state.horizon) < end:
-            yield self._firing(state, end, nominal)
+    def _firing(self, state: QueueProgress, reference: int, number: int, nominal: int) -> Firing:
+        return Firing(reference, max(nominal - self.length, state.horizon), number)
 
     def horizon(self, state: QueueProgress, until: int) -> int:
         return max(self._horizon_of(state.numbered_upto), state.horizon)
 
     def _horizon_of(self, numbered: int) -> int:
-        return min((numbered // self._slide + 1) * self._slide - self._length, numbered)
+        return min((numbered // self.slide + 1) * self.slide - self.length, numbered)
 
     def steps(self, state: QueueProgress) -> Iterator[ArrivalStep]:
         """Yield the steps that the adds of all settled tuples without a number cause (processing time), in order."""
-        number, end, slide = state.numbered_upto, state.buffer.end, self._slide
+        number, end, slide = state.numbered_upto, state.buffer.end, self.slide
         state.numbered_upto = end
         while number < end:
             following = (number // slide + 1) * slide
-            skipped_to = min(following - self._length, end)
+            skipped_to = min(following - self.length, end)
             if skipped_to > number:
                 yield ArrivalStep(number, None, skipped_to, spread=True)
             if following <= end:
-                yield ArrivalStep(following - 1, self._firing(state, following, following), self._horizon_of(following))
+                firing = self._firing(state, state.buffer.timestamp_at(following - 1), following, following)
+                yield ArrivalStep(following - 1, firing, self._horizon_of(following))
             number = following
 
 
+@dataclass(frozen=True, slots=True)
 class DurationCount(_CountSlide):
     """Time windows over count slides."""
 
-    __slots__ = ()
+    length_ms: int
 
-    def _firing(self, state: QueueProgress, number: int, nominal: int) -> Firing:
-        reference = state.buffer.timestamp_at(number - 1)
-        low = state.buffer.position_after(reference - (self.length_ms or 0), state.horizon, number)
+    def _firing(self, state: QueueProgress, reference: int, number: int, nominal: int) -> Firing:
+        low = state.buffer.position_after(reference - self.length_ms, state.horizon, number)
         return Firing(reference, low, number)
-
-    def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
-        end = state.buffer.end
-        if end > state.numbered_upto:
-            yield from self.due(state, since, state.buffer.timestamp_at(end - 1))
-        if end % self._slide and state.horizon < end:
-            yield self._firing(state, end, end)
 
     def horizon(self, state: QueueProgress, until: int) -> int:
         return self._horizon_of(state, state.numbered_upto)
@@ -253,35 +253,35 @@ class DurationCount(_CountSlide):
         if numbered <= state.horizon:
             return state.horizon
         newest = state.buffer.timestamp_at(numbered - 1)
-        return state.buffer.position_after(newest - (self.length_ms or 0), state.horizon, numbered)
+        return state.buffer.position_after(newest - self.length_ms, state.horizon, numbered)
 
     def steps(self, state: QueueProgress) -> Iterator[ArrivalStep]:
         """Yield the steps that the adds of all settled tuples without a number cause (processing time), in order."""
-        number, end, slide = state.numbered_upto, state.buffer.end, self._slide
+        number, end, slide = state.numbered_upto, state.buffer.end, self.slide
         state.numbered_upto = end
         while number < end:
-            same_until = state.buffer.position_after(state.buffer.timestamp_at(number), number)
+            now = state.buffer.timestamp_at(number)
+            same_until = state.buffer.position_after(now, number)
             horizon = self._horizon_of(state, number + 1)
             if horizon > state.horizon:
                 yield ArrivalStep(number, None, horizon)
             for at in range((number // slide + 1) * slide, same_until + 1, slide):
-                yield ArrivalStep(at - 1, self._firing(state, at, at), horizon)
+                yield ArrivalStep(at - 1, self._firing(state, now, at, at), horizon)
             number = same_until
 
 
+@dataclass(frozen=True, slots=True)
 class CountDuration:
     """Count windows over time slides; `numbered_upto` is how many tuples have been among the tuples of a fired end."""
 
-    __slots__ = ("_length", "_max_repeats", "_offset", "_repeat", "_slide", "keeps_keys", "length_ms")
+    length: int
+    slide_ms: int
+    offset_ms: int
+    repeat: bool
+    max_repeats: int
 
-    def __init__(self, length: int, slide_ms: int, offset_ms: int, repeat: bool, max_repeats: int) -> None:
-        self.length_ms: int | None = None
-        self.keeps_keys = True
-        self._length = length
-        self._slide = slide_ms
-        self._offset = offset_ms
-        self._repeat = repeat
-        self._max_repeats = max_repeats
+    length_ms = None
+    keeps_keys = True
 
     def due(self, state: QueueProgress, since: int | None, until: int) -> Iterator[Firing]:
         repeats = 0
@@ -292,37 +292,37 @@ class CountDuration:
                 repeats += 1
                 self._limit(repeats, end, until)
             state.numbered_upto = high
-            yield Firing(end, max(high - self._length, state.horizon), high)
+            yield Firing(end, max(high - self.length, state.horizon), high)
             end = self._next(state, end)
 
     def _next(self, state: QueueProgress, passed: int | None) -> int | None:
         """Return the first end after `passed` that fires, None if there is no tuple to fire for."""
         buffer = state.buffer
-        if self._repeat and state.numbered_upto > state.horizon and passed is not None:
-            return end_after(passed, self._slide, self._offset)
+        if self.repeat and state.numbered_upto > state.horizon and passed is not None:
+            return end_after(passed, self.slide_ms, self.offset_ms)
         if state.numbered_upto == buffer.end:
             return None
-        end = align_up(buffer.timestamp_at(state.numbered_upto), self._slide, self._offset)
-        return end if passed is None else max(end, end_after(passed, self._slide, self._offset))
+        end = align_up(buffer.timestamp_at(state.numbered_upto), self.slide_ms, self.offset_ms)
+        return end if passed is None else max(end, end_after(passed, self.slide_ms, self.offset_ms))
 
     def _limit(self, repeats: int, end: int, until: int) -> None:
-        if repeats > self._max_repeats:
-            first = end - repeats * self._slide
+        if repeats > self.max_repeats:
+            first = end - repeats * self.slide_ms
             raise RepeatLimitError(
-                f"repeat=True would fire the same window more than max_repeats={self._max_repeats} times in one turn: "
-                f"no new tuple in the gap ({first}, {until}], slide {self._slide} ms; raise max_repeats, or leave repeat out"
+                f"repeat=True would fire the same window more than max_repeats={self.max_repeats} times in one turn: "
+                f"no new tuple in the gap ({first}, {until}], slide {self.slide_ms} ms; raise max_repeats, or leave repeat out"
             )
 
     def rest(self, state: QueueProgress, since: int | None) -> Iterator[Firing]:
         buffer = state.buffer
         if state.numbered_upto < buffer.end:
-            last = align_up(buffer.timestamp_at(buffer.end - 1), self._slide, self._offset)
+            last = align_up(buffer.timestamp_at(buffer.end - 1), self.slide_ms, self.offset_ms)
             if since is not None:
-                last = max(last, end_after(since, self._slide, self._offset))
+                last = max(last, end_after(since, self.slide_ms, self.offset_ms))
             yield from self.due(state, since, last)
 
     def horizon(self, state: QueueProgress, until: int) -> int:
-        return max(state.numbered_upto - self._length, state.horizon)
+        return max(state.numbered_upto - self.length, state.horizon)
 
     def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
         return self._next(state, watermark)
@@ -342,8 +342,8 @@ def assigner_of(config: WindowConfig) -> WindowAssigner:
     if isinstance(length, Duration):
         if isinstance(slide, Duration):
             return DurationDuration(length.ms, slide.ms, config.offset_ms, config.lateness is Lateness.WINDOW)
-        return DurationCount(length.ms, slide.value)
+        return DurationCount(slide.value, length.ms)
     if isinstance(slide, Duration):
         return CountDuration(length.value, slide.ms, config.offset_ms, config.repeat, config.max_repeats)
     assert isinstance(slide, Count)
-    return CountCount(length.value, slide.value)
+    return CountCount(slide.value, length.value)

@@ -18,6 +18,7 @@ for a policy that implements Storm's per-event protocol.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol
@@ -33,6 +34,7 @@ __all__ = [
     "Late",
     "LateReason",
     "ListContent",
+    "PayloadFold",
     "TupleWindow",
     "WaterMarkEvent",
     "WindowContent",
@@ -92,6 +94,10 @@ def _reader(kind: type, field: str) -> Callable[[Any], Any]:
 # -- TupleWindow -----------------------------------------------------------------------------------------------------------------
 
 
+PayloadFold = Callable[[Sequence[Any]], Any]
+"""Computes `window.aggregate` from the tuples of a window."""
+
+
 class WindowContent(Protocol):
     """The source of a window's tuples. Each method computes its result only when it is called."""
 
@@ -105,10 +111,11 @@ class WindowContent(Protocol):
 class ListContent:
     """Window content held as lists (for Storm semantics and for a user's own policies)."""
 
-    __slots__ = ("_current", "_expired", "_new")
+    __slots__ = ("_current", "_expired", "_fold", "_new")
 
-    def __init__(self, current: list[Any], new: list[Any], expired: list[Any]) -> None:
+    def __init__(self, current: list[Any], new: list[Any], expired: list[Any], fold: PayloadFold | None = None) -> None:
         self._current, self._new, self._expired = current, new, expired
+        self._fold = fold
 
     def __len__(self) -> int:
         return len(self._current)
@@ -123,7 +130,9 @@ class ListContent:
         return self._expired
 
     def aggregate(self) -> Any:
-        raise TypeError("this window keeps tuples, not an aggregate; declare the bolt with aggregate=...")
+        if self._fold is None:
+            raise TypeError("this window keeps tuples, not an aggregate; declare the bolt with aggregate=...")
+        return self._fold(self._current)
 
 
 class TupleWindow(StormNames):
@@ -203,19 +212,17 @@ class TupleWindow(StormNames):
 # -- events and effects ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class Event:
     """A tuple with its timestamp, as a per-event policy receives it. Events compare by identity.
 
     Source: Storm's `Event` and `EventImpl`.
     """
 
-    __slots__ = ("payload", "timestamp")
+    payload: Any
+    timestamp: int
 
     is_watermark = False
-
-    def __init__(self, payload: Any, timestamp: int) -> None:
-        self.payload = payload
-        self.timestamp = timestamp
 
     def get(self) -> Any:
         """Return the tuple itself."""
@@ -245,13 +252,11 @@ class LateReason(Enum):
     CLOSED = "closed"
 
 
+@dataclass(slots=True, eq=False)
 class Activation:
     """A window fires: the driver passes `window` to the bolt before it requests the next effect."""
 
-    __slots__ = ("window",)
-
-    def __init__(self, window: TupleWindow) -> None:
-        self.window = window
+    window: TupleWindow
 
     def __repr__(self) -> str:
         return f"Activation({self.window!r})"
@@ -282,18 +287,16 @@ class Expired:
         return f"Expired(count={self.count}, key={self.key!r})"
 
 
+@dataclass(slots=True, eq=False)
 class Late:
     """Consecutive tuples for the side stream, all with the same reason; they are acked at once.
 
     `payloads[i]` arrived with `timestamps[i]`. The position that `add_batch` yields with the effect is that of the first tuple.
     """
 
-    __slots__ = ("payloads", "reason", "timestamps")
-
-    def __init__(self, payloads: Sequence[Any], timestamps: Sequence[Any], reason: LateReason) -> None:
-        self.payloads = payloads
-        self.timestamps = timestamps
-        self.reason = reason
+    payloads: Sequence[Any]
+    timestamps: Sequence[Any]
+    reason: LateReason
 
     def __repr__(self) -> str:
         return f"Late({list(self.payloads)!r}, reason={self.reason.value!r})"

@@ -344,7 +344,7 @@ class WindowedBoltExecutor:
             self._generator.track(stream, timestamp, source, self._now)
         if reason is None:
             return self.manager.add(payload, timestamp, key)
-        return self._to_side([payload], [timestamp], reason)
+        return iter((self._late([payload], [timestamp], reason),))
 
     def add_batch(
         self,
@@ -371,7 +371,7 @@ class WindowedBoltExecutor:
             return NO_EFFECTS
         if self.closed:
             nothing: Sequence[Any] = [None] * len(payloads)
-            return zip((0,), self._to_side(payloads, timestamps or nothing, LateReason.CLOSED), strict=True)
+            return iter(((0, self._late(payloads, timestamps or nothing, LateReason.CLOSED)),))
         if not self._event_time:
             return self.manager.add_batch(payloads, [self._clock()] * len(payloads), keys)
         if timestamps is None:
@@ -430,11 +430,7 @@ class WindowedBoltExecutor:
                     'whole milliseconds since 1970; repair the column, or send such rows to the late stream with on_invalid="late"'
                 )
             return LateReason.INVALID
-        if (
-            self._now is not None
-            and self.config.max_future_ms is not None
-            and self._generator.is_future(timestamp, self._now)
-        ):
+        if self._now is not None and self._generator.is_future(timestamp, self._now):
             return LateReason.FUTURE
         return LateReason.LATE if self._late_below is not None and timestamp < self._late_below else None
 
@@ -491,18 +487,19 @@ class WindowedBoltExecutor:
         kept = [position for position in range(len(payloads)) if position not in out]
         chosen = None if keys is None else values_at(keys, kept)
         effects = self.manager.add_batch(values_at(payloads, kept), values_at(timestamps, kept), chosen)
-        late = [(run[0][0], each) for run in _runs(judged) for each in self._late_run(payloads, timestamps, run)]
+        late: list[tuple[int, Effect]] = []
+        # The difference between a position and its number is the same in a run of consecutive positions.
+        runs = groupby(enumerate(judged), key=lambda item: (item[1][0] - item[0], item[1][1]))
+        for (_, reason), run in runs:
+            positions = [position for _, (position, _) in run]
+            part = slice(positions[0], positions[-1] + 1)
+            late.append((positions[0], self._late(payloads[part], timestamps[part], reason)))
         # On event time only Storm's machine has effects when a tuple is added.
         return merge(late, ((kept[at], effect) for at, effect in effects), key=itemgetter(0))
 
-    def _late_run(self, payloads: Sequence[Any], timestamps: Sequence[Any], run: list[Judged]) -> Iterator[Effect]:
-        first, reason = run[0]
-        part = slice(first, first + len(run))
-        return self._to_side(payloads[part], timestamps[part], reason)
-
-    def _to_side(self, payloads: Sequence[Any], timestamps: Sequence[Any], reason: LateReason) -> Iterator[Effect]:
+    def _late(self, payloads: Sequence[Any], timestamps: Sequence[Any], reason: LateReason) -> Late:
         self.side[reason.value] += len(payloads)
-        return iter((Late(payloads, timestamps, reason),))
+        return Late(payloads, timestamps, reason)
 
     def _clock(self) -> int:
         if self._now is None:
@@ -554,10 +551,3 @@ class WindowedBoltExecutor:
         assert counts["in"] == counts["shown"] + counts["skipped"] + counts["pending"] + counts["late"]
         if self.closed:
             assert counts["pending"] == 0 or self.config.semantics is Semantics.STORM
-
-
-def _runs(judged: list[Judged]) -> Iterator[list[Judged]]:
-    """Yield the runs of consecutive positions with the same reason."""
-    numbered = enumerate(judged)
-    for _, run in groupby(numbered, key=lambda item: (item[1][0] - item[0], item[1][1])):
-        yield [each for _, each in run]

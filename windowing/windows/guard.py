@@ -17,7 +17,7 @@ format of its machine (`snapshot_header`); a machine restores only snapshots wit
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sized
+from collections.abc import Callable, Generator, Iterator, Sized
 from enum import Enum
 from itertools import chain
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ __all__ = [
     "Guard",
     "MachineState",
     "fault",
+    "made",
     "one_for_each",
     "refuse_foreign",
     "snapshot_header",
@@ -42,7 +43,10 @@ T = TypeVar("T")
 
 
 class MachineState(Enum):
-    """The state of a machine between two entries; other modules only read `guard.state`."""
+    """The state of a machine between two entries; other modules only read `guard.state`.
+
+    BUSY: effects of the last entry are still to be performed. SPENT: the machine failed or lost effects; only a restore is allowed.
+    """
 
     FREE = "free"
     BUSY = "busy"
@@ -72,8 +76,8 @@ class Guard:
     >>> guard = Guard()
     >>> list(guard.run(iter(())))
     []
-    >>> guard.busy
-    False
+    >>> guard.state
+    <MachineState.FREE: 'free'>
     """
 
     __slots__ = ("_entry", "_run", "state")
@@ -82,16 +86,6 @@ class Guard:
         self.state = FREE
         self._run: Generator[Any, None, None] | None = None
         self._entry = 0
-
-    @property
-    def busy(self) -> bool:
-        """Whether effects of the last entry are still to be performed."""
-        return self.state is _BUSY
-
-    @property
-    def spent(self) -> bool:
-        """Whether the machine failed or lost effects, so that only a restore is allowed."""
-        return self.state is _SPENT
 
     def enter(self) -> None:
         """Raise MachineSpentError unless the machine is free; for entries without effects (such as `snapshot`)."""
@@ -197,6 +191,14 @@ def fault(component: str, where: str, problem: Exception) -> BoltError:
             break
         trace = trace.tb_next
     return BoltError(f"bolt {component!r} failed in {where}: {describe_error(problem)}{line}")
+
+
+def made(factory: Callable[[], Any], option: str, component: str) -> Any:
+    """Return the policy that a factory of `eviction=` or `trigger=` makes. Raises BoltError with `component` and `option`."""
+    try:
+        return factory()
+    except Exception as problem:
+        raise fault(component, f"{option}=, when it was made", problem) from problem
 
 
 # -- Snapshots -------------------------------------------------------------------------------------------------------------------

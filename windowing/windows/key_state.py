@@ -10,20 +10,22 @@ window stay in the queue until the next firing has reported them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, fields
+from operator import attrgetter
+from typing import Any
 
 from windowing.codec import NAN
 from windowing.windows.assigners import Firing, QueueProgress
-from windowing.windows.events import TupleWindow
-from windowing.windows.queue import TupleBuffer
+from windowing.windows.events import PayloadFold, TupleWindow
+from windowing.windows.queue import Buffer
 
 __all__ = [
     "SETTLED",
     "KeyProgress",
     "KeyState",
-    "PayloadFold",
     "RangeView",
     "Tally",
     "key_of",
@@ -34,23 +36,21 @@ __all__ = [
 
 _DETACH_OVER = 1024
 
-SETTLED = (
-    "ordinal",
-    "born",
-    "base",
-    "mark",
-    "horizon",
-    "covered",
-    "last_low",
-    "last_high",
-    "fired_at",
-    "strangers",
-    "newest",
-)
-"""The names of `KeyState.numbers`, in order."""
-
-PayloadFold = Callable[[Sequence[Any]], Any]
-"""Computes `window.aggregate` from the tuples of a window."""
+SETTLED = {
+    "ordinal": "ordinal",
+    "born": "born",
+    "base": "held_from",
+    "mark": "numbered_upto",
+    "horizon": "horizon",
+    "covered": "shown_upto",
+    "last_low": "last_low",
+    "last_high": "last_high",
+    "fired_at": "fired_at",
+    "strangers": "late_insertions",
+    "newest": "newest",
+}
+"""The names of `KeyState.numbers`, in order, with their attributes."""
+_numbers_of = attrgetter(*SETTLED.values())
 
 
 def key_of(saved: Any) -> Any:
@@ -79,20 +79,18 @@ def positions_by_key(keys: Iterable[Any]) -> dict[Any, list[int]]:
     return positions
 
 
+@dataclass(slots=True, eq=False)
 class Tally:
     """Counts of a task's tuples by outcome; `fired` counts windows.
 
     accepted == shown + skipped + pending, at any time.
     """
 
-    __slots__ = ("accepted", "expired", "fired", "shown", "skipped")
-
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.shown = 0
-        self.skipped = 0
-        self.expired = 0
-        self.fired = 0
+    accepted: int = 0
+    expired: int = 0
+    fired: int = 0
+    shown: int = 0
+    skipped: int = 0
 
     @property
     def pending(self) -> int:
@@ -100,11 +98,11 @@ class Tally:
         return self.accepted - self.shown - self.skipped
 
     def snapshot(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
     def restore(self, data: dict[str, int]) -> None:
-        for name in self.__slots__:
-            setattr(self, name, data[name])
+        for field in fields(self):
+            setattr(self, field.name, data[field.name])
 
 
 class RangeView:
@@ -153,71 +151,20 @@ class RangeView:
         return self._fold(self.current())
 
 
-class KeyProgress(QueueProgress, Protocol):
-    """The state of one key, or of a whole task without keys, as KeyedMachine uses it."""
+class KeyProgress(QueueProgress, ABC):
+    """The state of one key, or of a whole task without keys, as KeyedMachine uses it.
 
-    key: Any
-    ordinal: int
-    """The number of the key in order of first arrival."""
-    newest: int | None
-    """The largest settled timestamp."""
-    deadline: int | None
-    """The watermark of the key's entry among the wake-ups, None without one."""
+    ordinal: the number of the key in order of first arrival. shown_upto: all tuples before it were shown or skipped. deadline: the
+    watermark of the key's entry among the wake-ups, None without one.
+    """
 
-    @property
-    def empty(self) -> bool:
-        """Whether every tuple has expired."""
+    __slots__ = ("deadline", "key", "ordinal", "shown_upto")
 
-    def settle(self, by_window: bool) -> None:
-        """Merge new tuples into the order of the queue."""
-
-    def expire(self, horizon: int, tally: Tally) -> int:
-        """Expire all tuples before `horizon`; return the position of the first of them."""
-
-    def trim(self) -> None:
-        """Free tuples that are no longer needed; called at the end of a watermark advance."""
-
-    def snapshot(self, events: bool) -> dict[str, Any]:
-        """Return the state as plain data."""
-
-    def check(self) -> None:
-        """Assert the invariants."""
-
-
-class KeyState:
-    """One queue with the state of its assigner, its firings and its expiry. Made by the WindowManager."""
-
-    __slots__ = (
-        "born",
-        "buffer",
-        "deadline",
-        "fired_at",
-        "horizon",
-        "key",
-        "last",
-        "last_high",
-        "last_low",
-        "late_insertions",
-        "newest",
-        "numbered_upto",
-        "ordinal",
-        "shown_upto",
-    )
-
-    def __init__(self, key: Any, ordinal: int, buffer: TupleBuffer, born: int = 0) -> None:
+    def __init__(self, key: Any, ordinal: int, buffer: Buffer) -> None:
+        super().__init__(buffer)
         self.key = key
         self.ordinal = ordinal
-        self.born = born
-        self.buffer = buffer
-        self.numbered_upto = 0
-        self.horizon = 0
         self.shown_upto = 0
-        self.last_low = 0
-        self.last_high = 0
-        self.last: Sequence[Any] | None = None
-        self.fired_at = born
-        self.late_insertions = 0
-        self.newest: int | None = None
         self.deadline: int | None = None
 
     def settle(self, by_window: bool) -> None:
@@ -228,6 +175,74 @@ class KeyState:
         buffer.settle()
         if buffer.end > buffer.base:
             self.newest = buffer.timestamp_at(buffer.end - 1)
+
+    def _make_room(self, staged: list[int]) -> None:
+        """Move the positions before which tuples with these timestamps are inserted."""
+        raise NotImplementedError
+
+    def count_window(self, low: int, high: int, tally: Tally) -> None:
+        """Count a window of the tuples at [low, high), and those of them, or before them, that no window has shown."""
+        shown_upto = self.shown_upto
+        tally.fired += 1
+        if low > shown_upto:
+            tally.skipped += low - shown_upto
+            shown_upto = low
+        if high > shown_upto:
+            tally.shown += high - shown_upto
+            shown_upto = high
+        self.shown_upto = shown_upto
+
+    def expire(self, horizon: int, tally: Tally) -> int:
+        """Expire all tuples before `horizon`; return the position of the first of them."""
+        first = self.horizon
+        if horizon > self.shown_upto:
+            tally.skipped += horizon - self.shown_upto
+            self.shown_upto = horizon
+        tally.expired += horizon - first
+        self.horizon = horizon
+        return first
+
+    @property
+    def empty(self) -> bool:
+        """Whether every tuple has expired."""
+        return self.horizon == self.buffer.end and not self.buffer.staged
+
+    @abstractmethod
+    def trim(self) -> None:
+        """Free tuples that are no longer needed; called at the end of a watermark advance."""
+
+    @abstractmethod
+    def snapshot(self, events: bool) -> dict[str, Any]:
+        """Return the state as plain data."""
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.buffer.check()
+        # The shown or skipped tuples end inside the queue; every expired tuple was shown or skipped.
+        assert self.horizon <= self.shown_upto <= self.buffer.end
+        # Only settled tuples are numbered.
+        assert 0 <= self.numbered_upto <= self.buffer.end
+
+
+class KeyState(KeyProgress):
+    """One queue with the state of its assigner, its firings and its expiry. Made by the WindowManager."""
+
+    __slots__ = ("born", "fired_at", "last", "last_high", "last_low", "late_insertions")
+
+    def __init__(self, key: Any, ordinal: int, buffer: Buffer, born: int = 0) -> None:
+        # KeyProgress.__init__ is not called: on Spark every batch makes a state for each of its keys.
+        self.key = key
+        self.ordinal = ordinal
+        self.buffer = buffer
+        self.numbered_upto = self.horizon = self.shown_upto = 0
+        self.newest: int | None = None
+        self.deadline: int | None = None
+        self.born = born
+        self.last_low = 0
+        self.last_high = 0
+        self.last: Sequence[Any] | None = None
+        self.fired_at = born
+        self.late_insertions = 0
 
     def _make_room(self, staged: list[int]) -> None:
         def before(position: int) -> int:
@@ -252,33 +267,12 @@ class KeyState:
         reference, low, high = firing
         start = None if length_ms is None else reference - length_ms
         content = RangeView(self, firing, fold)
-        self._count(low, high, tally)
+        if self.late_insertions:
+            tally.shown += self.buffer.count_after(low, min(high, self.shown_upto), self.fired_at)
+        self.count_window(low, high, tally)
         self.last_low, self.last_high, self.last = low, high, None
         self.fired_at, self.late_insertions = sequence, 0
         return make(content, start, reference, self.key)
-
-    def _count(self, low: int, high: int, tally: Tally) -> None:
-        shown_upto = self.shown_upto
-        tally.fired += 1
-        if self.late_insertions:
-            tally.shown += self.buffer.count_after(low, min(high, shown_upto), self.fired_at)
-        if low > shown_upto:
-            tally.skipped += low - shown_upto
-            shown_upto = low
-        if high > shown_upto:
-            tally.shown += high - shown_upto
-            shown_upto = high
-        self.shown_upto = shown_upto
-
-    def expire(self, horizon: int, tally: Tally) -> int:
-        """Expire all tuples before `horizon`; return the position of the first of them."""
-        first = self.horizon
-        if horizon > self.shown_upto:
-            tally.skipped += horizon - self.shown_upto
-            self.shown_upto = horizon
-        tally.expired += horizon - first
-        self.horizon = horizon
-        return first
 
     @property
     def held_from(self) -> int:
@@ -294,11 +288,6 @@ class KeyState:
         if has_fired and gap > _DETACH_OVER and self.last is None and not self.buffer.sequenced:
             self.last = self.buffer.slice(self.last_low, self.last_high)
         self.buffer.trim(self.held_from)
-
-    @property
-    def empty(self) -> bool:
-        """Whether every tuple has expired."""
-        return self.horizon == self.buffer.end and not self.buffer.staged
 
     def snapshot(self, events: bool) -> dict[str, Any]:
         """Return the state as plain data; without `events` the tuples are left out (a driver stores them apart)."""
@@ -324,22 +313,11 @@ class KeyState:
     def numbers(self) -> tuple[int | None, ...]:
         """Return the snapshot without key and tuples as whole numbers; the last one is None for a key that never had a tuple."""
         assert self.last is None, "a queue with arrival numbers never copies its last window"
-        return (
-            self.ordinal,
-            self.born,
-            self.held_from,
-            self.numbered_upto,
-            self.horizon,
-            self.shown_upto,
-            self.last_low,
-            self.last_high,
-            self.fired_at,
-            self.late_insertions,
-            self.newest,
-        )
+        found: tuple[int | None, ...] = _numbers_of(self)
+        return found
 
     @classmethod
-    def restored(cls, data: dict[str, Any], buffer: TupleBuffer) -> KeyState:
+    def restored(cls, data: dict[str, Any], buffer: Buffer) -> KeyState:
         """Return the state of a snapshot; a snapshot without tuples gives an empty queue, for `ListBuffer.load`."""
         state = cls(key_of(data["key"]), data["ordinal"], buffer, data["born"])
         state.numbered_upto, state.horizon, state.shown_upto = data["mark"], data["horizon"], data["covered"]
@@ -353,12 +331,7 @@ class KeyState:
         return state
 
     def check(self) -> None:
-        """Assert the invariants."""
-        self.buffer.check()
+        super().check()
         # Every tuple that is live or may be reported as expired is still held.
-        assert self.buffer.base <= self.held_from <= self.horizon <= self.buffer.end
-        # The shown or skipped tuples end inside the queue; every expired tuple was shown or skipped.
-        assert self.horizon <= self.shown_upto <= self.buffer.end
-        # Only settled tuples are numbered.
-        assert 0 <= self.numbered_upto <= self.buffer.end
+        assert self.buffer.base <= self.held_from <= self.horizon
         assert self.last_low <= self.last_high <= self.buffer.end

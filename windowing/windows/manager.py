@@ -7,7 +7,6 @@ A micro-batch is: all its tuples in arrival order, then one watermark advance.
     drain()                  W = infinity               Activation (5, 10] holds 9, then Expired 9
 
     TaskMachine      the entries of a machine: advance, tick and drain, under a guard (guard.py)
-    WindowMachine    adds a built-in length and slide (assigners.py)
     KeyedMachine     an advance visits only keys with new tuples, and those whose deadline W has reached
     WindowManager    keeps the tuples of each key in a queue (key_state.py); keys may be idle in a driver's store (IdleKeys)
 
@@ -29,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
 from itertools import chain, islice, repeat
-from operator import gt, itemgetter
+from operator import attrgetter, gt, itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedList
@@ -37,10 +36,10 @@ from sortedcontainers import SortedList
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, assigner_of
 from windowing.windows.config import Lateness, Semantics, WindowConfig
-from windowing.windows.events import Activation, Effect, Expired, TupleWindow
+from windowing.windows.events import Activation, Effect, Expired, PayloadFold, TupleWindow
 from windowing.windows.guard import NO_EFFECTS, Guard, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import KeyProgress, KeyState, PayloadFold, Tally
-from windowing.windows.queue import ListBuffer, TupleBuffer
+from windowing.windows.key_state import KeyProgress, KeyState, Tally
+from windowing.windows.queue import Buffer, ListBuffer
 
 __all__ = [
     "IdleKeys",
@@ -48,7 +47,6 @@ __all__ = [
     "StatefulWindowManager",
     "StoredKeys",
     "TaskMachine",
-    "WindowMachine",
     "WindowManager",
 ]
 
@@ -62,20 +60,11 @@ _MACHINES = {
 """The machine that implements each option."""
 
 
-def refuse_options(config: WindowConfig, machine: str, options: Iterable[str]) -> None:
-    """Raise ConfigError if the definition has one of `options`, which `machine` does not implement."""
-    for option in options:
-        value = getattr(config, option)
-        if value is not None and value is not Semantics.LOSSLESS:
-            name = value.value if isinstance(value, Semantics) else value
-            raise ConfigError(
-                f"a {machine} does not do {option}={quote(name)}, a {_MACHINES[option]} does; make the machine by "
-                "machine_for(config) (windowing.windows.executor), which chooses it"
-            )
-
-
 class TaskMachine(ABC):
-    """The entries of a task's machine. Raises ConfigError for a definition with an option that another machine implements."""
+    """The entries of a task's machine. Raises ConfigError for a definition with an option that another machine implements.
+
+    assigner: that of a built-in length and slide, None where the user's policies decide which windows hold a tuple.
+    """
 
     not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
     """The options that this machine does not implement."""
@@ -85,14 +74,22 @@ class TaskMachine(ABC):
     shows_columns = False
     tick_interval_ms: int | None = None
 
-    def __init__(self, config: WindowConfig) -> None:
+    def __init__(self, config: WindowConfig, assigner: WindowAssigner | None) -> None:
         self.config = config
+        self._assigner = assigner
         self._tally = Tally()
         self.watermark: int | None = None
         self.closed = False
         self.guard = Guard()
         self.inbox: list[tuple[Any, int]] | None = None
-        refuse_options(config, type(self).__name__, self.not_done)
+        for option in self.not_done:
+            value = getattr(config, option)
+            if value is not None and value is not Semantics.LOSSLESS:
+                name = value.value if isinstance(value, Semantics) else value
+                raise ConfigError(
+                    f"a {type(self).__name__} does not do {option}={quote(name)}, a {_MACHINES[option]} does; make the machine by "
+                    "machine_for(config) (windowing.windows.executor), which chooses it"
+                )
 
     @abstractmethod
     def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
@@ -145,27 +142,21 @@ class TaskMachine(ABC):
         self.guard.enter()
         self._add_inbox()
 
+    def late_below(self) -> int | None:
+        """Return the bound below which a timestamp is late, None while no timestamp is late."""
+        return self.watermark if self._assigner is None else self._assigner.late_below(self.watermark)
+
     def _open(self) -> None:
         self.enter()
         if self.closed:
             raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
 
-    def _past_ttl(self, newest: int | None, watermark: int) -> bool:
-        """Return whether `key_ttl` has passed for a key whose largest timestamp is `newest`."""
+    def _past_ttl(self, states: Iterable[Any], watermark: int) -> set[int]:
+        """Return the ordinals of those of the keys for which `key_ttl` has passed since their largest timestamp."""
         ttl = self.config.key_ttl_ms
-        return ttl is not None and newest is not None and newest + ttl <= watermark
-
-
-class WindowMachine(TaskMachine):
-    """A machine with a built-in length and slide."""
-
-    def __init__(self, config: WindowConfig) -> None:
-        self._assigner: WindowAssigner = assigner_of(config)
-        super().__init__(config)
-
-    def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while no timestamp is late."""
-        return self._assigner.late_below(self.watermark)
+        if ttl is None:
+            return set()
+        return {state.ordinal for state in states if state.newest is not None and state.newest + ttl <= watermark}
 
 
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
@@ -174,14 +165,15 @@ class WindowMachine(TaskMachine):
 T = TypeVar("T", bound=KeyProgress)
 
 
-class KeyedMachine(WindowMachine, Generic[T]):
+class KeyedMachine(TaskMachine, Generic[T]):
     """The advances and wake-ups of WindowManager and NumberPaneManager; for the laws see the top of this file."""
 
     kind: ClassVar[str]
     """The name of the machine in its snapshots."""
+    _assigner: WindowAssigner
 
     def __init__(self, config: WindowConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, assigner_of(config))
         self._by_window = config.lateness is Lateness.WINDOW
         self._keyed = config.key is not None
         # A Count slide on processing time fires as tuples arrive; every other window waits for an advance.
@@ -194,6 +186,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         self._touched: dict[Any, T] = {}
         self._by_ordinal: dict[int, T] = {}
         self._wakeups: SortedList[tuple[int, int]] = SortedList()
+        self._idle: IdleKeys | None = None
 
     # -- implemented by subclasses -------------------------------------------------------------------------------------
 
@@ -212,6 +205,9 @@ class KeyedMachine(WindowMachine, Generic[T]):
     @abstractmethod
     def _tuples(self, state: T, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
         """Return a function that lists the tuples at [low, high), which have just expired; None if tuples are not kept."""
+
+    def _load_idle(self, found: StoredKeys | None) -> None:
+        """Load keys of a driver's store that are needed now."""
 
     # -- entries -------------------------------------------------------------------------------------------------------
 
@@ -247,6 +243,8 @@ class KeyedMachine(WindowMachine, Generic[T]):
         one_for_each(payloads, timestamps=timestamps, keys=keys)
         if not timestamps:
             return NO_EFFECTS
+        if self._idle is not None and keys is not None:
+            self._load_idle(self._idle.of(dict.fromkeys(keys)))
         touched: list[tuple[T, Sequence[int] | None]]
         try:
             if keys is None:
@@ -261,7 +259,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         if self._stepping is None:
             return NO_EFFECTS
         steps = [self._steps(state, positions) for state, positions in touched]
-        return self.guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=_position), positions=True)
+        return self.guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=itemgetter(0)), positions=True)
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Advance W to clock - 1 ms (processing time), since this millisecond may bring more tuples.
@@ -285,7 +283,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
 
     def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
         states = self._due_states(until)
-        over = {state.ordinal for state in states if self._past_ttl(state.newest, until)}
+        over = self._past_ttl(states, until)
         firings = [
             chain(self._assigner.due(state, since, until), self._assigner.rest(state, until))
             if state.ordinal in over
@@ -303,7 +301,9 @@ class KeyedMachine(WindowMachine, Generic[T]):
                 self._wake_later(state)
 
     def _end(self) -> Iterator[Effect]:
-        states = list(self._states.values())
+        if self._idle is not None:
+            self._load_idle(self._idle.due(None))
+        states = sorted(self._states.values(), key=attrgetter("ordinal"))
         for state in states:
             state.settle(self._by_window)
         yield from self._activations(states, [self._assigner.rest(state, self.watermark) for state in states])
@@ -350,8 +350,10 @@ class KeyedMachine(WindowMachine, Generic[T]):
     # -- states of the keys --------------------------------------------------------------------------------------------
 
     def _state_of(self, key: Any) -> T:
-        """Return the state of a key that is not in memory."""
-        return self._add_key(key)
+        """Return the state of a key, loaded or made new if it is not in memory."""
+        if self._idle is not None and key not in self._states:
+            self._load_idle(self._idle.of((key,)))
+        return self._states.get(key) or self._add_key(key)
 
     def _add_key(self, key: Any) -> T:
         state = self._states[key] = self._new_state(key, self._ordinal)
@@ -360,8 +362,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         return state
 
     def _stage(self, key: Any, payloads: Sequence[Any], timestamps: Sequence[int], sequence: int) -> T:
-        state = self._states.get(key) or self._add_key(key)
-        self._touched[key] = state
+        state = self._touched[key] = self._state_of(key)
         state.buffer.stage(timestamps, payloads, sequence)
         return state
 
@@ -382,6 +383,8 @@ class KeyedMachine(WindowMachine, Generic[T]):
 
     def _due_states(self, until: int) -> list[T]:
         """Return the states that an advance has to visit, in order of first arrival, each settled."""
+        if self._idle is not None:
+            self._load_idle(self._idle.due(until))
         due = {state.ordinal: state for state in self._touched.values()}
         self._touched.clear()
         while self._wakeups and self._wakeups[0][0] <= until:
@@ -416,12 +419,13 @@ class KeyedMachine(WindowMachine, Generic[T]):
     def next_deadline_ms(self) -> int | None:
         """Return the watermark at which the next advance has an effect, None if there is none.
 
-        Cost: O(log n) for each key with new tuples since the last advance.
+        Cost: O(log n) for each key with new tuples since the last advance or the last call.
         """
         self._add_inbox()
         for state in self._touched.values():
             state.settle(self._by_window)
             self._wake_later(state)
+        self._touched.clear()  # an advance visits them when their deadlines have come
         return self._wakeups[0][0] if self._wakeups else None
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
@@ -476,14 +480,6 @@ class KeyedMachine(WindowMachine, Generic[T]):
 def _firing_order(item: tuple[T, Firing]) -> tuple[int, int]:
     state, firing = item
     return firing.reference, state.ordinal
-
-
-def _position(item: tuple[int, Effect]) -> int:
-    return item[0]
-
-
-def _ordinal(state: KeyState) -> int:
-    return state.ordinal
 
 
 # -- WindowManager ---------------------------------------------------------------------------------------------------------------
@@ -542,7 +538,6 @@ class WindowManager(KeyedMachine[KeyState]):
     def __init__(self, config: WindowConfig, *, sequenced: bool = False, fold: PayloadFold | None = None) -> None:
         super().__init__(config)
         self._sequenced = sequenced or self._by_window
-        self._idle: IdleKeys | None = None
         self._fold = fold
         if self._stepping is None and not self._keyed and type(self)._buffer is WindowManager._buffer:
             self.inbox = []
@@ -551,14 +546,14 @@ class WindowManager(KeyedMachine[KeyState]):
         return KeyState(key, ordinal, self._buffer(), self._sequence)
 
     def restore(self, data: dict[str, Any]) -> None:
-        self._idle = None
         # Older versions stored windows over columns under another machine name; the data are the same.
         super().restore({**data, "machine": "WindowManager"} if data.get("machine") == _OF_COLUMNS else data)
+        self._idle = None
 
     def _restored(self, data: dict[str, Any]) -> KeyState:
         return KeyState.restored(data, self._buffer())
 
-    def _buffer(self) -> TupleBuffer:
+    def _buffer(self) -> Buffer:
         """Return the queue of a new key."""
         return ListBuffer(self._sequenced)
 
@@ -568,31 +563,7 @@ class WindowManager(KeyedMachine[KeyState]):
     def _tuples(self, state: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
         return partial(state.buffer.slice, low, high)
 
-    # -- idle keys -----------------------------------------------------------------------------------------------------
-
-    def add_batch(
-        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
-    ) -> Iterator[tuple[int, Effect]]:
-        if self._idle is not None and keys is not None:
-            self._open()
-            self._load_idle(self._idle.of(dict.fromkeys(keys)))
-        return super().add_batch(payloads, timestamps, keys)
-
-    def _state_of(self, key: Any) -> KeyState:
-        if self._idle is not None:
-            self._load_idle(self._idle.of((key,)))
-        return self._states.get(key) or self._add_key(key)
-
-    def _due_states(self, until: int) -> list[KeyState]:
-        if self._idle is not None:
-            self._load_idle(self._idle.due(until))
-        return super()._due_states(until)
-
-    def _end(self) -> Iterator[Effect]:
-        if self._idle is not None:
-            self._load_idle(self._idle.due(None))
-            self._states = {state.key: state for state in sorted(self._states.values(), key=_ordinal)}
-        return super()._end()
+    # -- for drivers that store the tuples themselves ------------------------------------------------------------------
 
     def _load_idle(self, found: StoredKeys | None) -> None:
         """Load keys that are needed now. Deadlines are derived anew: the next advance visits these keys."""
@@ -602,8 +573,6 @@ class WindowManager(KeyedMachine[KeyState]):
             state = self._restored(each)
             self._states[state.key] = self._by_ordinal[state.ordinal] = self._touched[state.key] = state
         self.load(found.keys, found.sequences, found.timestamps, found.payloads)
-
-    # -- for drivers that store the tuples themselves ------------------------------------------------------------------
 
     def take_idle(self, idle: IdleKeys) -> None:
         """Use the idle keys of a driver, after `restore` of a snapshot without their states.
@@ -669,33 +638,23 @@ class WindowManager(KeyedMachine[KeyState]):
             timestamps, sequences, payloads = pick(timestamps), pick(sequences), pick(payloads)
             keys = None if keys is None else pick(keys)
         if keys is None:
-            held: dict[Any, _Columns] = {None: (timestamps, payloads, sequences)}
-        else:
-            held = _by_key(keys, timestamps, payloads, sequences)
+            buffer = _listed(self._states[None].buffer)
+            buffer.load(timestamps, payloads, sequences, buffer.base)
+            return
+        held: dict[Any, tuple[list[int], list[Any], list[int]]] = {}
+        for key, timestamp, payload, sequence in zip(keys, timestamps, payloads, sequences, strict=True):
+            columns = held.get(key)
+            if columns is None:
+                columns = held[key] = ([], [], [])
+            columns[0].append(timestamp)
+            columns[1].append(payload)
+            columns[2].append(sequence)
         for key, columns in held.items():
             buffer = _listed(self._states[key].buffer)
             buffer.load(*columns, buffer.base)
 
 
-_Columns = tuple[Sequence[int], Sequence[Any], Sequence[int]]
-
-
-def _by_key(
-    keys: Sequence[Any], timestamps: Sequence[int], payloads: Sequence[Any], sequences: Sequence[int]
-) -> dict[Any, _Columns]:
-    """Return the columns of each key's tuples."""
-    held: dict[Any, tuple[list[int], list[Any], list[int]]] = {}
-    for key, timestamp, payload, sequence in zip(keys, timestamps, payloads, sequences, strict=True):
-        columns = held.get(key)
-        if columns is None:
-            columns = held[key] = ([], [], [])
-        columns[0].append(timestamp)
-        columns[1].append(payload)
-        columns[2].append(sequence)
-    return {**held}
-
-
-def _listed(buffer: TupleBuffer) -> ListBuffer:
+def _listed(buffer: Buffer) -> ListBuffer:
     assert isinstance(buffer, ListBuffer), "a driver stores the tuples of list buffers only"
     return buffer
 

@@ -31,17 +31,18 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import gcd
 from operator import itemgetter
 from typing import Any, NoReturn
 
 from windowing.errors import ConfigError, SnapshotError, quote
-from windowing.windows.assigners import Firing, align_up, end_after
+from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, align_up, assigner_of, end_after
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import Tally, key_of, positions_by_key
-from windowing.windows.manager import KeyedMachine, WindowMachine
+from windowing.windows.key_state import KeyProgress, Tally, key_of, positions_by_key
+from windowing.windows.manager import KeyedMachine, TaskMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
 from windowing.windows.queue import InOrder, ListBuffer
@@ -49,7 +50,6 @@ from windowing.windows.queue import InOrder, ListBuffer
 __all__ = [
     "NO_TUPLES",
     "NumberPaneManager",
-    "NumberPanes",
     "PaneWindow",
     "TimePaneManager",
     "Windows",
@@ -98,60 +98,41 @@ def _refuse_other(data: dict[str, Any], spec: Any) -> None:
         )
 
 
-# -- NumberPanes -----------------------------------------------------------------------------------------------------------------
+# -- PaneKeyState ----------------------------------------------------------------------------------------------------------------
 
 
-class NumberPanes(ListBuffer):
-    """Panes of `width` numbers; the inherited lists hold the values of tuples that are not numbered yet."""
+class PaneKeyState(KeyProgress):
+    """The panes of one key, each of `gcd(length, slide)` numbers; the buffer holds the values that are not numbered yet."""
 
-    __slots__ = (
-        "_aggregation",
-        "_ends",
-        "_length",
-        "_merged",
-        "_panes",
-        "_slide",
-        "_width",
-        "folded",
-        "last_ms",
-        "newest",
-        "shown_upto",
-    )
+    __slots__ = ("_aggregation", "_ends", "_folded", "_last_ms", "_length", "_merged", "_panes", "_slide", "_width")
 
-    def __init__(self, aggregation: Aggregation, length: int, slide: int) -> None:
-        super().__init__()
-        self.newest: int | None = None
-        self.folded = 0
-        self.shown_upto = 0
-        self.last_ms = 0  # timestamp of the tuple before position `folded`
+    buffer: ListBuffer
+
+    def __init__(self, key: Any, ordinal: int, aggregation: Aggregation, length: int, slide: int) -> None:
+        super().__init__(key, ordinal, ListBuffer())
         self._aggregation = aggregation
         self._length, self._slide = length, slide
         self._width = gcd(length, slide)
         self._panes: dict[int, dict[None, Partial]] = {}  # by the number of the last tuple of each
         self._ends: list[int] = []
         self._merged: SlidingMerge | None = None
+        self._folded = 0  # the values before this position are in panes
+        self._last_ms = 0  # the timestamp of the last of them
 
-    def settle(self) -> None:
-        super().settle()
-        if self.timestamps:
-            self.newest = self.timestamps[-1]
-
-    def timestamp_at(self, position: int) -> int:
-        # Only a drain reads the timestamp of a tuple that an earlier advance has numbered: the last one.
-        return self.last_ms if position == self.folded - 1 else super().timestamp_at(position)
-
-    def fold(self, numbered: int) -> None:
-        low, width = self.folded, self._width
-        if numbered > low:
-            self.last_ms = super().timestamp_at(numbered - 1)
+    def _fold(self, numbered: int) -> None:
+        """Add the values up to number `numbered` to their panes."""
+        low, width, buffer = self._folded, self._width, self.buffer
+        if numbered <= low:
+            return
+        self._last_ms = buffer.timestamp_at(numbered - 1)
         while low < numbered:
             end = (low // width + 1) * width
             high = min(end, numbered)
             if self._is_held(end):
-                self._aggregation.add_many(self._pane(end), super().slice(low, high))
+                self._aggregation.add_many(self._pane(end), buffer.slice(low, high))
             low = high
-        self.folded = max(numbered, self.folded)
-        super().trim(self.folded)
+        self._folded = numbered
+        buffer.trim(numbered)
 
     def _pane(self, end: int) -> Partial:
         if end not in self._panes:
@@ -162,28 +143,11 @@ class NumberPanes(ListBuffer):
     def _is_held(self, end: int) -> bool:
         return end > -(-end // self._slide) * self._slide - self._length
 
-    def show(self, low: int, high: int, tally: Tally) -> None:
-        self.fold(high)
-        self._skip(low, tally)
-        if high > self.shown_upto:
-            tally.shown += high - self.shown_upto
-            self.shown_upto = high
-
-    def _skip(self, position: int, tally: Tally) -> None:
-        if position > self.shown_upto:
-            tally.skipped += position - self.shown_upto
-            self.shown_upto = position
-
-    def drop(self, horizon: int, tally: Tally) -> None:
-        self._skip(horizon, tally)
-        gone = bisect_right(self._ends, horizon)
-        for end in self._ends[:gone]:
-            del self._panes[end]
-        del self._ends[:gone]
-
-    def partials(self, high: int) -> Sequence[Partial]:
-        """Return the partials of the window that ends with tuple `high`, oldest first; call `show` before."""
-        end = -(-high // self._slide) * self._slide
+    def fire(self, firing: Firing, tally: Tally) -> Sequence[Partial]:
+        """Return the partials of the window of `firing`, oldest first."""
+        self._fold(firing.high)
+        self.count_window(firing.low, firing.high, tally)
+        end = -(-firing.high // self._slide) * self._slide
         if self._width == self._length:
             return (self._panes[end][None],)
         if self._merged is None:
@@ -191,71 +155,27 @@ class NumberPanes(ListBuffer):
         head, tail = self._merged.window(end)
         return (*(entry[0] for entry in head.values()), *tail.values())
 
-    def trim(self, position: int) -> None:
-        """Free nothing: `fold` and `drop` have done so."""
-
-    def snapshot(self) -> dict[str, Any]:
-        waiting = self.folded - self.base
-        return {
-            "base": self.folded,
-            "newest": self.newest,
-            "covered": self.shown_upto,
-            "last_ms": self.last_ms,
-            "panes": [[end, plain(self._panes[end][None])] for end in self._ends],
-            "timestamps": self.timestamps[waiting:],
-            "values": self.payloads[waiting:],
-        }
-
-    def restore(self, data: dict[str, Any]) -> None:
-        self.base = self.folded = data["base"]
-        self.newest, self.shown_upto, self.last_ms = data["newest"], data["covered"], data["last_ms"]
-        self._panes = {end: {None: plain(values)} for end, values in data["panes"]}
-        self._ends = list(self._panes)
-        self.timestamps, self.payloads = list(data["timestamps"]), list(data["values"])
-
-    def check(self) -> None:
-        super().check()
-        # Every numbered tuple was added to its pane; panes are in the order of their numbers.
-        assert self.base <= self.folded <= self.end
-        assert self._ends == list(self._panes) == sorted(self._panes)
-
-
-# -- NumberPaneManager -----------------------------------------------------------------------------------------------------------
-
-
-class PaneKeyState:
-    """The panes and the progress of one key."""
-
-    __slots__ = ("buffer", "deadline", "horizon", "key", "newest", "numbered_upto", "ordinal")
-
-    def __init__(self, key: Any, ordinal: int, panes: NumberPanes) -> None:
-        self.key = key
-        self.ordinal = ordinal
-        self.buffer = panes
-        self.numbered_upto = 0
-        self.horizon = 0
-        self.newest: int | None = None
-        self.deadline: int | None = None
-
-    @property
-    def empty(self) -> bool:
-        return self.horizon == self.buffer.end and not self.buffer.staged
-
-    def settle(self, by_window: bool) -> None:
-        self.buffer.settle()
-        self.newest = self.buffer.newest
-
     def expire(self, horizon: int, tally: Tally) -> int:
-        first, self.horizon = self.horizon, horizon
-        tally.expired += horizon - first
-        self.buffer.drop(horizon, tally)
-        return first
+        gone = bisect_right(self._ends, horizon)
+        for end in self._ends[:gone]:
+            del self._panes[end]
+        del self._ends[:gone]
+        return super().expire(horizon, tally)
 
     def trim(self) -> None:
-        self.buffer.fold(self.numbered_upto)
+        self._fold(self.numbered_upto)
 
     def snapshot(self, events: bool) -> dict[str, Any]:
-        panes = self.buffer.snapshot()
+        values = self.buffer.dump(self._folded)
+        panes = {
+            "base": self._folded,
+            "newest": self.newest,
+            "covered": self.shown_upto,
+            "last_ms": self._last_ms,
+            "panes": [[end, plain(self._panes[end][None])] for end in self._ends],
+            "timestamps": values["timestamps"],
+            "values": values["payloads"],
+        }
         return {
             "key": self.key,
             "ordinal": self.ordinal,
@@ -264,10 +184,23 @@ class PaneKeyState:
             "panes": panes,
         }
 
+    def restore(self, data: dict[str, Any]) -> None:
+        """Fill the state of a new key with a snapshot."""
+        self.numbered_upto, self.horizon, panes = data["mark"], data["horizon"], data["panes"]
+        self.newest, self.shown_upto = panes["newest"], panes["covered"]
+        self._folded, self._last_ms = panes["base"], panes["last_ms"]
+        self._panes = {end: {None: plain(values)} for end, values in panes["panes"]}
+        self._ends = list(self._panes)
+        self.buffer.load(panes["timestamps"], panes["values"], None, panes["base"])
+
     def check(self) -> None:
-        self.buffer.check()
-        assert self.horizon <= self.buffer.end
-        assert 0 <= self.numbered_upto <= self.buffer.end
+        super().check()
+        # Every numbered tuple was added to its pane; panes are in the order of their numbers.
+        assert self.buffer.base <= self._folded <= self.buffer.end
+        assert self._ends == list(self._panes) == sorted(self._panes)
+
+
+# -- NumberPaneManager -----------------------------------------------------------------------------------------------------------
 
 
 class NumberPaneManager(KeyedMachine[PaneKeyState]):
@@ -300,10 +233,6 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
         self._aggregation = Aggregation(config.aggregate, component)
         self._count, self._every = length.value, slide.value
 
-    def _empty(self) -> NumberPanes:
-        """Return the queue of a key without tuples."""
-        return NumberPanes(self._aggregation, self._count, self._every)
-
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that an aggregator reads."""
         return super().add(self._aggregation.values([payload])[0], timestamp, key)
@@ -311,16 +240,14 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; the result is exactly that of one `add` for each."""
         return super().add_batch(self._aggregation.values(payloads), timestamps, keys)
 
     def _new_state(self, key: Any, ordinal: int) -> PaneKeyState:
-        return PaneKeyState(key, ordinal, self._empty())
+        return PaneKeyState(key, ordinal, self._aggregation, self._count, self._every)
 
     def _restored(self, data: dict[str, Any]) -> PaneKeyState:
-        state = PaneKeyState(key_of(data["key"]), data["ordinal"], self._empty())
-        state.numbered_upto, state.horizon = data["mark"], data["horizon"]
-        state.buffer.restore(data["panes"])
+        state = self._new_state(key_of(data["key"]), data["ordinal"])
+        state.restore(data)
         return state
 
     def _stage_by_key(
@@ -334,19 +261,16 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
         ]
 
     def _window(self, state: PaneKeyState, firing: Firing) -> TupleWindow:
-        self._tally.fired += 1
-        state.buffer.show(firing.low, firing.high, self._tally)
-        return PaneWindow(state.buffer.partials(firing.high), self._aggregation, None, firing.reference, state.key)
+        partials = state.fire(firing, self._tally)
+        return PaneWindow(partials, self._aggregation, None, firing.reference, state.key)
 
     def _tuples(self, state: PaneKeyState, low: int, high: int) -> None:
         return None
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine's state as plain data, partials included; `events` has no effect, since there are no tuples."""
         return super().snapshot(events) | {"aggregate": self._aggregation.spec}
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Restore the machine's state from a snapshot. Raises SnapshotError for another format, or another aggregation."""
         refuse_foreign(data, self.kind)
         _refuse_other(data, self._aggregation.spec)
         super().restore(data)
@@ -359,19 +283,19 @@ Windows = tuple[Collection[Any], Sequence[Sequence[Partial]]]
 """The keys that have a window at an end, and the partials of each window, oldest first."""
 
 
+@dataclass(slots=True, eq=False)
 class _Pane:
     """The tuples of `(after, end]`: a cell for each key, the number of tuples, and how many of them a window has shown.
 
     `held` is whether a window holds them; if not, cells contain numbers of tuples only.
     """
 
-    __slots__ = ("after", "cells", "count", "end", "held", "shown")
-
-    def __init__(self, after: int, end: int, held: bool) -> None:
-        self.after, self.end, self.held = after, end, held
-        self.cells: dict[Any, Partial] = {}
-        self.count = 0
-        self.shown = 0
+    after: int
+    end: int
+    held: bool
+    cells: dict[Any, Partial] = field(default_factory=dict)
+    count: int = 0
+    shown: int = 0
 
 
 def saved_cells(cells: Mapping[Any, Partial]) -> list[Any]:
@@ -393,7 +317,7 @@ def restored_cells(keys: Sequence[Any], columns: Sequence[Sequence[Any]] | None 
     return dict(zip(named, map(list, zip(*map(plain, columns), strict=True)), strict=True))
 
 
-class TimePaneManager(WindowMachine):
+class TimePaneManager(TaskMachine):
     """The windows of a bolt with `aggregate=` whose length and slide are both Durations.
 
     A window has a length and an `aggregate`, but no tuples; an Expired effect has a count, but no tuples.
@@ -410,9 +334,10 @@ class TimePaneManager(WindowMachine):
 
     kind = "TimePaneManager"
     keeps_tuples = False
+    _assigner: WindowAssigner
 
     def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
-        super().__init__(config)
+        super().__init__(config, assigner_of(config))
         length, slide = config.length, config.slide
         if config.aggregate is None or not isinstance(length, Duration) or not isinstance(slide, Duration):
             raise ConfigError(
@@ -422,12 +347,13 @@ class TimePaneManager(WindowMachine):
         self._length, self._slide, self._offset = length.ms, slide.ms, config.offset_ms
         self._width = gcd(length.ms, slide.ms)
         self._gaps = slide.ms > length.ms
-        self._keyed = config.key is not None
         self._ordinal = 0
         self._ordinals: dict[Any, int] = {}  # the number of each key by first arrival, in that order
         self._newest: dict[Any, int] = {}  # the end of each key's last pane
         self._panes: dict[int, _Pane] = {}
-        self._ends: list[int] = []
+        queue = ListBuffer()
+        self._progress = QueueProgress(queue)  # of the ends of panes, for the assigner
+        self._ends = queue.timestamps
         self._touched: set[int] = set()  # the ends of panes with tuples that no window has shown
         self._last: _Pane | None = None  # the pane of the last tuple, touched
         self._merged = None if self._width == self._length else self._merge_anew()
@@ -440,7 +366,6 @@ class TimePaneManager(WindowMachine):
     # -- tuples --------------------------------------------------------------------------------------------------------
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that an aggregator reads."""
         if self.closed or self.guard.state is not FREE:
             self._open()
         value = self._aggregation.value(payload)
@@ -575,12 +500,12 @@ class TimePaneManager(WindowMachine):
 
     def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
         yield from self._fire(since, until)
-        yield from self._expire(min(end_after(until, self._slide, self._offset) - self._length, until))
+        yield from self._expire(self._assigner.horizon(self._progress, until))
 
     def _end(self) -> Iterator[Effect]:
         if self._ends:
             yield from self._fire(self.watermark, self._ends[-1] + self._length + self._slide)
-            yield from self._expire(self._ends[-1])
+            yield from self._expire(len(self._ends))
 
     def _fire(self, since: int | None, until: int) -> Iterator[Effect]:
         """Fire every end in (since, until] whose window holds a tuple; its keys in order of first arrival."""
@@ -602,6 +527,7 @@ class TimePaneManager(WindowMachine):
             yield Activation(PaneWindow(partials, aggregation, start, end, key))
 
     def _due(self, since: int | None, until: int) -> Iterator[int]:
+        """Yield the ends that DurationDuration.due finds, in half its time."""
         ends, slide, offset = self._ends, self._slide, self._offset
         if not ends:
             return
@@ -644,48 +570,38 @@ class TimePaneManager(WindowMachine):
             return list(self._ordinals)
         return sorted(keys, key=self._ordinals.__getitem__) if len(keys) > 1 else keys
 
-    def _expire(self, until: int) -> Iterator[Expired]:
-        """Drop the panes that end at or before `until`, and yield an Expired effect for each key."""
-        counts = self._drop_panes(until)
-        for key in self._forget_old(counts, until):
-            yield Expired(counts[key], None, key)
+    def _expire(self, gone: int) -> Iterator[Expired]:
+        """Drop the first `gone` panes, and yield an Expired effect for each key."""
+        for key, count in self._drop_panes(gone):
+            yield Expired(count, None, key)
 
-    def _drop_panes(self, until: int) -> dict[Any, int]:
-        """Drop the panes that end at or before `until`; return how many tuples of each key were in them."""
-        gone = self._ends[: bisect_right(self._ends, until)]
+    def _drop_panes(self, gone: int) -> list[tuple[Any, int]]:
+        """Drop the first `gone` panes, and the keys without a later one; return how many tuples of each key were in them, by first
+        arrival.
+        """
+        ends, newest, ordinals = self._ends[:gone], self._newest, self._ordinals
         counts: dict[Any, int] = {}
-        for end in gone:
+        for end in ends:
             pane = self._panes.pop(end)
             self._touched.discard(end)
             self._tally.skipped += pane.count - pane.shown
             self._tally.expired += pane.count
             for key, cell in pane.cells.items():
                 counts[key] = counts.get(key, 0) + cell[0]
-        del self._ends[: len(gone)]
-        return counts
-
-    def _forget_old(self, keys: Collection[Any], until: int) -> Collection[Any]:
-        """Forget those of `keys` that have no later pane; return all of them, by first arrival."""
-        ordered = self._in_order(keys)
-        newest, ordinals = self._newest, self._ordinals
+        del self._ends[:gone]
+        ordered = self._in_order(counts)
         for key in ordered:
-            if newest[key] <= until:
+            if newest[key] <= ends[-1]:
                 del newest[key], ordinals[key]
-        return ordered
+        return [(key, counts[key]) for key in ordered]
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
         """Return the watermark at which the next advance has an effect, None if there is none."""
-        if not self._ends:
-            return None
-        if self._gaps:
-            return self._ends[0]
-        end = align_up(self._ends[0], self._slide, self._offset)
-        return end if self.watermark is None else max(end, end_after(self.watermark, self._slide, self._offset))
+        return self._assigner.deadline(self._progress, self.watermark)
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine's state as plain data, partials included; `events` has no effect, since there are no tuples."""
         self.enter()
         return {
             **snapshot_header(self.kind),
@@ -701,7 +617,6 @@ class TimePaneManager(WindowMachine):
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Restore the machine's state from a snapshot. Raises SnapshotError for another format, or another aggregation."""
         refuse_foreign(data, self.kind)
         _refuse_other(data, self._aggregation.spec)
         self.watermark, self.closed = data["watermark"], data["closed"]
@@ -724,7 +639,6 @@ class TimePaneManager(WindowMachine):
         self.guard.reset()
 
     def check(self) -> None:
-        """Assert the invariants."""
         panes, tally = self._panes, self._tally
         assert tally.pending >= 0
         assert tally.shown + tally.skipped >= tally.expired

@@ -66,30 +66,13 @@ _OWN = (*_RESULT_IS_ACCUMULATOR, Averaged)
 
 class Aggregation:
     """The compiled form of `aggregate=`. A field is an item of a mapping or a record, else an attribute; without a field the value
-    is the payload itself.
+    is the payload itself. Made once for each task.
 
     >>> from windowing.windows import aggregate as agg
     >>> both = Aggregation({"flights": agg.count(), "worst": agg.max("delay")})
     >>> both.fold([{"delay": 3}, {"delay": 5}])
     {'flights': 2, 'worst': 5}
     """
-
-    __slots__ = (
-        "_adders",
-        "_columns",
-        "_empty",
-        "_fields",
-        "_finish",
-        "_merges",
-        "_names",
-        "_only",
-        "_places",
-        "_runs",
-        "_whole",
-        "component",
-        "parts",
-        "spec",
-    )
 
     def __init__(self, aggregate: Mapping[str, AggregateFunction] | AggregateFunction, component: str = "bolt") -> None:
         self.component = component
@@ -100,17 +83,14 @@ class Aggregation:
         kept = [name for name in named if name not in counting]
         self.parts: list[tuple[str, AggregateFunction]] = [(name, named[name]) for name in kept]
         self._fields = list(dict.fromkeys(field_of(part) for _, part in self.parts))
-        self._columns = [self._fields.index(field_of(part)) for _, part in self.parts]
         self._whole = self._fields == [None]
-        columns = self._columns if len(self._fields) > 1 else [None] * len(self.parts)
-        self._adders = [
-            (at, part.add, column)
-            for at, ((_, part), column) in enumerate(zip(self.parts, columns, strict=True), start=1)
-        ]
-        self._runs = [
-            (at, _run_adder(part), column)
-            for at, ((_, part), column) in enumerate(zip(self.parts, columns, strict=True), start=1)
-        ]
+        # The place of an accumulator, its function, and the column of its value where several fields are read.
+        self._adders: list[tuple[int, Callable[[Any, Any], Any], int | None]] = []
+        self._runs: list[tuple[int, Callable[[Any, Sequence[Any]], Any], int | None]] = []
+        for at, (_, part) in enumerate(self.parts, start=1):
+            column = self._fields.index(field_of(part)) if len(self._fields) > 1 else None
+            self._adders.append((at, part.add, column))
+            self._runs.append((at, getattr(part, "add_many", None) or bind(add_many, part), column))
         self._merges = [operator.add, *(part.merge for _, part in self.parts)]
         # (add, add_many, merge) of the only part besides count(), the most common case; without a loop it takes half the time.
         self._only = (self._adders[0][1], self._runs[0][1], self._merges[1]) if len(self.parts) == 1 else None
@@ -118,7 +98,7 @@ class Aggregation:
         own = all(type(part) in _OWN for _, part in self.parts)
         self._empty: Partial | None = [0, *(part.init() for _, part in self.parts)] if own else None
         plainly = all(type(part) in _RESULT_IS_ACCUMULATOR for _, part in self.parts)
-        self._finish = None if plainly else [_identity, *(_finisher(part) for _, part in self.parts)]
+        self._finish = None if plainly else [lambda count: count, *(_finisher(part) for _, part in self.parts)]
 
     def values(self, payloads: Sequence[Any]) -> Sequence[Any]:
         """Return the values that the aggregators read of each payload. Raises ConfigError for a missing field. Cost: C speed."""
@@ -218,17 +198,7 @@ class Aggregation:
 
     def fold(self, payloads: Sequence[Any]) -> Any:
         """Return the bolt's result for these payloads."""
-        partial = self.init()
-        self.add_many(partial, self.values(payloads))
-        return self.result([partial])
-
-
-def _run_adder(part: AggregateFunction) -> Callable[[Any, Sequence[Any]], Any]:
-    return getattr(part, "add_many", None) or bind(add_many, part)
-
-
-def _identity(acc: Any) -> Any:
-    return acc
+        return self.result([self.of(self.values(payloads))])
 
 
 def _finisher(part: AggregateFunction) -> Callable[[Any], Any]:

@@ -20,6 +20,7 @@ error. Source: Storm's `WindowManager`, in order of time, not of arrival; decide
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
@@ -30,16 +31,24 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedKeyList
 
 from windowing.errors import BoltError, RepeatLimitError, WindowingError, quote
-from windowing.windows.assigners import assigner_of
+from windowing.windows.assigners import align_up, assigner_of, end_after
 from windowing.windows.config import WindowConfig
-from windowing.windows.events import Activation, Effect, Event, Expired, ListContent, TupleWindow, WaterMarkEvent
-from windowing.windows.eviction import Action, EvictionContext, scan
-from windowing.windows.guard import NO_EFFECTS, fault, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.events import (
+    Activation,
+    Effect,
+    Event,
+    Expired,
+    ListContent,
+    PayloadFold,
+    TupleWindow,
+    WaterMarkEvent,
+)
+from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy, scan
+from windowing.windows.guard import NO_EFFECTS, fault, made, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import key_of
-from windowing.windows.lossless_policies import CountLength, CountSlide, TimeLength, TimeSlide, length_of, slide_of
 from windowing.windows.manager import TaskMachine
-from windowing.windows.measures import Duration
-from windowing.windows.trigger import QueueView, next_tick_ms, tick_interval_ms
+from windowing.windows.measures import Count, Duration
+from windowing.windows.trigger import QueueView, TriggerPolicy, next_tick_ms, tick_interval_ms
 
 __all__ = [
     "Fired",
@@ -59,30 +68,180 @@ class Fired(NamedTuple):
     key: Any
 
 
+# -- Built-in lengths and slides, where the user's own policy replaces only the other ---------------------------------------------
+
+# The policies of eviction.py and trigger.py reproduce Storm, its losses included, so they cannot be used here.
+
+
+_BEFORE_ALL = -(2**62)
+
+
+class TimeLength(EvictionPolicy):
+    """Holds timestamps in `(reference - length_ms, reference]`."""
+
+    def __init__(self, length_ms: int) -> None:
+        self._length_ms = length_ms
+
+    def evict(self, event: Event) -> Action:
+        assert self._context is not None, "the manager names the window before it asks"
+        age = self._context.reference_time - event.timestamp
+        if age < 0:
+            return Action.KEEP
+        return Action.PROCESS if age < self._length_ms else Action.EXPIRE
+
+
+class CountLength(EvictionPolicy):
+    """Holds the last `count` events with a timestamp <= reference."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._excess = 0
+
+    def set_context(self, context: EvictionContext) -> None:
+        self._context = context
+        self._excess = (context.current_count or 0) - self._count
+
+    def evict(self, event: Event) -> Action:
+        assert self._context is not None, "the manager names the window before it asks"
+        if event.timestamp > self._context.reference_time:
+            return Action.KEEP
+        if self._excess <= 0:
+            return Action.PROCESS
+        self._excess -= 1
+        return Action.EXPIRE
+
+
+class CountSlide(TriggerPolicy):
+    """Fires at each number that is a multiple of `count`."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._numbered = 0
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        if event.is_watermark:
+            return None
+        self._numbered += 1
+        return None if self._numbered % self.count else [EvictionContext(event.timestamp, sliding_count=self.count)]
+
+    def missing(self) -> int:
+        """Return how many tuples are missing to the next window, 0 if none arrived since the last one."""
+        return -self._numbered % self.count
+
+    def get_state(self) -> int:
+        return self._numbered
+
+    def restore_state(self, state: Any) -> None:
+        self._numbered = state
+
+
+class TimeSlide(TriggerPolicy):
+    """Fires at the ends `k * slide_ms + offset_ms` that are passed.
+
+    With a length in time, or none, it fires at each end until the window is empty, then at the next end that can hold an event.
+    With a length in tuples it fires only where an event was not yet among those of a fired end (with `repeat`, at every end).
+    """
+
+    def __init__(self, slide_ms: int, offset_ms: int, length: Count | Duration | None, repeat: bool) -> None:
+        self.passed: int | None = None
+        """All ends up to here are done."""
+        self._slide, self._offset = slide_ms, offset_ms
+        self._length = length
+        self._repeat = repeat
+        self._counts = isinstance(length, Count)
+        self._unfired: deque[int] = deque()  # timestamps of the events that were not among those of a fired end
+        self._repeats = False  # whether an end has fired that can be repeated
+        self._until: int | None = None
+        self._last: int | None = None  # the last end of this advance
+        self._shown = False
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        if event.is_watermark:
+            self._reach(event.timestamp)
+        else:
+            self._unfired.append(event.timestamp)
+        return None
+
+    def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
+        self._reach(now_ms - 1)
+        return None
+
+    def _reach(self, until: int) -> None:
+        if self.passed is None or until > self.passed:
+            self._until = until
+
+    def due(self, queue: QueueView) -> EvictionContext | None:
+        if self._until is None:
+            return None
+        end = self._next_new() if self._counts else self._next_held(queue, self._until)
+        if end is None or end > self._until:
+            self.passed, self._until, self._last = self._until, None, None
+            return None
+        while self._unfired and self._unfired[0] <= end:
+            self._unfired.popleft()
+        self._last, self._repeats = end, self._repeat
+        return EvictionContext(end)
+
+    def fired(self, shown: bool) -> None:
+        self._shown = shown
+
+    def _next_new(self) -> int | None:
+        passed = self.passed if self._last is None else self._last
+        if self._repeats and passed is not None:
+            return end_after(passed, self._slide, self._offset)
+        return self._first_end(self._unfired[0], passed) if self._unfired else None
+
+    def _next_held(self, queue: QueueView, until: int) -> int | None:
+        if self._last is not None and self._shown:
+            return self._last + self._slide
+        since = _BEFORE_ALL if self._last is None else self._last
+        earliest = queue.earliest_event_timestamp(since, until)
+        return None if earliest is None else self._first_end(earliest, self.passed)
+
+    def _first_end(self, timestamp: int, passed: int | None) -> int:
+        end = align_up(timestamp, self._slide, self._offset)
+        return end if passed is None else max(end, end_after(passed, self._slide, self._offset))
+
+    def next_end(self, earliest: int | None) -> int | None:
+        """Return the end at which an advance has an effect, or None; `earliest` is the smallest timestamp of the live events."""
+        if self._counts:
+            return self._next_new()
+        return None if earliest is None else self._first_end(earliest, self.passed)
+
+    def last_end(self, newest: int) -> int | None:
+        """Return the last end of a drain: when all windows are empty, or each event was among those of a fired end."""
+        if isinstance(self._length, Duration):
+            return newest + self._length.ms + self._slide
+        return self._first_end(newest, self.passed) if self._unfired else None
+
+    def get_state(self) -> dict[str, Any]:
+        return {"passed": self.passed, "fresh": list(self._unfired), "repeats": self._repeats}
+
+    def restore_state(self, state: Any) -> None:
+        self.passed, self._repeats = state["passed"], state["repeats"]
+        self._unfired = deque(state["fresh"])
+
+
+def length_of(length: Count | Duration) -> TimeLength | CountLength:
+    """Return the eviction policy of a declared length."""
+    return TimeLength(length.ms) if isinstance(length, Duration) else CountLength(length.value)
+
+
+def slide_of(config: WindowConfig) -> CountSlide | TimeSlide:
+    """Return the trigger policy of the declared slide."""
+    if isinstance(config.slide, Duration):
+        return TimeSlide(config.slide.ms, config.offset_ms, config.length, config.repeat)
+    return CountSlide(config.slide.value)
+
+
+# -- PolicyKeyState --------------------------------------------------------------------------------------------------------------
+
+
 class PolicyKeyState(QueueView):
     """The events of one key and its two policies. Made by PolicyWindowManager, at the key's first tuple.
 
     Policies are called by method name, so a policy that implements Storm's protocol without our base classes works too.
     """
-
-    __slots__ = (
-        "_component",
-        "_eviction",
-        "_gone",
-        "_last",
-        "_length",
-        "_live",
-        "_max_repeats",
-        "_own_trigger",
-        "_reference",
-        "_repeats",
-        "_trigger",
-        "key",
-        "newest_numbered",
-        "ordinal",
-        "tick_interval_ms",
-        "waiting",
-    )
 
     def __init__(
         self, config: WindowConfig, key: Any, ordinal: int, watermark: int | None, component: str = "bolt"
@@ -99,8 +258,8 @@ class PolicyKeyState(QueueView):
         self._component = component
         self._reference: int | None = None
         self._length = None if config.length is None else length_of(config.length)
-        self._eviction: Any = None if config.eviction is None else self._made("eviction", config.eviction)
-        self._trigger: Any = slide_of(config) if config.trigger is None else self._made("trigger", config.trigger)
+        self._eviction = None if config.eviction is None else made(config.eviction, "eviction", component)
+        self._trigger = slide_of(config) if config.trigger is None else made(config.trigger, "trigger", component)
         self._own_trigger = config.trigger is not None
         self.tick_interval_ms = tick_interval_ms(self._trigger) if self._own_trigger else None
         if isinstance(self._trigger, TimeSlide):
@@ -296,12 +455,6 @@ class PolicyKeyState(QueueView):
 
     # -- policies ----------------------------------------------------------------------------------------------------
 
-    def _made(self, option: str, factory: Callable[[], Any]) -> Any:
-        try:
-            return factory()
-        except Exception as problem:
-            raise fault(self._component, f"{option}=, when it was made", problem) from problem
-
     def _call(self, policy: Any, method: str, *arguments: Any) -> Any:
         """Call an optional method of a policy and return its result, None if it has no such method."""
         optional = getattr(policy, method, None)
@@ -372,9 +525,6 @@ class PolicyKeyState(QueueView):
 # -- PolicyWindowManager ---------------------------------------------------------------------------------------------------------
 
 
-ContentFold = Callable[[list[Any]], Any]
-
-
 class PolicyWindowManager(TaskMachine):
     """The windows of one task with the user's own `eviction=` or `trigger=` (or both); the other parts are lossless.
 
@@ -397,18 +547,17 @@ class PolicyWindowManager(TaskMachine):
     kind = "PolicyWindowManager"
     not_done = ("semantics", "max_events_in_memory")
 
-    def __init__(self, config: WindowConfig, *, fold: ContentFold | None = None, component: str = "bolt") -> None:
-        super().__init__(config)
+    def __init__(self, config: WindowConfig, *, fold: PayloadFold | None = None, component: str = "bolt") -> None:
+        in_time = isinstance(config.length, Duration) and isinstance(config.slide, Duration)
+        super().__init__(config, assigner_of(config) if in_time and config.trigger is None else None)
         self._component = component
         self._fold = fold
         self._ordinal = 0
         self._states: dict[Any, PolicyKeyState] = {}
         self._ticked_ms: int | None = None  # the time of the last tick, or of the first tuple
         self._deadline: tuple[int | None] | None = None  # as of the last entry; None where it has to be computed
-        in_time = isinstance(config.length, Duration) and isinstance(config.slide, Duration)
         # With two Durations a key cannot have a time to live: it is forgotten with its last tuple.
         self._forgets = in_time and config.key is not None
-        self._declared = assigner_of(config) if in_time and config.trigger is None else None
         self._length_ms = config.length.ms if isinstance(config.length, Duration) else None
 
     # -- entries -------------------------------------------------------------------------------------------------------
@@ -418,18 +567,12 @@ class PolicyWindowManager(TaskMachine):
         self._open()
         if not self.config.event_time:
             return self.guard.run(self._enter(payload, timestamp, key))
-        try:
-            self._state_of(key).wait(payload, timestamp)
-        except BaseException:
-            self.guard.fail()
-            raise
-        self._tally.accepted += 1
+        self.add_batch([payload], [timestamp], [key])
         return NO_EFFECTS
 
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; the result is exactly that of one `add` for each."""
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
         if not self.config.event_time:
@@ -444,7 +587,6 @@ class PolicyWindowManager(TaskMachine):
         return NO_EFFECTS
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Advance W to clock - 1 ms (processing time), since this millisecond may bring more tuples."""
         self._open()
         self._deadline, self._ticked_ms = None, now_ms
         if self.watermark is None or now_ms > self.watermark:
@@ -474,7 +616,7 @@ class PolicyWindowManager(TaskMachine):
 
     def _fire_all(self, until: int, what: Callable[[PolicyKeyState], Iterator[Fired]]) -> Iterator[Effect]:
         states = list(self._states.values())
-        over = {state.ordinal for state in states if self._past_ttl(state.newest, until)}
+        over = self._past_ttl(states, until)
         yield from self._activations(
             [
                 (state, chain(what(state), state.finish(until)) if state.ordinal in over else what(state))
@@ -502,7 +644,7 @@ class PolicyWindowManager(TaskMachine):
             self._tally.fired += 1
             self._tally.shown += fired.first_shown
             start = None if self._length_ms is None else reference - self._length_ms
-            content = _Content(fired.current, fired.new, fired.expired, self._fold)
+            content = ListContent(fired.current, fired.new, fired.expired, self._fold)
             yield Activation(TupleWindow(content, start, reference, fired.key))
 
     def _expired(self, state: PolicyKeyState) -> Iterator[Expired]:
@@ -543,10 +685,6 @@ class PolicyWindowManager(TaskMachine):
             if ttl is not None and state.newest is not None:
                 yield state.newest + ttl
 
-    def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late: W; for two Durations without trigger=, as for built-in windows."""
-        return self.watermark if self._declared is None else self._declared.late_below(self.watermark)
-
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine's state as plain data, always with the tuples."""
         self.enter()
@@ -582,19 +720,6 @@ class PolicyWindowManager(TaskMachine):
         # A pending tuple is waiting, or it is live and was never shown.
         assert self._tally.pending == sum(state.never_shown for state in self._states.values())
         assert self._tally.shown + self._tally.skipped >= self._tally.expired
-
-
-class _Content(ListContent):
-    """The content of a window as lists, with the bolt's aggregate if it declares one."""
-
-    __slots__ = ("_fold",)
-
-    def __init__(self, current: list[Any], new: list[Any], expired: list[Any], fold: ContentFold | None) -> None:
-        super().__init__(current, new, expired)
-        self._fold = fold
-
-    def aggregate(self) -> Any:
-        return super().aggregate() if self._fold is None else self._fold(self.current())
 
 
 def _in_order(state: PolicyKeyState, firings: Iterator[Fired]) -> Iterator[tuple[int, int, Fired]]:

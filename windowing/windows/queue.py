@@ -21,7 +21,6 @@ __all__ = [
     "Buffer",
     "InOrder",
     "ListBuffer",
-    "TupleBuffer",
     "newest_of",
 ]
 
@@ -45,10 +44,14 @@ def newest_of(timestamps: Sequence[int]) -> int:
 
 
 class Buffer(Protocol):
-    """The queue of a window manager. A row buffer and a columnar one both implement it."""
+    """The queue of a window manager: a list, pages or columns."""
 
     base: int
     """Position of the first tuple that is still held."""
+
+    @property
+    def sequenced(self) -> bool:
+        """Whether it stores the arrival number of each tuple."""
 
     def __len__(self) -> int:
         """Return how many tuples are held, staged ones included."""
@@ -84,14 +87,6 @@ class Buffer(Protocol):
 
     def trim(self, position: int) -> None:
         """Free all tuples before `position`; memory follows within a constant factor. Cost: amortised O(1) a tuple."""
-
-
-class TupleBuffer(Buffer, Protocol):
-    """A buffer that holds single tuples, with the queries of the windows over them."""
-
-    @property
-    def sequenced(self) -> bool:
-        """Whether it stores the arrival number of each tuple."""
 
     def arrived_after(self, low: int, high: int, sequence: int, all_from: int) -> Sequence[Any]:
         """Return the tuples at [low, high) that arrived at `sequence` or later, and all at position `all_from` or above."""
@@ -282,7 +277,6 @@ class ListBuffer:
         self.base = position
 
     def check(self) -> None:
-        """Assert the invariants."""
         # The lists are parallel; the settled part is in (timestamp, arrival) order.
         assert len(self.timestamps) == len(self.payloads)
         assert all(a <= b for a, b in zip(self.timestamps, self.timestamps[1:], strict=False))

@@ -14,6 +14,7 @@ reads no clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from windowing.errors import UNREADABLE, ConfigError, SnapshotError, damaged, quote
@@ -29,14 +30,12 @@ _VERSION = 1
 SourceKey = str | int | None
 
 
+@dataclass(slots=True, eq=False)
 class _StreamMark:
     """The state of a stream, or of one source in it; last_seen_ms is the clock, None before the first clock."""
 
-    __slots__ = ("largest_ms", "last_seen_ms")
-
-    def __init__(self, largest_ms: int, last_seen_ms: int | None) -> None:
-        self.largest_ms = largest_ms
-        self.last_seen_ms = last_seen_ms
+    largest_ms: int
+    last_seen_ms: int | None
 
 
 class WaterMarkEventGenerator:
@@ -94,7 +93,9 @@ class WaterMarkEventGenerator:
         key = (stream, source if self._sourced else None)
         mark = self._marks.get(key)
         if mark is None:
-            mark = self._first(key, timestamp_ms)
+            self.refuse_undeclared([stream])
+            self._unseen.discard(stream)
+            mark = self._marks[key] = _StreamMark(timestamp_ms, None)
         elif timestamp_ms > mark.largest_ms:
             mark.largest_ms = timestamp_ms
         if now_ms is not None:
@@ -135,12 +136,6 @@ class WaterMarkEventGenerator:
             return None
         self.watermark = reached - self._lag_ms
         return self.watermark
-
-    def _first(self, key: tuple[str, SourceKey], timestamp_ms: int) -> _StreamMark:
-        self.refuse_undeclared([key[0]])
-        self._unseen.discard(key[0])
-        mark = self._marks[key] = _StreamMark(timestamp_ms, None)
-        return mark
 
     def _clock(self, now_ms: int) -> None:
         if self._first_now_ms is None:
