@@ -194,8 +194,8 @@ def failing_once(marker: str, batch: int) -> type[TaskProcessor]:
     """Return an operator whose first task to write the state of a batch fails right after that."""
 
     class FailingOnce(TaskProcessor):
-        def _write(self, result: TaskResult) -> None:
-            super()._write(result)
+        def _write(self, result: TaskResult, task: int) -> None:
+            super()._write(result, task)
             if batch_id() == batch and not os.path.exists(marker):
                 Path(marker).touch()
                 raise RuntimeError("a task fails once, for the test")
