@@ -49,6 +49,7 @@ from windowing.local.trident_cluster import TridentCluster, run_trident
 from windowing.queues import SqliteQueue
 from windowing.spark import query, trident_submit
 from windowing.spark.context import execution_context
+from windowing.spark.rows import NamedRows
 from windowing.spark.sinks import require_sink
 from windowing.spark.submit import _given, _require_runnable, submit
 from windowing.spark.window_turn import TaskStage
@@ -344,7 +345,7 @@ def test_options_of_bolts_are_refused_in_trident_with_the_sentences_of_the_table
 def refusal(runtime: Runtime, options: dict[str, Any]) -> str:
     def start() -> None:
         if runtime is Runtime.WINDOWED:
-            TaskStage(bolt_of(probe(options)), ("id", "ts", "key", "v"))
+            TaskStage(bolt_of(probe(options)), NamedRows(("id", "ts", "key", "v")))
         else:
             chained(topology(probe(options)), {"rows": ROWS})
 

@@ -241,6 +241,14 @@ def test_a_returned_table_that_does_not_match_the_output_schema_is_refused(made,
             run()
 
 
+def test_rows_are_counted_by_stream_without_those_of_a_stream_that_is_not_declared():
+    encoder = Encoder("b", Layout({"default": struct("n long"), "other": struct("n long")}))
+    table = encoder.fitted(pa.table({"n": [1, 2]}))
+    output, counts = encoder.table([("default", (3,)), ("(late)", (4, "late")), ("default", table)], {})
+    assert counts == {"default": 3}
+    assert output.column("_0_0").to_pylist() == [3, 1, 2, None]
+
+
 def test_a_returned_table_is_copied_before_the_bolt_reuses_its_buffer():
     room = np.zeros(2)
     encoder = Encoder("reuses", Layout({"default": struct("n double")}))

@@ -46,8 +46,9 @@ from windowing.spark.exchange import (
     max_future_ms,
     record_batch,
 )
-from windowing.spark.operator import TaskProcessor
+from windowing.spark.operator import _VARIABLES, TaskProcessor
 from windowing.spark.output import Encoder, Layout
+from windowing.spark.rows import NamedRows
 from windowing.spark.trident_commits import Attempts
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
 from windowing.spark.window_turn import TaskStage, WindowTurn
@@ -204,7 +205,7 @@ class _Map:
 
 
 class Store:
-    """The part of Spark's state store for one task; the handle that `TaskProcessor.init` gets."""
+    """The part of Spark's state store for one task; the handle that the operator gets."""
 
     def __init__(self) -> None:
         self._variables: dict[str, Any] = {}
@@ -226,13 +227,13 @@ def windowed_in_workers(found: list[Any] | None = None) -> Journey:
         "late": StructType().add("k", "string").add("ts", "long").add("v", "double").add("reason", "string"),
     }
     layout, names = Layout(schemas), ("k", "ts", "v")
-    shipped = Shipped(_LOCAL, TaskStage(bounded, names, late_stream="late"), "bolt", {})
+    shipped = Shipped(_LOCAL, TaskStage(bounded, NamedRows(names), late_stream="late"), "bolt", {})
     packer = Packer("default", names, 1, declared.name, config.timestamp, None, max_future_ms(config))
     encoder, store, journey = Encoder(declared.name, layout), Store(), Journey()
     for rows in ROWS:
         journey = Journey()
         stage, processor = arrived(packer), TaskProcessor(arrived(partial(WindowTurn, shipped, encoder)), [0])
-        processor.init(cast(Any, store))
+        processor.take([getattr(store, kind)(*named) for kind, *named in _VARIABLES])
         given = iter([as_spark_hands_over(rows)])
         with journey.traced():
             sent = list(stage(given))

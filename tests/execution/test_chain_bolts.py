@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import namedtuple
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -15,8 +16,7 @@ from tests.execution.chains import Chain, chained
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Tuple
-from windowing.spark.context import Origins
-from windowing.spark.stage_writer import StageWriter, _rows_in
+from windowing.spark.stage_writer import StageWriter
 from windowing.spark.state import TaskValues, decode_table
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
@@ -259,6 +259,28 @@ def test_items_iterates_over_a_snapshot_without_deleted_keys() -> None:
     assert [(first, values.get(first)), *steps] == [(1, [1]), (3, [3])]
 
 
+def test_a_value_returned_by_delete_is_a_copy_that_undo_does_not_see() -> None:
+    store: dict[bytes, bytes] = {}
+    before = TaskValues(store.get, store.items, "test")
+    before.put("a", [1])
+    store.update(before.puts)
+    values = TaskValues(store.get, store.items, "test")
+    for _ in range(2):  # the tuple failed after it had changed the list, and is tried again
+        values.begin()
+        taken = values.delete("a")
+        taken.append(2)
+        values.put("b", taken)
+        values.undo()
+    assert list(values.items()) == [("a", [1])]
+
+
+def test_a_value_is_of_plain_types_as_soon_as_it_is_put() -> None:
+    values = TaskValues({}.get, {}.items, "test")
+    values.put("pair", namedtuple("Pair", "a b")(1, [2]))
+    assert values.get("pair") == (1, [2])
+    assert type(values.get("pair")) is tuple
+
+
 def test_damaged_values_are_named_and_never_reset() -> None:
     store: dict[bytes, bytes] = {}
     values = TaskValues(store.get, store.items, "state of bolt 'b', task 0")
@@ -388,15 +410,17 @@ def fused(fails: dict[str, int], style: int) -> Topology:
     return builder.build()
 
 
-def one_by_one(writer: StageWriter, way: Any, routes: Any, given: Any, count: int, roots: Any) -> None:
-    for values in _rows_in(given):
-        writer._hand_over(way, routes, values, roots)
+def one_by_one(writer: StageWriter, way: Any, routes: Any, given: Any, rows: Any, phases: Any, roots: Any) -> None:
+    before = writer.phase
+    for values, writer.phase, of_row in zip(rows, phases, roots, strict=True):
+        writer._hand_over(way, routes, values, of_row)
+    writer.phase = before
 
 
 def test_the_round_robin_of_a_shuffle_continues_across_batches_and_rows() -> None:
     def queued() -> Any:
         wiring = Chain(fused({}, 1)).wiring
-        writer = StageWriter(wiring, 0, 0, Origins(wiring))
+        writer = StageWriter(wiring, 0, 0)
         for first, size in ((0, 3), (3, 1), (4, 5)):
             rows = pa.table({"word": ["a"] * size, "n": range(first, first + size)}, wiring.schemas["in:default"])
             writer.send("in", 0, "default", rows.to_batches()[0])
@@ -409,7 +433,7 @@ def test_the_round_robin_of_a_shuffle_continues_across_batches_and_rows() -> Non
 
     found = queued()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StageWriter, "_hand_over_rows", one_by_one)
+        patch.setattr(StageWriter, "_queue", one_by_one)
         assert queued() == found
     assert sorted(found) == [("first", 0), ("first", 1), ("second", 0), ("second", 1), ("second", 2)]
 
@@ -424,7 +448,7 @@ def test_rows_queued_before_columns_of_their_stream_come_first_in_the_round_robi
 
     def tasks_of(in_columns: bool) -> dict[int, int]:
         wiring = Chain(topology).wiring
-        writer = StageWriter(wiring, 0, 0, Origins(wiring))
+        writer = StageWriter(wiring, 0, 0)
         for first, size in ((0, 4), (10, 1), (20, 2)):
             writer.emit("in", 0, EmittedRow("default", ("row", first)))
             rows = pa.table(
@@ -459,7 +483,7 @@ def test_tuples_handed_over_at_once_equal_tuples_one_by_one(
     found = run()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BoltCaller, "by_return", lambda caller: None)
-        patch.setattr(StageWriter, "_hand_over_rows", one_by_one)
+        patch.setattr(StageWriter, "_queue", one_by_one)
         patch.setattr(
             BoltCaller,
             "_rows",

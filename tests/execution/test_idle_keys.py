@@ -20,13 +20,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.execution.test_turn import OUTPUT, Task, batches_of, bolt_with, control, packet, rows_of, window_row
+from tests.execution.test_turn import COLUMNS, OUTPUT, Task, batches_of, bolt_with, control, packet, rows_of, window_row
 from windowing import count, millis
 from windowing.codec import META_MAGIC, frame, unframe
 from windowing.columnar import Keys
 from windowing.errors import CorruptStateError
-from windowing.spark.idle_keys import StoredIdleKeys, states_of, stored_keys
-from windowing.spark.state import SEQUENCE, TIMESTAMP, StoredTask
+from windowing.spark.rows import NamedRows
+from windowing.spark.state import SEQUENCE, TIMESTAMP, StoredIdleKeys, StoredTask, states_of, stored_keys
 from windowing.spark.window_turn import TaskStage
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.windows.events import Expired
@@ -233,7 +233,7 @@ def test_a_key_of_any_type_is_found_again_with_its_window(
 ) -> None:
     options: dict[str, Any] = {"length": millis(10), "slide": millis(10), "timestamp": "ts", "key": names}
     marked = windowed_bolt(name="probe", output="ids array<long>", **options)
-    stage = TaskStage(bolt_of(marked(lambda window: ([row.id for row in window],))), ("id", "ts", "key", "v"))
+    stage = TaskStage(bolt_of(marked(lambda window: ([row.id for row in window],))), NamedRows(COLUMNS))
     task = Task(stage.bolt)
     shown = []
     for number, chosen in enumerate([[0, 1, 2, 3], [2], [1, 0], [], [3, 1]]):

@@ -17,6 +17,7 @@ from windowing import Activation, count, millis
 from windowing.codec import dumps, loads
 from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError
 from windowing.spark.exchange import ExchangeRow
+from windowing.spark.rows import NamedRows
 from windowing.spark.state import encode_table
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
@@ -26,6 +27,7 @@ from windowing.windows import aggregate as agg
 from windowing.windows.eviction import Action, EvictionPolicy
 from windowing.windows.executor import WindowedBoltExecutor
 
+COLUMNS = ("id", "ts", "key", "v")
 OUTPUT = "key string, ends long, ids array<long>, fresh array<long>, gone array<long>, total double"
 
 
@@ -60,7 +62,8 @@ class Task:
 
     def __init__(self, bolt: Any, order_by: tuple[str, ...] = ()) -> None:
         late = bolt.config.late_stream or SIDE_STREAM
-        self.stage = TaskStage(bolt, ("id", "ts", "key", "v"), order_by=order_by, late_stream=late)
+        identified = bolt.config.message_id is not None
+        self.stage = TaskStage(bolt, NamedRows(COLUMNS, order_by=order_by, identified=identified), late_stream=late)
         self.metadata: bytes | None = None
         self.chunks: dict[bytes, bytes] = {}
         self.written = 0
@@ -85,7 +88,7 @@ class Task:
         if isinstance(values, pa.Table):
             return values
         declared = self.stage.bolt.outputs | {DEAD_LETTERS: DEAD_LETTER_FIELDS}
-        names = declared[stream].names if stream in declared else (*self.stage.columns, "reason")
+        names = declared[stream].names if stream in declared else (*COLUMNS, "reason")
         return dict(zip(names, values, strict=True))
 
 
@@ -192,6 +195,27 @@ class Unstorable(LastThree):
         return {"seen": object()}
 
 
+@pytest.mark.parametrize("options", [{}, {"key": "key"}, {"columnar": "arrow"}])
+def test_rows_stored_before_a_column_was_added_have_null_there_also_in_a_batch_without_rows(options: Any) -> None:
+    def with_added(window: Any) -> Any:
+        columns = [window.column(name) for name in ("id", "w")]
+        return tuple(each if isinstance(each, list) else each.to_pylist() for each in columns)
+
+    def bolt(execute: Any) -> Any:
+        given = {"length": millis(20), "slide": millis(10), "timestamp": "ts", **options}
+        return bolt_of(windowed_bolt(name="probe", output="ids array<long>, w array<long>", **given)(execute))
+
+    task = Task(bolt(lambda window: []))
+    task.run(rows_of([(1, "a"), (4, "a"), (12, "a")], 0))
+    task.stage = TaskStage(bolt(with_added), NamedRows((*COLUMNS, "w")))
+    assert task.run([]).rows == []
+    arrived = packet(table_of(rows_of([(24, "a")], 3)).add_column(4, "w", pa.array([7], pa.int64())))
+    for rows, last in (([], ([2], [None])), ([arrived], ([2, 3], [None, 7]))):
+        sent = [*rows, control("max", 24), control("drain")]
+        found = task.stage.turn(0, task.metadata, task.chunks.get, sent)
+        assert [values for _, values in found.rows][:2] == [([0, 1, 2], [None] * 3), last]
+
+
 def test_a_value_that_cannot_be_stored_is_an_error_that_names_the_bolt() -> None:
     parts = [[(1, "a")]]
     bolt = bolt_with(slide=millis(10), timestamp="ts", eviction=Unstorable)
@@ -220,7 +244,8 @@ def test_rows_are_read_by_column_names_of_any_form() -> None:
     rows = pa.table({"class": ["A"], "flight no": [7], "__ts": pa.array([5], pa.int64())})
     sent = [packet(rows, now_ms=5), control("drain", now_ms=5)]
     found = [
-        TaskStage(bolt_of(bolt), ("class", "flight no")).turn(0, None, {}.get, sent).rows for bolt in (marked, sums)
+        TaskStage(bolt_of(bolt), NamedRows(("class", "flight no"))).turn(0, None, {}.get, sent).rows
+        for bolt in (marked, sums)
     ]
     assert found == [[("default", ("A", 7, 7, ["class", "flight no"]))], [("default", (7,))]]
 
@@ -458,8 +483,10 @@ def test_a_replayed_row_is_dropped_by_its_message_id_in_the_same_and_in_later_ba
     first = task.run([row(1, 1), row(2, 2), row(1, 1)])
     second = task.run([row(2, 2), row(3, 3)])
     third = task.run([row(3, 3)])
-    shown = task.run([], drain=True).rows
-    assert [values["ids"] for _, values in shown] == [[1, 2, 3]]
+    last = task.run([], drain=True)
+    assert [values["ids"] for _, values in last.rows] == [[1, 2, 3]]
+    done = [each.done for each in (first, second, third, last)]
+    assert (sum(each.executed for each in done), sum(each.acked for each in done)) == (3, 3)
     assert [each.metrics["duplicates"] for each in (first, second, third)] == [1, 1, 1]
     assert [each.metrics["tuples"] for each in (first, second, third)] == [2, 1, 0]
 
@@ -467,7 +494,7 @@ def test_a_replayed_row_is_dropped_by_its_message_id_in_the_same_and_in_later_ba
 def test_message_ids_of_two_input_streams_are_separate_with_and_without_order_by():
     bolt = bolt_with(length=millis(10), slide=millis(10), timestamp="ts", message_id="id")
     for order_by in ((), ("ts",)):
-        stage = TaskStage(bolt, ("id", "ts", "key", "v"), ("a", "b"), order_by)
+        stage = TaskStage(bolt, NamedRows(COLUMNS, ("a", "b"), order_by, identified=True), ("a", "b"))
         packets = [packet(table_of([row(1, 1), row(2, 2)]), stream=name) for name in ("b", "a")]
         found = stage.turn(0, None, {}.get, [*packets, packets[0], control("drain")])
         assert [sorted(values[2]) for _, values in found.rows] == [[1, 1, 2, 2]], order_by

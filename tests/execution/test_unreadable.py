@@ -17,9 +17,10 @@ from windowing.errors import BoltError, UnreadableValueError, WindowingError
 from windowing.schema.hashing import key_hash
 from windowing.schema.tuples import Fields
 from windowing.spark.exchange import ExchangeRow, largest_of, timestamps_of
-from windowing.spark.output import arrow_column
+from windowing.spark.output import arrow_column, frame_of
+from windowing.spark.rows import NamedRows
 from windowing.spark.state import encode_table
-from windowing.spark.unreadable import Unreadable, held_record_type, python_values, unreadable_in
+from windowing.spark.unreadable import Unreadable, arrow_values, held_record_type, python_values, unreadable_in
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
@@ -104,7 +105,7 @@ class Task:
 
     def __init__(self, declared: Any) -> None:
         late = declared.config.late_stream or SIDE_STREAM
-        self.stage = TaskStage(declared, COLUMNS, late_stream=late)
+        self.stage = TaskStage(declared, NamedRows(COLUMNS), late_stream=late)
         self.metadata: bytes | None = None
         self.chunks: dict[bytes, bytes] = {}
 
@@ -183,6 +184,13 @@ def test_a_row_is_invalid_if_the_bolt_reads_such_a_value_of_it(ask: Any, columna
     assert second.metrics["late"] == 1
     encoded = next(values for stream, values in second.rows if stream == "late")
     assert raw(arrow_column("b", "late", pa.field("day", pa.date32()), [encoded[3]])) == [YEAR_10000]
+
+
+def test_a_row_that_is_invalid_because_the_bolt_read_it_is_acked_once() -> None:
+    task = windows(lambda window: sum(row.v for row in window if row.day), length=millis(20))
+    done = [task.run(GOOD, BAD).done, task.run((15, b"b", 4, 5, b"x")).done, task.run(drain=True).done]
+    assert sum(each.late.get("invalid", 0) for each in done) == 1
+    assert (sum(each.executed for each in done), sum(each.acked for each in done)) == (3, 3)
 
 
 def test_only_the_rows_whose_value_was_read_are_invalid() -> None:
@@ -342,7 +350,7 @@ def of_maps(execute: Any, **options: Any) -> tuple[TaskStage, dict[str, Any]]:
             **options,
         )(execute)
     )
-    return TaskStage(declared, ("ts", "m", "deep"), late_stream="late"), {}
+    return TaskStage(declared, NamedRows(("ts", "m", "deep")), late_stream="late"), {}
 
 
 def turn_of_maps(stage: TaskStage, state: dict[str, Any], *maps: Any, drain: bool = False) -> TurnResult:
@@ -373,6 +381,17 @@ def test_a_map_is_a_dict_for_the_bolt_and_is_emitted_as_a_map() -> None:
     found = turn_of_maps(stage, state, drain=True)  # from the chunks of the state
     assert seen == [[{"a": 1}, None, {}], [{"inside": [{"a": 1}]}, {"inside": [None]}, {"inside": [{}]}]]
     assert [values for _, values in found.rows] == [({"a": 1},), (None,), ({},)]
+
+
+@pytest.mark.parametrize("key", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())])])
+def test_a_map_whose_keys_are_no_keys_of_a_dict_is_unreadable_and_is_written_unchanged(key: pa.DataType) -> None:
+    kind = pa.map_(key, pa.string())
+    entries = [([1], "a"), ([1], "b")] if pa.types.is_list(key) else [({"a": 1}, "a"), ({"a": None}, "b")]
+    values = python_values(pa.array([entries, None], kind), "m")
+    assert [type(each) for each in values] == [Unreadable, type(None)]
+    assert repr(values[0]) == f"a value of {kind}"
+    written = frame_of(pa.table({"m": arrow_values(values, kind)}))["m"].tolist()
+    assert [each if each is None else list(each.items()) for each in written] == [entries, None]
 
 
 def test_a_map_with_a_repeated_key_makes_its_row_invalid_when_it_is_read() -> None:

@@ -13,7 +13,16 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError
 from windowing.schema.values import InvalidTimestampWarning
-from windowing.spark.exchange import CLOCK_BITS, TASK_AND_CLOCK, Packer, packed, task_column, timestamps_of
+from windowing.spark.exchange import (
+    CLOCK_BITS,
+    TASK_AND_CLOCK,
+    ExchangeRow,
+    Packer,
+    packed,
+    task_column,
+    timestamps_of,
+)
+from windowing.spark.rows import NamedRows
 from windowing.spark.state import TIMESTAMP, decode_table
 
 UTC = datetime.UTC
@@ -125,6 +134,17 @@ def test_a_column_becomes_milliseconds_or_null(values: list[Any], kind: pa.DataT
     stamps = timestamps_of(pa.array(values, kind))
     assert stamps.type == pa.int64()
     assert stamps.to_pylist() == expected
+
+
+def test_packets_of_streams_whose_columns_differ_in_nullability_are_joined() -> None:
+    packets = []
+    for stream, nullable in (("left", False), ("right", True)):
+        packer = Packer(stream, ("ts", "v"), 1, "count", "ts")
+        fields = [pa.field(name, pa.int64(), nullable) for name in ("c0", "c1", TASK_AND_CLOCK)]
+        given = pa.RecordBatch.from_arrays([pa.array([5]), pa.array([7]), pa.array([NOON])], schema=pa.schema(fields))
+        packets += [ExchangeRow(**row) for row in pack(packer, given) if row["kind"] == "rows"]
+    arrived = NamedRows(("ts", "v"), ("left", "right")).arrived(packets)
+    assert arrived.to_pylist() == [{"ts": 5, "v": 7, TIMESTAMP: 5}] * 2
 
 
 def test_equal_keys_of_any_type_go_to_one_task(spark: SparkSession) -> None:

@@ -28,15 +28,7 @@ from windowing.schema.types import Schema
 from windowing.spark.edges import Roots
 from windowing.spark.output import arrow_column, fitted_column
 from windowing.spark.tasks import RetriedBatch
-from windowing.spark.unreadable import (
-    Held,
-    any_of,
-    any_unreadable,
-    asked_unreadable,
-    held_rows,
-    python_values,
-    unreadable_in,
-)
+from windowing.spark.unreadable import any_of, asked_unreadable, tuples_in, unreadable_in
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.plan import Component
@@ -67,10 +59,8 @@ class StreamBatch(NamedTuple):
 
     def tuples(self) -> Iterator[Tuple]:
         """Yield the rows as Tuples."""
-        columns = [python_values(self.table.column(name), name) for name in self.table.column_names]
-        rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
         kind = tuple_type(Tuple, self.origin.fields.names)
-        return (kind(values, self.origin) for values in rows)
+        return (kind(values, self.origin) for values in tuples_in(self.table.columns, self.table.column_names))
 
 
 class ColumnarBoltBatch(RetriedBatch[StreamBatch]):

@@ -29,7 +29,6 @@ from windowing.windows.executor import refuse_tables
 __all__ = [
     "Arrival",
     "ExecutionContext",
-    "Origins",
     "execution_context",
 ]
 
@@ -69,6 +68,18 @@ class ExecutionContext:
         """Return the TaskContext of the task with this index."""
         config = self.topology.config_of(component)
         return TaskContext(component, task, self.component(component).parallelism, config, self.task_ids)
+
+    def origin(self, component: str, task: int, stream: str) -> Origin:
+        """Return the origin of the tuples that a task emits on a stream; equal ones are one object."""
+        key = (component, task, stream)
+        if key not in self._origins:
+            fields = Fields(self.component(component).outputs[stream].schema.names)
+            self._origins[key] = Origin(component, task, fields, stream, self.task_ids)
+        return self._origins[key]
+
+    @cached_property
+    def _origins(self) -> dict[tuple[str, int, str], Origin]:
+        return {}
 
     @cached_property
     def columnar(self) -> frozenset[str]:
@@ -121,21 +132,6 @@ class Arrival(Tuple):
     def get_message_id(self) -> Mapping[int, int]:
         """Return the edge id for each root of the tuple; empty if no spout takes acks."""
         return dict.fromkeys(self._roots, self._edge)
-
-
-class Origins:
-    """The Origin of each (component, task, stream), made once."""
-
-    def __init__(self, context: ExecutionContext) -> None:
-        self._topology, self._task_ids = context.topology, context.task_ids
-        self._known: dict[tuple[str, int, str], Origin] = {}
-
-    def __call__(self, component: str, task: int, stream: str) -> Origin:
-        key = (component, task, stream)
-        if key not in self._known:
-            fields = Fields(self._topology.components[component].outputs[stream].schema.names)
-            self._known[key] = Origin(component, task, fields, stream, self._task_ids)
-        return self._known[key]
 
 
 def execution_context(

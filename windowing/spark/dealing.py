@@ -31,9 +31,17 @@ from windowing.schema.hashing import hashable, key_hash
 from windowing.schema.types import Schema
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
-from windowing.spark.idle_keys import states_of
 from windowing.spark.rows import NamedRows
-from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, StoredTask, decode_table, encode_table
+from windowing.spark.state import (
+    SEQUENCE,
+    TIMESTAMP,
+    Chunk,
+    ChunkStore,
+    StoredTask,
+    decode_table,
+    encode_table,
+    states_of,
+)
 from windowing.spark.tuple_rows import INPUT
 from windowing.windows.key_state import key_of
 from windowing.windows.rescale import require_key, rescaled, union_of_ids
@@ -346,7 +354,7 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
 
 def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:
     """Return the key of each tuple."""
-    rows = NamedRows(bolt.key, ("default",))
+    rows = NamedRows(bolt.key)
     if INPUT not in tuples.column_names:
         return rows.keys(tuples, (), bolt.key)
     found: list[Any] = [None] * tuples.num_rows

@@ -42,13 +42,12 @@ from pyspark.sql.types import DataType, MapType, StructType
 from windowing.columnar.hashing import hashed_columns, is_hashed
 from windowing.columnar.rows import Numbers
 from windowing.errors import ConfigError, WindowingError
-from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
 from windowing.spark.output import frame_of, quoted
 from windowing.spark.settings import freeze_modules
 from windowing.spark.state import TIMESTAMP, encode_table
-from windowing.spark.unreadable import any_unreadable, held_record_type, held_rows, python_values, unreadable_in
+from windowing.spark.unreadable import records_in, unreadable_in
 from windowing.topology.groupings import FieldsGrouping, Grouping, GroupingKind
 from windowing.topology.user_code import BOUND, TimestampFunction
 from windowing.windows.config import Semantics, WindowConfig
@@ -68,10 +67,8 @@ __all__ = [
     "POSITION",
     "TASK",
     "TASK_AND_CLOCK",
-    "TIMESTAMP",
     "ArrowStage",
     "ExchangeRow",
-    "Numbers",
     "Packer",
     "RowNumbering",
     "Spread",
@@ -79,7 +76,6 @@ __all__ = [
     "batch_id",
     "clock_of",
     "clocked",
-    "field_column",
     "frames_of",
     "handed_on",
     "largest_of",
@@ -184,12 +180,11 @@ class RowNumbering:
 
 def packets_and_controls(rows: Iterable[ExchangeRow]) -> tuple[list[ExchangeRow], list[ExchangeRow]]:
     """Return the rows of one task with tuples and those without, each in an order that does not depend on the shuffle."""
-    ordered = sorted(rows, key=_order)
+    ordered = sorted(
+        rows,
+        key=lambda row: (row.kind, row.stream, row.source is not None, row.source or "", row.upstream, row.sequence),
+    )
     return [row for row in ordered if row.kind == "rows"], [row for row in ordered if row.kind != "rows"]
-
-
-def _order(row: ExchangeRow) -> tuple[Any, ...]:
-    return row.kind, row.stream, row.source is not None, row.source or "", row.upstream, row.sequence
 
 
 def size_of(rows: Iterable[ExchangeRow]) -> int:
@@ -200,15 +195,6 @@ def size_of(rows: Iterable[ExchangeRow]) -> int:
 def clock_of(rows: Iterable[ExchangeRow]) -> int:
     """Return the batch's clock: the largest one in its rows."""
     return max(row.now for row in rows)
-
-
-def field_column(position: int) -> str:
-    """Return the column name of a field between two stages: its position, so that fields may have any names.
-
-    >>> field_column(0)
-    '0'
-    """
-    return str(position)
 
 
 def record_batch(rows: Iterable[ExchangeRow]) -> pa.RecordBatch:
@@ -236,30 +222,15 @@ def frames_of(rows: Sequence[ExchangeRow]) -> Iterator[pd.DataFrame]:
 
 def rows_of(frames: Iterable[Any]) -> list[ExchangeRow]:
     """Return the rows of the pandas frames that a stateful operator gets."""
-    clock: int | None = None
     rows = []
     for frame in frames:
-        for found in frame.itertuples(index=False):
-            row = _row(found)
-            if not row.now:
-                clock = said_clock() if clock is None else clock
-                row = row._replace(now=clock)
-            rows.append(row)
+        columns = [frame[name].tolist() for name in _SCHEMA.names]
+        for *head, now, source, value, data in zip(*columns, strict=True):
+            # pandas has several objects for a missing value, and Spark several classes for bytes.
+            text = source if isinstance(source, str) else None
+            packed = bytes(data) if isinstance(data, bytes | bytearray | memoryview) else None
+            rows.append(ExchangeRow._make((*head, now or said_clock(), text, value, packed)))
     return rows
-
-
-def _row(found: Any) -> ExchangeRow:
-    return ExchangeRow(
-        int(found.target),
-        str(found.kind),
-        str(found.stream),
-        int(found.upstream),
-        int(found.sequence),
-        int(found.now),
-        found.source if isinstance(found.source, str) else None,
-        int(found.value),
-        bytes(found.data) if isinstance(found.data, bytes | bytearray | memoryview) else None,
-    )
 
 
 # -- Out of Spark's own batches --------------------------------------------------------------------------------------------------
@@ -345,8 +316,9 @@ class Packer(ArrowStage):
                 continue
             columns, tasks, now = clocked(batch)
             sent = sent or RowNumbering(partition, now)
-            rows = columns.rename_columns(list(self.columns))
-            found = stamps.of(rows.column, rows.num_rows, now, partial(_records, rows))
+            # Named anew, every column may be null: the reader joins packets of streams that may differ in this.
+            rows = pa.RecordBatch.from_arrays(columns.columns, names=list(self.columns))
+            found = stamps.of(rows.column, rows.num_rows, now, partial(records_in, rows.columns, self.columns))
             rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), found)
             packets = []
             for task, at in parted(tasks, self.tasks):
@@ -355,16 +327,6 @@ class Packer(ArrowStage):
             yield record_batch(packets)
         if sent is not None and stamps.largest:
             yield record_batch(sent.largest(range(self.tasks), self.stream, stamps.largest))
-
-
-def _records(rows: pa.RecordBatch) -> Iterable[Any]:
-    """Return rows in the form that a timestamp function gets."""
-    names = tuple(rows.schema.names)
-    columns = [python_values(column, name) for column, name in zip(rows.columns, names, strict=True)]
-    make = record_type(names)._make
-    if any_unreadable(columns):
-        return held_rows(columns, make, held_record_type(names)._make)
-    return map(make, zip(*columns, strict=True))
 
 
 # -- The tasks of rows -----------------------------------------------------------------------------------------------------------

@@ -85,11 +85,12 @@ class TaskResult:
         puts: Mapping[bytes, bytes],
         drops: Sequence[bytes],
         values: TaskValues | None,
+        done: Sequence[TaskMetrics],
     ) -> TaskResult:
         """Return a result with the changes of a bolt's state."""
         if values is None:
-            return cls(output, metadata, puts, drops)
-        return cls(output, metadata, puts, drops, values.puts, values.drops)
+            return cls(output, metadata, puts, drops, done=done)
+        return cls(output, metadata, puts, drops, values.puts, values.drops, done)
 
 
 class TaskTurn(Protocol):
@@ -99,8 +100,9 @@ class TaskTurn(Protocol):
         """Process the task's rows of a batch, in any order; there may be none. `batch`: its number."""
 
 
-class TaskProcessor(StatefulProcessor):
-    """The operator that transformWithState runs for each task of a stage: task `first + i` has the grouping key `labels[i]`.
+class TaskProcessor:
+    """The work of the operator that transformWithState runs for each task of a stage: task `first + i` has the grouping key
+    `labels[i]`.
 
     turn_of: makes the turn of a task; called only in workers. channel: the channel for a worker's metrics.
     """
@@ -115,10 +117,6 @@ class TaskProcessor(StatefulProcessor):
         self._turn_of, self._channel = turn_of, channel
         self._tasks = {label: number for number, label in enumerate(labels, first)}
         self._turns: dict[int, TaskTurn] = {}
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state variables."""
-        self.take([getattr(handle, kind)(*named) for kind, *named in _VARIABLES])
 
     def take(self, variables: Sequence[Any]) -> None:
         """Take the state variables, in the order of `_VARIABLES`."""
@@ -142,9 +140,6 @@ class TaskProcessor(StatefulProcessor):
             if isinstance(result.output, pa.Table):
                 return table_frames(result.output)
             return frames_of([*(row for row in taken if row.target != task), *result.output])
-
-    def close(self) -> None:
-        """Do nothing: the operator holds no resources."""
 
     def _stored(self) -> Stored:
         metadata = self._metadata.get()
@@ -173,7 +168,7 @@ _spark_s: Any = cast(Any, CloudPickleSerializer)()  # the serializer with which 
 
 
 def as_sent(processor: TaskProcessor) -> StatefulProcessor:
-    """Return the operator in the form that is sent to workers: bytes that a worker loads with the first rows.
+    """Return the operator, with its work as bytes that a worker loads with the first rows.
 
     For each run of a query Spark starts a process on the driver only to read the names of the state variables. The class is defined
     in a function, and so pickled by value; that process then imports neither this library nor pandas, which saves over a second of
@@ -205,7 +200,7 @@ def as_sent(processor: TaskProcessor) -> StatefulProcessor:
             return self._processor.handleInputRows(key, rows, timerValues)
 
         def close(self) -> None:
-            pass
+            """Do nothing: the operator holds no resources."""
 
     return AsSent(processor)
 

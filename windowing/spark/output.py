@@ -122,8 +122,9 @@ class Encoder:
         }
         self._numbers = {stream: number for number, stream in enumerate(layout.streams)}
 
-    def table(self, rows: Sequence[OutputRow], metrics: Mapping[str, int | None]) -> pa.Table:
-        """Return rows (of known streams; others are left out) and metrics as one table; the order inside a stream is kept.
+    def table(self, rows: Sequence[OutputRow], metrics: Mapping[str, int | None]) -> tuple[pa.Table, dict[str, int]]:
+        """Return rows (of known streams; others are left out) and metrics as one table, and the number of rows by stream; the order
+        inside a stream is kept.
 
         Raises BoltError for a value that is not of its field's type. Cost: one Arrow array per field and stream.
         """
@@ -131,10 +132,17 @@ class Encoder:
         for stream, row in rows:
             if stream in by_stream:
                 by_stream[stream].append(row)
-        blocks = [block for stream, members in by_stream.items() for block in self._blocks(stream, members)]
+        blocks: list[pa.Table] = []
+        counts: dict[str, int] = {}
+        for stream, members in by_stream.items():
+            of_stream = list(self._blocks(stream, members))
+            if of_stream:
+                counts[stream] = sum(block.num_rows for block in of_stream)
+                blocks += of_stream
         numbers = {metric_column(name): pa.array([metrics.get(name)], pa.int64()) for name in METRICS}
         blocks.append(pa.table({_STREAM: pa.array([_METRICS_ROW], pa.int32()), **numbers}))
-        return pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
+        table = pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
+        return table, counts
 
     def fitted(self, table: Any) -> pa.Table | None:
         """Return a table that a bolt returned in the types of the default stream, None if its rows must be checked one by one.
@@ -240,12 +248,19 @@ def _series(pandas: Any, column: pa.ChunkedArray, kind: pa.DataType) -> Any:
     return pandas.Series(pandas.arrays.ArrowExtensionArray(column))
 
 
+class _Entries(list[Any]):
+    """The entries of a map, which Spark's converter asks for `items`; unlike a dict it may hold any key, and one twice."""
+
+    def items(self) -> list[Any]:
+        return self
+
+
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Return a nested value in the form of Spark's converter: maps as dicts, for which Arrow gives lists of pairs."""
+    """Return a nested value in the form of Spark's converter."""
     if value is None or not pa.types.is_nested(kind):
         return value
     if pa.types.is_map(kind):
-        return {_plain(key, kind.key_type): _plain(each, kind.item_type) for key, each in value}
+        return _Entries((_plain(key, kind.key_type), _plain(each, kind.item_type)) for key, each in value)
     if pa.types.is_struct(kind):
         return {field.name: _plain(value[field.name], field.type) for field in kind}
     return [_plain(each, kind.value_type) for each in value]

@@ -31,6 +31,7 @@ from windowing.spark.assembly import Assembly, labels_of
 from windowing.spark.control import checked_tasks
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.output import Encoder, Layout, quoted
+from windowing.spark.rows import NamedRows
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import is_connect, parallelism, require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
@@ -236,11 +237,11 @@ class WindowedStream(StormNames):
         """Return the stage in the form that is sent to workers, with the default of `max_future=`."""
         config, what = self.bolt.config, f"bolt {self.bolt.name!r}"
         bounded = replace(config, max_future_ms=exchange.max_future_ms(config)) if config.event_time else config
+        columns, streams = tuple(self._rows.columns), tuple(self._inputs)
         stage = TaskStage(
             bolt=replace(self.bolt, config=bounded),
-            columns=tuple(self._rows.columns),
-            streams=tuple(self._inputs),
-            order_by=self.order_by,
+            format=NamedRows(columns, streams, self.order_by, config.message_id is not None),
+            streams=streams,
             tasks=tasks,
             late_stream=config.late_stream or SIDE_STREAM,
         )

@@ -28,21 +28,16 @@ from windowing.columnar.rows import MakeRows, codable, values_of
 from windowing.schema.rows import record_type
 from windowing.spark.exchange import ExchangeRow
 from windowing.spark.state import TIMESTAMP, decode_table
-from windowing.spark.unreadable import (
-    any_of,
-    any_unreadable,
-    held_record_type,
-    held_rows,
-    plain,
-    python_values,
-    unreadable_in,
-)
+from windowing.spark.unreadable import any_of, plain, python_values, records_in, unreadable_in
+from windowing.windows.aggregate import aggregated_fields
+from windowing.windows.config import WindowConfig
 from windowing.windows.key_state import one_nan
 
 __all__ = [
     "NamedRows",
     "RowFormat",
     "in_order",
+    "read_by_windows",
 ]
 
 
@@ -117,7 +112,7 @@ class RowFormat(Protocol):
         """Return the rows of a batch in order of arrival: the columns of the chunks, and TIMESTAMP."""
 
     def kept(self, table: pa.Table) -> pa.Table:
-        """Return the columns of a chunk."""
+        """Return the columns of a chunk; a column that old chunks lack is null."""
 
     def payloads(self, table: pa.Table) -> list[Any]:
         """Return the payload of each row."""
@@ -144,6 +139,14 @@ class RowFormat(Protocol):
         """Return which rows have a value in one of these fields (None: in any) that Python cannot hold; None for no row."""
 
 
+def read_by_windows(config: WindowConfig) -> tuple[str, ...] | None:
+    """Return the fields that windows read before the bolt is called; None for all, if user code gets whole rows."""
+    if config.trigger is not None or config.eviction is not None:
+        return None
+    aggregated = () if config.aggregate is None else aggregated_fields(config.aggregate)
+    return None if None in aggregated else (*(config.key or ()), *filter(None, aggregated))
+
+
 class NamedRows:
     """Rows as Records of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
     columns that give the order instead. `identified`: whether `identities` is used.
@@ -152,7 +155,7 @@ class NamedRows:
     def __init__(
         self,
         columns: tuple[str, ...],
-        streams: tuple[str, ...],
+        streams: tuple[str, ...] = ("default",),
         order_by: tuple[str, ...] = (),
         identified: bool = False,
     ) -> None:
@@ -191,18 +194,15 @@ class NamedRows:
         return table.combine_chunks()
 
     def kept(self, table: pa.Table) -> pa.Table:
-        """Return the input columns."""
-        return table.select(list(self._columns))
+        """Return the input columns; rows that were stored before a column was added have null there."""
+        count, there = table.num_rows, table.column_names
+        return pa.table({name: table.column(name) if name in there else pa.nulls(count) for name in self._columns})
 
     def payloads(self, table: pa.Table) -> list[Any]:
         """Return a Record for each row."""
-        columns = [python_values(table.column(name), name) for name in self._columns]
-        if not columns:
+        if not self._columns:
             return [self._type() for _ in range(table.num_rows)]
-        make = self._type._make
-        if any_unreadable(columns):
-            return list(held_rows(columns, make, held_record_type(self._columns)._make))
-        return list(map(make, zip(*columns, strict=True)))
+        return list(records_in(map(table.column, self._columns), self._columns))
 
     def in_columns(self, table: pa.Table) -> ColumnRows:
         """Return the rows as columns; a Record is made only on access."""

@@ -6,9 +6,10 @@
                                              +--> columns for a sink
     take() --> exchange rows        finish() --> the largest timestamps, for every task of each reader
 
-The tuples of a packet have the columns of their stream by number; `__task` (the emitting task of the component); `__phase` and
-`__pos` (the position among the upstream's rows in this batch), which give the order of arrival (tuple_rows.py); the timestamp for
-the reader's windows; and, if a spout takes acks, their edges and roots (edges.py).
+The tuples of a packet have the columns of their stream first, named by their positions, so that fields may have any names; then,
+if a spout takes acks, their edges and roots (edges.py); `__task` (the emitting task of the component); `__phase` and `__pos` (the
+position among the upstream's rows in this batch), which give the order of arrival (tuple_rows.py); the timestamp for the reader's
+windows.
 
 Laws: fused bolts run in the order of the plan, task by task, each queue first in, first out, as in LocalCluster; so the rows that
 an upstream sends, and their order, depend only on its input. A grouping's round robin begins again for each upstream and batch, at
@@ -29,12 +30,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from windowing.columnar.rows import Numbers
 from windowing.errors import UnreadableValueError
 from windowing.execution.metrics import TaskMetrics
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.spark.columnar_bolts import ColumnarBoltBatch, StreamBatch
-from windowing.spark.context import Arrival, ExecutionContext, Origins
+from windowing.spark.context import Arrival, ExecutionContext
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.exchange import (
     FIRST_TASK,
@@ -42,19 +44,16 @@ from windowing.spark.exchange import (
     POSITION,
     TASK,
     ExchangeRow,
-    Numbers,
     RowNumbering,
     Spread,
     WindowTimestamps,
-    field_column,
     parted,
     spread_of,
 )
 from windowing.spark.output import arrow_column
 from windowing.spark.state import TIMESTAMP, TaskValues
-from windowing.spark.task_metrics import bolt_metrics
 from windowing.spark.tasks import BoltBatch, RetriedBatch
-from windowing.spark.unreadable import Held, Unreadable, any_unreadable, held_rows, plain, python_values
+from windowing.spark.unreadable import Held, Unreadable, plain, python_values, tuples_in
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
@@ -163,8 +162,8 @@ class StageWriter:
     differs.
     """
 
-    def __init__(self, execution: ExecutionContext, upstream: int, now: int, origins: Origins, batch: int = -1) -> None:
-        self._execution, self._sent, self._origins = execution, RowNumbering(upstream, now), origins
+    def __init__(self, execution: ExecutionContext, upstream: int, now: int, batch: int = -1) -> None:
+        self._execution, self._sent = execution, RowNumbering(upstream, now)
         self.partials = Partials()
         self._batch = execution.batches_before + batch
         self._seed = upstream if upstream < FIRST_TASK else 0
@@ -207,13 +206,15 @@ class StageWriter:
         schema = self._execution.schemas[stream_name(component, stream)]
         given = dict(zip(schema.names, batch.columns, strict=True))
         if way.width is None:
-            for values in _rows_in(given):
+            for values in tuples_in(given.values(), given):
                 self.emit(component, task, EmittedRow(stream, values), roots)
             return
         self._flush(component, task, stream, way)
         rowwise = [route for route in way.fused if route not in way.columnar]
         if rowwise:
-            self._hand_over_rows(way, rowwise, given, count, roots)
+            self._queue(
+                way, rowwise, given, list(tuples_in(given.values(), given)), [self.phase] * count, [roots] * count
+            )
         fields = {field.name: _declared(component, stream, field, given[field.name]) for field in schema}
         if way.columnar:
             self._hand_over_columns(way, fields, count, roots)
@@ -297,12 +298,6 @@ class StageWriter:
             assert route.choose is not None
             for target in route.choose(values, route.state):
                 self._queues[route.reader][target].append(way.arrival(values, way.origin, self.phase, roots))
-
-    def _hand_over_rows(
-        self, way: _Way, fused: Sequence[_TaskRoute], given: Mapping[str, pa.Array], count: int, roots: Roots
-    ) -> None:
-        """Queue the rows of a batch for fused tasks that take tuples; choose tasks for all rows at once if the groupings can."""
-        self._queue(way, fused, given, list(_rows_in(given)), [self.phase] * count, [roots] * count)
 
     def _queue(
         self,
@@ -407,9 +402,7 @@ class StageWriter:
 
     def done(self) -> list[TaskMetrics]:
         """Return the metrics of the components that sent or ran here: emitted rows, and the work of fused bolts."""
-        found: dict[tuple[str, int], TaskMetrics] = {}
-        for (name, task), running in self._tasks.items():
-            found[name, task] = bolt_metrics(name, task, running, self._took_ms[name, task])
+        found = {key: running.metrics(self._took_ms[key]) for key, running in self._tasks.items()}
         for (component, task, stream), way in self._ways.items():
             if way.emitted:
                 each = found.setdefault((component, task), TaskMetrics(component, task))
@@ -432,7 +425,7 @@ class StageWriter:
             by_row = by_itself or any(route.first is not None and route.spread is None for route in routes)
             direct = any(route.choose is None for route in routes)
             is_out = stream_name(component, stream) in self._execution.sinks
-            origin = self._origins(component, task, stream) if routes else None
+            origin = self._execution.origin(component, task, stream) if routes else None
             way = self._ways[component, task, stream] = _Way(
                 routes, by_row or direct, is_out, origin, self._execution.columnar
             )
@@ -473,10 +466,12 @@ class StageWriter:
             return ()
 
     def _run(self, name: str) -> None:
-        queues = self._queues.pop(name, {})
-        for task in sorted(queues):
-            waiting, began = queues[task], time.perf_counter()
-            self._task(name, task).take(self._batched(waiting) if name in self._execution.columnar else waiting)
+        for task, waiting in sorted(self._queues.pop(name, {}).items()):
+            began = time.perf_counter()
+            if (name, task) not in self._tasks:
+                self._tasks[name, task] = self.bolt_batch(name, task)
+            given = self._batched(waiting) if name in self._execution.columnar else waiting
+            self._tasks[name, task].take(given)
             self._took_ms[name, task] += 1000 * (time.perf_counter() - began)
 
     def _batched(self, waiting: Iterable[Any]) -> Iterator[StreamBatch]:
@@ -489,11 +484,6 @@ class StageWriter:
             origin = rows[0]._origin
             columns = self._columns(origin.component, origin.stream, [plain(row._values) for row in rows])
             yield StreamBatch(pa.table(columns), origin, rows[0]._phase, rows[0]._roots)
-
-    def _task(self, name: str, task: int) -> RetriedBatch[Any]:
-        if (name, task) not in self._tasks:
-            self._tasks[name, task] = self.bolt_batch(name, task)
-        return self._tasks[name, task]
 
     def bolt_batch(self, name: str, task: int, values: TaskValues | None = None) -> RetriedBatch[Any]:
         """Return a task of a bolt without windows that emits through this writer. values: its state, if it is stateful."""
@@ -567,7 +557,7 @@ class StageWriter:
             edges = {EDGE: pa.array(ids), ROOTS: packed_roots(rows.roots)}
         return pa.table(
             {
-                **{field_column(position): column for position, column in enumerate(rows.fields.values())},
+                **{str(position): column for position, column in enumerate(rows.fields.values())},
                 **edges,
                 TASK: pa.repeat(pa.scalar(task, pa.int32()), len(rows.positions)),
                 PHASE: pa.array(rows.phases, pa.int32()),
@@ -605,8 +595,9 @@ class StageWriter:
             )
 
         def tuples() -> Iterator[Tuple]:
-            origin = self._origins(component, task, stream)
-            return (Tuple(each, origin) for each in (_rows_in(columns) if values is None else map(_as_asked, values)))
+            origin = self._execution.origin(component, task, stream)
+            rows = tuples_in(columns.values(), columns) if values is None else map(_as_asked, values)
+            return (Tuple(each, origin) for each in rows)
 
         return self._timestamps[key].of(columns.__getitem__, count, self._sent.now, tuples)
 
@@ -617,12 +608,6 @@ def _same_batch(waiting: Any) -> Any:
         return id(waiting)
     origin = waiting._origin
     return origin.component, origin.stream, waiting._phase, waiting._roots
-
-
-def _rows_in(columns: Mapping[str, pa.Array]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of columns in the form that user code gets."""
-    values = [python_values(column, name) for name, column in columns.items()]
-    return held_rows(values, tuple, Held) if any_unreadable(values) else zip(*values, strict=True)
 
 
 def _declared(component: str, stream: str, field: pa.Field, column: pa.Array) -> pa.Array:

@@ -11,7 +11,6 @@ turn is computed.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,8 +23,8 @@ from windowing.execution.plan import StageTask
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.arguments import Shipped
 from windowing.spark.columnar_bolts import columns_as_declared
-from windowing.spark.context import ExecutionContext, Origins
-from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged, root_of
+from windowing.spark.context import ExecutionContext
+from windowing.spark.edges import NO_ROOTS, root_of
 from windowing.spark.exchange import (
     BATCH_CLOCK,
     FIRST_TASK,
@@ -41,13 +40,12 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.stage_writer import StageWriter
-from windowing.spark.task_metrics import MetricsChannel, bolt_metrics
+from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.tuple_rows import TupleRows
-from windowing.spark.window_turn import SIDE_STREAM, TaskStage
+from windowing.spark.window_turn import SIDE_STREAM, AckWatch, TaskStage
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
-from windowing.windows.events import TupleWindow
 
 __all__ = [
     "SpoutStage",
@@ -91,7 +89,7 @@ class SpoutStage(ArrowStage):
                 continue
             rows, tasks, now = clocked(batch)
             if writer is None:
-                writer = StageWriter(execution, partition, now, Origins(execution), number)
+                writer = StageWriter(execution, partition, now, number)
             writer.send(self._spout, task, self._stream, rows, roots, tasks if self._is_hashed else None)
             writer.run()
             yield record_batch(writer.take())
@@ -146,18 +144,16 @@ class StageTaskTurn:
         self._acked = task.component in execution.rooted
         self._window = None if self._component.window is None else self._stage()
 
-    def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int, nonce: bytes | None = None) -> TaskResult:
+    def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
         """Process the rows for this task, in any order. Raises BoltError, CorruptStateError, GroupingError."""
         if not rows:
             return TaskResult()
         began = time.perf_counter()
-        writer = StageWriter(
-            self._execution, FIRST_TASK + self._number, clock_of(rows), Origins(self._execution), batch
-        )
+        writer = StageWriter(self._execution, FIRST_TASK + self._number, clock_of(rows), batch)
         if self._window is None:
             result = self._bolt_turn(writer, [row for row in rows if row.kind == "rows"], stored, batch)
         else:
-            result = self._window_turn(self._window, writer, rows, stored, batch, nonce or os.urandom(8))
+            result = self._window_turn(self._window, writer, rows, stored, batch)
         writer.run()
         result.output = [*writer.take(), *result.output, *writer.finish()]
         result.done = self._done(result.done, writer.done(), 1000 * (time.perf_counter() - began))
@@ -175,12 +171,11 @@ class StageTaskTurn:
         late = self._component.outputs.get(window.config.late_stream or "")
         return TaskStage(
             bolt=window,
-            columns=(),
+            format=self._format,
             streams=tuple(stream_name(found.component, found.stream) for found in self._component.inputs),
             tasks=self._component.parallelism,
             late_stream=window.config.late_stream or SIDE_STREAM,
             late_fields=None if late is None else late.schema.names[:-1],  # the last is the reason
-            format=self._format,
             settings=self._context.config,
             task_ids=self._execution.task_ids,
             acks=self._acked,
@@ -197,12 +192,20 @@ class StageTaskTurn:
         rows: Sequence[ExchangeRow],
         stored: Stored,
         batch: int,
-        nonce: bytes,
     ) -> TaskResult:
         name, task = self._name, self._task
         values = stored.task_values(name, task) if self._component.stateful else None
-        watch = _Watch(writer.partials, name, self._is_read()) if self._acked else None
-        turn = stage.turn(task, stored.metadata, stored.chunk, rows, nonce, values, batch + 1, watch, self._fitted)
+        watch = AckWatch(writer.partials, name, self._is_read()) if self._acked else None
+        turn = stage.turn(
+            task,
+            stored.metadata,
+            stored.chunk,
+            rows,
+            state=values,
+            txid=batch + 1,
+            watcher=watch,
+            fitted=self._fitted,
+        )
         late = iter(turn.late)
         anchors = [NO_ROOTS] * len(turn.rows) if watch is None else watch.roots
         for (stream, row), roots in zip(turn.rows, anchors, strict=True):
@@ -212,9 +215,8 @@ class StageTaskTurn:
                 writer.send(name, task, stream, row, roots)
             elif stream in self._component.outputs:
                 writer.emit(name, task, EmittedRow(stream, row), roots)
-        result = TaskResult.of(writer.metrics(name, turn.metrics), turn.metadata, turn.puts, turn.drops, values)
-        result.done = [turn.done]
-        return result
+        metrics = writer.metrics(name, turn.metrics)
+        return TaskResult.of(metrics, turn.metadata, turn.puts, turn.drops, values, [turn.done])
 
     def _fitted(self, table: Any) -> pa.RecordBatch | None:
         """Return a table that the bolt returned in the types of its default stream, None if its rows must be checked one by one."""
@@ -233,44 +235,14 @@ class StageTaskTurn:
         table = self._format.arrived(packets)
         columnar = self._component.declaration.columnar is not None
         arrived = self._format.payloads(table) if self._acked or not columnar else []
-        writer.partials.done(arrived)
+        if self._acked:
+            writer.partials.done(arrived)
         running.take(self._format.batches(table) if columnar else arrived)
         running.close(batch + 1)
         found = writer.metrics(name, {"tuples": running.taken, **running.counts(), "bytes": size_of(packets)})
-        result = TaskResult.of(found, None, {}, (), values)
-        result.done = [bolt_metrics(name, task, running, 0.0)]
-        return result
+        return TaskResult.of(found, None, {}, (), values, [running.metrics()])
 
 
 def stage_turn(execution: Shipped[ExecutionContext], number: int) -> StageTaskTurn:
     """Return the turn of the task with this number, for the operator in a worker."""
     return StageTaskTurn(execution.value, execution.value.plan.tasks[number])
-
-
-class _Watch:
-    """Records the fate of a windowed task's tuples in a turn, for the partials. `roots[i]`: the roots of output row i, if a bolt
-    reads it; a row that only goes to a sink is committed with its batch.
-    """
-
-    def __init__(self, partials: Partials, component: str, is_read: bool) -> None:
-        self._partials, self._component, self._is_read = partials, component, is_read
-        self.roots: list[Roots] = []
-
-    def fired(self, window: TupleWindow, rows: int) -> None:
-        new = rows - len(self.roots)
-        if new:
-            self.roots += [_roots(window) if self._is_read else NO_ROOTS] * new
-
-    def failed(self, window: TupleWindow) -> None:
-        self._partials.fail(_roots(window), self._component)
-
-    def late(self, payloads: Sequence[Any], rows: int) -> None:
-        self.roots += [payload._roots for payload in payloads]
-        self._partials.done(payloads)
-
-    def expired(self, payloads: Sequence[Any]) -> None:
-        self._partials.done(payloads)
-
-
-def _roots(window: TupleWindow) -> Roots:
-    return merged(payload._roots for payload in window.get())

@@ -1,14 +1,21 @@
 """The state of a task in Spark's state store: the metadata of its windows, their tuples in chunks, the values of a stateful bolt.
 
     metadata   size of the head | head: format, chunks, next_id, next_number, seen, ... | snapshot of the executor      StoredTask
-               (| the keys with `key=`: Arrow IPC, idle_keys.py, if the head has "executor", the size of the snapshot)
+               (| the keys of `key=`: key in typed JSON, KeyState.numbers, deadline, one row for each key: Arrow IPC, zstd,
+               if the head has "executor", the size of the snapshot)
     chunks     id, nonce -> frame( Arrow IPC, lz4: columns, timestamps, numbers ), by (timestamp, arrival)               ChunkStore
     values     key -> frame( value ), both plain data in typed JSON                                                      TaskValues
 
 The executor is decoded only after the rows that it refers to are read. The head lists the chunks: id, nonce, number of rows, and
-the runs of rows that are still needed.
+the runs of rows that are still needed. A turn loads only those keys that get a tuple, or whose deadline has come:
+
+                  +-- keys of the batch, keys that are due --> machine --+
+    stored keys --+                                                      +--> stored keys
+                  +-- all other keys: copied by Arrow -------------------+
 
 Laws
+- The rows and the state of a turn are those of a turn that loads all keys. A turn costs under a microsecond for an idle key, and
+  50 ns for each of its rows.
 - A batch writes the tuples that arrived in it *and* outlive it. A tuple is written again only when small chunks are merged, at most
   once for each power of `_FAN` of its chunk's size.
 - A chunk's key is (id, nonce of the write), so two attempts at a batch never read each other's chunks.
@@ -19,28 +26,36 @@ Laws
 
 from __future__ import annotations
 
-import copy
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.codec import CHUNK_MAGIC, decode_value, dumps, encode_value, frame, loads, unframe
+from windowing.codec import CHUNK_MAGIC, decode_value, dumps, encode_text, encode_value, frame, loads, unframe
+from windowing.columnar import Keys
 from windowing.errors import CorruptStateError, DefinitionChangedError
+from windowing.windows.config import WindowConfig
+from windowing.windows.key_state import SETTLED, KeyState
+from windowing.windows.manager import StoredKeys
 
 __all__ = [
     "SEQUENCE",
     "TIMESTAMP",
     "Chunk",
     "ChunkStore",
+    "StoredIdleKeys",
     "StoredTask",
     "TaskValues",
+    "deadline_options",
     "decode_table",
     "encode_table",
+    "states_of",
+    "stored_keys",
     "with_order",
 ]
 
@@ -57,10 +72,10 @@ _KEY = struct.Struct(">Q8s")
 Load = Callable[[bytes], bytes | None]
 
 
-def encode_table(table: pa.Table | pa.RecordBatch) -> bytes:
-    """Return a table as an Arrow IPC stream with lz4 buffers."""
+def encode_table(table: pa.Table | pa.RecordBatch, options: pa.ipc.IpcWriteOptions = _LZ4) -> bytes:
+    """Return a table as an Arrow IPC stream, by default with lz4 buffers."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_LZ4) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write(table)
     return bytes(sink.getvalue())
 
@@ -191,10 +206,9 @@ class ChunkStore:
         return chunks
 
 
-def with_order(rows: pa.Table, timestamps: pa.Array, sequences: Any) -> pa.Table:
+def with_order(rows: pa.Table, timestamps: pa.Array, sequences: pa.Array) -> pa.Table:
     """Return rows with the two columns that order them in a chunk; every column may be null, whatever the source declares."""
-    arrays = [*rows.columns, timestamps, pa.array(sequences, pa.int64())]
-    return pa.table(arrays, schema=_with_order(rows.schema))
+    return pa.table([*rows.columns, timestamps, sequences], schema=_with_order(rows.schema))
 
 
 def _with_order(columns: pa.Schema) -> pa.Schema:
@@ -241,24 +255,25 @@ def _sequences(table: pa.Table) -> np.ndarray[Any, Any]:
 def _rows(table: pa.Table, runs: list[list[int]]) -> pa.Table:
     if len(runs) == 1:
         return table.slice(runs[0][0], runs[0][1] - runs[0][0])
-    if not runs:
-        return table.slice(0, 0)
-    return pc.take(table, pa.array(np.concatenate([np.arange(start, end) for start, end in runs])))
+    return pc.take(table, pa.array(_positions(runs)))
 
 
 def _still_needed(
     chunk: Chunk, table: pa.Table, held: np.ndarray[Any, Any], idle: np.ndarray[Any, Any] | None
 ) -> np.ndarray[Any, Any]:
     """Return which rows of a chunk are needed; `idle` begins with those of its live rows that are, whatever `held` says."""
-    if idle is None:
-        return np.isin(_sequences(table), held)
-    live = np.concatenate([np.empty(0, np.int64), *(np.arange(start, end) for start, end in chunk.live)])
-    needed = idle[: len(live)].copy()
+    live = _positions(chunk.live)
+    needed = np.zeros(len(live), dtype=bool) if idle is None else idle[: len(live)].copy()
     loaded = live[~needed]
     needed[~needed] = np.isin(_sequences(table)[loaded], held)
     found = np.zeros(table.num_rows, dtype=bool)
     found[live[needed]] = True
     return found
+
+
+def _positions(runs: list[list[int]]) -> np.ndarray[Any, Any]:
+    """Return the positions of the rows in [from, to) runs."""
+    return np.concatenate([np.empty(0, np.int64), *(np.arange(start, end) for start, end in runs)])
 
 
 def _runs(mask: np.ndarray[Any, Any]) -> list[list[int]]:
@@ -280,20 +295,16 @@ class StoredTask:
     """The metadata of a task: the executor without its tuples, and the list of chunks that hold them.
 
     seen: the message ids of a bolt with message_id=, as `Deduplicator.plain` has them. keys: the states of the keys, which the
-    snapshot then leaves out (idle_keys.py). deadlines: the options from which the deadlines of the keys were derived.
+    snapshot then leaves out (`stored_keys`). deadlines: the options from which the deadlines of the keys were derived.
     """
 
-    executor: bytes | None
-    chunks: list[Chunk]
-    next_id: int
-    next_number: int
+    executor: bytes | None = None
+    chunks: list[Chunk] = field(default_factory=list)
+    next_id: int = 0
+    next_number: int = 0
     seen: list[Any] = field(default_factory=list)
     keys: bytes | None = None
     deadlines: str = ""
-
-    @classmethod
-    def empty(cls) -> StoredTask:
-        return cls(None, [], 0, 0)
 
     @classmethod
     def of(cls, body: bytes, what: str) -> StoredTask:
@@ -326,11 +337,141 @@ class StoredTask:
         return len(head).to_bytes(8, "big") + head + executor + (self.keys or b"")
 
 
+# -- The keys of a windowed task -------------------------------------------------------------------------------------------------
+
+
+_KEY_COLUMNS = pa.schema(
+    [pa.field("key", pa.large_string()), *(pa.field(name, pa.int64()) for name in (*SETTLED, "deadline"))]
+)
+_NEVER = int(np.iinfo(np.int64).max)
+"""The deadline of a key without one, and of one with a later deadline, which no watermark reaches."""
+_ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+def deadline_options(config: WindowConfig) -> str:
+    """Return the options from which deadlines are derived, as text: stored deadlines count only under the same options."""
+    timed = config.length, config.slide, config.offset_ms, config.lateness.value, config.event_time
+    return repr((*timed, config.repeat, config.key_ttl_ms))
+
+
+def stored_keys(idle: pa.Table | None, loaded: Sequence[KeyState]) -> bytes:
+    """Return the keys to store: those that stayed idle, as they are, and those that were loaded."""
+    numbers = list(zip(*(state.numbers() for state in loaded), strict=True)) or [()] * len(SETTLED)
+    deadlines = [None if state.deadline is None else min(state.deadline, _NEVER) for state in loaded]
+    columns = [[encode_text(state.key) for state in loaded], *numbers, deadlines]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _KEY_COLUMNS, strict=True)]
+    table = pa.table(arrays, schema=_KEY_COLUMNS)
+    if idle is not None:
+        table = pa.concat_tables([idle, table]).combine_chunks()
+    return encode_table(table, _ZSTD)
+
+
+def states_of(stored: bytes, what: str) -> list[dict[str, Any]]:
+    """Return the states of all stored keys, in order of first arrival, in the form of a snapshot without tuples."""
+    table = _key_table(stored, what).sort_by("ordinal")
+    return _states(table, _keys_of(table, what))
+
+
+def _key_table(stored: bytes, what: str) -> pa.Table:
+    try:
+        table = decode_table(stored)
+    except pa.ArrowInvalid as problem:
+        raise CorruptStateError(f"{what} has keys that are no Arrow stream: {problem}; nothing was reset") from problem
+    if table.schema.names != _KEY_COLUMNS.names:
+        raise CorruptStateError(
+            f"{what} has keys with the columns {', '.join(table.schema.names)}, wanted {', '.join(_KEY_COLUMNS.names)}; "
+            "nothing was reset"
+        )
+    return table
+
+
+def _keys_of(table: pa.Table, what: str) -> list[Any]:
+    texts = ",".join(table.column("key").to_pylist())
+    keys: list[Any] = decode_value(f"[{texts}]".encode(), what)
+    return keys
+
+
+def _states(table: pa.Table, keys: Sequence[Any]) -> list[dict[str, Any]]:
+    states: list[dict[str, Any]] = table.select(SETTLED).to_pylist()
+    for state, key in zip(states, keys, strict=True):
+        state |= {"key": key, "last": None, "last_window": [state.pop("last_low"), state.pop("last_high")]}
+    return states
+
+
+class StoredIdleKeys:
+    """The IdleKeys of a task. rows: the tuples of all keys (`ChunkStore.read`), with `columns`, the keys of the rows.
+
+    payloads: makes the tuples of rows. what: names the task in errors.
+    """
+
+    def __init__(
+        self,
+        stored: bytes,
+        rows: pa.Table | None,
+        columns: Keys | None,
+        payloads: Callable[[pa.Table], Sequence[Any]],
+        what: str,
+    ) -> None:
+        self._table = _key_table(stored, what)
+        self._rows, self._columns, self._payloads, self._what = rows, columns, payloads, what
+        self._deadlines = self._table.column("deadline").fill_null(_NEVER).to_numpy()
+        self._idle = np.ones(self._table.num_rows, dtype=bool)
+        self.idle_rows = np.ones(0 if rows is None else rows.num_rows, dtype=bool)
+        """Which rows belong to idle keys."""
+
+    @cached_property
+    def _keys(self) -> list[Any]:
+        return _keys_of(self._table, self._what)
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        return dict(zip(self._keys, range(len(self._keys)), strict=True))
+
+    @cached_property
+    def _coded(self) -> tuple[np.ndarray[Any, Any], list[Any], dict[Any, int]]:
+        """The number of each row's key, the keys of the numbers, and the numbers of the keys."""
+        assert self._columns is not None
+        numbers, keys = self._columns.coded()
+        return numbers, keys, dict(zip(keys, range(len(keys)), strict=True))
+
+    def of(self, keys: Iterable[Any]) -> StoredKeys | None:
+        """Return those of `keys` that are idle, None if there is none."""
+        places = self._places
+        found = np.array([places[key] for key in keys if key in places], dtype=np.int64)
+        return self._loaded(found[self._idle[found]])
+
+    def due(self, until: int | None) -> StoredKeys | None:
+        """Return the idle keys whose deadline is at most `until` (None: all idle keys), None if there is none."""
+        return self._loaded(np.flatnonzero(self._idle if until is None else self._idle & (self._deadlines <= until)))
+
+    def left(self) -> pa.Table:
+        """Return the keys that are idle still."""
+        return self._table if self._idle.all() else self._table.filter(pa.array(self._idle))
+
+    def _loaded(self, places: np.ndarray[Any, Any]) -> StoredKeys | None:
+        if not len(places):
+            return None
+        self._idle[places] = False
+        keys = [self._keys[place] for place in places.tolist()]
+        return StoredKeys(_states(self._table.take(pa.array(places)), keys), *self._tuples_of(keys))
+
+    def _tuples_of(self, keys: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int], Sequence[int], Sequence[Any]]:
+        if self._rows is None:
+            return (), (), (), ()
+        numbers, distinct, number_of = self._coded
+        wanted = np.zeros(len(distinct), dtype=bool)
+        wanted[[number_of[key] for key in keys if key in number_of]] = True
+        positions = np.flatnonzero(wanted[numbers])
+        self.idle_rows[positions] = False
+        rows = self._rows.take(pa.array(positions))
+        of_rows = [distinct[number] for number in numbers[positions].tolist()]
+        return of_rows, rows.column(SEQUENCE).to_pylist(), rows.column(TIMESTAMP).to_pylist(), self._payloads(rows)
+
+
 # -- The key-value state of one task of a stateful bolt --------------------------------------------------------------------------
 
 
 _MAGIC = b"WNDV"
-_ABSENT: Any = object()
 
 
 class TaskValues:
@@ -345,8 +486,9 @@ class TaskValues:
     >>> [len(values.puts), values.drops]
     [1, []]
 
-    A returned value that is changed in place (a list, for example) is not written; call `put`. Cost: one round trip to the JVM for
-    the first read of a key in a batch, and one for each key written; `items` reads the whole state of the task.
+    Values are held encoded, so each returned value is a copy of the caller's own, of plain types: a change in place (of a list, for
+    example) is not written; call `put`. Cost: one round trip to the JVM for the first read of a key in a batch, and one for each
+    key written; `items` reads the whole state of the task.
     """
 
     def __init__(
@@ -356,40 +498,39 @@ class TaskValues:
         what: str,
     ) -> None:
         self._load, self._scan, self._what = load, scan, what
-        self._stored: dict[bytes, Any] = {}
-        self._changed: dict[bytes, Any] = {}
-        self._journal: list[tuple[bytes, Any]] = []
+        self._stored: dict[bytes, bytes | None] = {}
+        self._changed: dict[bytes, bytes | None] = {}
+        self._journal: list[tuple[bytes, tuple[bytes | None, ...]]] = []
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return a copy of the value of a key, `default` if there is none."""
+        """Return the value of a key, `default` if there is none."""
         found = self._found(encode_value(key))
-        return default if found is _ABSENT else copy.deepcopy(found)
+        return default if found is None else decode_value(found, self._what)
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key. Raises TypeError for a value that is not plain data."""
-        encode_value(value)
-        self._set(encode_value(key), copy.deepcopy(value))
+        self._set(encode_value(key), encode_value(value))
 
     def delete(self, key: Any) -> Any:
         """Remove a key; return the value that it had, or None."""
         name = encode_value(key)
         found = self._found(name)
-        if found is _ABSENT:
+        if found is None:
             return None
-        self._set(name, _ABSENT)
-        return found
+        self._set(name, None)
+        return decode_value(found, self._what)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield copies of all keys and values as of the first step, in the order of the encoded keys."""
+        """Yield all keys and values as of the first step, in the order of the encoded keys."""
         over = dict(self._changed)
         under = dict(self._scan())
         for name in sorted({*over, *under}):
-            value = over[name] if name in over else self._decoded(under[name])
-            if value is not _ABSENT:
-                yield decode_value(name, f"a key in the {self._what}"), copy.deepcopy(value)
+            value = over[name] if name in over else unframe(_MAGIC, under[name], self._what)
+            if value is not None:
+                yield decode_value(name, f"a key in the {self._what}"), decode_value(value, self._what)
 
     def __contains__(self, key: object) -> bool:
-        return self._found(encode_value(key)) is not _ABSENT
+        return self._found(encode_value(key)) is not None
 
     def begin(self) -> None:
         """Begin a step that can be undone."""
@@ -399,34 +540,31 @@ class TaskValues:
         """Revert all writes since `begin`."""
         while self._journal:
             name, before = self._journal.pop()
-            if before is None:
-                del self._changed[name]
-            else:
+            if before:
                 (self._changed[name],) = before
+            else:
+                del self._changed[name]
 
     @property
     def puts(self) -> dict[bytes, bytes]:
         """The values to write, by key bytes, in the order of the keys."""
-        changed = self._changed
-        kept = sorted(name for name, value in changed.items() if value is not _ABSENT)
-        return {name: frame(_MAGIC, encode_value(changed[name])) for name in kept}
+        changed = sorted(self._changed.items())
+        return {name: frame(_MAGIC, value) for name, value in changed if value is not None}
 
     @property
     def drops(self) -> list[bytes]:
         """The keys to remove, in order."""
-        return sorted(name for name, value in self._changed.items() if value is _ABSENT)
+        return sorted(name for name, value in self._changed.items() if value is None)
 
-    def _found(self, name: bytes) -> Any:
+    def _found(self, name: bytes) -> bytes | None:
+        """Return the encoded value of an encoded key, None if there is none."""
         if name in self._changed:
             return self._changed[name]
         if name not in self._stored:
             blob = self._load(name)
-            self._stored[name] = _ABSENT if blob is None else self._decoded(blob)
+            self._stored[name] = None if blob is None else unframe(_MAGIC, blob, self._what)
         return self._stored[name]
 
-    def _decoded(self, blob: bytes) -> Any:
-        return decode_value(unframe(_MAGIC, blob, self._what), self._what)
-
-    def _set(self, name: bytes, value: Any) -> None:
-        self._journal.append((name, (self._changed[name],) if name in self._changed else None))
+    def _set(self, name: bytes, value: bytes | None) -> None:
+        self._journal.append((name, (self._changed[name],) if name in self._changed else ()))
         self._changed[name] = value

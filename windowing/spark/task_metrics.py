@@ -29,9 +29,8 @@ from pyspark.sql import SparkSession
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.execution.plan import ExecutionPlan, StageTask
 from windowing.spark.exchange import ExchangeRow
-from windowing.spark.tasks import RetriedBatch
 
-__all__ = ["MetricsChannel", "TaskTotals", "bolt_metrics", "group_metrics", "window_metrics"]
+__all__ = ["MetricsChannel", "TaskTotals", "group_metrics"]
 
 
 _log = logging.getLogger("windowing.spark")
@@ -177,48 +176,6 @@ def _copy(found: TaskMetrics) -> TaskMetrics:
     copied = TaskMetrics(found.component, found.task)
     copied.add(found)
     return copied
-
-
-def window_metrics(
-    component: str, task: int, numbers: Mapping[str, int | None], late: Mapping[str, int]
-) -> TaskMetrics:
-    """Return the metrics of a windowed task's turn from its counts (`METRICS` of output.py)."""
-    counted = {name: value or 0 for name, value in numbers.items()}
-    watermark, now = numbers.get("watermark"), numbers.get("now")
-    settled = counted.get("expired", 0) + sum(late.values()) + counted.get("duplicates", 0)
-    return TaskMetrics(
-        component,
-        task,
-        executed=counted.get("tuples", 0),
-        acked=settled,
-        late={reason: count for reason, count in late.items() if count},
-        windows_fired=counted.get("fired", 0),
-        expired=counted.get("expired", 0),
-        skipped=counted.get("skipped", 0),
-        duplicates=counted.get("duplicates", 0),
-        pending=counted.get("pending", 0),
-        watermark_ms=watermark,
-        watermark_lag_ms=None if watermark is None or now is None else now - watermark,
-    )
-
-
-def bolt_metrics(component: str, task: int, running: RetriedBatch[Any], execute_ms: float) -> TaskMetrics:
-    """Return the metrics of a task of a bolt without windows for a batch. Failed tuples are retried within the batch, so at its end
-    all tuples are done or dead letters.
-    """
-    counts = running.counts()
-    return TaskMetrics(
-        component,
-        task,
-        executed=running.taken,
-        acked=max(0, running.taken - running.given_up - counts["invalid"]),
-        failed=counts["failed"],
-        late={"invalid": counts["invalid"]} if counts["invalid"] else {},
-        reported=counts["reported"],
-        dead_letters=running.given_up,
-        execute_ms=execute_ms,
-        errors=tuple(running.errors),
-    )
 
 
 def group_metrics(

@@ -19,11 +19,11 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error, quote
-from windowing.execution.metrics import LAST_KEPT
+from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.tuples import Tuple
 from windowing.spark.context import Arrival
@@ -36,21 +36,14 @@ from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component
 from windowing.topology.user_code import BoltCaller, EmittedRow
 
+if TYPE_CHECKING:  # which runs the bolts of this module
+    from windowing.spark.stage_writer import Chosen
+
 __all__ = [
     "BoltBatch",
     "RetriedBatch",
     "keep_error",
 ]
-
-
-class Targets(Protocol):
-    """The tasks that were chosen for a row."""
-
-    def ids(self) -> list[int]:
-        """Return their ids."""
-
-    def undo(self) -> None:
-        """Take the choice back, the last one first."""
 
 
 T = TypeVar("T")
@@ -108,6 +101,22 @@ class RetriedBatch(ABC, Generic[T]):
         stream takes them ("invalid"), and of errors that the bolt reported.
         """
         return {"failed": self.failed, "invalid": self.invalid, "reported": self._reported}
+
+    def metrics(self, execute_ms: float = 0.0) -> TaskMetrics:
+        """Return the metrics of the batch. Failed tuples are retried within it, so at its end all are done or dead letters."""
+        counts = self.counts()
+        return TaskMetrics(
+            self._component.id,
+            self._context.task_index,
+            executed=self.taken,
+            acked=max(0, self.taken - self.given_up - counts["invalid"]),
+            failed=counts["failed"],
+            late={"invalid": counts["invalid"]} if counts["invalid"] else {},
+            reported=counts["reported"],
+            dead_letters=self.given_up,
+            execute_ms=execute_ms,
+            errors=tuple(self.errors),
+        )
 
     def _try_again(self) -> None:
         """Retry what failed, in rounds. Raises BoltError."""
@@ -168,7 +177,7 @@ class BoltBatch(RetriedBatch[Tuple]):
         retry: RetryPolicy,
         emit: Callable[[EmittedRow, Roots, Any], None],
         emit_all: Callable[[Sequence[Any], Sequence[tuple[Any, ...]]], None],
-        choose: Callable[[EmittedRow], Targets],
+        choose: Callable[[EmittedRow], Chosen],
         dead_letter: Callable[[DeadLetter, Roots], None] | None,
         values: TaskValues | None = None,
         order: Order = iter,
@@ -271,7 +280,10 @@ class BoltBatch(RetriedBatch[Tuple]):
         if reason is None and any(each is tuple for each in call.failed):
             reason = _FAILED
         if reason is None:
-            self._send(rows, tuple, call)
+            for row in rows:
+                self._emit(row, _roots_of(tuple), None)
+            for sent in call.rows:
+                self._emit(*sent)
         else:
             self._undo(call, tuple)
         for each in call.failed:
@@ -279,12 +291,6 @@ class BoltBatch(RetriedBatch[Tuple]):
                 self._fail(each, _FAILED)
         if reason is not None:
             self._fail(tuple, reason)
-
-    def _send(self, rows: Iterable[EmittedRow], tuple: Tuple, call: _Call) -> None:
-        for row in rows:
-            self._emit(row, _roots_of(tuple), None)
-        for sent in call.rows:
-            self._emit(*sent)
 
     def _undo(self, call: _Call, tuple: Tuple) -> None:
         """Undo a failed call. Tuples that the call acked are retried too, because the bolt considers them done."""
@@ -341,7 +347,7 @@ def _anchored_to(anchors: Tuple | Iterable[Tuple]) -> Roots:
 class _Call(NamedTuple):
     """The results of one call of a Bolt: emitted rows, each with its roots and tasks, and the tuples that it settled."""
 
-    rows: list[tuple[EmittedRow, Roots, Targets]]
+    rows: list[tuple[EmittedRow, Roots, Chosen]]
     acked: list[Tuple]
     failed: list[Tuple]
 
@@ -349,7 +355,7 @@ class _Call(NamedTuple):
 class _BoltCollector(StormNames):
     """The collector of a Bolt that acks by itself. Of anchors only the roots are kept, because the batch as a whole is the tree."""
 
-    def __init__(self, caller: BoltCaller, component: str, choose: Callable[[EmittedRow], Targets]) -> None:
+    def __init__(self, caller: BoltCaller, component: str, choose: Callable[[EmittedRow], Chosen]) -> None:
         self._caller, self._owner, self._choose = caller, component, choose
         self.reported = 0
         self.errors: list[str] = []
@@ -372,7 +378,7 @@ class _BoltCollector(StormNames):
             raise self._caller.streams.refuse((values, *stray), "anchors", "emit_direct")
         self._add(EmittedRow(stream, self._caller.streams.checked(values, stream, True), task), anchors)
 
-    def _add(self, row: EmittedRow, anchors: Tuple | Iterable[Tuple]) -> Targets:
+    def _add(self, row: EmittedRow, anchors: Tuple | Iterable[Tuple]) -> Chosen:
         roots, chosen = _anchored_to(anchors), self._choose(row)
         self._call.rows.append((row, roots, chosen))
         return chosen

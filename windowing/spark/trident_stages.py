@@ -69,7 +69,7 @@ from windowing.spark.exchange import (
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import arrow_column
 from windowing.spark.state import decode_table, encode_table
-from windowing.spark.task_metrics import MetricsChannel, group_metrics, window_metrics
+from windowing.spark.task_metrics import MetricsChannel, group_metrics
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values, unreadable_in
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.fields import Row
@@ -285,7 +285,10 @@ def _processed_with_windows(
     after = _counts(subtopology)
     numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
     sent += [to_driver("metric", component, number, source=name) for name, number in numbers.items()]
-    windows = window_metrics(task.stage.id, task.task, numbers, _late(subtopology) - late_before)
+    late = _late(subtopology) - late_before
+    windows = TaskMetrics(task.stage.id, task.task, late=dict(late), windows_fired=numbers["fired"])
+    windows.expired, windows.skipped, windows.pending = (numbers[name] for name in ("expired", "skipped", "pending"))
+    windows.acked = windows.expired + late.total()
     return TaskResult(sent, _snapshot(subtopology), done=[windows])
 
 

@@ -28,13 +28,13 @@ from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import MakeRows, codable
 from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.spark.columnar_bolts import StreamBatch
-from windowing.spark.context import Arrival, ExecutionContext, Origins
+from windowing.spark.context import Arrival, ExecutionContext
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
-from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow, field_column
+from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow
+from windowing.spark.rows import read_by_windows
 from windowing.spark.state import TIMESTAMP, decode_table
-from windowing.spark.unreadable import Held, any_of, any_unreadable, held_rows, plain, python_values, unreadable_in
+from windowing.spark.unreadable import any_of, plain, tuples_in, unreadable_in
 from windowing.topology.plan import Subscription, stream_name
-from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.key_state import one_nan
 
 __all__ = [
@@ -56,14 +56,11 @@ class TupleRows:
     def __init__(self, execution: ExecutionContext, component: str) -> None:
         self._execution, self._component = execution, component
         self._inputs = execution.component(component).inputs
+        self._window = execution.windows.get(component)
 
     @cached_property
     def _names(self) -> list[str]:
         return [stream_name(found.component, found.stream) for found in self._inputs]
-
-    @cached_property
-    def _origins(self) -> Origins:
-        return Origins(self._execution)
 
     @property
     def _anchors(self) -> tuple[str, ...]:
@@ -108,16 +105,12 @@ class TupleRows:
             if not len(positions):
                 continue
             mine = table if len(positions) == table.num_rows else table.take(pa.array(positions))
-            schema = self._execution.schemas[self._names[number]]
-            columns = [
-                python_values(mine.column(name), field.name)
-                for name, field in zip(columns_of[number], schema, strict=True)
-            ]
+            fields = self._execution.schemas[self._names[number]].names
+            of_rows = tuples_in(map(mine.column, columns_of[number]), fields)
             phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else repeat(0)
             edges = mine.column(EDGE).to_pylist() if self._anchors else repeat(0)
             roots = unpacked_roots(mine.column(ROOTS), known) if self._anchors else repeat(NO_ROOTS)
-            of_rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
-            kind = tuple_type(Arrival, tuple(schema.names))
+            kind = tuple_type(Arrival, tuple(fields))
             arrivals = map(kind, of_rows, self._origins_of(found, mine.column(TASK)), phases, roots, edges)
             if mine is table:
                 return list(arrivals)
@@ -147,7 +140,7 @@ class TupleRows:
             names = [name.partition(".")[2] for name in self._columns[number]]
             rows = pa.Table.from_arrays([mine.column(name) for name in self._columns[number]], names)
             roots = unpacked_roots(mine.column(ROOTS).slice(0, 1), known)[0] if self._anchors else NO_ROOTS
-            origin = self._origins(found.component, mine.column(TASK)[0].as_py(), found.stream)
+            origin = self._execution.origin(found.component, mine.column(TASK)[0].as_py(), found.stream)
             yield StreamBatch(rows, origin, mine.column(PHASE)[0].as_py(), roots)
 
     @cached_property
@@ -164,16 +157,9 @@ class TupleRows:
         which Arrow cannot merge.
         """
         held = None if self._component in self._execution.rooted else self.declared
-        if held is None or {INPUT, TASK, PHASE} & {*held.names} or not {*held.names} <= self._mergeable:
+        if held is None or {INPUT, TASK, PHASE} & {*held.names} or not {*held.names} <= self._alike.keys():
             return None
         return self._of_fields
-
-    @cached_property
-    def _mergeable(self) -> frozenset[str]:
-        """The fields whose columns of all inputs can be merged into one."""
-        if len(self._names) == 1:
-            return frozenset(self._execution.schemas[self._names[0]].names)
-        return frozenset(self._alike)
 
     def _of_fields(self, table: pa.Table) -> Sequence[Any]:
         """Return a Tuple for each row of a table whose columns are named by the fields."""
@@ -187,11 +173,11 @@ class TupleRows:
         if self._holds_columns:
             assert self.declared is not None
             kept = [name for name in (INPUT, TASK, PHASE) if name in table.column_names]
-            fields = {name: self._merged(table, self._columns_of(name)) for name in self.declared.names}
+            fields = {name: self._merged(table, self._alike[name]) for name in self.declared.names}
             return ColumnRows(pa.table({**{name: table.column(name) for name in kept}, **fields}), self._of_fields)
-        asked = {name for name in self._asked if name is not None}
+        asked = () if self._window is None else read_by_windows(self._window.config)
         of_wide = self._alike.keys() & set(table.column_names)
-        if None in self._asked or not asked <= self._alike.keys() or of_wide:
+        if asked is None or not {*asked} <= self._alike.keys() or of_wide:
             return self.payloads(table)
         fields = {name: self._merged(table, columns) for name, columns in self._alike.items()}
         return ColumnRows(
@@ -216,40 +202,27 @@ class TupleRows:
         return Keys(columns) if all(codable(column.type) for column in columns) else None
 
     @cached_property
-    def _asked(self) -> frozenset[str | None]:
-        """The fields that windows read from columns, and None if a function receives the tuple."""
-        window = self._execution.windows.get(self._component)
-        if window is None:
-            return frozenset()
-        config = window.config
-        return frozenset(
-            (*(config.key or ()), *(() if config.aggregate is None else aggregated_fields(config.aggregate)))
-        )
-
-    @cached_property
     def _holds_columns(self) -> bool:
         """Whether windows store columns only, and no Tuples."""
-        window = self._execution.windows.get(self._component)
-        if window is None or self.make_rows is None:
+        if self._window is None or self.make_rows is None:
             return False
-        return window.config.columnar is not None and window.config.aggregate is None
-
-    def _columns_of(self, field: str) -> list[str]:
-        """Return the columns of a field that all inputs have, by input."""
-        schemas = [self._execution.schemas[name] for name in self._names]
-        return [names[schema.get_field_index(field)] for names, schema in zip(self._columns, schemas, strict=True)]
+        return self._window.config.columnar is not None and self._window.config.aggregate is None
 
     @cached_property
     def _alike(self) -> dict[str, list[str]]:
-        """The fields that all inputs have with one type, each with its columns in the wide table, by input."""
+        """The fields whose columns of all inputs can be merged into one, each with its columns in the wide table, by input.
+
+        Those are fields of one type, which is not nested if there are several inputs: merged columns give the same Python values.
+        """
         schemas = [self._execution.schemas[name] for name in self._names]
-        found = {field.name: [schema.get_field_index(field.name) for schema in schemas] for field in schemas[0]}
-        return {
-            name: [self._columns[number][at] for number, at in enumerate(positions)]
-            for name, positions in found.items()
-            if min(positions) >= 0
-            and _plain({schema.field(at).type for schema, at in zip(schemas, positions, strict=True)})
-        }
+        found = {}
+        for field in schemas[0]:
+            positions = [schema.get_field_index(field.name) for schema in schemas]
+            known = zip(schemas, positions, strict=True)
+            is_same = all(at >= 0 and schema.field(at).type == field.type for schema, at in known)
+            if is_same and (len(schemas) == 1 or not pa.types.is_nested(field.type)):
+                found[field.name] = [names[at] for names, at in zip(self._columns, positions, strict=True)]
+        return found
 
     def _merged(self, table: pa.Table, columns: list[str]) -> pa.ChunkedArray:
         """Return a field of all inputs as one column, with the value of each row's own input."""
@@ -261,7 +234,7 @@ class TupleRows:
 
     def _origins_of(self, found: Subscription, tasks: pa.ChunkedArray) -> Iterable[Origin]:
         different = tasks.unique().to_pylist()
-        made = {task: self._origins(found.component, task, found.stream) for task in different}
+        made = {task: self._execution.origin(found.component, task, found.stream) for task in different}
         return repeat(made[different[0]]) if len(different) == 1 else map(made.__getitem__, tasks.to_pylist())
 
     def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -297,18 +270,13 @@ class TupleRows:
         columns = {INPUT: pa.repeat(pa.scalar(number, pa.int32()), count), TASK: table.column(TASK)}
         columns |= {name: table.column(name) for name in self._anchors}
         for position, name in enumerate(self._columns[number]):
-            columns[name] = table.column(field_column(position))
+            columns[name] = table.column(position)
         columns[PHASE] = table.column(PHASE)
         columns[TIMESTAMP] = table.column(TIMESTAMP)
         columns[_RANK] = pa.repeat(pa.scalar(rank, pa.int32()), count)
         columns[_UPSTREAM] = pa.repeat(pa.scalar(packet.upstream, pa.int32()), count)
         columns[POSITION] = table.column(POSITION)
         return pa.table(columns)
-
-
-def _plain(kinds: set[pa.DataType]) -> bool:
-    """Return whether there is one type, which is not nested, so that merged columns give the same Python values."""
-    return len(kinds) == 1 and not any(map(pa.types.is_nested, kinds))
 
 
 def _first(table: pa.Table) -> tuple[int, ...]:

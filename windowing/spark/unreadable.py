@@ -1,9 +1,9 @@
 """Values that Spark can hold and Python cannot: dates and timestamps outside the years 1 to 9999, text that is not UTF-8, maps with
-duplicate keys.
+duplicate keys, or with arrays or structs as keys.
 
-    Arrow column --python_values--> [date, Unreadable, date]     an unreadable value becomes an Unreadable, all others Python values
-    rows of such --held_rows------> Held                         raises UnreadableValueError for that field, and for no other
-    Unreadable   --arrow_values---> the same Arrow value         the late stream gets the original value
+    Arrow column  --python_values--> [date, Unreadable, date]    an unreadable value becomes an Unreadable, all others Python values
+    Arrow columns --tuples_in------> tuple, Held, tuple          raises UnreadableValueError for that field, and for no other
+    Unreadable    --arrow_values---> the same Arrow value        the late stream gets the original value
 
 Laws: an unreadable value that is never read has no effect, and is output unchanged. Fields that are read before a tuple enters a
 window (its timestamp, key, source, the fields of `aggregate=`) are checked in columns (`unreadable_in`), and an unreadable value
@@ -39,15 +39,17 @@ __all__ = [
     "asked_unreadable",
     "held",
     "held_record_type",
-    "held_rows",
     "plain",
     "python_values",
     "readable_window",
+    "records_in",
+    "tuples_in",
     "unreadable_in",
 ]
 
 
-_UNFIT = (OverflowError, ValueError, KeyError)  # a date; text, whose UnicodeDecodeError is a ValueError; a map
+_UNFIT = (OverflowError, ValueError, KeyError, TypeError)
+"""The errors of dates, of texts (UnicodeDecodeError is a ValueError), of maps with a repeated key, or with a key without a hash."""
 _DAYS = -719_162, 2_932_896
 _MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -177,15 +179,27 @@ def _value(scalar: pa.Scalar, name: str) -> Any:
         return Unreadable(scalar, name)
 
 
-def held_rows(
-    columns: Sequence[Sequence[Any]], make: Callable[[Any], Any], make_held: Callable[[Any], Any]
+def tuples_in(
+    columns: Iterable[Any],
+    names: Iterable[str],
+    make: Callable[[Any], Any] | None = None,
+    make_held: Callable[[Any], Any] = Held,
 ) -> Iterator[Any]:
-    """Yield the rows of columns of `python_values`, created by `make_held` if they hold an Unreadable.
+    """Return the rows of Arrow columns as tuples, those with an Unreadable as Held; `make` and `make_held` make other rows of them.
 
-    Cost: a check of each value, so call it only if `any_unreadable` is true.
+    Cost: that of `python_values`; a check of each value only if one is unreadable.
     """
-    for values in zip(*columns, strict=True):
-        yield make_held(values) if any(type(each) is Unreadable for each in values) else make(values)
+    values = [python_values(column, name) for column, name in zip(columns, names, strict=True)]
+    rows = zip(*values, strict=True)
+    if any(type(column) is _Mixed for column in values):
+        plain = make or tuple
+        return (make_held(row) if any(type(each) is Unreadable for each in row) else plain(row) for row in rows)
+    return rows if make is None else map(make, rows)
+
+
+def records_in(columns: Iterable[Any], names: tuple[str, ...]) -> Iterator[Any]:
+    """Return the rows of Arrow columns as Records; reading an unreadable value of one raises UnreadableValueError."""
+    return tuples_in(columns, names, record_type(names)._make, lambda row: held_record_type(names)._make(row))
 
 
 def any_unreadable(columns: Iterable[Sequence[Any]]) -> bool:

@@ -21,9 +21,9 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,30 +40,38 @@ from windowing.errors import (
 )
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
 from windowing.spark.arguments import Shipped
+from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
-from windowing.spark.idle_keys import StoredIdleKeys, deadline_options, states_of, stored_keys
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import Encoder
-from windowing.spark.rows import NamedRows, RowFormat
-from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, with_order
-from windowing.spark.task_metrics import window_metrics
+from windowing.spark.rows import RowFormat, read_by_windows
+from windowing.spark.state import (
+    SEQUENCE,
+    TIMESTAMP,
+    ChunkStore,
+    StoredIdleKeys,
+    StoredTask,
+    deadline_options,
+    states_of,
+    stored_keys,
+    with_order,
+)
 from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import Emission, Fitted
-from windowing.topology.window_task import FailTarget, TupleColumns, WindowEmitted, WindowFailed, WindowTask
-from windowing.windows.aggregate import aggregated_fields
-from windowing.windows.config import OnError, WindowConfig
+from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
+from windowing.windows.config import OnError
 from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 
 __all__ = [
     "SIDE_STREAM",
+    "AckWatch",
     "TaskStage",
     "TurnResult",
-    "Watcher",
     "WindowTurn",
 ]
 
@@ -77,20 +85,37 @@ _NO_ACKS = (
 )
 
 
-class Watcher(Protocol):
-    """Is notified of the fate of tuples, for their acks. `rows`: the number of output rows so far."""
+class AckWatch:
+    """Records the fate of a windowed task's tuples in a turn, for the partials. `roots[i]`: the roots of output row i, if a bolt
+    reads it; a row that only goes to a sink is committed with its batch. `rows`: the number of output rows so far.
+    """
+
+    def __init__(self, partials: Partials, component: str, is_read: bool) -> None:
+        self._partials, self._component, self._is_read = partials, component, is_read
+        self.roots: list[Roots] = []
 
     def fired(self, window: TupleWindow, rows: int) -> None:
         """A window was passed to the bolt: the rows since the last call are anchored to its tuples."""
+        new = rows - len(self.roots)
+        if new:
+            self.roots += [_roots(window) if self._is_read else NO_ROOTS] * new
 
     def failed(self, window: TupleWindow) -> None:
         """The bolt failed on a window, and its tuples with it."""
+        self._partials.fail(_roots(window), self._component)
 
-    def late(self, payloads: Sequence[Any], rows: int) -> None:
+    def late(self, payloads: Sequence[Any]) -> None:
         """Tuples went to the side stream, one row for each."""
+        self.roots += [payload._roots for payload in payloads]
+        self._partials.done(payloads)
 
     def expired(self, payloads: Sequence[Any]) -> None:
         """No later window can hold these tuples."""
+        self._partials.done(payloads)
+
+
+def _roots(window: TupleWindow) -> Roots:
+    return merged(payload._roots for payload in window.get())
 
 
 class TurnResult(NamedTuple):
@@ -115,20 +140,17 @@ class TurnResult(NamedTuple):
 class TaskStage:
     """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
 
-    `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
-    `order_by`: columns that give the order of arrival instead. `late_stream`: the stream of late tuples, with `late_fields`.
-    `format`: the form of rows if they are not namedtuples of these columns. `settings`: the settings of the topology.
-    `acks`: whether its tuples are acked. `task_ids`: the task ids of the topology, empty for a bolt alone.
+    `format`: the form of its rows. `streams`: the declared input streams. `late_stream`: the stream of late tuples, with
+    `late_fields`. `settings`: the settings of the topology. `acks`: whether its tuples are acked. `task_ids`: the task ids of the
+    topology, empty for a bolt alone.
     """
 
     bolt: WindowedBolt
-    columns: tuple[str, ...]
+    format: RowFormat
     streams: tuple[str, ...] = ("default",)
-    order_by: tuple[str, ...] = ()
     tasks: int = 1
-    late_stream: str = field(default=SIDE_STREAM)
+    late_stream: str = SIDE_STREAM
     late_fields: tuple[str, ...] | None = None
-    format: RowFormat | None = None
     settings: TopologyConfig = field(default_factory=TopologyConfig)
     acks: bool = False
     task_ids: Mapping[str, range] = field(default_factory=dict)
@@ -142,16 +164,6 @@ class TaskStage:
                 "has all live tuples of its task in memory, and Spark's state store keeps them; leave it out and use more tasks"
             )
 
-    @property
-    def rows(self) -> RowFormat:
-        """The form of the rows."""
-        identified = self.bolt.config.message_id is not None
-        return self.format or NamedRows(self.columns, self.streams, self.order_by, identified)
-
-    def context(self, task: int) -> TaskContext:
-        """Return the context of the task with this index."""
-        return TaskContext(self.bolt.name, task, self.tasks, self.settings, self.task_ids)
-
     def turn(
         self,
         task: int,
@@ -161,7 +173,7 @@ class TaskStage:
         nonce: bytes | None = None,
         state: Any = None,
         txid: int = 0,
-        watcher: Watcher | None = None,
+        watcher: AckWatch | None = None,
         fitted: Fitted | None = None,
     ) -> TurnResult:
         """Process the rows of one batch for `task`, in any order. Raises BoltError, CorruptStateError, and the exceptions of custom
@@ -171,14 +183,6 @@ class TaskStage:
         """
         turn = _Turn(self, task, metadata, load, state, watcher, fitted)
         return turn.run(rows, nonce or os.urandom(8), txid)
-
-
-def _read_by_windows(config: WindowConfig) -> tuple[str, ...] | None:
-    """Return the fields that windows read before the bolt is called; None for all, if user code gets whole rows."""
-    if config.trigger is not None or config.eviction is not None:
-        return None
-    aggregated = () if config.aggregate is None else aggregated_fields(config.aggregate)
-    return None if None in aggregated else (*(config.key or ()), *filter(None, aggregated))
 
 
 class _Turn:
@@ -191,7 +195,7 @@ class _Turn:
         metadata: bytes | None,
         load: Callable[[bytes], bytes | None],
         state: Any,
-        watcher: Watcher | None,
+        watcher: AckWatch | None,
         fitted: Fitted | None,
     ) -> None:
         self.stage = stage
@@ -199,7 +203,7 @@ class _Turn:
         self.load = load
         self.config = stage.bolt.config
         self.what = f"state of bolt {stage.bolt.name!r}, task {task}"
-        self.format = stage.rows
+        self.format = stage.format
         self.executor = self._executor()
         self.manager = self.executor.manager
         # Only the built-in windows number their tuples; the snapshots of other machines refer to their rows.
@@ -207,6 +211,7 @@ class _Turn:
         self.takes_columns = self.manager.takes_columns
         # Windows of rows by key are stored by key, so that a turn loads only the keys that it needs.
         self.by_key = self.numbered is not None and not self.takes_columns and self.config.key is not None
+        self.deadlines = deadline_options(self.config) if self.by_key else ""
         self.idle: StoredIdleKeys | None = None
         self.windows = WindowTask(stage.bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
         run, form = self.windows.runner.run, self.config.columnar
@@ -217,7 +222,8 @@ class _Turn:
         self.row_of: dict[int, Any] = {}
         self.number_of: dict[int, int] = {}
         self.next_number = 0
-        self.unreadable = 0
+        self.unreadable = 0  # rows that were in no window, because a window's own field of them is unreadable
+        self.left_out = 0  # rows in windows that were hidden from the bolt, because it read an unreadable value of them
         self.failed: set[int] = set()  # by identity, the tuples of windows that failed with them
         self.dead_letters = 0
         self.late: list[Any] = []
@@ -227,9 +233,7 @@ class _Turn:
         self.state = state
         self.watcher = watcher
         self.stored = (
-            StoredTask.empty()
-            if metadata is None
-            else StoredTask.of(unframe(META_MAGIC, metadata, self.what), self.what)
+            StoredTask() if metadata is None else StoredTask.of(unframe(META_MAGIC, metadata, self.what), self.what)
         )
 
     def _executor(self) -> WindowedBoltExecutor:
@@ -248,28 +252,38 @@ class _Turn:
         self.arrived = 0 if table is None else table.num_rows
         chunks = ChunkStore(self.stored.chunks, self.load, self.what)
         self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
-        before, self.side_before = self.executor.counts(), Counter(self.executor.side)
+        self.before, self.side_before = self.executor.counts(), Counter(self.executor.side)
         now = clock_of(rows)
         self.executor.set_clock(now)
-        self.windows.open(self.stage.context(self.task), self.state)
+        stage = self.stage
+        self.windows.open(
+            TaskContext(stage.bolt.name, self.task, stage.tasks, stage.settings, stage.task_ids), self.state
+        )
         try:
             table = None if table is None else self._readable(table)
             accepted = self._feed(table)
-            kinds = {control.kind for control in controls}
-            if self.config.event_time:
-                for control in controls:
-                    if control.kind == "max":
-                        self.executor.track(control.stream, control.value, control.source)
-            self._perform(self.windows.drain(None) if "drain" in kinds else self.windows.turn(None))
+            for control in controls:
+                if control.kind == "max" and self.config.event_time:
+                    self.executor.track(control.stream, control.value, control.source)
+            drains = any(control.kind == "drain" for control in controls)
+            self._perform(self.executor.drain() if drains else self.executor.turn())
             self.windows.before_commit(txid)
         finally:
             self.windows.close()
-        sizes: dict[str, int | None] = {"bytes": size_of(packets), "now": now}
-        return self._result(chunks, table, accepted, self._metrics(before) | sizes, nonce)
+        done = self._done(now)
+        return TurnResult(
+            self._metadata(chunks, table, accepted, nonce),
+            self.rows,
+            chunks.puts,
+            chunks.drops,
+            self._metrics(done, size_of(packets), now),
+            self.late,
+            done,
+        )
 
     def _readable(self, table: pa.Table) -> pa.Table:
         """Drop rows with a value that Python cannot hold in a field that windows read; they are late, with reason `invalid`."""
-        asked = _read_by_windows(self.config)
+        asked = read_by_windows(self.config)
         wrong = self.format.unreadable(table, asked) if asked is None or asked else None
         if wrong is None:
             return table
@@ -298,36 +312,35 @@ class _Turn:
         return table.take(pa.array(fresh, pa.int64()))
 
     def _restore(self, held: pa.Table | None) -> None:
-        if self.stored.executor is None:
-            return
-        self.idle = self._idle_keys(held)
-        if self.idle is not None and self.numbered is not None:
-            self.executor.restore(self._snapshot([]))
-            self.numbered.take_idle(self.idle)
+        stored = self.stored
+        if stored.executor is None:
             return
         if held is not None:
-            numbers = held.column(SEQUENCE).to_pylist()
-            payloads = self._payloads(held)
-            self.row_of = {} if self.takes_columns else dict(zip(numbers, payloads, strict=True))
+            held = with_order(self.format.kept(held), held.column(TIMESTAMP), held.column(SEQUENCE))
+        self.idle = self._idle_keys(held)
+        numbers: list[int] = []
+        payloads: Sequence[Any] = ()
+        if held is not None and self.idle is None:
+            numbers, payloads = held.column(SEQUENCE).to_pylist(), self._payloads(held)
             if self.numbered is None:
+                self.row_of = dict(zip(numbers, payloads, strict=True))
                 self.number_of = {id(payload): number for number, payload in self.row_of.items()}
-        by_key = self.stored.keys
-        self.executor.restore(self._snapshot(None if by_key is None else states_of(by_key, self.what)))
-        self.next_number = self.stored.next_number
-        if self.numbered is not None and held is not None:
+        snapshot = loads(stored.executor, self.what, self._row)
+        if stored.keys is not None:
+            snapshot["manager"]["tracks"] = [] if self.idle is not None else states_of(stored.keys, self.what)
+        self.executor.restore(snapshot)
+        self.next_number = stored.next_number
+        if self.numbered is None:
+            return
+        if self.idle is not None:
+            self.numbered.take_idle(self.idle)
+        elif held is not None:
             self.numbered.load(self._keys(held, payloads), numbers, held.column(TIMESTAMP).to_pylist(), payloads)
-
-    def _snapshot(self, states: list[dict[str, Any]] | None) -> dict[str, Any]:
-        """Return the stored snapshot with these states of keys, None for its own."""
-        found: dict[str, Any] = loads(self.stored.executor or b"", self.what, self._row)
-        if states is not None:
-            found["manager"]["tracks"] = states
-        return found
 
     def _idle_keys(self, held: pa.Table | None) -> StoredIdleKeys | None:
         """Return the stored keys, of which the machine loads those that it needs; None if it has to load all."""
         stored, key = self.stored, self.config.key
-        if stored.keys is None or key is None or not self.by_key or stored.deadlines != deadline_options(self.config):
+        if stored.keys is None or key is None or not self.by_key or stored.deadlines != self.deadlines:
             return None
         columns = None if held is None else self.format.key_columns(held, key)
         if held is not None and columns is None:
@@ -355,17 +368,25 @@ class _Turn:
             self.number_of.update((id(payload), number) for number, payload in enumerate(payloads, self.next_number))
         if self.numbered is None:
             self.next_number += len(payloads)
-        columns = TupleColumns(self._timestamps(table), keys=self._keys(table, payloads))
-        late: list[range] = []
-        self._perform(self.windows.add_columns(payloads, columns, late))
-        accepted = np.ones(len(payloads), dtype=bool)
-        for run in late:
-            accepted[run.start : run.stop] = False
+        stamps: Any = None
+        if self.config.event_time:
+            stamps = table.column(TIMESTAMP)
+            as_array = self.takes_columns and not stamps.null_count
+            stamps = Timestamps(stamps.to_numpy()) if as_array else stamps.to_pylist()
+        keys, accepted = self._keys(table, payloads), np.ones(len(payloads), dtype=bool)
+
+        def added() -> Iterator[Any]:
+            for at, effect in self.executor.add_batch(payloads, stamps, keys=keys, trusted=True, tracked=False):
+                if type(effect) is Late:
+                    accepted[at : at + len(effect.payloads)] = False
+                yield effect
+
+        self._perform(added())
         return np.flatnonzero(accepted)
 
     def _perform(self, effects: Iterable[Any]) -> None:
         watcher, rows = self.watcher, self.rows
-        for effect in effects:
+        for effect in self.windows.perform(effects):
             if isinstance(effect, WindowEmitted):
                 self.fired.append((effect.window.end_timestamp, effect.emissions))
                 rows += effect.emissions
@@ -376,7 +397,7 @@ class _Turn:
             elif isinstance(effect, Late):
                 rows += self._side_rows(effect.payloads, effect.reason)
                 if watcher is not None:
-                    watcher.late(effect.payloads, len(rows))
+                    watcher.late(effect.payloads)
             elif watcher is not None:
                 watcher.expired(effect.get() or ())
 
@@ -431,9 +452,9 @@ class _Turn:
                 if fields is None or isinstance(problem.__cause__, FailedException):
                     return None
                 again = problem
-        if not self.unreadable:
+        if not self.left_out:
             _log.warning("task %d: %s; such rows are invalid", self.task, error.args[0])
-        self.unreadable += len(invalid)
+        self.left_out += len(invalid)
         return self._side_rows(invalid, LateReason.INVALID) + emissions
 
     def _window_failed(self, failed: WindowFailed) -> None:
@@ -451,14 +472,10 @@ class _Turn:
 
     # -- the new state -------------------------------------------------------------------------------------------------
 
-    def _result(
-        self,
-        chunks: ChunkStore,
-        table: pa.Table | None,
-        accepted: np.ndarray[Any, Any],
-        metrics: dict[str, int | None],
-        nonce: bytes,
-    ) -> TurnResult:
+    def _metadata(
+        self, chunks: ChunkStore, table: pa.Table | None, accepted: np.ndarray[Any, Any], nonce: bytes
+    ) -> bytes:
+        """Return the new metadata; `chunks` then has the changes of the chunks."""
         by_key: bytes | None = None
         if self.numbered is not None:
             held = np.asarray(self.numbered.held_sequences(), dtype=np.int64)
@@ -477,20 +494,53 @@ class _Turn:
         idle_rows = None if self.idle is None else self.idle.idle_rows
         written = chunks.write(fresh, held, self.stored.next_id, nonce, idle_rows)
         seen = self.stored.seen if self.known is None or table is None else self.known.plain()
-        deadlines = "" if by_key is None else deadline_options(self.config)
-        stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen, by_key, deadlines)
-        body = frame(META_MAGIC, stored.body())
-        return TurnResult(body, self.rows, chunks.puts, chunks.drops, metrics, self.late, self._done(metrics))
+        stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen, by_key, self.deadlines)
+        return frame(META_MAGIC, stored.body())
 
-    def _done(self, metrics: dict[str, int | None]) -> TaskMetrics:
-        late, invalid = self.executor.side - self.side_before, LateReason.INVALID.value
-        late[invalid] += self.unreadable
-        done = window_metrics(self.stage.bolt.name, self.task, metrics, late)
-        done.windows = tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired)
-        done.late_rows = tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late)
-        done.failed, done.dead_letters = len(self.failed), self.dead_letters
-        done.acked = max(0, done.acked - done.failed)
-        return done
+    def _done(self, now_ms: int) -> TaskMetrics:
+        """Return the metrics of the turn for monitoring."""
+        after, before, watermark = self.executor.counts(), self.before, self.executor.watermark
+        late = self.executor.side - self.side_before
+        late[LateReason.INVALID.value] += self.unreadable
+        expired, failed = after["expired"] - before["expired"], len(self.failed)
+        duplicates = 0 if self.known is None else self.known.duplicates
+        # Rows that were hidden from the bolt are in windows, and are acked when they expire.
+        acked = expired + late.total()
+        late[LateReason.INVALID.value] += self.left_out
+        return TaskMetrics(
+            self.stage.bolt.name,
+            self.task,
+            executed=self.arrived,
+            acked=max(0, acked - failed),
+            failed=failed,
+            late={reason: count for reason, count in late.items() if count},
+            windows_fired=after["fired"] - before["fired"],
+            expired=expired,
+            skipped=after["skipped"] - before["skipped"],
+            duplicates=duplicates,
+            dead_letters=self.dead_letters,
+            pending=after["pending"],
+            watermark_ms=watermark,
+            watermark_lag_ms=None if watermark is None else now_ms - watermark,
+            windows=tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired),
+            late_rows=tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late),
+        )
+
+    def _metrics(self, done: TaskMetrics, packed_bytes: int, now_ms: int) -> dict[str, int | None]:
+        """Return the metrics of the turn for its query (`METRICS` of output.py)."""
+        return {
+            "tuples": done.executed,
+            "fired": done.windows_fired,
+            "late": sum(done.late.values()),
+            "skipped": done.skipped,
+            "pending": done.pending,
+            "expired": done.expired,
+            "failed": self.windows.failures,
+            "duplicates": None if self.known is None else done.duplicates,
+            "bytes": packed_bytes,
+            "watermark": done.watermark_ms,
+            "now": now_ms,
+        }
 
     def _dumped(self, snapshot: dict[str, Any], reference: Callable[[Any], int | None] | None = None) -> bytes:
         """Return the executor as bytes. Raises BoltError if a policy's state or an accumulator is not plain data."""
@@ -507,7 +557,7 @@ class _Turn:
         clock = (
             None if self.config.event_time else pa.repeat(pa.scalar(self.executor.now_ms, pa.int64()), len(accepted))
         )
-        return with_order(self.format.kept(chosen), clock or chosen.column(TIMESTAMP), numbers)
+        return with_order(self.format.kept(chosen), clock or chosen.column(TIMESTAMP), pa.array(numbers, pa.int64()))
 
     def _named(self, value: Any, named: set[int]) -> int | None:
         number = self.number_of.get(id(value)) if self.format.is_row(value) else None
@@ -515,30 +565,10 @@ class _Turn:
             named.add(number)
         return number
 
-    def _metrics(self, before: dict[str, int]) -> dict[str, int | None]:
-        after = self.executor.counts()
-        gained = {name: after[name] - before[name] for name in ("fired", "late", "skipped", "expired")}
-        gained["late"] += self.unreadable
-        count = self.arrived
-        states: dict[str, int | None] = {
-            "pending": after["pending"],
-            "failed": self.windows.failures,
-            "watermark": self.executor.watermark,
-        }
-        if self.known is not None:
-            states["duplicates"] = self.known.duplicates
-        return {"tuples": count} | states | gained
-
     def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> Sequence[Any] | None:
         if self.config.key is None:
             return None
         return self.format.keys(table, payloads, self.config.key)
-
-    def _timestamps(self, table: pa.Table) -> Sequence[Any] | None:
-        if not self.config.event_time:
-            return None
-        stamps = table.column(TIMESTAMP)
-        return Timestamps(stamps.to_numpy()) if self.takes_columns and not stamps.null_count else stamps.to_pylist()
 
 
 # -- A bolt alone ----------------------------------------------------------------------------------------------------------------
@@ -563,14 +593,9 @@ class WindowTurn:
             txid=batch + 1,
             fitted=self._encoder.fitted,
         )
-        output = self._encoder.table(turn.rows, turn.metrics)
-        result = TaskResult.of(output, turn.metadata, turn.puts, turn.drops, values)
+        output, turn.done.emitted = self._encoder.table(turn.rows, turn.metrics)
         turn.done.execute_ms = 1000 * (time.perf_counter() - began)
-        emitted = turn.done.emitted
-        for stream, row in turn.rows:
-            emitted[stream] = emitted.get(stream, 0) + (row.num_rows if isinstance(row, pa.Table) else 1)
-        result.done = [turn.done]
-        return result
+        return TaskResult.of(output, turn.metadata, turn.puts, turn.drops, values, [turn.done])
 
 
 def _as_text(emissions: Sequence[Emission]) -> str:

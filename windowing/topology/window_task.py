@@ -50,7 +50,7 @@ from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
 from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, Expired, Late, TupleWindow
+from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.key_state import one_nan
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
@@ -212,12 +212,6 @@ class WindowTask:
         """Add tuples to the windows, in order. channels: on which their ids are unique, for an executor that deduplicates them."""
         return self.perform(self._added(rows, columns, now_ms, channels))
 
-    def add_columns(self, rows: Sequence[Any], columns: TupleColumns, late: list[range]) -> Iterator[TaskEffect]:
-        """Add tuples of a columnar batch, or rows made of one; the driver reports their timestamps to the watermark by
-        `executor.track`. The positions of tuples that go to the side stream are appended to `late`.
-        """
-        return self.perform(self._added_columns(rows, columns, late))
-
     def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
         """Advance the watermark (over the clock: tick it)."""
         if now_ms is not None:
@@ -278,13 +272,6 @@ class WindowTask:
         except Exception:
             _require_hash(self.bolt.name, self.config.key or (), keys or ())
             raise
-
-    def _added_columns(self, rows: Sequence[Any], columns: TupleColumns, late: list[range]) -> Iterator[Effect]:
-        effects = self.executor.add_batch(rows, columns.timestamps, keys=columns.keys, trusted=True, tracked=False)
-        for at, effect in effects:
-            if type(effect) is Late:
-                late.append(range(at, at + len(effect.payloads)))
-            yield effect
 
     def _added_in_recovery(
         self,
