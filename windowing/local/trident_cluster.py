@@ -348,7 +348,6 @@ class TridentTasks:
         self._plan, self._router, self._config, self._store, self._states = plan, router, config, store, states
         times_out = plan.config.enable_message_timeouts
         self._timeout_ms = plan.config.message_timeout_ms if times_out else NO_TIMEOUT_MS
-        self._requests = frozenset(plan.batch_groups[found.spout] for found in plan.drpc.values())
         self._streams: dict[TaskId, StreamSpout] = {}
         self.requests: dict[str, RequestTask] = {}
         self._committers: list[tuple[deque[Any], str]] = []
@@ -358,7 +357,7 @@ class TridentTasks:
             if group.is_spout:
                 self._add_stream(group, given)
             for name, spec in coord_specs(plan, group).items():
-                if name not in self._requests:
+                if name not in plan.requests:
                     self._readers += [(router.inbox(id), name) for id in ids]
                     self._committers += [(router.inbox(id), name) for id in ids if spec.commits]
         self._spouts: list[CoordinatorTask] = []
@@ -434,7 +433,6 @@ class TridentTasks:
             task,
             states={name: partitions[task] for name, partitions in self._states.items() if task < len(partitions)},
             windows=_root(self._plan, self._store).at(f"windows/{part_of(group.id)}/{task}"),
-            requests=self._requests,
             # A task may hold a batch while earlier batches are retried, so only the trees have a timeout.
             timeout_ms=2 * self._timeout_ms * (self._config.max_pending + 1),
         )

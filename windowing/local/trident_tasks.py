@@ -315,8 +315,7 @@ class StagedTask(Task):
 class GroupTask(StagedTask):
     """A task of a group.
 
-    states: its state partitions by id. windows: the store of its windows, None if they end with the run. requests: the batch groups
-    that are DRPC requests; these are no transactions.
+    states: its state partitions by id. windows: the store of its windows.
     """
 
     def __init__(
@@ -329,13 +328,12 @@ class GroupTask(StagedTask):
         *,
         states: Mapping[str, Any],
         windows: TransactionalState,
-        requests: frozenset[str],
         timeout_ms: int,
     ) -> None:
         super().__init__(router, id, plan, group, task)
         self.executor = TridentBoltExecutor(coord_specs(plan, group), timeout_ms)
         self.subtopology = Subtopology(plan, group.id, task, states)
-        self._windows, self._requests = windows, requests
+        self._windows, self._requests = windows, plan.requests
         self._live: dict[BatchId, tuple[GroupBatch, Sending]] = {}
         self._came: dict[BatchId, list[Piece]] = {}
 

@@ -6,7 +6,8 @@
 | FilterNull, Equals, Negate, Debug | filters |
 | MapGet, SnapshotGet, TupleCollectionGet | queries: the value of a key, the single value, all keys and values |
 
-Laws: None is no value: Sum, Min and Max ignore it, Count counts tuples. Among equal values the first one is kept.
+Laws: None is no value: Sum, Min and Max ignore it, Count counts tuples. Among equal values the first one is kept. The methods of
+aggregators and queries are those of states.py.
 Source: Storm's `org.apache.storm.trident.operation.builtin`.
 """
 
@@ -47,15 +48,12 @@ class Count:
     """The number of tuples; 0 for none."""
 
     def init(self, tuple: Any) -> int:
-        """Return 1."""
         return 1
 
     def combine(self, a: int, b: int) -> int:
-        """Return the sum."""
         return a + b
 
     def zero(self) -> int:
-        """Return 0."""
         return 0
 
 
@@ -64,7 +62,6 @@ class Sum:
     """The sum of the first field; 0 for no tuples."""
 
     def init(self, tuple: Any) -> Any:
-        """Return the value of the field."""
         value = tuple[0]
         if isinstance(value, str | bytes):
             raise TypeError(
@@ -74,11 +71,9 @@ class Sum:
         return 0 if value is None else value
 
     def combine(self, a: Any, b: Any) -> Any:
-        """Return the sum."""
         return a + b
 
     def zero(self) -> Any:
-        """Return 0."""
         return 0
 
 
@@ -87,15 +82,12 @@ class Min:
     """The smallest value of the first field; None for no tuples. NaN is larger than every number, as in Spark."""
 
     def init(self, tuple: Any) -> Any:
-        """Return the value of the field."""
         return tuple[0]
 
     def combine(self, a: Any, b: Any) -> Any:
-        """Return the smaller one."""
         return b if _before(b, a) else a
 
     def zero(self) -> Any:
-        """Return None."""
         return None
 
 
@@ -104,15 +96,12 @@ class Max:
     """The largest value of the first field; None for no tuples."""
 
     def init(self, tuple: Any) -> Any:
-        """Return the value of the field."""
         return tuple[0]
 
     def combine(self, a: Any, b: Any) -> Any:
-        """Return the larger one."""
         return b if _behind(b, a) else a
 
     def zero(self) -> Any:
-        """Return None."""
         return None
 
 
@@ -129,18 +118,15 @@ class MinBy:
         return (self.field,)
 
     def init(self, batch_id: Any, collector: Any) -> list[Any]:
-        """Return the best tuple so far: none."""
         return []
 
     def aggregate(self, value: list[Any], tuple: Any, collector: Any) -> None:
-        """Keep the tuple if it is better than the best so far."""
         found = tuple[self.field]
         seen = found if self.key is None or found is None else self.key(found)
         if not value or self._better(seen, value[0]):
             value[:] = seen, tuple
 
     def complete(self, value: list[Any], collector: Any) -> None:
-        """Emit the best tuple, if there was one."""
         if value:
             collector.emit(tuple(value[1]))
 
@@ -225,7 +211,6 @@ class FilterNull:
     """Keeps tuples without None."""
 
     def keep(self, tuple: Any) -> bool:
-        """Return whether no value is None."""
         return all(value is not None for value in tuple)
 
 
@@ -234,7 +219,6 @@ class Equals:
     """Keeps tuples whose values are all equal."""
 
     def keep(self, tuple: Any) -> bool:
-        """Return whether the values are equal."""
         return all(value == tuple[0] for value in tuple)
 
 
@@ -245,17 +229,14 @@ class Negate:
     filter: Any
 
     def prepare(self, context: Any) -> None:
-        """Prepare the other filter."""
         call_hook(self.filter, "prepare", context)
 
     def keep(self, tuple: Any) -> bool:
-        """Return whether the other filter drops the tuple."""
         keeps = getattr(self.filter, "keep", self.filter)(tuple)
         refuse_awaitable(keeps)
         return not keeps
 
     def cleanup(self) -> None:
-        """Clean up the other filter."""
         call_hook(self.filter, "cleanup")
 
 
@@ -267,7 +248,6 @@ class Debug:
     label: str = "DEBUG"
 
     def keep(self, tuple: Any) -> bool:
-        """Write the tuple."""
         self.write(f"{self.label}: {tuple}")
         return True
 
@@ -280,12 +260,10 @@ class MapGet:
     """The value of a key, where the key is the tuple of the inputs; None if there is none."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
-        """Return the values, in one call."""
         values: Sequence[Any] = state.multi_get([stored_key(row) for row in tuples])
         return values
 
     def execute(self, tuple: Any, result: Any, collector: Any) -> None:
-        """Emit the value."""
         collector.emit((result,))
 
 
@@ -294,11 +272,9 @@ class SnapshotGet:
     """The single value of a state that is aggregated without keys."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
-        """Return the value, once for each tuple."""
         return [state.get()] * len(tuples)
 
     def execute(self, tuple: Any, result: Any, collector: Any) -> None:
-        """Emit the value."""
         collector.emit((result,))
 
 
@@ -307,11 +283,9 @@ class TupleCollectionGet:
     """All keys with their values, for each tuple. Broadcast the tuples, because each partition has only some of the keys."""
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
-        """Return all keys and values, once for each tuple."""
         return [list(state.items())] * len(tuples)
 
     def execute(self, tuple: Any, result: Any, collector: Any) -> None:
-        """Emit a row for each key."""
         for key, value in result:
             collector.emit((*key, value))
 

@@ -457,6 +457,11 @@ class TridentPlan(ExecutionPlan):
         return tuple(node for node in self.graph.nodes.values() if isinstance(node, SpoutNode))
 
     @property
+    def requests(self) -> frozenset[str]:
+        """The batch groups that are requests of DRPC, which are no transactions."""
+        return frozenset(self.batch_groups[found.spout] for found in self.drpc.values())
+
+    @property
     def streams(self) -> dict[str, SpoutNode]:
         """The sources by the names of their streams, without requests of DRPC."""
         return {str(spout.source.name): spout for spout in self.spouts if spout.kind is not None}
