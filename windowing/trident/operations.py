@@ -28,7 +28,7 @@ other, as in Storm. Tuples of different batches are never joined. Source: Storm'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, product
@@ -108,6 +108,20 @@ class Check:
     def output(self, written: Any) -> Schema | None:
         """Return the declared output fields, given as text or as a Schema."""
         return written if isinstance(written, Schema) else self.attempt(Schema.parse, written)
+
+    def together(self, first: Schema, others: Iterable[Schema]) -> Schema | None:
+        """Return the fields of several schemas, one after the other."""
+        whole: Schema | None = first
+        for other in others:
+            whole = None if whole is None else self.attempt(extended, whole, other)
+        return whole
+
+    def renamed(self, names: Sequence[Any], types: Sequence[str], told: str) -> Schema | None:
+        """Return fields of these types with new names. told: the fields, and what to do, for a wrong number of names."""
+        if len(names) != len(types):
+            self.note(f"{len(names)} names are given to the {len(types)} fields {told}")
+            return None
+        return self.output(", ".join(f"{name} {kind}" for name, kind in zip(names, types, strict=True)))
 
 
 class Operation:
@@ -262,11 +276,7 @@ class Merge(Operation):
                 return None
         if self.names is None:
             return first
-        if len(self.names) != len(first):
-            check.note(f"{len(self.names)} names are given to the {len(first)} fields {first.ddl}; name each of them")
-            return None
-        fields = ", ".join(f"{name} {kind}" for name, kind in zip(self.names, first.types, strict=True))
-        return check.output(fields)
+        return check.renamed(self.names, first.types, f"{first.ddl}; name each of them")
 
     def processor(self, node: ProcessorNode) -> TridentProcessor:
         return TridentProcessor()
@@ -427,9 +437,7 @@ class Aggregate(Operation):
         parts = self._parts(check)
         if parts is None or group is None:
             return None
-        whole: Schema | None = group
-        for part in parts:
-            whole = None if whole is None else check.attempt(extended, whole, part.output)
+        whole = check.together(group, [part.output for part in parts])
         if whole is None or self.stage is not AggregationStage.INIT:
             return whole
         return self._begun(check.inputs[0], group, parts)
@@ -542,19 +550,11 @@ class Join(Operation):
             chosen(schema, [name for name in schema.names if name not in key])
             for schema, key in zip(check.inputs, self.keys, strict=True)
         ]
-        types = (*key.types, *(kind for rest in rests for kind in rest.types))
         if self.names is None:
-            whole: Schema | None = key
-            for rest in rests:
-                whole = None if whole is None else check.attempt(extended, whole, rest)
-            return whole
-        if len(self.names) != len(types):
-            made = ", ".join((*key.names, *(name for rest in rests for name in rest.names)))
-            check.note(
-                f"{len(self.names)} names are given to the {len(types)} fields {made}; name each of them, the key first"
-            )
-            return None
-        return check.output(", ".join(f"{name} {kind}" for name, kind in zip(self.names, types, strict=True)))
+            return check.together(key, rests)
+        made = [name for part in (key, *rests) for name in part.names]
+        types = [kind for part in (key, *rests) for kind in part.types]
+        return check.renamed(self.names, types, f"{', '.join(made)}; name each of them, the key first")
 
 
 def _combines(aggregator: Any) -> bool:

@@ -26,9 +26,9 @@ none; the same graph gives the same groups.
       1 sentences                      2 each (P)                     5 combine (P)
                                        3 partial (P)                  6 persist (C)
 
-`TridentTopology.build` makes it after all checks have passed. Its stages are groups. A group works in the processing phase of a
-batch and then in its commit phase; commits are in txid order. A node belongs to the commit phase if it commits (persist, window) or
-reads, directly or not, a node that does. Drivers with one TridentBoltExecutor per task get from `coord_specs` what a task waits
+`TridentTopology.build` makes the plan after all checks have passed. Its stages are groups. A group works in the processing phase of
+a batch and then in its commit phase; commits are in txid order. A node belongs to the commit phase if it commits (persist, window)
+or reads, directly or not, a node that does. Drivers with one TridentBoltExecutor per task get from `coord_specs` what a task waits
 for:
 
     group waits        (plan.waiting)  it reports in the commit phase, because it commits or reads a group that waits
