@@ -648,6 +648,14 @@ def test_a_failed_request_raises_its_cause_and_the_next_one_is_answered() -> Non
             cluster.ask("count_off", "to")
 
 
+def test_a_request_whose_argument_is_no_text_is_refused_and_the_cluster_goes_on() -> None:
+    with TridentCluster(asking(), clock=VirtualClock()) as cluster:
+        for given in (3, None, ["to"]):
+            with pytest.raises(ConfigError, match=r"ask\('count_of', ...\) is given .*; give one text"):
+                cluster.ask("count_of", given)  # type: ignore[arg-type]
+        assert cluster.ask("count_of", "to") == [("to", None)]
+
+
 def test_a_failed_request_leaves_no_rows_of_tasks_that_answer_later() -> None:
     def refuse(row: Any) -> Any:
         raise FailedException("no")

@@ -567,6 +567,10 @@ class TridentCluster(LoopedCluster):
             raise ConfigError(
                 f"there is no function {quote(function)}; {did_you_mean(str(function), known) if known else 'there is none'}"
             )
+        if not isinstance(args, str):
+            raise ConfigError(
+                f"ask({function!r}, ...) is given {quote(args)}; give one text, which the function splits"
+            )
         others: list[Task] = [each for each in self.task_set.tasks if each is not self.task_set.master]
         number = self._guarded(task.ask, args)
         while (answer := task.answer(number)) is None:
