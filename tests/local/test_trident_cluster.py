@@ -820,6 +820,10 @@ def generating(txid: int, rows: Any) -> Any:
     [
         ({"batches": {"wods": []}}, "there is no stream 'wods'; .*words"),
         ({"sinks": {"oud": print}}, "there is no sink 'oud'; .*out"),
+        (
+            {"sinks": [print]},
+            r"sinks= is a mapping of sinks to functions of \(txid, rows\), got \[<built-in function print>\]",
+        ),
         ({"sinks": {"out": 1}}, r"the sink out is given 1; give a function of \(txid, rows\)"),
         (
             {"sinks": {"out": lambda rows: None}},
