@@ -110,7 +110,9 @@ class TriggerPolicy(ABC):
         """Allow firings; the manager calls this when it is made."""
 
     def shutdown(self) -> None:  # noqa: B027 - optional
-        """Release what `start` acquired."""
+        """Release what `start` acquired. Called when a key is forgotten and in a drain; neither under Storm's semantics, nor when a
+        run ends without a drain.
+        """
 
     def get_state(self) -> Any:
         """Return the trigger's state, as plain data (None, numbers, strings, lists, dicts)."""
