@@ -111,6 +111,12 @@ def test_an_error_names_the_wrong_part_of_a_nested_value() -> None:
         converter_of("map<string,array<bigint>>")({"a": [1, 1.5]})
 
 
+def test_a_map_whose_keys_are_equal_as_values_of_their_type_is_refused() -> None:
+    assert converter_of("map<double,string>")({0.1: "a", 0.1 + 2**-52: "b"}) == {0.1: "a", 0.1 + 2**-52: "b"}
+    with pytest.raises(Misfit, match="wanted a mapping whose keys differ as values of their type too"):
+        converter_of("map<float,string>")({0.1: "a", 0.1 + 2**-52: "b"})
+
+
 def test_nan_stays_a_float_nan() -> None:
     for kind in ("double", "float"):
         assert converter_of(kind)(NAN) != converter_of(kind)(NAN)

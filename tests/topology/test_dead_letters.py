@@ -288,6 +288,26 @@ def test_a_dead_letter_holds_values_of_any_type() -> None:
     assert json.loads(row[-1]) == [{"component": "source", "stream": "default", "values": values}]
 
 
+def test_the_tuples_of_a_dead_letter_are_json_for_every_parser_also_with_nan_and_infinity() -> None:
+    def refused(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    row = DeadLetter(
+        component="picky", task=0, error="no", tuples=[{"x": float("nan"), "y": [float("-inf"), 1.5]}]
+    ).row()
+    assert json.loads(row[-1], parse_constant=refused) == [{"x": "nan", "y": ["-inf", 1.5]}]
+
+
+def test_the_error_of_a_dead_letter_fits_a_string_field_whatever_text_it_has() -> None:
+    @bolt(output="n long")
+    def broken(tuple: Any) -> Any:
+        raise FailedException(json.loads('"half a pair: \\ud83d"'))
+
+    plan = topology(InputSpout("n long"), bolt=broken)
+    ((_, _, _, error, *_),) = run_topology(plan, {"source": [[(1,)]]}, clock=VirtualClock())["handler"]
+    assert error == "[FAILED] half a pair: \\ud83d"
+
+
 def test_a_state_that_counts_dead_letters_is_committed_before_the_source_is_notified() -> None:
     @bolt(output="n long")
     class Counting:

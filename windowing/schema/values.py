@@ -238,7 +238,10 @@ def _map(key: Converter, item: Converter) -> Converter:
             return None
         if not isinstance(value, Mapping) or None in value:
             raise Misfit(value, "a mapping without the key None")
-        return {key(each): item(value[each]) for each in value}
+        found = {key(each): item(value[each]) for each in value}
+        if len(found) < len(value):
+            raise Misfit(value, "a mapping whose keys differ as values of their type too")
+        return found
 
     return convert
 

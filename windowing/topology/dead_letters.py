@@ -14,6 +14,7 @@ Law: the source's tuple of a dead letter is acked only when all subscribers have
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,8 +120,8 @@ _LONG_BITS = 2_000
 
 
 def as_json(value: Any) -> str:
-    """Return a value as text, even if its `__str__` raises."""
-    return represented(value, str)
+    """Return a value as text that UTF-8 can encode, even if its `__str__` raises."""
+    return represented(value, str).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _named(row: Any) -> Any:
@@ -134,10 +135,12 @@ def _named(row: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON data: keys of a map become texts, and so do ints with more digits than Python converts."""
+    """Return a value as JSON data: keys of a map become texts, and so do NaN, infinity and ints with too many digits."""
     if isinstance(value, Mapping):
         return {as_json(key): _plain(each) for key, each in value.items()}
     if type(value) is int and value.bit_length() > _LONG_BITS:
+        return as_json(value)
+    if isinstance(value, float) and not math.isfinite(value):
         return as_json(value)
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
