@@ -376,6 +376,32 @@ def test_a_changed_definition_is_refused_before_the_row_order_of_a_replay_is_com
         compare(stored, wanted, HERE, lambda: 7)
 
 
+def test_all_refused_changes_are_named_in_one_error() -> None:
+    stored = stored_bolt(inputs={"a": [["word", "string", True], ["n", "int", True]]})
+    wanted = stored_bolt(counting(length=20), tasks=3, grouping="all", inputs={"a": [["word", "int", True]]})
+    with pytest.raises(DefinitionChangedError) as refused:
+        compare(stored, wanted, HERE, lambda: 7)
+    assert str(refused.value) == (
+        '[INCOMPATIBLE] checkpoint here: length of bolt \'count\' was {"ms": 10000}, now {"ms": 20000}; '
+        'slide of bolt \'count\' was {"ms": 10000}, now {"ms": 20000}; '
+        "tasks was 2, now 3 (`windowing rescale` makes a checkpoint with 3); "
+        'grouping was ["word"], now "all"; '
+        "column 'word' of input stream 'a' was string, now int; column 'n' (int) of input stream 'a' is gone; "
+        "restore the old definition"
+    )
+    many = {"a": [[f"c{n}", "string", True] for n in range(100)]}
+    with pytest.raises(
+        DefinitionChangedError, match=r"column 'c19' \(string\) .* is gone; and there are more; restore"
+    ):
+        compare(stored_bolt(inputs=many), stored_bolt(inputs={"a": []}), HERE)
+
+
+def test_a_change_is_named_also_beside_a_damaged_part() -> None:
+    stored = stored_bolt() | {"tasks": 3, "inputs": {"a": 3}}
+    with pytest.raises(DefinitionChangedError, match=r"checkpoint here: tasks was 3, now 2 .*; restore"):
+        compare(stored, stored_bolt(), HERE)
+
+
 def test_an_unreadable_record_is_refused_and_shown() -> None:
     for damaged in ({"format": 2}, [], None, STORED["bolts"]() | {"format": 2}, {"format": 1, "name": "test"}):
         with pytest.raises(

@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, quote
@@ -57,6 +58,7 @@ MOST_TASKS = 100_000
 stored definition is damage.
 """
 _DEEPEST = 40
+_MOST_NAMED = 20
 _BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
 """The exceptions of reading data of another shape."""
 
@@ -171,8 +173,7 @@ def _stored_window(topology: Topology, component: Component) -> Definition | Non
 
 
 def _fields(topology: Topology, found: Subscription) -> list[list[str]]:
-    schema = topology.stream(found).schema
-    return [list(field) for field in zip(schema.names, schema.types, strict=True)]
+    return [list(field) for field in topology.stream(found).schema.kinds.items()]
 
 
 # -- Differences -----------------------------------------------------------------------------------------------------------------
@@ -235,13 +236,9 @@ def _at(definition: Definition, path: str) -> Any:
 
 
 def _differ(wording: str, old: Any, new: Any) -> Iterator[str]:
+    """Yield the difference between two plain values; `wording` is the beginning of its sentence."""
     if not same_json(old, new):
         yield f"{wording} {json.dumps(old)}, now {json.dumps(new)}"
-
-
-def _value(wording: str) -> Compared:
-    """Return a comparison of plain values; `wording` is the beginning of its sentence."""
-    return partial(_differ, wording)
 
 
 def _number(wording: str, old: Any, new: Any) -> Iterator[str]:
@@ -346,7 +343,7 @@ def _ordered(wanted: Definition) -> bool:
 
 
 _ORDER = (
-    FieldRule("order_by", _value("order_by was"), bool),
+    FieldRule("order_by", partial(_differ, "order_by was"), bool),
     FieldRule("packing", _packing, lambda wanted: not _ordered(wanted)),
 )
 KINDS: Mapping[str, Kind] = {
@@ -356,7 +353,7 @@ KINDS: Mapping[str, Kind] = {
             FieldRule("bolt.fixed", _bolt),
             FieldRule("bolt.free"),
             FieldRule("tasks", partial(_number, "tasks was")),
-            FieldRule("grouping", _value("grouping was")),
+            FieldRule("grouping", partial(_differ, "grouping was")),
             FieldRule("inputs", _columns),
             *_ORDER,  # the order of columns decides ties and tasks
             FieldRule("inputs", _column_order, lambda wanted: _ordered(wanted) or wanted["grouping"] == "shuffle"),
@@ -366,7 +363,9 @@ KINDS: Mapping[str, Kind] = {
         "a topology",
         (
             FieldRule("topology.name"),
-            FieldRule("topology.spouts", _value("the spouts with their streams were")),  # identified by position
+            FieldRule(
+                "topology.spouts", partial(_differ, "the spouts with their streams were")
+            ),  # identified by position
             FieldRule("topology.partitions", partial(_number, "partitions were")),
             FieldRule("topology.levels", _levels),
             FieldRule("topology.free"),
@@ -377,9 +376,9 @@ KINDS: Mapping[str, Kind] = {
         "a Trident topology",
         (
             FieldRule("trident.name"),
-            FieldRule("trident.streams", _value("the streams of the Trident topology was")),
+            FieldRule("trident.streams", partial(_differ, "the streams of the Trident topology was")),
             FieldRule("trident.partitions", partial(_number, "the number of partitions of the Trident topology was")),
-            FieldRule("trident.stream", _value("what keeps or feeds windows of the Trident topology was")),
+            FieldRule("trident.stream", partial(_differ, "what keeps or feeds windows of the Trident topology was")),
             FieldRule("trident.states"),  # trident/fence.py compares the writers
             *_ORDER,
         ),
@@ -459,23 +458,33 @@ def compare(
     where: DefinitionLocation,
     half_done: Callable[[], int | None] | None = None,
 ) -> None:
-    """Raise DefinitionChangedError for a refused change, CheckpointError for one that a half-done batch does not allow, and
-    CorruptStateError for a part of another shape. half_done: returns that batch; called only where it matters.
+    """Raise DefinitionChangedError, which names the refused changes, CheckpointError for those that a half-done batch does not
+    allow, and CorruptStateError for a part of another shape. half_done: returns that batch; called only where it matters.
     """
-    try:
-        refused = next(differences(stored, wanted), None)
-        replayed = half_done is not None and refused is None
-        other = next(differences(stored, wanted, replay=True), None) if replayed else None
-    except _BROKEN as problem:
-        raise where.damaged(stored, f"is no definition of a windowing query ({quote(str(problem))})") from problem
-    if refused is not None:
+    refused = _found(stored, wanted, where, replay=False)
+    if refused:
         raise DefinitionChangedError(f"{where.what}: {refused}; {where.anew}")
-    batch = None if other is None or half_done is None else half_done()
+    other = "" if half_done is None else _found(stored, wanted, where, replay=True)
+    batch = half_done() if other and half_done is not None else None
     if batch is not None:
         raise CheckpointError(
             f"{where.what}: batch {batch} was left half done and has to be made again exactly, but {other}; start once as before "
             "to finish it"
         )
+
+
+def _found(stored: Definition, wanted: Definition, where: DefinitionLocation, replay: bool) -> str:
+    """Return the refused differences, up to a part of another shape, which is an error if it is the first one."""
+    found: list[str] = []
+    try:
+        for each in islice(differences(stored, wanted, replay), _MOST_NAMED + 1):
+            found.append(each)
+    except _BROKEN as problem:
+        if not found:
+            raise where.damaged(stored, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+    if len(found) > _MOST_NAMED:
+        found[-1] = "and there are more"
+    return "; ".join(found)
 
 
 def _lacking(found: Definition) -> Iterator[str]:

@@ -241,9 +241,13 @@ class Schema:
 
     def of(self, names: Iterable[str]) -> Schema:
         """Return the schema of some of the fields, in the given order."""
-        types = dict(zip(self.names, self.types, strict=True))
-        chosen = tuple(names)
-        return Schema(chosen, tuple(types[name] for name in chosen))
+        kinds, chosen = self.kinds, tuple(names)
+        return Schema(chosen, tuple(kinds[name] for name in chosen))
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The type of each field by its name, in order."""
+        return dict(zip(self.names, self.types, strict=True))
 
     @property
     def ddl(self) -> str:
