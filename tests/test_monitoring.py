@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from windowing.errors import ConfigError
-from windowing.execution.metrics import METRICS, RunMetrics, TaskMetrics, metrics_table, samples
+from windowing.execution.metrics import METRICS, RunMetrics, TaskMetrics, samples
 from windowing.monitoring import PrometheusCollector, export_to_opentelemetry, serve_prometheus
 from windowing.spark import BatchMetrics
 
@@ -133,6 +133,22 @@ def test_the_dashboard_uses_exactly_the_exported_metrics():
     grouped = {name for by in re.findall(r"by \(([a-z, ]+)\)", text) for name in by.split(", ")}
     assert grouped <= labels
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def metrics_table() -> str:
+    """Return METRICS as a Markdown table, as in docs/operate/monitor.md."""
+    lines = ["| name | kind | unit | labels | what | in Storm's UI |", "|---|---|---|---|---|---|"]
+    for metric in METRICS:
+        cells = (
+            f"`{metric.exported}`",
+            metric.kind,
+            metric.unit,
+            ", ".join(metric.labels),
+            metric.meaning,
+            metric.storm,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def test_the_monitoring_page_has_the_table_and_only_exported_metrics():

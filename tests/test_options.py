@@ -1,9 +1,10 @@
-"""The tables of windowing/execution/support.py: every option has a row, each row is true, and the docs show the tables."""
+"""The tables of windowing/execution/support.py and option_tables.py: every option has a row, each is true, the docs show them."""
 
 from __future__ import annotations
 
 import collections
 import inspect
+import linecache
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -15,21 +16,23 @@ import pytest
 
 from tests.execution.chains import chained, clustered
 from tests.execution.test_turn import Task
+from tests.option_tables import (
+    COMPONENT_OPTIONS,
+    DECLARER_OPTIONS,
+    GROUPINGS,
+    SINKS,
+    SOURCES,
+    START_OPTIONS,
+    TRIDENT_OPERATIONS,
+)
 from tests.trident.test_trident_operations import Given
 from tests.trident.test_trident_sections import StageRun
 from windowing import Count, bolt_of, millis, queues, seconds, spark, windowed_bolt
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException
 from windowing.execution.support import (
-    COMPONENT_OPTIONS,
     COORDINATED,
-    DECLARER_OPTIONS,
-    GROUPINGS,
     SETTINGS,
-    SINKS,
-    SOURCES,
-    START_OPTIONS,
-    TRIDENT_OPERATIONS,
     WINDOW_OPTIONS,
     WORKS,
     Cell,
@@ -461,6 +464,18 @@ def test_attributes_set_in_init_or_prepare_or_of_a_stateful_bolt_are_not_reporte
     assert lost_fields("prepared", Prepared, False) is None
     assert lost_fields("count", Counting, True) is None
     assert lost_fields("function", told, False) is None
+
+
+def test_a_bolt_whose_file_has_changed_since_its_import_is_not_reported(tmp_path: Path) -> None:
+    file = tmp_path / "edited.py"
+    code = "class Edited:\n    def execute(self, tuple):\n        self.n = (1)\n"
+    file.write_text(code)
+    names: dict[str, Any] = {"__name__": "edited"}
+    exec(compile(code, str(file), "exec"), names)
+    assert "self.n" in str(lost_fields("edited", names["Edited"], False))
+    file.write_text(code.replace("(1)", "(1"))
+    linecache.checkcache(str(file))
+    assert lost_fields("edited", names["Edited"], False) is None
 
 
 # -- groupings ---------------------------------------------------------------------------------------------------------

@@ -62,7 +62,6 @@ __all__ = [
     "RootTransition",
     "anchored",
     "edges_of",
-    "mermaid",
     "pack",
     "unpack",
 ]
@@ -135,9 +134,7 @@ TRANSITIONS: dict[tuple[RootState, RootEvent], RootTransition] = {
     (_U, RootEvent.ACK): RootTransition(_E, renews=True),
     (_U, RootEvent.ACK_ZERO): RootTransition(_E, renews=True),
     (_U, RootEvent.FAIL): RootTransition(_D, renews=True),
-    (_U, RootEvent.RESET): RootTransition(
-        _U
-    ),  # there is nothing to reset; a later init begins with a whole timeout anyway
+    (_U, RootEvent.RESET): RootTransition(_U),  # nothing to reset; a later init begins with a whole timeout anyway
     (_O, RootEvent.ACK): RootTransition(_O),
     (_O, RootEvent.ACK_ZERO): RootTransition(_U, Acked),
     (_O, RootEvent.FAIL): RootTransition(_C, Reason.FAILED, renews=True),
@@ -147,16 +144,13 @@ TRANSITIONS: dict[tuple[RootState, RootEvent], RootTransition] = {
     (_E, RootEvent.INIT_ZERO): RootTransition(_U, Acked),
     (_E, RootEvent.ACK): RootTransition(_E),
     (_E, RootEvent.ACK_ZERO): RootTransition(_E),
-    (_E, RootEvent.FAIL): RootTransition(
-        _D, renews=True
-    ),  # held for T since the fail, as in Storm, not since the first ack
+    (_E, RootEvent.FAIL): RootTransition(_D, renews=True),  # held for T since the fail, as in Storm, not the first ack
     (_E, RootEvent.RESET): RootTransition(_E, renews=True),
     (_E, RootEvent.DEADLINE): RootTransition(
         _U
     ),  # its init was lost: the spout gets no effect, and times out by itself
-    (_D, RootEvent.INIT): RootTransition(
-        _C, Reason.FAILED, renews=True
-    ),  # a fail wins over a zero; in Storm the zero wins
+    # A fail wins over a zero; in Storm the zero wins.
+    (_D, RootEvent.INIT): RootTransition(_C, Reason.FAILED, renews=True),
     (_D, RootEvent.INIT_ZERO): RootTransition(_C, Reason.FAILED, renews=True),
     (_D, RootEvent.ACK): RootTransition(_D),
     (_D, RootEvent.ACK_ZERO): RootTransition(_D),
@@ -234,27 +228,6 @@ def state_of(cell: int) -> RootState:
 def deadline_of(cell: int) -> int:
     """Return the deadline of a held root, 0 with rotation."""
     return cell >> DEADLINE_SHIFT
-
-
-def mermaid() -> str:
-    """Return the table as a mermaid state diagram, for the docs.
-
-    >>> print(mermaid().splitlines()[2].strip())
-    unknown --> open: init
-    """
-    edges: dict[tuple[RootState, RootState, str], list[str]] = {}
-    for (state, cause), row in TRANSITIONS.items():
-        if isinstance(row.effect, Reason):
-            effect = f" / Failed({row.effect.name})"
-        elif row.effect is Acked:
-            effect = " / Acked"
-        else:
-            effect = " / new timeout" if row.renews and state is row.then else ""
-        edges.setdefault((state, row.then, effect), []).append(cause.value.replace(", value 0", " to 0"))
-    lines = ["stateDiagram-v2", "    [*] --> unknown"]
-    for (state, then, effect), causes in edges.items():
-        lines.append(f"    {state.value} --> {then.value}: {', '.join(causes)}{effect}")
-    return "\n".join(lines)
 
 
 # -- Anchors ---------------------------------------------------------------------------------------------------------------------
@@ -431,9 +404,9 @@ class Acker:
             return _NOTHING
         cell = xor if cell is None else cell ^ xor
         cause = RootEvent.INIT if cell & VALUE_MASK else RootEvent.INIT_ZERO
-        state, row = self._row(root, cause)
+        effects = self._enter(root, (cell & ~TASK_MASK) | task << TASK_SHIFT, cause)
         self.tally.inited += 1
-        return self._follow(root, (cell & ~TASK_MASK) | task << TASK_SHIFT, state, row)
+        return effects
 
     def ack(self, root: int, xor: int, now_ms: int, seen: str | None = None) -> Iterator[Acked | Failed]:
         """Process the ack of one tuple: `xor` is its own edge id, XOR the ids of the edges anchored to it."""
@@ -503,9 +476,7 @@ class Acker:
     def fail(self, root: int, now_ms: int, seen: str | None = None) -> Iterator[Acked | Failed]:
         """Process the fail of a tuple: the tree of `root` fails, now or when its init arrives."""
         self._now_ms = max(self._now_ms, now_ms)
-        cell = self._held.get(root) or 0
-        state, row = self._row(root, RootEvent.FAIL)
-        return self._follow(root, self._with_component(cell, seen), state, row)
+        return self._enter(root, self._with_component(self._held.get(root) or 0, seen), RootEvent.FAIL)
 
     def reset_timeout(self, root: int, now_ms: int) -> Iterator[Acked | Failed]:
         """Restart the timeout of an open tree.
@@ -513,9 +484,7 @@ class Acker:
         Storm's acker also notifies the spout's task, for its own timeout. Here a driver whose `SpoutPending` has one resets it too.
         """
         self._now_ms = max(self._now_ms, now_ms)
-        cell = self._held.get(root) or 0
-        state, row = self._row(root, RootEvent.RESET)
-        return self._follow(root, cell, state, row)
+        return self._enter(root, self._held.get(root) or 0, RootEvent.RESET)
 
     def tick(self, now_ms: int) -> Iterator[Acked | Failed]:
         """Fail overdue roots, oldest first, and remove entries that are no longer needed. Cost: O(1) for each of them."""
@@ -536,21 +505,22 @@ class Acker:
 
     # -- transitions ---------------------------------------------------------------------------------------------------
 
-    def _row(self, root: int, cause: RootEvent) -> tuple[RootState, RootTransition]:
-        cell = self._held.get(root)
-        state = RootState.UNKNOWN if cell is None else state_of(cell)
+    def _enter(self, root: int, cell: int, cause: RootEvent) -> Iterator[Acked | Failed]:
+        """Take the transition of `root` at an event, after which it has the value and the task of `cell`."""
+        held = self._held.get(root)
+        state = RootState.UNKNOWN if held is None else state_of(held)
         row = self._transitions.get((state, cause))
         if row is None:
             raise AckError(
                 f"init of root {quote(root)}, which is {state.value} already; every emission of a spout needs a root id "
                 "of its own, a replay too"
             )
-        return state, row
+        return self._follow(root, cell, state, row)
 
     def _ack_unless_open(self, root: int, xor: int, seen: str | None) -> Iterator[Acked | Failed]:
         cell = (self._held.get(root) or 0) ^ xor
-        state, row = self._row(root, RootEvent.ACK if cell & VALUE_MASK else RootEvent.ACK_ZERO)
-        return self._follow(root, self._with_component(cell, seen), state, row)
+        cause = RootEvent.ACK if cell & VALUE_MASK else RootEvent.ACK_ZERO
+        return self._enter(root, self._with_component(cell, seen), cause)
 
     def _follow(self, root: int, cell: int, state: RootState, row: RootTransition) -> Iterator[Acked | Failed]:
         """Change `root` from `state` as the row says, and return the effect."""

@@ -205,7 +205,7 @@ class SpoutPending:
 
     def emitted_all(self, emissions: Iterable[tuple[int, Hashable, Any]], now_ms: int) -> None:
         """Process `emitted` for each (root, message id, payload) of a batch."""
-        self._clock(now_ms)
+        self._now_ms = max(self._now_ms, now_ms)
         flying = self._flying
         count_of = self._counts.get if len(self._counts) else None
         attempt = 1
@@ -223,7 +223,7 @@ class SpoutPending:
 
     def acked_all(self, roots: Iterable[int], now_ms: int) -> list[Done]:
         """Process `acked` for each root of a batch; return the effects, in order."""
-        self._clock(now_ms)
+        self._now_ms = max(self._now_ms, now_ms)
         remove, done = self._flying.pop, []
         counts = self._counts if len(self._counts) else None
         for root in roots:
@@ -239,7 +239,7 @@ class SpoutPending:
 
     def failed(self, root: int, now_ms: int, reason: Reason, seen: str | None = None) -> Iterator[PendingEffect]:
         """Process the acker's Failed."""
-        self._clock(now_ms)
+        self._now_ms = max(self._now_ms, now_ms)
         tree = self._flying.pop(root, None)
         if tree is None:
             self.stale += 1
@@ -248,7 +248,7 @@ class SpoutPending:
 
     def tick(self, now_ms: int) -> Iterator[PendingEffect]:
         """Return a Retry for each message whose back-off is over, remove old counts."""
-        self._clock(now_ms)
+        self._now_ms = max(self._now_ms, now_ms)
         effects: list[PendingEffect] = []
         while self._waiting and self._waiting[0][0] <= self._now_ms:
             _, _, tree = heapq.heappop(self._waiting)
@@ -277,9 +277,6 @@ class SpoutPending:
         return len(self._flying) + len(self._waiting)
 
     # -- the end of a tree ---------------------------------------------------------------------------------------------
-
-    def _clock(self, now_ms: int) -> None:
-        self._now_ms = max(self._now_ms, now_ms)
 
     def _end(self, tree: _Tree, reason: Reason, seen: str | None) -> Iterator[PendingEffect]:
         """Schedule the retry of a failed tree, or give its message up."""

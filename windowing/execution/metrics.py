@@ -35,7 +35,6 @@ __all__ = [
     "Sample",
     "TaskMetrics",
     "merged",
-    "metrics_table",
     "samples",
 ]
 
@@ -199,20 +198,14 @@ class TaskMetrics:
         self.late_rows = (*self.late_rows, *other.late_rows)[-LAST_KEPT:]
 
 
-_COUNTERS = (
-    "executed",
-    "acked",
-    "failed",
-    "windows_fired",
-    "expired",
-    "skipped",
-    "duplicates",
-    "reported",
-    "dead_letters",
-    "execute_ms",
-    "process_ms",
-)
-_GAUGES = ("pending", "queued", "watermark_ms", "watermark_lag_ms")
+def _attribute(metric: Metric) -> str:
+    """Return the field of TaskMetrics, in which times are milliseconds."""
+    return f"{metric.name.removesuffix('seconds')}ms" if metric.name.endswith("seconds") else metric.name
+
+
+_OF_TASKS = [metric for metric in METRICS if metric.labels == _TASK]
+_COUNTERS = tuple(_attribute(metric) for metric in _OF_TASKS if metric.kind is MetricKind.COUNTER)
+_GAUGES = tuple(_attribute(metric) for metric in _OF_TASKS if metric.kind is MetricKind.GAUGE)
 
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -340,26 +333,7 @@ def samples(run: RunMetrics) -> Iterator[Sample]:
 
 
 def _values(task: TaskMetrics) -> Iterator[tuple[str, float]]:
-    for metric in METRICS:
-        if metric.labels != _TASK:
-            continue
-        in_ms = metric.name.endswith("seconds")
-        value = getattr(task, f"{metric.name.removesuffix('seconds')}ms" if in_ms else metric.name)
+    for metric in _OF_TASKS:
+        value = getattr(task, _attribute(metric))
         if value is not None:
-            yield metric.name, value / 1000 if in_ms else value
-
-
-def metrics_table() -> str:
-    """Return METRICS as a Markdown table, as in docs/operate/monitor.md."""
-    lines = ["| name | kind | unit | labels | what | in Storm's UI |", "|---|---|---|---|---|---|"]
-    for metric in METRICS:
-        cells = (
-            f"`{metric.exported}`",
-            metric.kind,
-            metric.unit,
-            ", ".join(metric.labels),
-            metric.meaning,
-            metric.storm,
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            yield metric.name, value / 1000 if metric.name.endswith("seconds") else value

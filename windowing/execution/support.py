@@ -1,18 +1,18 @@
-"""The effect of each option in each runtime, as one table. docs/reference/options.md is generated from it; drivers log by it.
+"""The effect of each option of windows and each setting in each runtime, as tables; drivers log by them.
 
     WORKS              it has the documented effect
     Refused(sentence)  an error with this sentence, before anything runs
     Without(reason)    it has no effect there; a driver that gets it logs that once, at its start
 
-Law: no option is ignored silently. tests/test_options.py checks the options of decorators, groupings, settings, Trident's
-operations and the arguments of each start, and fails for one without a row. An argument without a cell does not exist in that
-runtime.
+Law: no option is ignored silently. tests/test_options.py fails for an option without a row. tests/option_tables.py has the tables
+that no driver reads: decorators, groupings, Trident's operations, the arguments of each start. docs/reference/options.md shows all.
+An argument without a cell does not exist in that runtime.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from windowing.topology.config import (
     OUTSIDE_TRIDENT,
     WINDOWS_OUTSIDE_TRIDENT,
     ComponentConfig,
+    Key,
     TopologyConfig,
     read_settings,
 )
@@ -34,15 +35,9 @@ from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
 
 __all__ = [
-    "COMPONENT_OPTIONS",
     "COORDINATED",
-    "DECLARER_OPTIONS",
-    "GROUPINGS",
     "SETTINGS",
-    "SINKS",
-    "SOURCES",
-    "START_OPTIONS",
-    "TRIDENT_OPERATIONS",
+    "SPOUT_PARALLELISM",
     "WINDOW_OPTIONS",
     "WORKS",
     "LostFieldsWarning",
@@ -92,26 +87,22 @@ _EVERYWHERE: tuple[Cell, ...] = (WORKS, WORKS, WORKS, WORKS)
 _TRIDENT = (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT)
 _BY_BATCH = Without("windows advance after each micro-batch; trigger= sets how often")
 _STORED = Without("windows are stored with their tuples, so a restart waits for none")
+_NO_SPOUT = Refused("on_error='fail', which fails tuples back to their spout, and none of its spouts takes acks")
 _IN_STORE = Refused("on Spark a turn has all live tuples of its task in memory")
 
 _WINDOWS: dict[str, tuple[Cell, ...]] = {
     **dict.fromkeys(
-        ("length", "slide", "output", "name", "timestamp", "lag", "late_stream", "offset", "lateness", "repeat"),
+        (
+            *("length", "slide", "output", "name", "timestamp", "lag", "late_stream", "offset", "lateness", "repeat"),
+            *("max_repeats", "source", "idle_timeout", "max_future", "key", "key_ttl", "on_invalid"),
+            *("semantics", "aggregate", "eviction", "trigger", "columnar"),
+        ),
         _EVERYWHERE,
     ),
-    **dict.fromkeys(
-        ("max_repeats", "source", "idle_timeout", "max_future", "key", "key_ttl", "on_invalid"), _EVERYWHERE
-    ),
-    **dict.fromkeys(("semantics", "aggregate", "eviction", "trigger", "columnar"), _EVERYWHERE),
     "watermark_interval": (WORKS, WORKS, _BY_BATCH, _BY_BATCH),
-    "on_error": (
-        WORKS,
-        WORKS,
-        Refused("on_error='fail', which fails tuples back to their spout, and none of its spouts takes acks"),
-        WORKS,
-    ),
+    "on_error": (WORKS, WORKS, _NO_SPOUT, WORKS),
     "max_events_in_memory": (WORKS, WORKS, _IN_STORE, _IN_STORE),
-    "message_id": (WORKS, WORKS, WORKS, WORKS),
+    "message_id": _EVERYWHERE,
     "recovery_timeout": (Without("a run has no restart"), WORKS, _STORED, _STORED),
 }
 _WINDOWS_RUN_IN = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
@@ -133,33 +124,6 @@ WINDOW_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
 }
 """The options of @windowed_bolt, @tumbling and @sliding, and of `window` in Trident."""
 
-_NO_SPOUTS = Refused("is Python code that cannot be asked for a batch again")
-
-COMPONENT_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
-    "@spout output": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: _NO_SPOUTS},
-    "@spout direct": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: _NO_SPOUTS},
-    "@bolt output": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
-    "@bolt direct": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
-    "@bolt columnar": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
-}
-"""The options of @spout and @bolt."""
-
-_PARTITIONS = Without(
-    "Spark reads a source in its own partitions; tuples of partition p have the task number p % parallelism"
-)
-
-DECLARER_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
-    "set_spout parallelism": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: _PARTITIONS},
-    "set_bolt parallelism": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
-    **{
-        name: {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS}
-        for name in ("set_num_tasks", "configure", "add_configuration")
-    },
-}
-"""The options of `set_spout` and `set_bolt`, and of the declarers that they return. `set_num_tasks` sets the parallelism too; the
-settings of one component are in SETTINGS.
-"""
-
 _CUT = Without("the trigger and the source decide how much is in flight")
 _WHOLE = Without("a batch succeeds or is repeated as a whole, and has no timeout")
 _NO_ACKER = Without("only whole batches are acked")
@@ -167,6 +131,7 @@ _CHECKPOINTS = Without("states are committed with each batch")
 _SPARK_STORE = Without("states are in Spark's state store, in the checkpoint")
 _SPARK_WAITS = Without("Spark itself waits for its sources")
 _SPARK_CUTS = Without("the trigger and the source decide the size of batches")
+_NO_TICKS = Refused("asks for tick tuples, which a Spark query does not send")
 _NO_LOG = Without("only LocalCluster logs each tuple")
 
 _REFUSED = None
@@ -175,22 +140,17 @@ _REFUSED = None
 _SETTINGS: dict[str, tuple[Cell | None, ...]] = {
     "message_timeout": (WORKS, WORKS, _WHOLE, _WHOLE),
     # Windows longer than the timeout need False (topology/rules.py), and on Spark there are no timeouts.
-    "enable_message_timeouts": (WORKS, WORKS, WORKS, WORKS),
+    "enable_message_timeouts": _EVERYWHERE,
     "max_spout_pending": (WORKS, WORKS, _CUT, _CUT),
     "acker_executors": (WORKS, _REFUSED, WORKS, _REFUSED),
     "acker_rotation": (WORKS, _REFUSED, _NO_ACKER, _REFUSED),
-    "max_attempts": (WORKS, WORKS, WORKS, WORKS),
-    "retry_delay": (WORKS, WORKS, WORKS, WORKS),
-    "retry_delay_max": (WORKS, WORKS, WORKS, WORKS),
-    "tick_tuple_freq": (
-        WORKS,
-        _REFUSED,
-        Refused("asks for tick tuples, which a Spark query does not send"),
-        _REFUSED,
-    ),
+    "max_attempts": _EVERYWHERE,
+    "retry_delay": _EVERYWHERE,
+    "retry_delay_max": _EVERYWHERE,
+    "tick_tuple_freq": (WORKS, _REFUSED, _NO_TICKS, _REFUSED),
     "state_checkpoint_interval": (WORKS, _REFUSED, _CHECKPOINTS, _REFUSED),
     "state_provider": (WORKS, _REFUSED, _SPARK_STORE, _REFUSED),
-    "max_task_parallelism": (WORKS, WORKS, WORKS, WORKS),
+    "max_task_parallelism": _EVERYWHERE,
     "sleep_spout_wait": (WORKS, _REFUSED, _SPARK_WAITS, _REFUSED),
     "batch_emit_interval": (_REFUSED, WORKS, _REFUSED, _SPARK_CUTS),
     "max_batch_size": (_REFUSED, WORKS, _REFUSED, _SPARK_CUTS),
@@ -198,131 +158,31 @@ _SETTINGS: dict[str, tuple[Cell | None, ...]] = {
 }
 _SETTINGS_OF = (Runtime.CLUSTER, Runtime.TRIDENT, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
 
-_MISPLACED = {
-    Runtime.CLUSTER: OUTSIDE_TRIDENT,
-    Runtime.SUBMIT: OUTSIDE_TRIDENT,
-    Runtime.TRIDENT: IN_TRIDENT,
-    Runtime.SUBMIT_TRIDENT: IN_TRIDENT,
-}
-_ATTRIBUTES = {key.typed: key.attribute for key in KEYS}
+
+def _misplaced(key: Key, runtime: Runtime) -> Refused:
+    return Refused((IN_TRIDENT if runtime in _TRIDENT else OUTSIDE_TRIDENT).sentence(key.attribute))
+
 
 SETTINGS: Mapping[str, Mapping[Runtime, Cell]] = {
-    setting: {
-        runtime: Refused(_MISPLACED[runtime].sentence(_ATTRIBUTES[setting])) if cell is _REFUSED else cell
-        for runtime, cell in zip(_SETTINGS_OF, cells, strict=True)
+    key.typed: {
+        runtime: _misplaced(key, runtime) if cell is _REFUSED else cell
+        for runtime, cell in zip(_SETTINGS_OF, _SETTINGS[key.typed], strict=True)
     }
-    for setting, cells in _SETTINGS.items()
+    for key in KEYS
 }
 """The settings of a topology, by typed name."""
-
-_GROUPINGS = ("shuffle", "none", "local_or_shuffle", "fields", "partial_key", "all", "global", "direct", "custom")
-
-GROUPINGS: Mapping[str, Mapping[Runtime, Cell]] = {
-    f"{name}_grouping": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS} for name in _GROUPINGS
-}
-"""The groupings that the declarer of a bolt has."""
-
-_STEPS = ("each", "filter", "map", "flat_map", "peek", "project", "name", "parallelism_hint", "apply_assembly", "sink")
-_REPARTITIONS = (
-    "partition_by",
-    "shuffle",
-    "local_or_shuffle",
-    "global_",
-    "batch_global",
-    "broadcast",
-    "identity_partition",
-)
-_AGGREGATES = (
-    "partition_aggregate",
-    "aggregate",
-    "chained_agg",
-    "chain_end",
-    "min_by",
-    "max_by",
-    "group_by",
-    "to_stream",
-)
-_TRIDENT_WINDOWS = ("window", "tumbling_window", "sliding_window", "late_stream")
-_STATES = ("partition_persist", "persistent_aggregate", "state_query", "new_values_stream", "new_static_state")
-_STREAMS = ("new_stream", "merge", "join", "configure")
-_OPERATIONS = (
-    *_STEPS,
-    *_REPARTITIONS,
-    "partition",
-    "repartition",
-    *_AGGREGATES,
-    *_TRIDENT_WINDOWS,
-    *_STATES,
-    *_STREAMS,
-)
-
-TRIDENT_OPERATIONS: Mapping[str, Mapping[Runtime, Cell]] = {
-    **{name: {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: WORKS} for name in _OPERATIONS},
-    "new_drpc_stream": {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: Refused("a Spark query takes no requests")},
-}
-"""The methods that declare a Trident topology, of all its objects."""
 
 COORDINATED = ("max_spout_pending", "batch_emit_interval", "max_attempts", "retry_delay", "retry_delay_max")
 """The settings of a Trident topology that `coordination=` replaces."""
 _BY_COORDINATION = Without("coordination= is given and replaces it")
 
-_WITH_BATCHES = (Runtime.CLUSTER, Runtime.TRIDENT)
-_CLUSTERS = (Runtime.LOCAL, *_WITH_BATCHES)
-_SPARK = (Runtime.WINDOWED, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
-_STARTS: dict[str, tuple[Runtime, ...]] = {
-    "batches": _CLUSTERS,
-    "clock": _CLUSTERS,
-    "drain": tuple(Runtime),
-    "streams": (Runtime.LOCAL,),
-    "seed": _WITH_BATCHES,
-    "state_path": _WITH_BATCHES,
-    "outputs": (Runtime.CLUSTER,),
-    "states": (Runtime.CLUSTER,),
-    "coordination": (Runtime.TRIDENT,),
-    "records": (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT),
-    "source": (Runtime.WINDOWED,),
-    "sources": (*_WITH_BATCHES, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT),
-    "sinks": (Runtime.TRIDENT, *_SPARK),
-    **dict.fromkeys(("checkpoint", "trigger", "discard", "query_name"), _SPARK),
-    **dict.fromkeys(("tasks", "grouping", "order_by", "control"), (Runtime.WINDOWED,)),
-    "partitions": (Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT),
-    "on_failure": (Runtime.SUBMIT_TRIDENT,),
+SPOUT_PARALLELISM: Mapping[Runtime, Cell] = {
+    Runtime.CLUSTER: WORKS,
+    Runtime.SUBMIT: Without(
+        "Spark reads a source in its own partitions; tuples of partition p have the task number p % parallelism"
+    ),
 }
-
-START_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
-    option: dict.fromkeys(runtimes, WORKS) for option, runtimes in _STARTS.items()
-}
-"""The arguments that start a runtime: of run_local; of LocalCluster and run_topology; of TridentCluster and run_trident; of
-`windowed` and its `start`; of submit; of submit_trident.
-"""
-
-_FUNCTIONS = Refused("give a function of (txid, rows)")
-
-SINKS: Mapping[str, Mapping[Runtime, Cell]] = {
-    name: {Runtime.TRIDENT: _FUNCTIONS, **dict.fromkeys(_SPARK, WORKS)}
-    for name in (
-        "DeltaSink",
-        "FileSink",
-        "FunctionSink",
-        "KafkaSink",
-        "MemorySink",
-        "NoopSink",
-        "ParquetSink",
-        "PostgresSink",
-    )
-}
-"""The classes of `windowing.spark` for `sinks=`."""
-
-_DATA_FRAME = Refused("is a PartitionedSpout in one process")
-
-SOURCES: Mapping[str, Mapping[Runtime, Cell]] = {
-    **{
-        name: dict.fromkeys((Runtime.CLUSTER, Runtime.TRIDENT, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT), WORKS)
-        for name in ("PartitionedSpout", "RedisStream", "Spooled", "SqliteQueue")
-    },
-    "streaming DataFrame": {Runtime.CLUSTER: _DATA_FRAME, Runtime.TRIDENT: _DATA_FRAME, **dict.fromkeys(_SPARK, WORKS)},
-}
-"""The values of `sources=`, of `windowing.queues` and of Spark; `windowed` reads a DataFrame, which a PartitionedSpout provides."""
+"""The parallelism of `set_spout`."""
 
 
 def settings_without_effect(
@@ -331,34 +191,23 @@ def settings_without_effect(
     """Yield a sentence for each setting of a topology or a component that differs from its default and has no effect in a runtime.
     coordinated: it is started with `coordination=`.
     """
-    yield from _without_effect(runtime, config, {key.attribute for key in KEYS}, coordinated=coordinated)
-    for component in components:
-        yield from _without_effect(runtime, component.config, component.config.given, f" of {component.id!r}")
-
-
-def _without_effect(
-    runtime: Runtime,
-    config: TopologyConfig | ComponentConfig,
-    given: Collection[str],
-    of: str = "",
-    *,
-    coordinated: bool = False,
-) -> Iterator[str]:
-    usual = TopologyConfig()
-    for key in KEYS:
-        cell = _BY_COORDINATION if coordinated and key.typed in COORDINATED else SETTINGS[key.typed][runtime]
-        if key.attribute not in given or not isinstance(cell, Without):
-            continue
-        if getattr(config, key.attribute) != getattr(usual, key.attribute):
-            yield f"{key.storm}{of} has no effect in {runtime.value}: {cell.reason}"
+    usual, every = TopologyConfig(), frozenset(key.attribute for key in KEYS)
+    scopes: list[tuple[str, TopologyConfig | ComponentConfig, frozenset[str]]] = [("", config, every)]
+    scopes += [(f" of {each.id!r}", each.config, each.config.given) for each in components]
+    for of, settings, given in scopes:
+        for key in KEYS:
+            cell = _BY_COORDINATION if coordinated and key.typed in COORDINATED else SETTINGS[key.typed][runtime]
+            if key.attribute not in given or not isinstance(cell, Without):
+                continue
+            if getattr(settings, key.attribute) != getattr(usual, key.attribute):
+                yield f"{key.storm}{of} has no effect in {runtime.value}: {cell.reason}"
 
 
 def tasks_without_effect(runtime: Runtime, components: Iterable[Component]) -> Iterator[str]:
     """Yield a sentence for each component whose number of tasks is given but has no effect in a runtime."""
+    cell = SPOUT_PARALLELISM.get(runtime)
     for component in components:
-        option = "set_spout parallelism" if component.is_spout else "set_bolt parallelism"
-        cell = DECLARER_OPTIONS[option].get(runtime)
-        if isinstance(cell, Without) and component.parallelism != 1:
+        if isinstance(cell, Without) and component.is_spout and component.parallelism != 1:
             yield f"parallelism={component.parallelism} of {component.id!r} has no effect in {runtime.value}: {cell.reason}"
 
 

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-Setting = tuple[str, Any]
+Setting = tuple[Any, Any]
 """A key as it was written, with its value."""
 
 
@@ -105,8 +105,7 @@ class ComponentConfig:
         return cls(**values, given=frozenset(values) - {"own"})
 
 
-@dataclass(frozen=True, slots=True)
-class SettingKind:
+class SettingKind(NamedTuple):
     """How a value is parsed: for Storm's key (`read`), and for its typed name (`read_typed`).
 
     Both raise ValueError for a value that does not match `wanted`, or `wanted_typed`.
@@ -118,15 +117,18 @@ class SettingKind:
     read_typed: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One row of the table; `scopes` are where the key is allowed: "topology", "spout", "bolt"."""
 
     storm: str
     typed: str
-    attribute: str
     kind: SettingKind
     scopes: tuple[str, ...] = ("topology",)
+
+    @property
+    def attribute(self) -> str:
+        """The field of TopologyConfig: the typed name, for a span of time with its unit."""
+        return self.typed if hasattr(TopologyConfig, self.typed) else f"{self.typed}_ms"
 
 
 def _whole(least: int) -> Callable[[Any], int]:
@@ -203,43 +205,22 @@ _PROVIDER = _one_form("'memory' or 'sqlite'", _provider)
 
 
 KEYS = (
-    Key("topology.message.timeout.secs", "message_timeout", "message_timeout_ms", _SECONDS),
-    Key("topology.enable.message.timeouts", "enable_message_timeouts", "enable_message_timeouts", _BOOLEAN),
-    Key(
-        "topology.max.spout.pending",
-        "max_spout_pending",
-        "max_spout_pending",
-        _limit(1),
-        ("topology", "spout"),
-    ),
-    Key("topology.acker.executors", "acker_executors", "acker_executors", _count(0)),
-    Key("windowing.acker.rotation", "acker_rotation", "acker_rotation", _ROTATION),
-    Key("windowing.max.attempts", "max_attempts", "max_attempts", _limit(1)),
-    Key("windowing.retry.delay.ms", "retry_delay", "retry_delay_ms", _millis(0)),
-    Key("windowing.retry.delay.max.ms", "retry_delay_max", "retry_delay_max_ms", _millis(0)),
-    Key("topology.tick.tuple.freq.secs", "tick_tuple_freq", "tick_tuple_freq_ms", _TICKS, ("topology", "bolt")),
-    Key(
-        "topology.state.checkpoint.interval.ms",
-        "state_checkpoint_interval",
-        "state_checkpoint_interval_ms",
-        _millis(100),
-    ),
-    Key(
-        "topology.state.provider",
-        "state_provider",
-        "state_provider",
-        _PROVIDER,
-    ),
-    Key("topology.max.task.parallelism", "max_task_parallelism", "max_task_parallelism", _limit(1)),
-    Key("topology.sleep.spout.wait.strategy.time.ms", "sleep_spout_wait", "sleep_spout_wait_ms", _millis(0)),
-    Key(
-        "topology.trident.batch.emit.interval.millis",
-        "batch_emit_interval",
-        "batch_emit_interval_ms",
-        _millis(0),
-    ),
-    Key("topology.spout.max.batch.size", "max_batch_size", "max_batch_size", _count(1)),
-    Key("topology.debug", "debug", "debug", _BOOLEAN, ("topology", "spout", "bolt")),
+    Key("topology.message.timeout.secs", "message_timeout", _SECONDS),
+    Key("topology.enable.message.timeouts", "enable_message_timeouts", _BOOLEAN),
+    Key("topology.max.spout.pending", "max_spout_pending", _limit(1), ("topology", "spout")),
+    Key("topology.acker.executors", "acker_executors", _count(0)),
+    Key("windowing.acker.rotation", "acker_rotation", _ROTATION),
+    Key("windowing.max.attempts", "max_attempts", _limit(1)),
+    Key("windowing.retry.delay.ms", "retry_delay", _millis(0)),
+    Key("windowing.retry.delay.max.ms", "retry_delay_max", _millis(0)),
+    Key("topology.tick.tuple.freq.secs", "tick_tuple_freq", _TICKS, ("topology", "bolt")),
+    Key("topology.state.checkpoint.interval.ms", "state_checkpoint_interval", _millis(100)),
+    Key("topology.state.provider", "state_provider", _PROVIDER),
+    Key("topology.max.task.parallelism", "max_task_parallelism", _limit(1)),
+    Key("topology.sleep.spout.wait.strategy.time.ms", "sleep_spout_wait", _millis(0)),
+    Key("topology.trident.batch.emit.interval.millis", "batch_emit_interval", _millis(0)),
+    Key("topology.spout.max.batch.size", "max_batch_size", _count(1)),
+    Key("topology.debug", "debug", _BOOLEAN, ("topology", "spout", "bolt")),
 )
 """Every key that has a meaning here."""
 
@@ -352,23 +333,15 @@ def refused_settings(config: TopologyConfig, misplaced: Misplaced) -> Iterator[s
             yield f"{key.storm} {misplaced.sentence(key.attribute)}; leave it out"
 
 
+_NO_MAPPING = object()
+"""Stands in place of a key for settings that are no mapping, which are its value."""
+
+
 def settings_of(settings: Any, typed: Mapping[str, Any]) -> list[Setting]:
     """Return what `configure` is given, as pairs; what is no mapping is a wrong key, which `build` reports."""
-    given: list[Any] = list(settings.items()) if isinstance(settings, Mapping) else []
-    if not isinstance(settings, Mapping | None):
-        given.append((_NoMapping(settings), None))
-    return [*given, *typed.items()]
-
-
-class _NoMapping:
-    """Stands for settings that are no mapping, in place of a key."""
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-
-    def problem(self) -> str:
-        """Return the sentence about them."""
-        return f"configure takes a mapping of settings, got {quote(self._given)}; write configure({{'topology.workers': 2}})"
+    if settings is None or isinstance(settings, Mapping):
+        return [*(settings or {}).items(), *typed.items()]
+    return [(_NO_MAPPING, settings), *typed.items()]
 
 
 def read_settings(settings: Iterable[Setting], scope: str) -> tuple[dict[str, Any], list[str]]:
@@ -413,8 +386,8 @@ def _misplaced(key: Key, name: str, scope: str) -> str:
 
 def _problem_of_own_key(name: Any, value: Any) -> str | None:
     """Return the problem with a key that is not in the table, None for a valid key of the user's own."""
-    if isinstance(name, _NoMapping):
-        return name.problem()
+    if name is _NO_MAPPING:
+        return f"configure takes a mapping of settings, got {quote(value)}; write configure({{'topology.workers': 2}})"
     if not isinstance(name, str) or not name:
         return f"a key is a text such as 'topology.max.spout.pending', got {quote(name)}; write one"
     for beginning, reason in REFUSED_PREFIXES.items():
