@@ -12,8 +12,7 @@ from windowing import InputSpout, TopologyBuilder, bolt, execution_plan, millis,
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.local import LocalCluster, TridentCluster, VirtualClock, run_local
 from windowing.local.metrics import ClusterMetrics
-from windowing.topology.pictures import html_table, svg_of
-from windowing.topology.plan import Arrow, Box
+from windowing.topology.pictures import Arrow, Box, html_table, svg_of
 from windowing.trident import Count, FixedBatchSpout, TridentTopology
 
 HOSTILE = "<script>alert('&')</script>"

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.errors import ConfigError
-from windowing.schema.hashing import GroupingError, hashable, hasher_of, key_hash
+from windowing.schema.hashing import GroupingError, hashable, hasher_of, key_hash, key_hasher
 from windowing.schema.types import Schema
 from windowing.topology.groupings import (
     AllGrouping,
@@ -31,7 +31,6 @@ from windowing.topology.groupings import (
     NoneGrouping,
     PartialKeyGrouping,
     ShuffleGrouping,
-    direct_task,
 )
 
 WORDS = Schema.parse("word string, n long")
@@ -160,10 +159,6 @@ def test_all_grouping_sends_to_every_task_and_global_to_the_lowest() -> None:
 def test_emit_on_a_direct_stream_is_an_error() -> None:
     with pytest.raises(GroupingError, match="call emit_direct"):
         sent(DirectGrouping(), 3, words("a"))
-    assert direct_task(2, 3) == 2
-    for wrong in (3, -1, True, "0", None):
-        with pytest.raises(GroupingError, match="tasks are counted from 0 to 2"):
-            direct_task(wrong, 3)
 
 
 def test_a_custom_grouping_is_a_function_of_the_values_and_the_number_of_tasks() -> None:
@@ -176,6 +171,9 @@ def test_a_custom_grouping_is_a_function_of_the_values_and_the_number_of_tasks()
 
     assert sent(CustomGrouping(by_number), 3, [("a", 4), ("b", 5)]) == [(1,), (2,)]
     assert sent(CustomGrouping(Twice()), 3, words("a")) == [(0, 2)]
+    for wrong in (3, -1, True, "0", None):
+        with pytest.raises(GroupingError, match=r"there is no task .*, tasks are counted from 0 to 2"):
+            sent(CustomGrouping(lambda values, tasks, wrong=wrong: [2, wrong]), 3, words("a"))
     assert sent(CustomGrouping(lambda values, tasks: []), 3, words("a")) == [()]
 
 
@@ -183,6 +181,15 @@ def test_a_custom_grouping_is_a_function_of_the_values_and_the_number_of_tasks()
 def test_a_custom_grouping_that_returns_an_invalid_task_is_an_error(said: Any) -> None:
     with pytest.raises(GroupingError, match=r"custom\("):
         sent(CustomGrouping(lambda values, tasks: said), 3, words("a"))
+
+
+def test_an_exception_of_a_custom_grouping_names_the_grouping_and_the_tuple() -> None:
+    def by_name(values: Sequence[Any], tasks: int) -> int:
+        return {"a": 0}[values[0]]
+
+    with pytest.raises(GroupingError, match=r"by_name\) failed on \('b', 1\) with KeyError: 'b'; return") as found:
+        sent(CustomGrouping(by_name), 3, [("a", 0), ("b", 1)])
+    assert isinstance(found.value.__cause__, KeyError)
 
 
 def test_a_key_value_of_the_wrong_type_is_an_error() -> None:
@@ -224,6 +231,8 @@ def test_a_key_field_that_the_stream_lacks_is_refused() -> None:
 
 def test_a_missing_xxhash_is_refused_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xxhash", None)
+    hasher_of.cache_clear()
+    key_hasher.cache_clear()
     with pytest.raises(ConfigError, match=r"pip install 'windowing\[topology\]'"):
         FieldsGrouping(("word",)).targets(3, WORDS)
 

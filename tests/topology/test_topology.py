@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -171,6 +172,26 @@ def test_a_stateful_bolt_makes_the_topology_stateful() -> None:
 def test_max_task_parallelism_limits_every_component() -> None:
     topology = word_count().configure({"topology.max.task.parallelism": 2}).build()
     assert [component.parallelism for component in topology.components.values()] == [1, 2, 2, 1]
+
+
+def test_a_rule_about_tasks_counts_no_more_of_them_than_max_task_parallelism() -> None:
+    @tumbling(count(100), output="n long", message_id="at")
+    class Held:
+        def init_state(self, state: Any) -> None: ...
+        def execute(self, window: Any) -> int:
+            return len(window.get())
+
+    def add(builder: TopologyBuilder) -> None:
+        builder.set_bolt("split", split, 4).shuffle_grouping("s")
+        builder.set_bolt("held", Held, 4).fields_grouping("split", "word")
+
+    many, again = problems(a_spout_and(add).configure(max_spout_pending=200))
+    assert "holds up to 800 tuples without an ack (length 100 + slide 100 in each of 4 tasks)" in many
+    assert "bolt 'split' reads 's' by shuffle grouping with 4 tasks" in again
+    assert (
+        a_spout_and(add).configure(max_spout_pending=200, max_task_parallelism=1).build().component("held").parallelism
+        == 1
+    )
 
 
 def test_the_number_of_tasks_may_be_set_later() -> None:
@@ -367,6 +388,21 @@ def test_a_cycle_is_named_from_its_first_component_in_the_direction_of_the_data(
 
     found = problems(a_spout_and(add))
     assert [problem.split(" is ")[0] for problem in found] == ["a -> b -> c -> a", "d -> d"]
+
+
+def test_a_reader_of_dead_letters_in_a_cycle_is_told_of_the_cycle_alone() -> None:
+    def add(builder: TopologyBuilder) -> None:
+        builder.set_bolt("a", split).shuffle_grouping("s").shuffle_grouping("b")
+        builder.set_bolt("b", split).shuffle_grouping("a")
+        builder.set_bolt("report", report).shuffle_grouping("b", "dead_letters")
+
+    only_problem(a_spout_and(add), "a -> b -> a is a cycle")
+
+
+def test_the_error_of_a_topology_survives_a_pickle() -> None:
+    raised = TopologyError("words", ("there is no spout", "there is no bolt"))
+    copied = pickle.loads(pickle.dumps(raised))
+    assert (str(copied), copied.problems) == (str(raised), raised.problems)
 
 
 def test_a_grouping_by_fields_that_the_stream_lacks_is_refused() -> None:

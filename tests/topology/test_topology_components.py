@@ -379,3 +379,10 @@ def test_fields_are_distinct_names() -> None:
 def test_values_are_a_tuple() -> None:
     assert Values("storm", 3) == ("storm", 3)
     assert Values() == ()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))])
+def test_a_copy_of_values_has_the_same_values(copied: Any) -> None:
+    for values in (Values("storm", 3), Values("storm"), Values(("nested",)), Values()):
+        assert copied(values) == values
+        assert type(copied(values)) is Values

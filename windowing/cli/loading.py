@@ -22,7 +22,7 @@ import click
 
 from windowing.errors import WindowingError, describe_error, printable, quote
 from windowing.execution.compiler import execution_plan
-from windowing.schema.checks import did_you_mean
+from windowing.schema.checks import did_you_mean, unbound
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.decorators import bolt_of, declaration_of
 from windowing.topology.plan import Topology
@@ -166,10 +166,8 @@ def called(function: Any, target: str) -> Any:
 
 def _needed_by(function: Any) -> list[str]:
     """Return the names of the arguments that a call needs; none for a callable that does not tell."""
-    try:
-        known = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
+    found = unbound(function)
+    known = [] if found is None else found[0].parameters.values()
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [each.name for each in known if each.default is each.empty and each.kind not in several]
 

@@ -36,8 +36,7 @@ from typing import Any, NamedTuple
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
-from windowing.topology.pictures import svg_of
-from windowing.topology.plan import Arrow, Box, mermaid
+from windowing.topology.pictures import Arrow, Box, mermaid, svg_of
 
 __all__ = [
     "Exchange",

@@ -12,7 +12,8 @@ from typing import Any
 
 from windowing.errors import ConfigError
 from windowing.execution.plan import ExecutionPlan
-from windowing.topology.plan import Arrow, Box, Topology
+from windowing.topology.pictures import Arrow, Box
+from windowing.topology.plan import Topology
 
 __all__ = [
     "to_png",

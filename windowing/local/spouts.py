@@ -37,7 +37,7 @@ from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.local.tasks import ComponentTask, TaskParts
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean
-from windowing.schema.rows import RowError, no_rows, row_of, rows_of
+from windowing.schema.rows import RowError, no_rows, row_converter, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle
@@ -120,9 +120,10 @@ def rows_in(batch: Sequence[Any], schema: Schema, where: str) -> list[tuple[Any,
     [('a', 1), ('b', 2)]
     """
     rows: list[tuple[Any, ...]] = []
+    converted = row_converter(schema, DEFAULT_STREAM)
     try:
         for row in batch:
-            rows.append(row_of(row, schema, DEFAULT_STREAM))
+            rows.append(converted(row))
     except RowError as problem:
         flat = "; the batch is such a row itself: write [[row, row]]" if _is_row(batch, schema) else ""
         raise ConfigError(f"{where}, row {len(rows)} (counted from 0): {problem.args[0]}{flat}") from None

@@ -31,6 +31,7 @@ __all__ = [
     "getters",
     "missing",
     "stream_or_value",
+    "unbound",
     "uncallable",
     "with_extra",
 ]
@@ -127,35 +128,60 @@ def _snake(name: str) -> str:
 
 
 def missing(
-    owner: type[Any], name: str, elsewhere: Mapping[str, str] | None = None, sentence: str = ""
+    owner: type[Any],
+    name: str,
+    elsewhere: Mapping[str, str] | None = None,
+    sentence: str = "",
+    fields: tuple[str, ...] | None = None,
 ) -> AttributeError:
     """Return the AttributeError for a missing attribute; it says what to write: the entry of `elsewhere`, or the nearest name.
 
-    `sentence` replaces the beginning of the message. Cost: O(attributes) for the first request of a name.
+    `sentence` replaces the beginning of the message. `fields`: the names to choose from, instead of the attributes of `owner`.
+    Cost: O(names) for the first request of a name.
     """
     sentence = sentence or f"{owner.__name__!r} has no {name!r}"
     if name.startswith("_"):
         return AttributeError(sentence)
     if elsewhere and name in elsewhere:
         return AttributeError(f"{sentence}; write {elsewhere[name]}")
-    return AttributeError(sentence + _nearest(owner, name))  # type: ignore[arg-type]  # a class has a hash
+    return AttributeError(sentence + _nearest(owner, name, fields))  # type: ignore[arg-type]  # a class has a hash
 
 
 @lru_cache(maxsize=1024)
-def _nearest(owner: Any, name: str) -> str:
+def _nearest(owner: Any, name: str, fields: tuple[str, ...] | None) -> str:
     """Return the end of the sentence; cached, because some code calls `hasattr` for every row."""
     # The fields of a record, without the methods that every tuple of Python has.
-    known = list(getattr(owner, "_positions", ())) or [each for each in dir(owner) if not each.startswith("_")]
+    fields = tuple(getattr(owner, "_positions", ())) or None if fields is None else fields
+    known = [each for each in dir(owner) if not each.startswith("_")] if fields is None else fields
     snake = _snake(name)
     for same in (snake, f"{snake}_", re.sub("^(get|is)_", "", snake)):
         if same in known:
-            return f"; write {same}{'()' if callable(getattr(owner, same)) else ''}"
+            return f"; write {same}{'()' if fields is None and callable(getattr(owner, same)) else ''}"
     return f"; {did_you_mean(snake, known)}" if known else ""
+
+
+def unbound(
+    function: Callable[..., Any], values: Collection[str] = (), named: Iterable[str] = (), *, wrapped: bool = True
+) -> tuple[inspect.Signature, TypeError] | None:
+    """Return the signature of a function that does not take these arguments, and the reason; None if it takes them, or if Python
+    does not know its signature (it is written in C, and an error shows when it is called).
+
+    wrapped: use the signature of the function that a decorator has wrapped.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=wrapped)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*values, **dict.fromkeys(named))
+    except TypeError as problem:
+        return signature, problem
+    return None
 
 
 def uncallable(function: Callable[..., Any], values: Collection[str], named: Iterable[str] = ()) -> str | None:
     """Return why a function cannot be called with so many positional values and these named ones, or why such a call does not run
-    its body, with the way out; None if it can, or if Python does not know its arguments (a builtin).
+    its body, with the way out; None if it can, or if Python does not know its arguments.
 
     >>> uncallable(lambda rows, batch_id: None, ("rows", "batch_id"))
     >>> uncallable(lambda rows: None, ("rows", "batch_id"))
@@ -168,15 +194,11 @@ def uncallable(function: Callable[..., Any], values: Collection[str], named: Ite
     ):
         if is_one(function):
             return f"is {kind}, whose body such a call does not run; give a plain function"
-    try:
-        found = inspect.signature(function, follow_wrapped=False)  # a decorator may bind arguments of what it wraps
-    except (TypeError, ValueError):
+    found = unbound(function, values, named, wrapped=False)  # a decorator may bind arguments of what it wraps
+    if found is None:
         return None
-    try:
-        found.bind(*values, **dict.fromkeys(named))
-    except TypeError as problem:
-        return f"takes {found}: {problem}; write a function of ({', '.join(values)}), or bind others with functools.partial"
-    return None
+    wanted = f"write a function of ({', '.join(values)}), or bind others with functools.partial"
+    return f"takes {found[0]}: {found[1]}; {wanted}"
 
 
 class StormNames:

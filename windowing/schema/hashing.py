@@ -21,8 +21,9 @@ Cost: about 0.2 us for each column (package `xxhash`, written in C).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from windowing.errors import ConfigError, WindowingError, quote
@@ -35,6 +36,7 @@ __all__ = [
     "hashable",
     "hasher_of",
     "key_hash",
+    "key_hasher",
     "signed",
 ]
 
@@ -84,13 +86,26 @@ def key_hash(types: tuple[str, ...], values: tuple[Any, ...]) -> int:
     >>> key_hash(("bigint", "string"), (1, "storm"))
     6608486490729738416
     """
-    result = SEED
-    for kind, value in zip(types, values, strict=True):
-        if value is not None:
-            result = hasher_of(kind)(value, result)
-    return signed(result)
+    return signed(key_hasher(tuple(enumerate(types)))(values))
 
 
+@cache
+def key_hasher(columns: tuple[tuple[int, str], ...]) -> Callable[[Sequence[Any]], int]:
+    """Return a function from a row to the unsigned hash of its key: the columns with these positions and types, in this order."""
+    hashers = [(position, hasher_of(kind)) for position, kind in columns]
+
+    def key_hash(values: Sequence[Any]) -> int:
+        result = SEED
+        for position, hasher in hashers:
+            value = values[position]
+            if value is not None:
+                result = hasher(value, result)
+        return result
+
+    return key_hash
+
+
+@cache
 def hasher_of(kind: str) -> Hasher:
     """Return the hash function of one type, spelled as in `Schema`; it raises GroupingError for a value of another type.
 
@@ -153,12 +168,8 @@ def _to_bytes(kind: str) -> Callable[[Any], bytes]:
     return _BYTES[kind]
 
 
-def _packer(layout: str) -> Callable[[Any], bytes]:
-    return struct.Struct(layout).pack
-
-
 def _floating(layout: str) -> Callable[[Any], bytes]:
-    pack, nan = _packer(layout), _NAN[layout]
+    pack, nan = struct.Struct(layout).pack, _NAN[layout]
     # Adding 0.0 turns -0.0 into 0.0 and changes no other value.
     return lambda value: pack(value + 0.0) if value == value else nan
 
@@ -219,7 +230,7 @@ def _decimal(value: Any, precision: int, scale: int) -> bytes:
     return unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
 
 
-_INT, _LONG = _packer("<i"), _packer("<q")
+_INT, _LONG = struct.Struct("<i").pack, struct.Struct("<q").pack
 _BYTES: dict[str, Callable[[Any], bytes]] = {
     "boolean": _boolean,
     "tinyint": _INT,

@@ -24,6 +24,7 @@ __all__ = [
     "Origin",
     "Tuple",
     "Values",
+    "fields_of",
     "is_tick",
     "late_values",
     "tuple_type",
@@ -86,6 +87,12 @@ class Fields:
         return f"Fields({', '.join(map(repr, self.names))})"
 
 
+@lru_cache(maxsize=1024)
+def fields_of(names: tuple[str, ...]) -> Fields:
+    """Return the Fields with these names, for code that needs them again in each batch."""
+    return Fields(names)
+
+
 class Values(tuple[Any, ...]):
     """The values of one tuple, in the order of its fields, written as in Storm; a Python tuple.
 
@@ -97,6 +104,9 @@ class Values(tuple[Any, ...]):
 
     def __new__(cls, *values: Any) -> Values:
         return super().__new__(cls, values)
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)  # a copy, and an unpickled object, is made of single values too
 
 
 class Origin:
@@ -201,9 +211,8 @@ class Tuple:
         position = self._origin.fields._index.get(name)
         if position is None:
             sentence = f"a tuple of {self._origin!r} has no field {name!r}"
-            if _is_method(name):
-                raise missing(Tuple, name, _IN_STORM, sentence)
-            raise AttributeError(sentence + _nearest(self._origin.fields.names, name))
+            is_method = name in _IN_STORM or (name.startswith("get") and name[3:4].isupper())
+            raise missing(Tuple, name, _IN_STORM, sentence, None if is_method else self._origin.fields.names)
         return self._values[position]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -265,17 +274,6 @@ def late_values(late: Tuple, fields: tuple[str, ...]) -> tuple[Any, ...]:
     if late._origin.fields.names == fields:
         return late._values
     return tuple(map(late.as_dict().get, fields))
-
-
-@lru_cache(maxsize=1024)
-def _nearest(fields: tuple[str, ...], name: str) -> str:
-    """Return the end of the sentence about a missing field; cached, because some code calls `hasattr` for every tuple."""
-    return f"; {did_you_mean(name, fields)}" if fields and not name.startswith("_") else ""
-
-
-def _is_method(name: str) -> bool:
-    """Return whether a name that is no field is one of Storm's methods."""
-    return name in _IN_STORM or (name.startswith("get") and name[3:4].isupper())
 
 
 def is_tick(tuple: Tuple) -> bool:

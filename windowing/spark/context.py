@@ -17,7 +17,7 @@ from windowing.columnar.bolts import arrow_schema
 from windowing.errors import ConfigError
 from windowing.execution.compiler import plan_of_topology
 from windowing.execution.plan import ExecutionPlan
-from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.schema.tuples import Origin, Tuple, fields_of
 from windowing.spark.edges import NO_ROOTS, Roots
 from windowing.spark.exchange import max_future_ms
 from windowing.topology.bolts import WindowedBolt
@@ -73,7 +73,7 @@ class ExecutionContext:
         """Return the origin of the tuples that a task emits on a stream; equal ones are one object."""
         key = (component, task, stream)
         if key not in self._origins:
-            fields = Fields(self.component(component).outputs[stream].schema.names)
+            fields = fields_of(self.component(component).outputs[stream].schema.names)
             self._origins[key] = Origin(component, task, fields, stream, self.task_ids)
         return self._origins[key]
 

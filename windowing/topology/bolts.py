@@ -20,13 +20,16 @@ import copy
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+import tokenize
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from windowing.errors import ConfigError, quote
+from windowing.schema.checks import unbound
 from windowing.schema.types import Schema
+from windowing.topology.pictures import html_table
 from windowing.windows.aggregate import policy_spec, spec_of, title_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import plain_measure
@@ -41,10 +44,10 @@ __all__ = [
     "check_methods",
     "class_of",
     "copies_of",
+    "declared_html",
     "fields_set",
     "refuse_async",
     "style_of_function",
-    "title_of",
 ]
 
 
@@ -52,21 +55,10 @@ COLLECTIONS = frozenset(
     {"list", "dict", "set", "deque", "Counter", "defaultdict", "OrderedDict", "SortedDict", "SortedList", "SortedSet"}
 )
 CHANGES_A_COLLECTION = frozenset(
-    {
-        "add",
-        "append",
-        "appendleft",
-        "clear",
-        "discard",
-        "extend",
-        "extendleft",
-        "insert",
-        "pop",
-        "popitem",
-        "popleft",
-        "remove",
-    }
-    | {"setdefault", "subtract", "update"}
+    (
+        *("add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert"),
+        *("pop", "popitem", "popleft", "remove", "setdefault", "subtract", "update"),
+    )
 )
 
 HOW_TO_MAKE = "give an instance, or functools.partial with the arguments"
@@ -122,6 +114,9 @@ class WindowedBolt:
     style: CallStyle
     is_class: bool = False
 
+    def _repr_html_(self) -> str:
+        return declared_html(f"windowed bolt {self.name}", self.outputs, [("windows", self.config.about)])
+
     @property
     def stateful(self) -> bool:
         """Whether it has `init_state`, and so needs a state."""
@@ -150,8 +145,7 @@ class WindowedBolt:
             "eviction": None if config.eviction is None else policy_spec(config.eviction, "eviction", self.name),
             "trigger": None if config.trigger is None else policy_spec(config.trigger, "trigger", self.name),
             "outputs": {
-                stream: [list(field) for field in zip(schema.names, schema.types, strict=True)]
-                for stream, schema in self.outputs.items()
+                stream: [list(field) for field in schema.kinds.items()] for stream, schema in self.outputs.items()
             },
         }
         free = {
@@ -170,6 +164,11 @@ class WindowedBolt:
             "columnar": config.columnar,
         }
         return {"fixed": fixed, "free": free}
+
+
+def declared_html(title: str, outputs: Mapping[str, Schema], rows: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the representation of a declaration for notebooks: `rows`, and the fields of its streams."""
+    return html_table(title, ("", ""), [*rows, *((f"stream {name}", schema.ddl) for name, schema in outputs.items())])
 
 
 def _field_or_function(timestamp: str | Callable[[Any], int] | None) -> dict[str, str] | None:
@@ -235,16 +234,10 @@ def refuse_async(body: Any, title: str, argument: str = "window") -> None:
 
 def check_call(function: Callable[..., Any], arguments: tuple[str, ...], what: str, way_out: str) -> None:
     """Raise if `function` cannot be called with these arguments; `what` and `way_out` are parts of the error."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # written in C, without a signature: an error shows when it is called
-    try:
-        signature.bind(*arguments)
-    except TypeError as problem:
-        raise ConfigError(
-            f"{what}{signature} cannot be called with ({', '.join(arguments)}): {problem}; {way_out}"
-        ) from None
+    found = unbound(function, arguments)
+    if found is not None:
+        signature, problem = found
+        raise ConfigError(f"{what}{signature} cannot be called with ({', '.join(arguments)}): {problem}; {way_out}")
 
 
 def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
@@ -275,10 +268,7 @@ def fields_set(of_class: type[Any]) -> list[str]:
         if name in visited:
             continue
         visited.add(name)
-        function = _parsed(getattr(of_class, name, None))
-        if function is None or not (*function.args.posonlyargs, *function.args.args):
-            continue
-        own = (*function.args.posonlyargs, *function.args.args)[0].arg
+        function, own = _parsed(of_class, name)
         for node in ast.walk(function):
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
                 found |= dict.fromkeys(filter(None, [_field_of(node, own)]))
@@ -297,17 +287,11 @@ def _collections_of(of_class: type[Any]) -> dict[str, None]:
     """Return the fields to which `__init__`, `prepare` or `open` assign a list, dict or set, or another of COLLECTIONS."""
     found: dict[str, None] = {}
     for name in ("__init__", "prepare", "open"):
-        function = _parsed(getattr(of_class, name, None))
-        if function is None or not function.args.args:
-            continue
+        function, own = _parsed(of_class, name)
         for node in ast.walk(function):
             if isinstance(node, ast.Assign | ast.AnnAssign) and _is_collection(node.value):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                found |= {
-                    field: None
-                    for field in (_field_of(target, function.args.args[0].arg) for target in targets)
-                    if field
-                }
+                found |= dict.fromkeys(filter(None, (_field_of(target, own) for target in targets)))
     return found
 
 
@@ -318,12 +302,22 @@ def _is_collection(value: ast.expr | None) -> bool:
     return isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
 
 
-def _parsed(function: Any) -> ast.FunctionDef | None:
+def _parsed(of_class: type[Any], method: str) -> tuple[ast.AST, str]:
+    """Return the syntax tree of a method, and the name of its first argument; an empty tree if there is no such source."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
-    return tree.body[0] if tree.body and isinstance(tree.body[0], ast.FunctionDef) else None
+        source = inspect.getsource(inspect.unwrap(getattr(of_class, method, None)))  # type: ignore[arg-type]
+        function = ast.parse(textwrap.dedent(source)).body[0]
+    except (
+        OSError,
+        TypeError,
+        SyntaxError,
+        ValueError,
+        IndexError,
+        tokenize.TokenError,
+    ):  # also: the file has changed since
+        return ast.Module([], []), ""
+    arguments = [*function.args.posonlyargs, *function.args.args] if isinstance(function, ast.FunctionDef) else []
+    return (function, arguments[0].arg) if arguments else (ast.Module([], []), "")
 
 
 def _field_of(node: ast.expr, own: str) -> str | None:

@@ -196,14 +196,13 @@ class TopologyBuilder(StormNames):
 
 def _topology(name: str, resolved: ResolvedTopology) -> Topology:
     assert resolved.order is not None
-    limit = resolved.config.max_task_parallelism
     return Topology(
         name=name,
         components={
             id: Component(
                 id=id,
                 declaration=resolved.declarations[id],
-                parallelism=component.parallelism if limit is None else min(limit, component.parallelism),
+                parallelism=resolved.tasks(component),
                 outputs=resolved.outputs[id],
                 inputs=tuple(component.inputs),
                 config=resolved.configs[id],

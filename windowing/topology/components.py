@@ -39,12 +39,12 @@ __all__ = [
     "StatefulBolt",
     "StatefulWindowedBolt",
     "TaskContext",
-    "TopologyContext",
 ]
 
 
 class TaskContext(NamedTuple):
-    """The TopologyContext that `open` and `prepare` get. Source: the parts of Storm's that have a meaning here.
+    """What `open` and `prepare` get: the identity of a task within its topology. `windowing` exports it under Storm's name,
+    TopologyContext, of which it has the parts that have a meaning here.
 
     component: the id in the topology, or the bolt's name where it runs alone. task_index: from 0 to tasks - 1 (Storm's
     `getThisTaskIndex`). config: the settings; Storm's `topoConf`. task_ids: the ids of the tasks of each component of a topology.
@@ -106,25 +106,6 @@ TaskContext.__getattr__ = _no_such  # type: ignore[attr-defined]  # the body of 
 
 
 # -- classes of spouts and bolts, and their collectors ---------------------------------------------------------------------------
-
-
-class TopologyContext(Protocol):
-    """The identity of a task within its topology. `task` is its id, as in `emit` and `emit_direct`; `task_index` counts from 0
-    within the component; `component_tasks` returns the ids of a component's tasks.
-    """
-
-    @property
-    def component(self) -> str: ...
-    @property
-    def task(self) -> int: ...
-    @property
-    def task_index(self) -> int: ...
-    @property
-    def tasks(self) -> int: ...
-    @property
-    def config(self) -> TopologyConfig: ...
-    def component_tasks(self, component: str) -> range:
-        """Return the ids of a component's tasks."""
 
 
 class BasicOutputCollector(Protocol):
@@ -201,7 +182,7 @@ class Spout(_Component, ABC):
     means that there is no data now. Source: `ISpout`, JStorm's `IAckValueSpout` and `IFailValueSpout`.
     """
 
-    def open(self, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(self, context: TaskContext, collector: SpoutOutputCollector) -> None:
         """Open the spout: called once, before every other method."""
         self.context, self.collector = context, collector
 
@@ -227,7 +208,7 @@ class Spout(_Component, ABC):
 class Bolt(_Component, ABC):
     """A bolt that anchors and acks by itself. It must ack or fail every tuple eventually. Source: `IRichBolt`."""
 
-    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+    def prepare(self, context: TaskContext, collector: OutputCollector) -> None:
         """Prepare the bolt: called once, before the first tuple."""
         self.context, self.collector = context, collector
 
@@ -248,7 +229,7 @@ class BasicBolt(_Component, ABC):
     # It has one or two parameters, as the class needs; @bolt checks them.
     execute: Any
 
-    def prepare(self, context: TopologyContext) -> None:
+    def prepare(self, context: TaskContext) -> None:
         """Prepare the bolt: called once, before the first tuple."""
 
     def cleanup(self) -> None:
@@ -279,7 +260,7 @@ class StatefulWindowedBolt(_Stateful, ABC):
 
     execute: Any
 
-    def prepare(self, context: TopologyContext) -> None:
+    def prepare(self, context: TaskContext) -> None:
         """Prepare the bolt: called once, before the first window."""
 
     def cleanup(self) -> None:

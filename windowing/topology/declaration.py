@@ -78,25 +78,32 @@ class ResolvedTopology:
         """Yield the components of bolts."""
         return (component for component in self.components.values() if not component.is_spout)
 
-    def windowed(self) -> Iterator[tuple[ComponentDeclaration, Declaration]]:
+    def windowed(self) -> Iterator[tuple[ComponentDeclaration, WindowedBolt]]:
         """Yield the windowed bolts."""
         for name, declared in self.declarations.items():
             if declared.window is not None:
-                yield self.components[name], declared
+                yield self.components[name], declared.window
+
+    def tasks(self, component: ComponentDeclaration) -> int:
+        """Return the number of a component's tasks: its parallelism, at most `topology.max.task.parallelism`."""
+        given, limit = component.parallelism, self.config.max_task_parallelism
+        tasks = given if isinstance(given, int) else 1
+        return tasks if limit is None else min(limit, tasks)
 
     def stream(self, found: Subscription) -> OutputStream | None:
         """Return the stream that a subscription reads, None if it is unknown."""
         return self.outputs.get(found.component, {}).get(found.stream)
 
-    def spouts_above(self, name: str) -> list[str]:
-        """Return the spouts from which a component's tuples come, in the order in which they were declared."""
-        visited, ahead = {name}, [name]
+    def above(self, component: ComponentDeclaration) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
+        """Yield every subscription between the spouts and a component, with the subscriber."""
+        visited, ahead = {component.id}, [component]
         while ahead:
-            for found in self.components[ahead.pop()].inputs:
+            reader = ahead.pop()
+            for found in reader.inputs:
+                yield reader, found
                 if found.component in self.components and found.component not in visited:
                     visited.add(found.component)
-                    ahead.append(found.component)
-        return [spout for spout, component in self.components.items() if component.is_spout and spout in visited]
+                    ahead.append(self.components[found.component])
 
 
 def resolve_topology(components: Sequence[ComponentDeclaration], settings: Iterable[Setting]) -> ResolvedTopology:
@@ -196,7 +203,7 @@ def _late_fields(inputs: Sequence[Schema]) -> Schema | None:
     """Return the fields of all inputs, each once, and the reason; None if two inputs have different types for one name."""
     fields: dict[str, tuple[str, str]] = {}
     for schema in inputs:
-        for name, kind in zip(schema.names, schema.types, strict=True):
+        for name, kind in schema.kinds.items():
             if fields.setdefault(name.lower(), (name, kind)) != (name, kind):
                 return None
     names, types = zip(*fields.values(), (REASON, "string"), strict=True)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean
@@ -38,12 +38,12 @@ from windowing.topology.bolts import (
     check_call,
     check_methods,
     copies_of,
+    declared_html,
     refuse_async,
     style_of_function,
 )
 from windowing.topology.components import Bolt, InputSpout, Spout, StatefulWindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTERS
-from windowing.topology.pictures import html_table
 from windowing.windows.aggregate import title_of
 from windowing.windows.config import OnError, WindowConfig, WindowOptions, config_of
 from windowing.windows.measures import Count, Duration
@@ -63,7 +63,7 @@ __all__ = [
 
 
 _MARK = "__windowing_component__"
-"""The attribute in which a decorator leaves a Declaration, or a _WindowMark, on its target."""
+"""The attribute in which a decorator leaves the declaration of its target: of a windowed bolt a WindowedBolt."""
 
 _NOTEBOOK_METHOD = "_repr_html_"
 """The method by which Jupyter gets the representation of an object, also of a function."""
@@ -71,19 +71,6 @@ _NOTEBOOK_METHOD = "_repr_html_"
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _Length = Count | Duration | timedelta
 _Output = str | Schema | Mapping[str, str | Schema]
-
-
-@dataclass(frozen=True, slots=True)
-class _WindowMark:
-    """The mark that a window decorator leaves on its target: everything of the bolt except the target itself."""
-
-    title: str
-    config: WindowConfig
-    outputs: Mapping[str, Schema]
-    style: CallStyle
-
-    def _repr_html_(self) -> str:
-        return _html(f"windowed bolt {self.title}", [("windows", self.config.about)], self.outputs)
 
 
 def windowed_bolt(
@@ -169,28 +156,13 @@ def bolt_of(target: Any) -> WindowedBolt:
     >>> bolt_of(Over(5)).target().limit, bolt_of(functools.partial(Over, 7)).target().limit
     (5, 7)
     """
-    if isinstance(target, WindowedBolt):
-        return target
-    found = _marked(target)
-    if found is None or not isinstance(found.mark, _WindowMark):
-        marked = _innermost(target)
-        parent = " (a class that it inherits from is)" if isinstance(getattr(marked, _MARK, None), _WindowMark) else ""
-        raise ConfigError(
-            f"{title_of(marked)!r} is not declared as a bolt{parent}; put @windowed_bolt(length=..., output=...) on it"
-        )
-    return _windowed_bolt(found)
-
-
-def _windowed_bolt(found: _Marked) -> WindowedBolt:
-    mark = found.mark
-    assert isinstance(mark, _WindowMark)
-    return WindowedBolt(
-        name=mark.title,
-        config=mark.config,
-        outputs=mark.outputs,
-        target=found.target,
-        style=mark.style,
-        is_class=found.is_class,
+    found = target if isinstance(target, WindowedBolt) else _marked(target)
+    if isinstance(found, WindowedBolt):
+        return found
+    marked = _innermost(target)
+    parent = " (a class that it inherits from is)" if isinstance(getattr(marked, _MARK, None), WindowedBolt) else ""
+    raise ConfigError(
+        f"{title_of(marked)!r} is not declared as a bolt{parent}; put @windowed_bolt(length=..., output=...) on it"
     )
 
 
@@ -210,9 +182,16 @@ def _decorator(
     config = config_of(length, slide, options, stacklevel=4)
     outputs = _outputs(output, config)
 
-    def declare(target: Any, title: str) -> _WindowMark:
+    def declare(target: Any, title: str) -> WindowedBolt:
         style = _style(target, title)
-        return _WindowMark(_name(target, name), config, outputs, style)
+        return WindowedBolt(
+            name=_name(target, name),
+            config=config,
+            outputs=outputs,
+            target=target,
+            style=style,
+            is_class=isinstance(target, type),
+        )
 
     return _marker(declare)
 
@@ -220,8 +199,12 @@ def _decorator(
 def _outputs(output: _Output | None, config: WindowConfig) -> Mapping[str, Schema]:
     outputs = {} if output is None else declare_streams(output)
     late = config.late_stream
-    if config.on_error is OnError.DEAD_LETTER:
-        _refuse_dead_letters((*outputs, *(() if late is None else (late,))))
+    conflicting = [stream for stream in (*outputs, late or "") if stream.lower() == DEAD_LETTERS]
+    if conflicting and config.on_error is OnError.DEAD_LETTER:
+        raise ConfigError(
+            f"on_error='dead_letter' sends the windows that fail to the stream {DEAD_LETTERS!r}, and the bolt has a stream "
+            f"{conflicting[0]!r} of its own; give that one another name"
+        )
     if late is not None and late.lower() in [stream.lower() for stream in outputs]:
         raise ConfigError(
             f"late_stream={late!r} is also a stream of output, but late tuples keep their own fields; "
@@ -230,21 +213,10 @@ def _outputs(output: _Output | None, config: WindowConfig) -> Mapping[str, Schem
     return outputs
 
 
-def _refuse_dead_letters(streams: tuple[str, ...]) -> None:
-    conflicting = [stream for stream in streams if stream.lower() == DEAD_LETTERS]
-    if conflicting:
-        raise ConfigError(
-            f"on_error='dead_letter' sends the windows that fail to the stream {DEAD_LETTERS!r}, and the bolt has a stream "
-            f"{conflicting[0]!r} of its own; give that one another name"
-        )
-
-
 def _name(target: Any, name: str | None) -> str:
     if name is not None:
         return checked_name(name, "a bolt's name")
-    own = target
-    while isinstance(own, functools.partial):
-        own = own.func
+    own = _innermost(target)
     own_name = getattr(own, "__name__", None)
     if own_name is None or own_name == "<lambda>":
         kind = "a lambda" if own_name else f"a {type(own).__name__}"
@@ -270,10 +242,15 @@ def _style_of_class(target: type[Any], title: str) -> CallStyle:
         raise ConfigError(
             f"class {title!r} has no execute; give it execute(self, window), or execute(self, window, collector)"
         )
-    check_methods(target, title, (("prepare", ("context",)), ("cleanup", ())))
-    if callable(getattr(target, "init_state", None)):
-        check_methods(target, title, STATE_METHODS)
+    _check_hooks(target, title, ("context",))
     return style_of_function(bound(target, "execute"), execute, f"{title}.execute")
+
+
+def _check_hooks(target: type[Any], title: str, prepare: tuple[str, ...]) -> bool:
+    """Raise for a method beside `execute` that cannot be called; return whether the class has a state."""
+    stateful = callable(getattr(target, "init_state", None))
+    check_methods(target, title, (("prepare", prepare), ("cleanup", ()), *(STATE_METHODS if stateful else ())))
+    return stateful
 
 
 # -- @spout, @bolt ---------------------------------------------------------------------------------------------------------------
@@ -321,8 +298,13 @@ class Declaration:
         """Whether it is a source of tuples."""
         return self.kind in (ComponentKind.SPOUT, ComponentKind.INPUT)
 
+    @property
+    def checkpointed(self) -> bool:
+        """Whether checkpoints contain a state or a window on disk of it."""
+        return self.stateful or (self.window is not None and self.window.config.max_events_in_memory is not None)
+
     def _repr_html_(self) -> str:
-        return _html(f"{'spout' if self.is_spout else 'bolt'} {self.title}", [], self.outputs)
+        return declared_html(f"{'spout' if self.is_spout else 'bolt'} {self.title}", self.outputs)
 
 
 def spout(
@@ -399,14 +381,14 @@ def declaration_of(target: Any) -> Declaration:
         return target
     if isinstance(target, InputSpout):
         return Declaration(kind=ComponentKind.INPUT, title="an InputSpout", outputs=target.outputs)
-    if isinstance(target, WindowedBolt):
-        return _windowed(target)
-    found = _marked(target)
+    found = target if isinstance(target, WindowedBolt) else _marked(target)
     if found is None:
-        raise _undeclared(_innermost(target))
-    if isinstance(found.mark, _WindowMark):
-        return _windowed(_windowed_bolt(found))
-    return replace(found.mark, target=found.target)
+        inner = _innermost(target)
+        why = " (a class that it inherits from is)" if getattr(inner, _MARK, None) is not None else ""
+        raise ConfigError(
+            f"{title_of(inner)!r} is not declared as a component{why}; put @spout, @bolt or @windowed_bolt with output=... on it"
+        )
+    return _windowed(found) if isinstance(found, WindowedBolt) else found
 
 
 def columnar_of(target: Any) -> str | None:
@@ -416,21 +398,8 @@ def columnar_of(target: Any) -> str | None:
     return found.columnar if isinstance(found, Declaration) else None
 
 
-def _undeclared(target: Any) -> ConfigError:
-    why = " (a class that it inherits from is)" if getattr(target, _MARK, None) is not None else ""
-    return ConfigError(
-        f"{title_of(target)!r} is not declared as a component{why}; put @spout, @bolt or @windowed_bolt with output=... on it"
-    )
-
-
 def _windowed(window: WindowedBolt) -> Declaration:
-    kept = window.stateful or window.config.max_events_in_memory is not None
-    if window.config.message_id is not None and not kept:
-        raise ConfigError(
-            f"message_id={window.config.message_id!r} is for bolts with a state, and {window.name!r} has no "
-            "init_state(self, state); write one, keep its window on disk (max_events_in_memory=), or leave out message_id="
-        )
-    return Declaration(
+    declared = Declaration(
         kind=ComponentKind.WINDOWED_BOLT,
         title=window.name,
         outputs=window.outputs,
@@ -440,6 +409,12 @@ def _windowed(window: WindowedBolt) -> Declaration:
         stateful=window.stateful,
         window=window,
     )
+    if window.config.message_id is not None and not declared.checkpointed:
+        raise ConfigError(
+            f"message_id={window.config.message_id!r} is for bolts with a state, and {window.name!r} has no "
+            "init_state(self, state); write one, keep its window on disk (max_events_in_memory=), or leave out message_id="
+        )
+    return declared
 
 
 def _direct(direct: Any, outputs: Mapping[str, Schema]) -> frozenset[str]:
@@ -513,10 +488,7 @@ def _bolt_of(
         else:
             written: Any = target
             style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", argument)
-        check_methods(target, title, (("prepare", prepare), ("cleanup", ())))
-        stateful = callable(getattr(target, "init_state", None))
-        if stateful:
-            check_methods(target, title, STATE_METHODS)
+        stateful = _check_hooks(target, title, prepare)
         _refuse_abstract(target, title)
     if columnar is not None:
         _refuse_columnar(title, columnar, kind, stateful, style, direct)
@@ -595,15 +567,11 @@ def _binds(function: Callable[..., Any], arguments: int) -> bool:
 # -- marks -----------------------------------------------------------------------------------------------------------------------
 
 
-class _Marked(NamedTuple):
-    """A mark, and the function or factory to use: the target itself, a partial of it, or copies of an instance."""
-
-    mark: Declaration | _WindowMark
-    target: Callable[..., Any]
-    is_class: bool
+_Mark = Declaration | WindowedBolt
+"""What a decorator leaves on its target."""
 
 
-def _marker(declare: Callable[[Any, str], Declaration | _WindowMark]) -> Callable[[_Target], _Target]:
+def _marker(declare: Callable[[Any, str], _Mark]) -> Callable[[_Target], _Target]:
     """Return a decorator that leaves the result of `declare(target, title)` on its target."""
 
     def mark(target: _Target) -> _Target:
@@ -618,7 +586,7 @@ def _marker(declare: Callable[[Any, str], Declaration | _WindowMark]) -> Callabl
             and DEFAULT_STREAM not in declared.outputs
             and not in_batches
         ):
-            other = "(window, collector)" if isinstance(declared, _WindowMark) else "a collector"
+            other = "(window, collector)" if isinstance(declared, WindowedBolt) else "a collector"
             raise ConfigError(
                 f"{title!r} returns its rows, which go to the stream 'default', but output names only "
                 f"{', '.join(declared.outputs)}; add 'default' to output, or take {other}"
@@ -640,22 +608,17 @@ def _marker(declare: Callable[[Any, str], Declaration | _WindowMark]) -> Callabl
     return mark
 
 
-def _add_notebook_view(target: Any, mark: Declaration | _WindowMark) -> None:
+def _add_notebook_view(target: Any, mark: _Mark) -> None:
     """Add the mark's notebook representation to the target; a target with its own representation keeps it."""
     own = getattr(target, _NOTEBOOK_METHOD, None)
-    if own is None or isinstance(getattr(own, "__self__", None), Declaration | _WindowMark):
+    if own is None or isinstance(getattr(own, "__self__", None), _Mark):
         setattr(target, _NOTEBOOK_METHOD, mark._repr_html_)
 
 
-def _html(title: str, rows: Iterable[tuple[str, str]], outputs: Mapping[str, Schema]) -> str:
-    streams = [(f"stream {name}", schema.ddl) for name, schema in outputs.items()]
-    return html_table(title, ("", ""), [*rows, *streams])
-
-
-def _mark_of(target: Any) -> Declaration | _WindowMark | None:
+def _mark_of(target: Any) -> _Mark | None:
     """Return the mark that a decorator has left on `target` itself, not on a base class."""
     mark = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
-    return mark if isinstance(mark, Declaration | _WindowMark) else None
+    return mark if isinstance(mark, _Mark) else None
 
 
 def _refuse_marked(target: Any, title: str) -> None:
@@ -665,34 +628,34 @@ def _refuse_marked(target: Any, title: str) -> None:
         raise ConfigError(f"{title!r} is already declared as {what}; keep one decorator, or wrap it in a new function")
 
 
-def _marked(target: Any) -> _Marked | None:
-    """Return the mark of a function, a class, a partial of one, or an instance of a class; None without a mark."""
+def _marked(target: Any) -> _Mark | None:
+    """Return the declaration of a function, a class, a partial of one, or an instance of a class, with the function or the factory
+    to use; None without a mark.
+    """
     mark = _mark_of(target)
     if mark is not None:
         if isinstance(target, type):
             check_call(target, (), f"class {title_of(target)!r}", HOW_TO_MAKE)
-        return _Marked(mark, target, isinstance(target, type))
+        return replace(mark, target=target)
     if isinstance(target, functools.partial):
         return _marked_partial(target)
     mark = None if isinstance(target, type) else _mark_of(type(target))
-    return None if mark is None else _Marked(mark, copies_of(target), True)
+    return None if mark is None else replace(mark, target=copies_of(target))
 
 
-def _marked_partial(target: functools.partial[Any]) -> _Marked | None:
+def _marked_partial(target: functools.partial[Any]) -> _Mark | None:
     inner: Any = target.func
-    mark = _mark_of(inner) if isinstance(inner, type) else None
-    if mark is not None:
+    if isinstance(inner, type) and _mark_of(inner) is not None:
         check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
-        return _Marked(mark, target, True)
-    found = _marked(inner)
-    if found is None:
-        return None
-    if target.args:
-        raise ConfigError(
-            f"functools.partial of {found.mark.title!r} fills in the argument that the driver gives, got {quote(target.args)}; "
-            "fill in arguments by name"
-        )
-    return found._replace(target=target)
+        found = _mark_of(inner)
+    else:
+        found = _marked(inner)
+        if found is not None and target.args:
+            raise ConfigError(
+                f"functools.partial of {title_of(inner)!r} fills in the argument that the driver gives, got "
+                f"{quote(target.args)}; fill in arguments by name"
+            )
+    return None if found is None else replace(found, target=target)
 
 
 def _innermost(target: Any) -> Any:

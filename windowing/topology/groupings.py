@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
-from windowing.errors import ConfigError, quote
-from windowing.schema.hashing import SEED, GroupingError, Hasher, hasher_of, signed
+from windowing.errors import ConfigError, FailedException, UnreadableValueError, describe_error, quote
+from windowing.schema.hashing import GroupingError, hasher_of, key_hasher, signed
 from windowing.schema.types import Schema
 from windowing.windows.aggregate import title_of
 
@@ -46,7 +46,6 @@ __all__ = [
     "PartialKeyGrouping",
     "ShuffleGrouping",
     "direct_targets",
-    "direct_task",
 ]
 
 
@@ -183,7 +182,7 @@ class DirectGrouping(Grouping):
     kind = GroupingKind.DIRECT
 
     def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        return _Refusing()
+        return _Refusing(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,30 +221,13 @@ def direct_targets(task: Any, readers: Mapping[str, range], stream: str) -> tupl
     )
 
 
-def direct_task(index: Any, tasks: int) -> int:
-    """Return `index` if it is the index of one of `tasks` tasks, or raise GroupingError."""
-    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < tasks:
-        raise GroupingError(f"there is no task {quote(index)}, tasks are counted from 0 to {tasks - 1}; emit to one")
-    return index
-
-
 def _key_hasher(fields: tuple[str, ...], schema: Schema) -> Callable[[Sequence[Any]], int]:
     """Return a function from a tuple's values to the unsigned hash of its key."""
     missing = [name for name in fields if name not in schema.names]
     if missing:
         raise ConfigError(f"the key names {quote(missing[0])}, the stream has {schema.ddl}; name fields that are there")
     positions = [schema.names.index(name) for name in fields]
-    columns: list[tuple[int, Hasher]] = [(position, hasher_of(schema.types[position])) for position in positions]
-
-    def key_hash(values: Sequence[Any]) -> int:
-        result = SEED
-        for position, hasher in columns:
-            value = values[position]
-            if value is not None:
-                result = hasher(value, result)
-        return result
-
-    return key_hash
+    return key_hasher(tuple((position, schema.types[position]) for position in positions))
 
 
 class _Fixed:
@@ -317,9 +299,6 @@ class _LeastLoaded:
 class _Refusing(_Fixed):
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(())
-
     def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
         raise GroupingError(
             "a plain emit on a direct stream names no task; call emit_direct(task, values), or declare the stream without direct="
@@ -336,13 +315,22 @@ class _Custom(_Fixed):
 
     def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
         tasks = len(self._tasks)
-        returned = self._choose(values, tasks)
+        try:
+            returned = self._choose(values, tasks)
+        except (FailedException, UnreadableValueError):
+            raise
+        except Exception as problem:
+            raise GroupingError(
+                f"{self._title} failed on {quote(values)} with {describe_error(problem)}; return the index of a task for any tuple"
+            ) from problem
         chosen = (returned,) if isinstance(returned, int) else returned
         if not isinstance(chosen, list | tuple | range):
             raise GroupingError(
                 f"{self._title} returned {quote(returned)}; return the index of a task, or a list of them"
             )
-        try:
-            return tuple(direct_task(task, tasks) for task in chosen)
-        except GroupingError as problem:
-            raise GroupingError(f"{self._title}: {problem.args[0]}") from None
+        for task in chosen:
+            if not isinstance(task, int) or isinstance(task, bool) or not 0 <= task < tasks:
+                raise GroupingError(
+                    f"{self._title}: there is no task {quote(task)}, tasks are counted from 0 to {tasks - 1}; emit to one"
+                )
+        return tuple(chosen)

@@ -1,23 +1,77 @@
-"""Representations for notebooks: plans as SVG, numbers as HTML tables. Pure functions of strings; no library is loaded.
+"""Pictures as text: plans as Mermaid and SVG, numbers as HTML tables. Pure functions of strings; no library is loaded.
+
+A plan is drawn as boxes and arrows. In SVG:
 
     columns   a box is right of all its inputs; in a cycle, which no plan has, the loop would end after as many rounds as boxes
     rows      the boxes of a column are in the order in which they were given
 
-`windowing.local.to_svg` draws larger plans with fewer crossings, with matplotlib.
+`windowing.local.to_svg` draws larger plans with fewer crossings, with matplotlib (local/drawing.py).
 
-Law: every text is escaped, whatever data it contains.
+Laws: every text is escaped, whatever data it contains; the same plan gives the same text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from windowing.topology.plan import Arrow, Box
+__all__ = ["Arrow", "Box", "html_table", "mermaid", "svg_of"]
 
-__all__ = ["html_table", "svg_of"]
+
+_SHAPES = {"spout": ("([", "])"), "bolt": ("[", "]"), "window": ("[[", "]]"), "state": ("[(", ")]")}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A component in a drawing; `shape` is "spout", "bolt", "window" or "state"."""
+
+    name: str
+    lines: tuple[str, ...]
+    shape: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A subscription in a drawing."""
+
+    source: str
+    target: str
+    label: str
+    dotted: bool = False
+
+
+def mermaid(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
+    """Return a flowchart from left to right; names get the prefix `c_`, because `end` and others are keywords of Mermaid.
+
+    >>> print(mermaid([Box("end", ("end ×2",), "bolt")], [Arrow("end", "end", "shuffle")]), end="")
+    flowchart LR
+        c_end["end ×2"]
+        c_end -- "shuffle" --> c_end
+    """
+    lines = ["flowchart LR"]
+    for box in boxes:
+        opening, closing = _SHAPES[box.shape]
+        lines.append(f'    {_id(box.name)}{opening}"{"<br/>".join(map(_escaped, box.lines))}"{closing}')
+    for arrow in arrows:
+        head, tail = ("-.", ".->") if arrow.dotted else ("--", "-->")
+        lines.append(f'    {_id(arrow.source)} {head} "{_escaped(arrow.label)}" {tail} {_id(arrow.target)}')
+    return "\n".join(lines) + "\n"
+
+
+def _id(name: str) -> str:
+    """Return the id of a box; `-` and `.` in a name are replaced by their codes, because a dash may be part of an arrow."""
+    return f"c_{name}".replace("-", "_2d_").replace(".", "_2e_")
+
+
+def _escaped(text: str) -> str:
+    """Return `text` escaped for use in quotes; the name of a custom grouping's function may contain `<lambda>`."""
+    return (
+        text.replace("#", "#35;").replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+    )
+
+
+# -- SVG and HTML ------------------------------------------------------------------------------------------------------------------
 
 
 _WIDTH, _HEIGHT, _RIGHT, _BELOW, _MARGIN = 180, 50, 120, 24, 10
@@ -29,7 +83,6 @@ _CELL = "text-align: right; padding: 0 8px"
 def svg_of(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
     """Return a drawing as SVG; the same for the same plan. Cost: O(boxes * arrows).
 
-    >>> from windowing.topology.plan import Arrow, Box
     >>> picture = svg_of([Box("a", ("<a>",), "spout"), Box("b", ("b",), "bolt")], [Arrow("a", "b", "shuffle")])
     >>> picture.startswith("<svg "), "&lt;a&gt;" in picture, picture.count("<rect")
     (True, True, 2)

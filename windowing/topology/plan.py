@@ -9,13 +9,12 @@
 
 Law: a Topology is made by `TopologyBuilder.build`, which has checked everything; a driver need not check it again.
 
-It is drawn as boxes and arrows, and so is the ExecutionPlan made of it (execution/plan.py): as Mermaid text here, the same for the
-same plan, and as an image in local/drawing.py.
+It is drawn as boxes and arrows, and so is the ExecutionPlan made of it (execution/plan.py); see topology/pictures.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,78 +25,20 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config import ComponentConfig, TopologyConfig
 from windowing.topology.decorators import ComponentKind, Declaration
 from windowing.topology.groupings import Grouping
-from windowing.topology.pictures import svg_of
+from windowing.topology.pictures import Arrow, Box, mermaid, svg_of
 from windowing.windows.config import OnError
 from windowing.windows.measures import describe_measure
 
 __all__ = [
-    "Arrow",
-    "Box",
     "Component",
     "OutputStream",
     "Subscription",
     "Topology",
     "TopologyError",
-    "mermaid",
     "output_name",
     "required",
     "stream_name",
 ]
-
-
-_SHAPES = {"spout": ("([", "])"), "bolt": ("[", "]"), "window": ("[[", "]]"), "state": ("[(", ")]")}
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A component in a drawing; `shape` is "spout", "bolt", "window" or "state"."""
-
-    name: str
-    lines: tuple[str, ...]
-    shape: str
-
-
-@dataclass(frozen=True, slots=True)
-class Arrow:
-    """A subscription in a drawing."""
-
-    source: str
-    target: str
-    label: str
-    dotted: bool = False
-
-
-def mermaid(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
-    """Return a flowchart from left to right; names get the prefix `c_`, because `end` and others are keywords of Mermaid.
-
-    >>> print(mermaid([Box("end", ("end ×2",), "bolt")], [Arrow("end", "end", "shuffle")]), end="")
-    flowchart LR
-        c_end["end ×2"]
-        c_end -- "shuffle" --> c_end
-    """
-    lines = ["flowchart LR"]
-    for box in boxes:
-        opening, closing = _SHAPES[box.shape]
-        lines.append(f'    {_id(box.name)}{opening}"{"<br/>".join(map(_escaped, box.lines))}"{closing}')
-    for arrow in arrows:
-        head, tail = ("-.", ".->") if arrow.dotted else ("--", "-->")
-        lines.append(f'    {_id(arrow.source)} {head} "{_escaped(arrow.label)}" {tail} {_id(arrow.target)}')
-    return "\n".join(lines) + "\n"
-
-
-def _id(name: str) -> str:
-    """Return the id of a box; `-` and `.` in a name are replaced by their codes, because a dash may be part of an arrow."""
-    return f"c_{name}".replace("-", "_2d_").replace(".", "_2e_")
-
-
-def _escaped(text: str) -> str:
-    """Return `text` escaped for use in quotes; the name of a custom grouping's function may contain `<lambda>`."""
-    return (
-        text.replace("#", "#35;").replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
-    )
-
-
-# -- Topology --------------------------------------------------------------------------------------------------------------------
 
 
 class TopologyError(ConfigError):
@@ -106,10 +47,13 @@ class TopologyError(ConfigError):
     code = "TOPOLOGY"
 
     def __init__(self, name: str, problems: tuple[str, ...]) -> None:
-        self.problems = problems
+        self.name, self.problems = name, problems
         count = "a mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
         lines = "".join(f"\n  - {problem}" for problem in problems)
         super().__init__(f"topology {name!r} has {count}:{lines}")
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.name, self.problems)
 
 
 def output_name(component: str, stream: str) -> str:
@@ -190,8 +134,7 @@ class Component:
     @property
     def checkpointed(self) -> bool:
         """Whether checkpoints contain a state or a window on disk of it."""
-        window = self.declaration.window
-        return self.stateful or (window is not None and window.config.max_events_in_memory is not None)
+        return self.declaration.checkpointed
 
     @property
     def window(self) -> WindowedBolt | None:

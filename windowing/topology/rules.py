@@ -29,6 +29,7 @@ from windowing.topology.groupings import (
 )
 from windowing.topology.plan import OutputStream, Subscription
 from windowing.topology.user_code import TIMELESS, holds_times
+from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count, Duration
 
 __all__ = [
@@ -71,75 +72,60 @@ def no_id(called: str, name: str, kind: str) -> str | None:
 
 def fields_of_windows(resolved: ResolvedTopology) -> Iterator[str]:
     """The fields that a window names (timestamp, source, message_id, key) are in every stream that its bolt reads."""
-    for component, declared in resolved.windowed():
-        assert declared.window is not None
-        config = declared.window.config
+    for component, config, found, kinds in _inputs_of_windows(resolved):
         named = [
             ("timestamp", config.timestamp),
             ("source", config.source),
             ("message_id", config.message_id),
             *(("key", key) for key in config.key or ()),
         ]
-        for found in component.inputs:
-            stream = resolved.stream(found)
-            if stream is None:
-                continue
-            for option, name in named:
-                if isinstance(name, str) and name not in stream.schema.names:
-                    hint = did_you_mean(name, stream.schema.names)
-                    yield f"{component.called} has {option}={name!r}, a field that {stream_called(found)} has not; {hint}"
+        for option, name in named:
+            if isinstance(name, str) and name not in kinds:
+                hint = did_you_mean(name, kinds)
+                yield f"{component.called} has {option}={name!r}, a field that {stream_called(found)} has not; {hint}"
 
 
 def plain_keys(resolved: ResolvedTopology) -> Iterator[str]:
     """The fields of a window's key are not arrays, maps or structs."""
-    for component, declared in resolved.windowed():
-        assert declared.window is not None
-        types = [
-            dict(zip(stream.schema.names, stream.schema.types, strict=True)) for stream in _inputs(resolved, component)
-        ]
-        for name in declared.window.config.key or ():
-            found = (nested("key", component.called, name, kinds[name]) for kinds in types if name in kinds)
-            yield from dict.fromkeys(filter(None, found))
+    named = (
+        nested("key", component.called, name, kinds[name])
+        for component, config, _, kinds in _inputs_of_windows(resolved)
+        for name in config.key or ()
+        if name in kinds
+    )
+    yield from dict.fromkeys(filter(None, named))
 
 
 def whole_ids(resolved: ResolvedTopology) -> Iterator[str]:
     """The message_id of a window is a whole number."""
-    for component, declared in resolved.windowed():
-        assert declared.window is not None
-        name = declared.window.config.message_id
-        for stream in _inputs(resolved, component):
-            kinds = dict(zip(stream.schema.names, stream.schema.types, strict=True))
-            problem = None if name is None or name not in kinds else no_id(component.called, name, kinds[name])
-            if problem is not None:
-                yield problem
-                break
+    named = (
+        no_id(component.called, config.message_id, kinds[config.message_id])
+        for component, config, _, kinds in _inputs_of_windows(resolved)
+        if config.message_id is not None and config.message_id in kinds
+    )
+    yield from dict.fromkeys(filter(None, named))
 
 
 def times_of_windows(resolved: ResolvedTopology) -> Iterator[str]:
     """The timestamp of a window is a number, a date or a time."""
-    for component, declared in resolved.windowed():
-        assert declared.window is not None
-        name = declared.window.config.timestamp
-        for found in component.inputs:
-            stream = resolved.stream(found)
-            kinds = {} if stream is None else dict(zip(stream.schema.names, stream.schema.types, strict=True))
-            if isinstance(name, str) and name in kinds and not holds_times(kinds[name]):
-                yield f"{component.called} has timestamp={name!r}, which {stream_called(found)} declares {kinds[name]}: {TIMELESS}"
+    for component, config, found, kinds in _inputs_of_windows(resolved):
+        name = config.timestamp
+        if isinstance(name, str) and name in kinds and not holds_times(kinds[name]):
+            yield f"{component.called} has timestamp={name!r}, which {stream_called(found)} declares {kinds[name]}: {TIMELESS}"
 
 
 def windows_within_timeout(resolved: ResolvedTopology) -> Iterator[str]:
     """Length + slide + lag + watermark interval of a time window in memory are at most the message timeout, if there is one."""
     config = resolved.config
-    for component, declared in resolved.windowed() if config.timeouts else ():
-        assert declared.window is not None
-        window = declared.window.config
+    for component, bolt in resolved.windowed() if config.timeouts else ():
+        window = bolt.config
         if window.max_events_in_memory is not None:
             continue  # its tuples are acked by the next checkpoint
         parts = [("length", window.length), ("slide", window.slide)]
         spans = [(what, measure.ms) for what, measure in parts if isinstance(measure, Duration)]
         if window.event_time:
             spans += [("lag", window.lag_ms), ("watermark interval", window.watermark_interval_ms)]
-        if declared.stateful:
+        if bolt.stateful:
             spans += [("checkpoint interval", config.state_checkpoint_interval_ms)]
         held = sum(ms for _, ms in spans)
         if held > config.message_timeout_ms and any(isinstance(measure, Duration) for _, measure in parts):
@@ -154,9 +140,8 @@ def windows_within_timeout(resolved: ResolvedTopology) -> Iterator[str]:
 
 def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
     """Length + slide of a count window in memory, times its tasks, are at most the max spout pending of every spout above."""
-    for component, declared in resolved.windowed() if resolved.config.acker_executors > 0 else ():
-        assert declared.window is not None
-        window = declared.window.config
+    for component, bolt in resolved.windowed() if resolved.config.acker_executors > 0 else ():
+        window = bolt.config
         if window.max_events_in_memory is not None:
             continue
         counts = [
@@ -164,10 +149,13 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
             for what, measure in (("length", window.length), ("slide", window.slide))
             if isinstance(measure, Count)
         ]
-        tasks = _sharing_tasks(component)
+        whole = (GroupingKind.GLOBAL, GroupingKind.ALL)
+        shared = any(found.grouping.kind not in whole for found in component.inputs)
+        tasks = resolved.tasks(component) if shared else 1  # else every task, or one task, gets all tuples
         held = sum(value for _, value in counts) * tasks
         each = f" in each of {tasks} tasks" if tasks > 1 else ""
-        for spout in resolved.spouts_above(str(component.id)):
+        above = {found.component for _, found in resolved.above(component)}
+        for spout in (name for name, found in resolved.components.items() if found.is_spout and name in above):
             own = resolved.configs.get(spout)
             is_given = own is not None and "max_spout_pending" in own.given
             pending = own.max_spout_pending if own is not None and is_given else resolved.config.max_spout_pending
@@ -179,31 +167,25 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
                 )
 
 
+_NO_TICKS_OF_BATCHES = "it is handed batches of its inputs, and a tick is a tuple; leave it out, or leave out columnar="
+_NO_TICKS_OF_WINDOWS = (
+    "it is handed windows, and a tick is a tuple; leave it out: a window over the clock fires in time by itself, or give "
+    "ticks to a bolt behind it"
+)
+
+
 def ticks_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
     """A bolt over windows or batches sets no ticks, and a topology that sets them has a bolt of another kind."""
-    windowed = {str(component.id) for component, _ in resolved.windowed()}
-    columnar = {name for name, declared in resolved.declarations.items() if declared.columnar is not None}
-    for name in sorted(columnar):
-        if resolved.configs[name].tick_tuple_freq_ms is not None:
-            yield (
-                f"{resolved.components[name].called} asks for ticks (topology.tick.tuple.freq.secs), but it is handed batches of "
-                "its inputs, and a tick is a tuple; leave it out, or leave out columnar="
-            )
-    for name in windowed:
-        if resolved.configs[name].tick_tuple_freq_ms is not None:
-            yield (
-                f"{resolved.components[name].called} asks for ticks (topology.tick.tuple.freq.secs), but it is handed windows, "
-                "and a tick is a tuple; leave it out: a window over the clock fires in time by itself, or give ticks to a bolt "
-                "behind it"
-            )
-    bolts = [component for component in resolved.bolts() if isinstance(component.id, str)]
-    if (
-        resolved.config.tick_tuple_freq_ms is not None
-        and bolts
-        and all(str(component.id) in windowed | columnar for component in bolts)
-    ):
+    windowed = [name for name, declared in resolved.declarations.items() if declared.window is not None]
+    columnar = [name for name, declared in resolved.declarations.items() if declared.columnar is not None]
+    for names, why in ((columnar, _NO_TICKS_OF_BATCHES), (windowed, _NO_TICKS_OF_WINDOWS)):
+        for name in names:
+            if resolved.configs[name].tick_tuple_freq_ms is not None:
+                yield f"{resolved.components[name].called} asks for ticks (topology.tick.tuple.freq.secs), but {why}"
+    bolts = [component.id for component in resolved.bolts()]
+    if resolved.config.tick_tuple_freq_ms is not None and bolts and all(name in windowed + columnar for name in bolts):
         handed = "a windowed one, and those are handed windows"
-        if any(str(component.id) in columnar for component in bolts):
+        if any(name in columnar for name in bolts):
             handed = "a windowed or a columnar one, and those are handed windows and batches"
         yield (
             f"topology.tick.tuple.freq.secs asks for ticks, but every bolt is {handed}; "
@@ -223,15 +205,15 @@ WINDOW_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
 """The rules of windowed bolts, in the order in which their sentences are reported."""
 
 
-def _inputs(resolved: ResolvedTopology, component: ComponentDeclaration) -> Iterator[OutputStream]:
-    return filter(None, map(resolved.stream, component.inputs))
-
-
-def _sharing_tasks(component: ComponentDeclaration) -> int:
-    """Return how many tasks of a bolt share its tuples; 1 if every task, or one task, gets all of them."""
-    whole = (GroupingKind.GLOBAL, GroupingKind.ALL)
-    shared = any(found.grouping.kind not in whole for found in component.inputs)
-    return component.parallelism if shared and isinstance(component.parallelism, int) else 1
+def _inputs_of_windows(
+    resolved: ResolvedTopology,
+) -> Iterator[tuple[ComponentDeclaration, WindowConfig, Subscription, dict[str, str]]]:
+    """Yield each known stream that a windowed bolt reads: the bolt, its windows, the subscription, the types of the fields."""
+    for component, bolt in resolved.windowed():
+        for found in component.inputs:
+            stream = resolved.stream(found)
+            if stream is not None:
+                yield component, bolt.config, found, stream.schema.kinds
 
 
 # -- rules of windows that survive their process ---------------------------------------------------------------------------------
@@ -242,24 +224,21 @@ _BY_CHANCE = (ShuffleGrouping, LocalOrShuffleGrouping, PartialKeyGrouping)
 
 def ids_find_their_windows(resolved: ResolvedTopology) -> Iterator[str]:
     """With message_id= a repeated tuple takes the same way: shuffle and partial-key groupings lead to one task only."""
-    for component, declared in resolved.windowed():
-        assert declared.window is not None
-        if declared.window.config.message_id is None:
-            continue
-        for reader, found in _subscriptions_above(resolved, component):
-            if isinstance(found.grouping, _BY_CHANCE) and reader.parallelism != 1:
+    for component, bolt in resolved.windowed():
+        for reader, found in resolved.above(component) if bolt.config.message_id is not None else ():
+            tasks = resolved.tasks(reader)
+            if isinstance(found.grouping, _BY_CHANCE) and tasks != 1:
                 yield (
-                    f"{component.called} knows tuples again by message_id={quote(declared.window.config.message_id)}, but "
-                    f"{reader.called} reads {quote(found.component)} by {found.grouping} grouping with {reader.parallelism} "
+                    f"{component.called} knows tuples again by message_id={quote(bolt.config.message_id)}, but "
+                    f"{reader.called} reads {quote(found.component)} by {found.grouping} grouping with {tasks} "
                     "tasks, so that a tuple that comes again may go to another one; use fields_grouping, or one task"
                 )
 
 
 def ids_come_again(resolved: ResolvedTopology) -> Iterator[str]:
     """With message_id= there is an acker, so that tuples are sent again."""
-    for component, declared in resolved.windowed() if resolved.config.acker_executors == 0 else ():
-        assert declared.window is not None
-        if declared.window.config.message_id is not None and declared.stateful:
+    for component, bolt in resolved.windowed() if resolved.config.acker_executors == 0 else ():
+        if bolt.config.message_id is not None and bolt.stateful:
             yield (
                 f"{component.called} waits after a restart for tuples that were not acked, but without an acker all are; set "
                 "topology.acker.executors to 1 or more"
@@ -268,13 +247,10 @@ def ids_come_again(resolved: ResolvedTopology) -> Iterator[str]:
 
 def disks_feed_disks(resolved: ResolvedTopology) -> Iterator[str]:
     """No window in memory reads from a window on disk, directly or through other bolts, because no spout sends its rows again."""
-    for component, declared in resolved.windowed():
-        assert declared.window is not None
-        if declared.window.config.max_events_in_memory is not None:
-            continue
-        for disk in sorted({found.component for _, found in _subscriptions_above(resolved, component)}):
-            above = resolved.declarations.get(disk)
-            if above is not None and above.window is not None and above.window.config.max_events_in_memory is not None:
+    on_disk = {each.id for each, bolt in resolved.windowed() if bolt.config.max_events_in_memory is not None}
+    for component, _ in resolved.windowed():
+        if component.id not in on_disk:
+            for disk in sorted(on_disk & {found.component for _, found in resolved.above(component)}):
                 yield (
                     f"{component.called} keeps in memory what comes from {quote(disk)}, whose window is on disk and whose "
                     "tuples were acked: after a crash nobody sends that again; give it max_events_in_memory= too"
@@ -287,20 +263,6 @@ CHECKPOINT_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     disks_feed_disks,
 )
 """The rules of checkpointed windows, in the order in which their sentences are reported."""
-
-
-def _subscriptions_above(
-    resolved: ResolvedTopology, component: ComponentDeclaration
-) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
-    """Yield every subscription between the spouts and a bolt, with the subscriber."""
-    visited, ahead = {component.id}, [component]
-    while ahead:
-        reader = ahead.pop()
-        for found in reader.inputs:
-            yield reader, found
-            if found.component in resolved.components and found.component not in visited:
-                visited.add(found.component)
-                ahead.append(resolved.components[found.component])
 
 
 # -- RULES -----------------------------------------------------------------------------------------------------------------------
@@ -400,7 +362,7 @@ def known_streams(resolved: ResolvedTopology) -> Iterator[str]:
     """A bolt reads only streams that their component declares; a late stream needs late_stream=."""
     for component, found in _subscriptions(resolved):
         declared = resolved.declarations.get(found.component)
-        if declared is None or found.stream in resolved.outputs.get(found.component, declared.outputs):
+        if declared is None or found.stream in (DEAD_LETTERS, *resolved.outputs.get(found.component, declared.outputs)):
             continue
         window = declared.window
         if window is not None and found.stream == window.config.late_stream:
@@ -455,7 +417,7 @@ def keys_of_fields(resolved: ResolvedTopology) -> Iterator[str]:
             yield f"{what} a field twice, {', '.join(names)}; name each field once"
         if stream is not None:
             for name in dict.fromkeys(names):
-                yield from _wrong_field(what, name, stream)
+                yield from _wrong_field(what, name, stream.schema.kinds)
 
 
 def same_keys(resolved: ResolvedTopology) -> Iterator[str]:
@@ -466,10 +428,10 @@ def same_keys(resolved: ResolvedTopology) -> Iterator[str]:
             stream = resolved.stream(found)
             if not isinstance(found.grouping, FieldsGrouping) or stream is None:
                 continue
-            names, schema = found.grouping.fields, stream.schema
-            if not set(names) <= set(schema.names):
+            names = found.grouping.fields
+            if not set(names) <= set(stream.schema.names):
                 continue
-            kinds = [schema.types[schema.names.index(name)] for name in names]
+            kinds = list(stream.schema.of(names).types)
             other, expected = first.setdefault(names, (found, kinds))
             if [_alike(kind) for kind in kinds] != [_alike(kind) for kind in expected]:
                 yield (
@@ -509,18 +471,17 @@ def callable_custom(resolved: ResolvedTopology) -> Iterator[str]:
 
 def late_streams(resolved: ResolvedTopology) -> Iterator[str]:
     """A bolt with a late stream has a timestamp; its inputs have no field `reason`, and one type for each field name."""
-    for component, declared in resolved.windowed():
-        assert declared.window is not None
-        late = declared.window.config.late_stream
+    for component, bolt in resolved.windowed():
+        late = bolt.config.late_stream
         if late is None:
             continue
-        if not declared.window.config.event_time:
+        if not bolt.config.event_time:
             yield f"{component.called} has late_stream={late!r}, but no tuple is late without timestamp=; add one"
-        read = [(found, resolved.stream(found)) for found in component.inputs]
+        read = [(found, stream) for found in component.inputs if (stream := resolved.stream(found)) is not None]
         for found, stream in read:
-            if stream is not None and REASON in map(str.lower, stream.schema.names):
+            if REASON in map(str.lower, stream.schema.names):
                 yield f"{component.called}: its late stream adds a field 'reason', which {stream_called(found)} has; rename it"
-        yield from _alike_by_name(component, late, [(found, stream) for found, stream in read if stream is not None])
+        yield from _alike_by_name(component, late, read)
 
 
 def _alike_by_name(
@@ -528,7 +489,7 @@ def _alike_by_name(
 ) -> Iterator[str]:
     first: dict[str, tuple[Subscription, str, str]] = {}
     for found, stream in read:
-        for name, kind in zip(stream.schema.names, stream.schema.types, strict=True):
+        for name, kind in stream.schema.kinds.items():
             other, called, expected = first.setdefault(name.lower(), (found, name, kind))
             if (called, expected) != (name, kind):
                 yield (
@@ -541,12 +502,7 @@ def _alike_by_name(
 def checkpoints_within_timeout(resolved: ResolvedTopology) -> Iterator[str]:
     """With a stateful bolt, or a window on disk, the checkpoint interval is at most the message timeout, if there is one."""
     config = resolved.config
-    stateful = [
-        name
-        for name, declared in resolved.declarations.items()
-        if declared.stateful
-        or (declared.window is not None and declared.window.config.max_events_in_memory is not None)
-    ]
+    stateful = [name for name, declared in resolved.declarations.items() if declared.checkpointed]
     if stateful and config.timeouts and config.state_checkpoint_interval_ms > config.message_timeout_ms:
         yield (
             f"bolt {stateful[0]!r} acks at a checkpoint, every {config.state_checkpoint_interval_ms} ms, but a tuple fails "
@@ -601,15 +557,11 @@ def _subscriptions(resolved: ResolvedTopology) -> Iterator[tuple[ComponentDeclar
     return ((component, found) for component in resolved.bolts() for found in component.inputs)
 
 
-def _wrong_field(what: str, name: str, stream: OutputStream) -> Iterator[str]:
-    schema = stream.schema
-    if name not in schema.names:
-        yield f"{what} field {quote(name)}, which is not there; {did_you_mean(name, schema.names)}"
-        return
-    kind = schema.types[schema.names.index(name)]
-    reason = hashable(kind)
-    if reason is not None:
-        yield f"{what} field {name!r} of type {kind}, which has no hash: {reason}"
+def _wrong_field(what: str, name: str, kinds: dict[str, str]) -> Iterator[str]:
+    if name not in kinds:
+        yield f"{what} field {quote(name)}, which is not there; {did_you_mean(name, kinds)}"
+    elif (reason := hashable(kinds[name])) is not None:
+        yield f"{what} field {name!r} of type {kinds[name]}, which has no hash: {reason}"
 
 
 def _alike(kind: str) -> str:

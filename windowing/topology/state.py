@@ -185,7 +185,10 @@ class BufferedState:
         return self.store.read(key)
 
     def _decoded(self, blob: bytes, key: Any) -> Any:
-        return decode_value(blob, f"the value of {quote(key)} in the state {self.store.name}")
+        try:
+            return decode_value(blob, "a value")
+        except CorruptStateError:  # again with its name, which costs as much as decoding
+            return decode_value(blob, f"the value of {quote(key)} in the state {self.store.name}")
 
     # -- for the checkpoints -------------------------------------------------------------------------------------------
 

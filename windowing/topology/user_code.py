@@ -43,6 +43,7 @@ from windowing.schema.types import Schema
 from windowing.schema.values import InvalidTimestampWarning, timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt, class_of
 from windowing.topology.components import TaskContext
+from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, OutputStream
 from windowing.windows.aggregate import title_of
@@ -269,7 +270,7 @@ class EmittedRow(NamedTuple):
 class OutputStreams:
     """The declared streams of a component; `checked` returns the values of a valid row, or raises RowError."""
 
-    __slots__ = ("_others", "_streams")
+    __slots__ = ("_streams",)
 
     def __init__(self, streams: Mapping[str, OutputStream]) -> None:
         self._streams = {
@@ -277,7 +278,6 @@ class OutputStreams:
             for name, stream in streams.items()
             if stream.own
         }
-        self._others = {name: "late tuples" if stream.late else "dead letters" for name, stream in streams.items()}
 
     def checked(self, values: Any, stream: str, direct: bool) -> tuple[Any, ...]:
         """Return `values` (a tuple, a list, a dict by name, a scalar for one field) in the order of the stream's fields."""
@@ -309,8 +309,8 @@ class OutputStreams:
         return RowError(emit_advice(given, self._streams, tracked, method))
 
     def _unknown(self, stream: Any) -> str:
-        if stream in self._others:
-            return f"stream {stream!r} takes {self._others[stream]} only; emit on another one"
+        if stream == DEAD_LETTERS:
+            return f"stream {stream!r} takes dead letters only; emit on another one"
         return _undeclared(stream, self._streams)
 
 
@@ -382,10 +382,12 @@ class BoltCaller(UserCode):
     [('the',), ('cow',)]
     """
 
-    __slots__ = ("_call", "_component", "streams")
+    __slots__ = ("_call", "_component", "_converted", "streams")
 
     def __init__(self, component: Component) -> None:
         self._component = component
+        default = component.outputs.get(DEFAULT_STREAM)
+        self._converted = None if default is None else rows_converter(default.schema, DEFAULT_STREAM)
         declaration = component.declaration
         assert declaration.target is not None
         super().__init__(f"bolt {component.id!r}", declaration.target, "execute" if declaration.is_class else None)
@@ -395,13 +397,12 @@ class BoltCaller(UserCode):
     def open(self, context: Any, collector: Any = None) -> None:
         """Make the instance and prepare it; a stateful bolt is prepared by `prepare`, after its `init_state`."""
         declaration = self._component.declaration
-        assert declaration.target is not None
         self._owner = context.called("bolt")
         if not declaration.is_class:
-            self._call = declaration.target
+            self._call = self._target
             return
         try:
-            self.instance = declaration.target()
+            self.instance = self._target()
         except BaseException as problem:
             raise self.user_code_error(problem, "when it was made") from problem
         self._call = self.instance.execute
@@ -410,16 +411,16 @@ class BoltCaller(UserCode):
 
     def prepare(self, context: Any, collector: Any = None) -> None:
         """Call the instance's `prepare`."""
-        arguments = (context, collector) if self._component.kind is ComponentKind.BOLT else (context,)
-        self.hook("prepare", *arguments)
+        acks = self._component.declaration.kind is ComponentKind.BOLT
+        self.hook("prepare", context, *((collector,) if acks else ()))
 
     def execute(self, tuple: Tuple) -> list[EmittedRow]:
         """Call the bolt and return its emitted rows. Raises BoltError, or the user's FailedException."""
-        style = self._component.declaration.style
+        declaration = self._component.declaration
         try:
-            if style is CallStyle.ROWS:
+            if declaration.style is CallStyle.ROWS:
                 return self._rows(self._call(tuple))
-            if self._component.kind is ComponentKind.BOLT:
+            if declaration.kind is ComponentKind.BOLT:
                 refuse_returned(self._call(tuple))
                 return []
             collector = CollectedRows(self.streams)
@@ -437,25 +438,19 @@ class BoltCaller(UserCode):
         """Return two functions for a loop over a batch, once the bolt is open: one calls the bolt, the other converts its result to
         rows of the default stream. None for a bolt with a collector. The caller attributes their exceptions (`attributed`).
         """
-        declaration, default = self._component.declaration, self._component.outputs.get(DEFAULT_STREAM)
-        if declaration.style is not CallStyle.ROWS or default is None:
+        if self._component.declaration.style is not CallStyle.ROWS or self._converted is None:
             return None
-        return self._call, rows_converter(default.schema, DEFAULT_STREAM)
+        return self._call, self._converted
 
     def attributed(self, problem: BaseException, tuple: Tuple) -> BaseException:
         """Return the error to raise `from` an exception of the code on a tuple."""
         return self.user_code_error(problem, f"on {quote(tuple)}")
 
     def _rows(self, returned: Any) -> list[EmittedRow]:
-        if returned is None:
-            return []
-        default = self._component.outputs.get(DEFAULT_STREAM)
-        if default is None:
+        if self._converted is None:
             refuse_rows(returned)
             return []
-        if type(returned) is tuple:  # the most common case, without the generator of rows_of
-            return [EmittedRow(DEFAULT_STREAM, row_of(returned, default.schema, DEFAULT_STREAM))]
-        return [EmittedRow(DEFAULT_STREAM, row) for row in rows_of(returned, default.schema, DEFAULT_STREAM)]
+        return [EmittedRow(DEFAULT_STREAM, row) for row in self._converted(returned)]
 
 
 # -- BoltRunner ------------------------------------------------------------------------------------------------------------------
@@ -513,13 +508,14 @@ class BoltRunner(UserCode):
     Cost: one call of the user's code per window, plus 0.5 us a row to check its shape and the types of its values.
     """
 
-    __slots__ = ("_bolt", "_call", "_fitted", "_schema")
+    __slots__ = ("_bolt", "_call", "_converted", "_fitted")
 
     def __init__(self, bolt: WindowedBolt, fitted: Fitted | None = None) -> None:
         super().__init__(f"bolt {bolt.name!r}", bolt.target, "execute" if bolt.is_class else None)
         self._bolt = bolt
         self._fitted = fitted
-        self._schema = bolt.outputs.get(DEFAULT_STREAM)
+        schema = bolt.outputs.get(DEFAULT_STREAM)
+        self._converted = None if schema is None else rows_converter(schema, DEFAULT_STREAM)
         self._call: Any = None
 
     def open(self, context: Any = None, state: Any = None) -> None:
@@ -529,10 +525,10 @@ class BoltRunner(UserCode):
         if isinstance(context, TaskContext):
             self._owner = context.called("bolt")
         if not self._bolt.is_class:
-            self._call = self._bolt.target
+            self._call = self._target
             return
         try:
-            instance = self._bolt.target()
+            instance = self._target()
             if state is not None:
                 instance.init_state(state)
             elif self._bolt.stateful:
@@ -553,17 +549,16 @@ class BoltRunner(UserCode):
             raise BoltError(f"bolt {self._bolt.name!r} is not open; call open() before it gets a window")
         if self._bolt.style is CallStyle.COLLECTOR:
             return self._collect(window)
-        schema = self._schema
         try:
             returned = self._call(window)
-            if schema is None:
+            if self._converted is None:
                 refuse_rows(returned)
                 return []
-            if type(returned) is tuple:  # the most common case
-                return [(DEFAULT_STREAM, row_of(returned, schema, DEFAULT_STREAM))]
-            if self._fitted is not None and is_table(returned) and (table := self._fitted(returned)) is not None:
-                return [(DEFAULT_STREAM, table)]
-            return [(DEFAULT_STREAM, row) for row in rows_of(returned, schema, DEFAULT_STREAM)]
+            if type(returned) is not tuple and self._fitted is not None and is_table(returned):
+                table = self._fitted(returned)
+                if table is not None:
+                    return [(DEFAULT_STREAM, table)]
+            return [(DEFAULT_STREAM, row) for row in self._converted(returned)]
         except BaseException as problem:
             raise self.user_code_error(problem, f"on {_line(window)}") from problem
 

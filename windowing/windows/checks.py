@@ -9,13 +9,12 @@ are None. This module does not import WindowConfig and holds no state.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean
+from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, unbound
 from windowing.windows.aggregate import is_aggregator
 from windowing.windows.measures import Count, Duration, Measure, as_duration_ms, as_measure
 
@@ -367,15 +366,12 @@ def _maker(given: Mapping[str, Any], option: str) -> None:
             f"{option} is what makes the policy, a class or a function without arguments, got {quote(factory)}; "
             f"each task needs a policy of its own: write {option}=lambda: {type(factory).__name__}(...)"
         )
-    try:
-        inspect.signature(factory).bind()
-    except TypeError as problem:
+    found = unbound(factory)
+    if found is not None:
         raise ConfigError(
-            f"{option} must be callable without arguments, but {quote(factory)} says: {problem}; "
+            f"{option} must be callable without arguments, but {quote(factory)} says: {found[1]}; "
             f"write {option}=functools.partial(...) or a lambda that fills them in"
-        ) from None
-    except ValueError:
-        pass  # a callable written in C without a signature: an error shows when it is called
+        )
 
 
 def aggregators(given: Mapping[str, Any]) -> None:
