@@ -14,6 +14,7 @@ from windowing.errors import BoltError, ConfigError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
 from windowing.local.router import ClusterResult
+from windowing.schema.rows import row_of
 from windowing.schema.tuples import Fields, Origin, Tuple, is_tick
 from windowing.stores.states import MemoryStateProvider
 from windowing.testing.invariants import Watch
@@ -299,13 +300,10 @@ def test_the_tuples_of_a_dead_letter_are_json_for_every_parser_also_with_nan_and
 
 
 def test_the_error_of_a_dead_letter_fits_a_string_field_whatever_text_it_has() -> None:
-    @bolt(output="n long")
-    def broken(tuple: Any) -> Any:
-        raise FailedException(json.loads('"half a pair: \\ud83d"'))
-
-    plan = topology(InputSpout("n long"), bolt=broken)
-    ((_, _, _, error, *_),) = run_topology(plan, {"source": [[(1,)]]}, clock=VirtualClock())["handler"]
-    assert error == "[FAILED] half a pair: \\ud83d"
+    error = FailedException(json.loads('"half a pair: \\ud83d"'))
+    row = DeadLetter(component="picky", task=0, error=error, tuples=None, window_end=1, window_key="\ud83d").row()
+    fitting = row_of(row, DEAD_LETTER_FIELDS, "dead_letters")
+    assert (fitting[3], fitting[6]) == ("[FAILED] half a pair: \\ud83d", "\\ud83d")
 
 
 def test_a_state_that_counts_dead_letters_is_committed_before_the_source_is_notified() -> None:
