@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from windowing.errors import ConfigError, quote
 
@@ -118,50 +118,11 @@ class RotatingMap(Generic[K, V]):
 # -- timeouts of the acker -------------------------------------------------------------------------------------------------------
 
 
-class Timeouts(Protocol[K, V]):
-    """The map with timeouts that the acker and SpoutPending use. A value contains the deadline with which it was put."""
-
-    get: Callable[[K], V | None]
-    """Return the value of a key, None if it is missing."""
-    replace: Callable[[K, V], None]
-    """Set the value of an existing key, at its position."""
-    remove: Callable[[K], V | None]
-    """Remove an existing key."""
-    add: Callable[[K, V], None] | None
-    """Set the value of a new key, whose timeout begins now: `put` for loops over a batch; None with rotation."""
-
-    def deadline(self, now_ms: int) -> int:
-        """Return the deadline of a value that is put now; 0 if values have no deadlines of their own."""
-
-    def put(self, key: K, value: V, now_ms: int) -> None:
-        """Set the value of a key; its timeout begins now."""
-
-    def expire(self, now_ms: int) -> list[tuple[K, V]]:
-        """Remove and return the items that are due, oldest first."""
-
-    def next_deadline_ms(self) -> int | None:
-        """Return the time of the next expiry, None if the map is empty."""
-
-    def buckets(self) -> list[list[tuple[K, V]]]:
-        """Return all items, oldest first."""
-
-    def load(self, buckets: Iterable[Iterable[tuple[K, V]]], next_rotation_ms: int | None, now_ms: int) -> None:
-        """Restore the items that `buckets` returned."""
-
-    @property
-    def next_rotation_ms(self) -> int | None:
-        """The time of the next rotation, None without rotation or before the first put."""
-
-    def __len__(self) -> int: ...
-
-    def check(self) -> None:
-        """Assert the invariants."""
-
-
 class ExactTimeouts(Generic[K, V]):
     """Every value expires at its own deadline. Cost: O(1) a call, O(expired items) for `expire`.
 
-    `deadline_of` returns the deadline that a value contains.
+    `deadline_of` returns the deadline that a value contains. `get`, `replace` (of an existing key, at its position) and `remove`
+    are as in RotatingMap; `add` is `put` of a new key, for loops over a batch.
 
     >>> held = ExactTimeouts(30, deadline_of=lambda value: value[1])
     >>> held.put("a", ("x", held.deadline(5)), 5)
@@ -185,13 +146,16 @@ class ExactTimeouts(Generic[K, V]):
         self.remove: Callable[[K], V | None] = items.pop
 
     def deadline(self, now_ms: int) -> int:
+        """Return the deadline of a value that is put now; the value contains it."""
         return now_ms + self._timeout_ms
 
     def put(self, key: K, value: V, now_ms: int) -> None:
+        """Set the value of a key; its timeout begins now."""
         self._items[key] = value
         self._items.move_to_end(key)
 
     def expire(self, now_ms: int) -> list[tuple[K, V]]:
+        """Remove and return the items that are due, oldest first."""
         items, deadline_of, expired = self._items, self._deadline_of, []
         while items:
             key = next(iter(items))
@@ -201,17 +165,21 @@ class ExactTimeouts(Generic[K, V]):
         return expired
 
     def next_deadline_ms(self) -> int | None:
+        """Return the time of the next expiry, None if the map is empty."""
         items = self._items
         return self._deadline_of(items[next(iter(items))]) if items else None
 
     def buckets(self) -> list[list[tuple[K, V]]]:
+        """Return all items, oldest first."""
         return [list(self._items.items())]
 
     def load(self, buckets: Iterable[Iterable[tuple[K, V]]], next_rotation_ms: int | None, now_ms: int) -> None:
+        """Restore the items that `buckets` returned."""
         self._hold(OrderedDict(item for bucket in buckets for item in bucket))
 
     @property
     def next_rotation_ms(self) -> int | None:
+        """The time of the next rotation, None without rotation or before the first put."""
         return None
 
     def __len__(self) -> int:
@@ -224,7 +192,8 @@ class ExactTimeouts(Generic[K, V]):
 
 
 class RotatingTimeouts(Generic[K, V]):
-    """Values expire in whole buckets. Cost: O(buckets) a call, O(1) for `expire`.
+    """Values expire in whole buckets and have no deadlines of their own: `deadline` is 0, and there is no `add`. The other methods
+    are those of ExactTimeouts. Cost: O(buckets) a call, O(1) for `expire`.
 
     One `expire` rotates at most once, and the next rotation is due T after it, so that a driver that was stopped for several T
     drops nothing early. Source: the rotations of Storm's `Acker` (3 buckets) and `SpoutExecutor` (2).
@@ -277,6 +246,10 @@ class RotatingTimeouts(Generic[K, V]):
         self._map.check()
         # If the map has items, a rotation is scheduled.
         assert not len(self._map) or self._next_rotation_ms is not None
+
+
+Timeouts = ExactTimeouts[K, V] | RotatingTimeouts[K, V]
+"""The map of an acker."""
 
 
 def timeouts_of(timeout_ms: int, rotation: int | None, deadline_of: Callable[[V], int]) -> Timeouts[K, V]:

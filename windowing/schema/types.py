@@ -148,7 +148,7 @@ def _nested(kind: str, inside: str, written: str, field: str) -> FieldType:
             f"write for example {_EXAMPLES[kind]}"
         )
     inner = tuple(FieldType.parse(part, field) for part in parts)
-    if kind == "map" and "map" in _kinds(inner[0]):
+    if kind == "map" and "map<" in str(inner[0]):
         raise ConfigError(f"field {field!r} is {written}, but Spark takes no map as the key of a map; write a struct")
     return FieldType(kind, inner)
 
@@ -161,12 +161,6 @@ def _one_bracket(inside: str) -> bool:
         if depth < 0:
             return False
     return True
-
-
-def _kinds(of: FieldType) -> Iterator[str]:
-    yield of.kind
-    for each in of.inner:
-        yield from _kinds(each)
 
 
 def named_types(text: str) -> Iterator[tuple[str, FieldType]]:

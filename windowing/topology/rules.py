@@ -1,7 +1,6 @@
 """The rules: one function for each mistake that a topology can have; it yields a sentence for each occurrence.
 
-RULES contains all of them, in the order in which their sentences are reported. WINDOW_RULES are those of windowed bolts,
-CHECKPOINT_RULES those of windows that survive their process and would lose tuples in a crash.
+RULES contains all of them, in the order in which their sentences are reported.
 
 The first line of a rule's docstring is its row in docs/guides/topologies.md (a test compares them). A rule checks only resolved
 parts, so that a mistake is reported once and not again for each of its consequences.
@@ -33,9 +32,7 @@ from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count, Duration
 
 __all__ = [
-    "CHECKPOINT_RULES",
     "RULES",
-    "WINDOW_RULES",
     "name_problem",
     "nested",
     "no_id",
@@ -193,18 +190,6 @@ def ticks_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
         )
 
 
-WINDOW_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
-    fields_of_windows,
-    plain_keys,
-    whole_ids,
-    times_of_windows,
-    windows_within_timeout,
-    windows_within_pending,
-    ticks_of_bolts,
-)
-"""The rules of windowed bolts, in the order in which their sentences are reported."""
-
-
 def _inputs_of_windows(
     resolved: ResolvedTopology,
 ) -> Iterator[tuple[ComponentDeclaration, WindowConfig, Subscription, dict[str, str]]]:
@@ -255,14 +240,6 @@ def disks_feed_disks(resolved: ResolvedTopology) -> Iterator[str]:
                     f"{component.called} keeps in memory what comes from {quote(disk)}, whose window is on disk and whose "
                     "tuples were acked: after a crash nobody sends that again; give it max_events_in_memory= too"
                 )
-
-
-CHECKPOINT_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
-    ids_find_their_windows,
-    ids_come_again,
-    disks_feed_disks,
-)
-"""The rules of checkpointed windows, in the order in which their sentences are reported."""
 
 
 # -- RULES -----------------------------------------------------------------------------------------------------------------------
@@ -544,11 +521,19 @@ RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     direct_streams,
     callable_custom,
     late_streams,
-    *WINDOW_RULES,
+    fields_of_windows,
+    plain_keys,
+    whole_ids,
+    times_of_windows,
+    windows_within_timeout,
+    windows_within_pending,
+    ticks_of_bolts,
     ordered_delays,
     settings_of_batches,
     checkpoints_within_timeout,
-    *CHECKPOINT_RULES,
+    ids_find_their_windows,
+    ids_come_again,
+    disks_feed_disks,
 )
 """All rules, in the order in which their sentences are reported."""
 
