@@ -134,22 +134,23 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
     if type(returned) is tuple:  # the most common case
         yield row_of(returned, schema, stream)
         return
-    refuse_awaitable(returned)
     if type(returned) is not list:
+        refuse_awaitable(returned)
         problem = no_rows(returned)
         if problem is not None:
             raise RowError(f"it returned {problem}")
-    if isinstance(returned, (tuple, Mapping, Tuple, *_SCALARS)) or not (
-        isinstance(returned, Iterable) or is_table(returned)
-    ):
-        yield row_of(returned, schema, stream)
-        return
+        if isinstance(returned, (tuple, Mapping, Tuple, *_SCALARS)) or not (
+            isinstance(returned, Iterable) or is_table(returned)
+        ):
+            yield row_of(returned, schema, stream)
+            return
+    converted = row_converter(schema, stream)
     for row in [returned] if is_table(returned) else returned:
         if is_table(row):
             yield from _rows_of_table(row, schema, stream)
         else:
             try:
-                fitting = row_of(row, schema, stream)
+                fitting = converted(row)
             except RowError as problem:
                 raise _one_row_as_list(returned, schema) or problem from None
             yield fitting
