@@ -213,6 +213,22 @@ def test_an_idle_source_does_not_hold_back_its_stream():
     assert generator.turn(now_ms=100) == 50
 
 
+def test_idle_sources_that_the_watermark_has_passed_are_forgotten_and_may_come_again():
+    generator = WaterMarkEventGenerator(["a", "b"], lag_ms=5, idle_timeout_ms=100, sourced=True)
+    generator.track("b", 1_000_000, "ahead", 0)
+    sizes = []
+    for session in range(1_000):
+        generator.track("a", 10 * session, f"session {session}", 10 * session)
+        generator.turn(10 * session)
+        generator.check()
+        sizes.append(len(generator.snapshot()["marks"]))
+    assert max(sizes) <= 13
+    assert (generator.watermark, generator.turn(1_000_000)) == (9_990 - 100 + 10 - 5, None), "all are idle"
+    assert {stream for stream, *_ in generator.snapshot()["marks"]} == {"a", "b"}
+    generator.track("a", 9_000, "session 3", 1_000_000)
+    assert (generator.turn(1_000_000), generator.track("a", 9_994, "session 3", 1_000_000)) == (None, True)
+
+
 def test_a_tuple_is_future_only_beyond_max_future():
     generator = WaterMarkEventGenerator(["a"], max_future_ms=10)
     assert [generator.is_future(ts, now_ms=100) for ts in (100, 110, 111)] == [False, False, True]
@@ -273,8 +289,30 @@ def test_the_generator_equals_the_model_and_resumes_from_a_snapshot_anywhere(
             rises = candidate is not None and (reached is None or candidate > reached)
             assert generator.turn(now) == (candidate if rises else None)
             reached = candidate if rises else reached
+            for pair in [*largest] if sourced and idle_timeout_ms is not None and None not in (now, reached) else ():
+                since = first_now if seen.get(pair) is None else seen[pair]
+                others = sum(stream == pair[0] for stream, _ in largest) - 1
+                if others and largest[pair] <= reached + lag_ms and now - since >= idle_timeout_ms:
+                    del largest[pair], seen[pair]  # begins anew
         assert generator.watermark == reached
         generator.check()
+
+
+@given(moves=MOVES, lag_ms=st.integers(0, 20), idle_timeout_ms=st.integers(1, 100))
+def test_forgotten_sources_change_no_watermark_as_long_as_the_clock_does_not_go_back(moves, lag_ms, idle_timeout_ms):
+    generator, keeps = (
+        WaterMarkEventGenerator(["a", "b", "c"], lag_ms, sourced=True, idle_timeout_ms=idle_timeout_ms)
+        for _ in range(2)
+    )
+    keeps._forget_idle = lambda passed, now: None
+    clock = 0
+    for kind, stream, timestamp, source, later in moves:
+        clock += later or 0
+        for each in ("a", "b", "c") if kind == "track" and later is None else (stream,):
+            if kind == "track":
+                assert generator.track(each, timestamp, source, clock) == keeps.track(each, timestamp, source, clock)
+        assert kind == "track" or generator.turn(clock) == keeps.turn(clock)
+        assert generator.watermark == keeps.watermark
 
 
 # -- snapshots --------------------------------------------------------------------------------------------------------

@@ -6,13 +6,15 @@
 
 Laws (lossless): W changes only in an advance, never falls, and is -infinity (None) until every declared stream has had a
 tuple. It is the minimum, over the streams or over the (stream, source) pairs so far, of the largest timestamp, minus the
-lag. A stream or pair that is silent for the idle timeout is left out of the minimum; when all are silent W stays. In
+lag. A stream or pair that is silent for the idle timeout is left out of the minimum; when all are silent W stays. A silent
+pair is forgotten when W has passed its largest timestamp, because from then on it is the same as one that comes anew. In
 Storm's semantics W begins at 0, is per stream, and no stream is ever idle. The driver passes the time; this module
 reads no clock.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,10 +134,12 @@ class WaterMarkEventGenerator:
             reached = 0 if self._semantics is Semantics.STORM else None
         else:
             reached = self._smallest(now_ms)
-        if reached is None or (self.watermark is not None and reached - self._lag_ms <= self.watermark):
-            return None
-        self.watermark = reached - self._lag_ms
-        return self.watermark
+        rises = reached is not None and (self.watermark is None or reached - self._lag_ms > self.watermark)
+        if rises and reached is not None:
+            self.watermark = reached - self._lag_ms
+        if self._sourced and self._idle_timeout_ms is not None and self.watermark is not None:
+            self._forget_idle(self.watermark + self._lag_ms, now_ms)
+        return self.watermark if rises else None
 
     def _clock(self, now_ms: int) -> None:
         if self._first_now_ms is None:
@@ -154,6 +158,17 @@ class WaterMarkEventGenerator:
             (mark.largest_ms for mark in self._marks.values() if not self._idle(mark.last_seen_ms, now_ms)),
             default=None,
         )
+
+    def _forget_idle(self, passed_ms: int, now_ms: int | None) -> None:
+        """Forget idle sources up to this timestamp; one stays, as a sign that its stream has had a tuple."""
+        marks = self._marks.items()
+        gone = [key for key, mark in marks if mark.largest_ms <= passed_ms and self._idle(mark.last_seen_ms, now_ms)]
+        if gone:
+            left = Counter(stream for stream, _ in self._marks)
+            for key in gone:
+                if left[key[0]] > 1:
+                    left[key[0]] -= 1
+                    del self._marks[key]
 
     def snapshot(self) -> dict[str, Any]:
         """Return all state as plain data. Cost: O(streams and sources)."""
