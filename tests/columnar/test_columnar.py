@@ -19,7 +19,7 @@ from tests.windows.histories import by_op, counts_of, run_steps
 from tests.windows.lossless_model import ModelMix, run_model
 from windowing import tumbling
 from windowing.columnar import ColumnarMachines, ColumnarWindowManager, ColumnBuffer, ColumnRows, viewed
-from windowing.columnar.rows import values_of
+from windowing.columnar.rows import Timestamps, values_of
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
 from windowing.testing.replay import LosslessReplay, config_of
@@ -226,6 +226,27 @@ def test_late_tuples_of_a_columnar_executor_are_rows():
     assert isinstance(late, Late)
     assert (at, list(late.payloads)) == (1, [{"k": 3, "v": 1.5}])
     assert (executor.counts()["shown"], executor.counts()["pending"]) == (2, 2)
+
+
+def test_late_tuples_among_others_are_made_of_columns_in_one_step():
+    made: list[int] = []
+
+    def rows_of(table: pa.Table) -> list[Any]:
+        made.append(table.num_rows)
+        return table.to_pylist()
+
+    config = WindowConfig.of(length=millis(10), slide=millis(10), timestamp="ts", columnar="arrow")
+    executor = WindowedBoltExecutor(config, columns=ColumnarMachines())
+    executor.track("default", 100)
+    assert list(executor.turn()) == []
+    stamps = np.array([100 + at if at % 2 else at for at in range(1_000)])
+    rows = ColumnRows(pa.table({"id": np.arange(1_000)}), rows_of)
+    effects = list(executor.add_batch(rows, Timestamps(stamps)))
+    late = [at for at in range(0, 1_000, 2) if at <= 100]
+    assert [(at, list(effect.payloads), list(effect.timestamps)) for at, effect in effects] == [
+        (at, [{"id": at}], [at]) for at in late
+    ]
+    assert made == [len(late)]
 
 
 def test_a_keyed_columnar_executor_fires_one_window_per_key():

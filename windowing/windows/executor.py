@@ -483,17 +483,21 @@ class WindowedBoltExecutor:
         self, payloads: Sequence[Any], timestamps: Sequence[Any], keys: Sequence[Any] | None, judged: list[Judged]
     ) -> Iterator[tuple[int, Effect]]:
         """Split a batch: tuples that are on time go to the machine, the others to the side stream in runs of one reason."""
-        out = {position for position, _ in judged}
+        judged_at = [position for position, _ in judged]
+        out = set(judged_at)
         kept = [position for position in range(len(payloads)) if position not in out]
         chosen = None if keys is None else values_at(keys, kept)
         effects = self.manager.add_batch(values_at(payloads, kept), values_at(timestamps, kept), chosen)
         late: list[tuple[int, Effect]] = []
+        rows, stamps = values_at(payloads, judged_at), values_at(timestamps, judged_at)
+        if isinstance(rows, Sequence):  # a columnar batch makes all its late tuples at once: a run may be a single one
+            rows = list(rows)
         # The difference between a position and its number is the same in a run of consecutive positions.
         runs = groupby(enumerate(judged), key=lambda item: (item[1][0] - item[0], item[1][1]))
-        for (_, reason), run in runs:
-            positions = [position for _, (position, _) in run]
-            part = slice(positions[0], positions[-1] + 1)
-            late.append((positions[0], self._late(payloads[part], timestamps[part], reason)))
+        for (before, reason), run in runs:
+            numbers = [number for number, _ in run]
+            part = slice(numbers[0], numbers[-1] + 1)
+            late.append((before + numbers[0], self._late(rows[part], stamps[part], reason)))
         # On event time only Storm's machine has effects when a tuple is added.
         return merge(late, ((kept[at], effect) for at, effect in effects), key=itemgetter(0))
 
