@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from traceback import walk_tb
 
 import pytest
 
-from windowing import FailedException, InputSpout, ReportedFailedException, TopologyBuilder, bolt, count
+from windowing import FailedException, InputSpout, ReportedFailedException, TopologyBuilder, bolt, count, tumbling
 from windowing.local import VirtualClock, run_topology
 from windowing.local.trident_cluster import TridentCluster, run_trident
 from windowing.topology.components import Spout
@@ -200,6 +201,29 @@ def test_a_topology_logs_reported_errors_too(logged):
     assert [found.component for found in result.errors] == ["picky"]
     (line,) = logged()
     assert line.startswith("component 'picky', task 0, reports ReportedFailedException: ")
+
+
+def test_the_error_of_a_skipped_window_keeps_its_lines_and_not_the_tuples_of_the_window():
+    @tumbling(count(2), timestamp="n", on_error="skip", output="n long")
+    def picky(window):
+        held = window.get()
+        try:
+            raise KeyError(len(held))
+        except KeyError:
+            for row in held:
+                yield 4 // (row.n - 2)
+
+    builder = TopologyBuilder("told")
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("picky", picky).global_grouping("in")
+    result = run_topology(builder.build(), {"in": [[(1,), (2,), (3,), (4,)]]}, clock=VirtualClock())
+    ((_, _, error),) = result.errors
+    division, lookup = error.__cause__, error.__cause__.__context__
+    assert (type(division), type(lookup)) == (ZeroDivisionError, KeyError)
+    frames = [frame for each in (error, division, lookup) for frame, _ in walk_tb(each.__traceback__)]
+    own = [frame for frame in frames if frame.f_code.co_name == "picky"]
+    assert len(own) == 2
+    assert [name for frame in own for name in frame.f_locals] == []
 
 
 def test_many_reports_are_all_in_the_result_and_only_some_in_the_log(logged):

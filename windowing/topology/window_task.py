@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from traceback import clear_frames
 from typing import Any, NamedTuple
 
 from windowing.errors import (
@@ -313,10 +314,24 @@ class WindowTask:
                 raise cause from None
             action = OnError.FAIL
         self.failures += 1
+        _clear_locals(error)
         tuples = () if self._failed is None else self._failed.fail(window)
         return WindowFailed(
             window, error, action, not failed_by_user or isinstance(cause, ReportedFailedException), tuples
         )
+
+
+def _clear_locals(error: BaseException) -> None:
+    """Clear the local variables in the tracebacks of an error and its causes; the lines stay.
+
+    A driver may keep the error for the whole run, and the variables of the bolt's code hold tuples of its window.
+    """
+    seen: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and found not in seen:
+        seen.append(found)
+        clear_frames(found.__traceback__)
+        found = found.__cause__ or found.__context__
 
 
 # -- FailedTuples ------------------------------------------------------------------------------------------------------------------
