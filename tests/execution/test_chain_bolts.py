@@ -148,6 +148,26 @@ def test_a_reported_failure_is_logged_and_fails_the_tuple(caplog: Any) -> None:
     assert [record.getMessage().count("the disk is full") for record in caplog.records] == [1, 1]
 
 
+def test_of_the_errors_that_a_task_reports_in_a_batch_only_the_first_are_logged(caplog: Any) -> None:
+    @bolt(output="word string")
+    def refusing(tuple: Tuple) -> Any:
+        raise ReportedFailedException(f"not {tuple.n}")
+
+    @bolt(output="word string")
+    class Telling(Bolt):
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def execute(self, tuple: Tuple) -> None:
+            self.collector.report_error(ValueError(f"not {tuple.n}"))
+            self.collector.ack(tuple)
+
+    for target in (refusing, Telling):
+        caplog.clear()
+        Chain(one_bolt(target, attempts=1)).run({"in": [("a", n) for n in range(100)]})
+        assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == [*map(str, range(8))]
+
+
 def test_a_fused_bolt_is_retried_in_the_same_way() -> None:
     attempts: list[int] = []
 

@@ -459,10 +459,13 @@ class StageWriter:
         try:
             return choose(row.values if route.by_code else plain(row.values), route.state)
         except UnreadableValueError as problem:
+            if not self._unreadable[route.reader]:
+                _log.warning(
+                    "a tuple for bolt %r goes nowhere: its grouping asks for what cannot be read: %s",
+                    route.reader,
+                    problem,
+                )
             self._unreadable[route.reader] += 1
-            _log.warning(
-                "a tuple for bolt %r goes nowhere: its grouping asks for what cannot be read: %s", route.reader, problem
-            )
             return ()
 
     def _run(self, name: str) -> None:

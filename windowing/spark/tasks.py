@@ -132,9 +132,8 @@ class RetriedBatch(ABC, Generic[T]):
     def _described(self, problem: FailedException) -> str:
         """Return the reason of a failure; log and count errors that the bolt wants reported."""
         if isinstance(problem, ReportedFailedException):
-            _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
             self._reported += 1
-            keep_error(self.errors, problem)
+            keep_error(self.errors, problem, f"bolt {self._component.id!r}, task {self._context.task_index}")
         return describe_error(problem)
 
     def _leave_out(self, given: T, reason: str) -> None:
@@ -328,10 +327,11 @@ class BoltBatch(RetriedBatch[Tuple]):
             self._emit(*sent)
 
 
-def keep_error(errors: list[str], error: BaseException) -> None:
-    """Record the text of a reported error for the driver, up to a limit per batch."""
+def keep_error(errors: list[str], error: BaseException, who: str) -> None:
+    """Record the text of a reported error for the driver and log it, up to a limit per batch and task."""
     if len(errors) < LAST_KEPT:
         errors.append(describe_error(error))
+        _log.warning("%s reports %s", who, errors[-1])
 
 
 def _roots_of(tuple: Tuple) -> Roots:
@@ -399,8 +399,7 @@ class _BoltCollector(StormNames):
     def report_error(self, error: BaseException) -> None:
         """Log the error; the query continues."""
         self.reported += 1
-        keep_error(self.errors, error)
-        _log.warning("bolt %r reports %s", self._owner, describe_error(error))
+        keep_error(self.errors, error, f"bolt {self._owner!r}")
 
     def begin(self, tuple: Tuple | None) -> None:
         if tuple is not None:
