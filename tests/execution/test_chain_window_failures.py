@@ -49,6 +49,12 @@ def test_a_reported_failed_exception_is_logged_and_reported_too(bolt: Any, told:
     assert len(result.errors) == told, "as on LocalCluster"
 
 
+def test_of_the_windows_that_fail_in_a_batch_only_the_first_are_logged(caplog: Any) -> None:
+    run = Acking(one_bolt(picky(ValueError, on_error="fail")))
+    run.run({"in": [*((13, 10 * window) for window in range(100)), (1, 1_000)]})
+    assert sum("its tuples fail" in record.getMessage() for record in caplog.records) == 8
+
+
 def test_any_other_error_ends_the_query_as_it_ends_local_cluster() -> None:
     topology = one_bolt(picky(ValueError))
     with pytest.raises(BoltError, match=r"'bolt' failed.*ValueError.*unlucky"):

@@ -23,7 +23,7 @@ from windowing.errors import WindowingError
 from windowing.execution.compatibility import MOST_TASKS
 from windowing.schema.hashing import key_hash
 from windowing.schema.types import FieldType, Schema
-from windowing.spark import stage_writer
+from windowing.spark import stage_writer, state
 from windowing.spark.arguments import Shipped
 from windowing.spark.edges import partials_of
 from windowing.spark.exchange import (
@@ -32,13 +32,15 @@ from windowing.spark.exchange import (
     POSITION,
     TASK_AND_CLOCK,
     ExchangeRow,
+    RowNumbering,
     clocked,
     frames_of,
     rows_of,
     spread_of,
 )
+from windowing.spark.output import table_frames
 from windowing.spark.stages import SpoutStage, hashed_reader
-from windowing.spark.state import decode_table
+from windowing.spark.state import cut, decode_table
 from windowing.spark.tuple_rows import TupleRows
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -348,3 +350,22 @@ def test_rows_without_a_clock_have_the_clock_of_the_driver_and_are_refused_witho
     with pytest.raises(WindowingError, match="clock of the batch is not known"):
         rows_of(frames_of(rows))
     assert [row.now for row in rows_of(frames_of(rows[1:]))] == [9], "a DataFrame of one's own carries its clock"
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_spark_gets_as_one_piece_is_bounded_in_rows_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "PART_BYTES", 100_000)
+    texts = ["x" * 3_000] * 100 + ["y" * 250_000] + ["z"] * 60_000 + [None]
+    table = pa.table({"text": texts, "lists": [[text] for text in texts], "number": range(len(texts))})
+    frames = list(table_frames(table))
+    packets = list(RowNumbering(0, 1).packets(7, "rows", "in", table))
+    parts = list(cut(table))
+    assert max(map(len, frames)) <= 20_000
+    assert max(packet.value for packet in packets) <= 50_000
+    for tables in (parts, [decode_table(packet.data) for packet in packets]):
+        assert pa.concat_tables(tables).equals(table)
+        assert [part.num_rows for part in tables if part.nbytes > 100_000] == [1]
+    assert [each for frame in frames for each in frame["text"].tolist()] == [*texts[:-1], frames[-1]["text"].iloc[-1]]
+    assert list(cut(table.slice(0, 0))) == []

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing import Activation, count, millis
-from windowing.codec import dumps, loads
+from windowing.codec import CHUNK_MAGIC, dumps, loads, unframe
 from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError
+from windowing.spark import state
 from windowing.spark.exchange import ExchangeRow
 from windowing.spark.rows import NamedRows
-from windowing.spark.state import encode_table
+from windowing.spark.state import decode_table, encode_table
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of, windowed_bolt
@@ -276,6 +277,27 @@ def test_a_batch_writes_only_data_that_outlives_it() -> None:
     one_batch = len(encode_table(table_of(rows_of([(at // 3, "a") for at in range(300)], 0))))
     assert sum(sizes) < 3 * 40 * one_batch
     assert len(task.chunks) < 40
+
+
+def test_stored_rows_are_cut_into_chunks_of_a_bounded_size_which_are_written_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state, "PART_BYTES", 8_000)
+    task = Task(bolt_with(length=millis(10_000), slide=millis(10_000), timestamp="ts"))
+    written = []
+    for index in range(30):
+        before = task.written
+        task.run(rows_of([(index * 10 + at // 100 + 1, "a") for at in range(900)], index * 900))
+        written.append(task.written - before)
+    sizes = [decode_table(unframe(CHUNK_MAGIC, blob, "a chunk")).nbytes for blob in task.chunks.values()]
+    assert (len(sizes), max(sizes) <= 8_000) == (30 * 8, True)
+    assert max(written[1:]) < 1.1 * written[0], "a batch writes what arrived in it"
+    for index in range(30, 130):
+        task.run(rows_of([(index * 10 + 1, "a")], 27_000 + index - 30))
+    assert len(task.chunks) < 30 * 8 + 25, "small chunks are merged still"
+    ((_, row),) = task.run([], drain=True).rows
+    assert row["ids"] == list(range(27_100))
+    assert not task.chunks
 
 
 def test_order_by_makes_the_order_of_arrival_independent_of_the_partitions() -> None:

@@ -46,7 +46,7 @@ from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
 from windowing.spark.output import frame_of, quoted
 from windowing.spark.settings import freeze_modules
-from windowing.spark.state import TIMESTAMP, encode_table
+from windowing.spark.state import TIMESTAMP, cut, encode_table
 from windowing.spark.unreadable import records_in, unreadable_in
 from windowing.topology.groupings import FieldsGrouping, Grouping, GroupingKind
 from windowing.topology.user_code import BOUND, TimestampFunction
@@ -165,9 +165,8 @@ class RowNumbering:
         return ExchangeRow(target, kind, stream, self.upstream, self._sequence, self.now, source, value, data)
 
     def packets(self, target: int, kind: str, stream: str, tuples: pa.Table) -> Iterator[ExchangeRow]:
-        """Yield a table of tuples as rows, each of PACKET_ROWS at most."""
-        for start in range(0, tuples.num_rows, PACKET_ROWS):
-            part = tuples.slice(start, PACKET_ROWS)
+        """Yield a table of tuples as rows, each of PACKET_ROWS at most, and PART_BYTES unless it is a single tuple."""
+        for part in cut(tuples, PACKET_ROWS):
             yield self.row(target, kind, stream, part.num_rows, encode_table(part))
 
     def largest(self, targets: Iterable[int], stream: str, largest: Mapping[str | None, int]) -> Iterator[ExchangeRow]:

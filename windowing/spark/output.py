@@ -25,6 +25,7 @@ from windowing.columnar.rows import owned
 from windowing.errors import BoltError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.spouts import arrow_schema_in_spark
+from windowing.spark.state import cut
 from windowing.spark.unreadable import arrow_values
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ METRICS = (
 )
 _STREAM = "_stream"
 _METRICS_ROW = -1
-_SLICE = 20_000
+_FRAME_ROWS = 20_000
 
 OutputRow = tuple[str, Any]
 """A stream, and the values of one row, or a table from `Encoder.fitted`."""
@@ -205,8 +206,8 @@ def fitted_column(column: Any, declared: pa.DataType) -> Any:
 
 
 def table_frames(table: pa.Table) -> Iterator[pd.DataFrame]:
-    """Yield a table as pandas frames of at most 20,000 rows."""
-    return (frame_of(table.slice(start, _SLICE)) for start in range(0, table.num_rows, _SLICE))
+    """Yield a table as pandas frames of at most 20,000 rows, and about 16 MiB unless it is a single row."""
+    return map(frame_of, cut(table, _FRAME_ROWS))
 
 
 def frame_of(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:

@@ -51,6 +51,7 @@ __all__ = [
     "StoredIdleKeys",
     "StoredTask",
     "TaskValues",
+    "cut",
     "deadline_options",
     "decode_table",
     "encode_table",
@@ -66,6 +67,8 @@ SEQUENCE = "\x1fseq"
 No user column has such a name (`windowed` refuses it; a topology cannot have it).
 """
 _FAN = 8
+PART_BYTES = 16 << 20
+"""The size at which rows are cut into parts for Spark, which holds a part as one array of bytes, more than once."""
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 _KEY = struct.Struct(">Q8s")
 
@@ -84,6 +87,20 @@ def decode_table(data: bytes | None) -> pa.Table:
     """Return the table of an Arrow IPC stream."""
     with pa.ipc.open_stream(pa.BufferReader(data or b"")) as reader:
         return reader.read_all()
+
+
+def cut(table: pa.Table, most_rows: int | None = None) -> Iterator[pa.Table]:
+    """Yield the consecutive parts of a table: each has at most `most_rows` rows, and PART_BYTES unless it is a single row."""
+    step = most_rows or max(table.num_rows, 1)
+    for start in range(0, table.num_rows, step):
+        ahead = [table.slice(start, step)]
+        while ahead:
+            part = ahead.pop()
+            if part.nbytes > PART_BYTES and part.num_rows > 1:
+                half = part.num_rows // 2
+                ahead += [part.slice(half), part.slice(0, half)]
+            else:
+                yield part
 
 
 @dataclass(slots=True)
@@ -200,9 +217,10 @@ class ChunkStore:
         rows = pa.concat_tables(tables) if tables else None
         if rows is not None and rows.num_rows:
             ordered = rows.sort_by([(TIMESTAMP, "ascending"), (SEQUENCE, "ascending")])
-            chunk = Chunk(next_id, nonce, ordered.num_rows, [[0, ordered.num_rows]])
-            self.puts[chunk.key] = frame(CHUNK_MAGIC, encode_table(ordered))
-            chunks.append(chunk)
+            for id, part in enumerate(cut(ordered), start=next_id):
+                chunk = Chunk(id, nonce, part.num_rows, [[0, part.num_rows]])
+                self.puts[chunk.key] = frame(CHUNK_MAGIC, encode_table(part))
+                chunks.append(chunk)
         return chunks
 
 
@@ -221,9 +239,11 @@ def _to_merge(
 ) -> tuple[list[tuple[Chunk, pa.Table]], list[tuple[Chunk, pa.Table]]]:
     """Choose the chunks to merge with `fresh` new rows: the smallest ones, if there are `_FAN` of the same or a smaller tier.
 
-    A tier is a power of `_FAN` live rows, so each row is written again at most once per tier.
+    A tier is a power of `_FAN` live rows, so each row is written again at most once per tier. Chunks whose live rows take more than
+    PART_BYTES / _FAN stay alone, because their merge would have to be cut again.
     """
-    by_size = sorted(kept, key=lambda item: _live(item[0]))
+    small = [(chunk, table) for chunk, table in kept if table.nbytes * _live(chunk) <= chunk.rows * PART_BYTES // _FAN]
+    by_size = sorted(small, key=lambda item: _live(item[0]))
     take = 0
     size = fresh
     for count, (chunk, _) in enumerate(by_size, start=1):

@@ -223,6 +223,7 @@ class _Turn:
         self.number_of: dict[int, int] = {}
         self.next_number = 0
         self.unreadable = 0  # rows that were in no window, because a window's own field of them is unreadable
+        self.reported = 0  # failed windows whose errors are reported
         self.left_out = 0  # rows in windows that were hidden from the bolt, because it read an unreadable value of them
         self.failed: set[int] = set()  # by identity, the tuples of windows that failed with them
         self.dead_letters = 0
@@ -464,7 +465,8 @@ class _Turn:
         if self.watcher is None:
             return
         if failed.action is OnError.FAIL:
-            if failed.report:
+            self.reported += failed.report
+            if failed.report and self.reported <= LAST_KEPT:
                 _log.warning("task %d: %s; its tuples fail", self.task, failed.error.args[0])
             self.watcher.failed(failed.window)
             self.failed.update(map(id, failed.window))
@@ -494,7 +496,8 @@ class _Turn:
         idle_rows = None if self.idle is None else self.idle.idle_rows
         written = chunks.write(fresh, held, self.stored.next_id, nonce, idle_rows)
         seen = self.stored.seen if self.known is None or table is None else self.known.plain()
-        stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen, by_key, self.deadlines)
+        next_id = self.stored.next_id + max(1, len(chunks.puts))
+        stored = StoredTask(state, written, next_id, self.next_number, seen, by_key, self.deadlines)
         return frame(META_MAGIC, stored.body())
 
     def _done(self, now_ms: int) -> TaskMetrics:
