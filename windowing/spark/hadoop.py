@@ -201,6 +201,10 @@ class Folder:
                 hidden, self._file(name), how
             )
 
+    def unfinished(self, name: str) -> list[str]:
+        """Return the names of temporary files that killed writes of the file `name` have left, sorted."""
+        return [each for each in self.names() if each.startswith(f"_{name}.") and each.endswith(".tmp")]
+
     def _put(self, name: str, content: bytes) -> None:
         stream = self._fs.create(self._file(name), True)
         try:

@@ -144,6 +144,13 @@ def _require_new(spark: SparkSession, old: str, new: str) -> None:
         return
     home = folder / "windowing"
     if not home.exists(definition.RESCALING_FILE):
+        if (Folder(spark, old) / "windowing").exists(definition.RESCALED_FILE):
+            raise CheckpointError(f"{new} is complete: {old} was rescaled into it; start the query on it")
+        begun = home.unfinished(definition.RESCALING_FILE)
+        if names == ["windowing"] and home.names() == begun:  # killed before the marker was written
+            for name in begun:
+                home.delete(name)
+            return
         raise CheckpointError(
             f"{new} is not empty: it holds {', '.join(names[:5])}; give the new checkpoint a new folder"
         )
