@@ -85,6 +85,44 @@ def test_a_lock_of_another_process_refuses_a_start_before_anything_is_written_an
     assert sum(n for (n,) in sink.rows) == 2
 
 
+OF_A_JVM = (
+    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_SH); print(flush=True); input()"
+)
+
+
+def test_the_jvm_of_a_killed_driver_refuses_a_start_until_it_has_ended(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, at_once: None
+) -> None:
+    """It goes on for a second or more, and may still write the batch that the next query makes again."""
+    source, checkpoint, sink = feed().add(ROWS), tmp_path / "checkpoint", MemorySink()
+    checkpoint.mkdir()
+    with subprocess.Popen([sys.executable, "-c", OF_A_JVM, checkpoint], stdin=PIPE, stdout=PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match=r"another query of another process writes to checkpoint"):
+                run(bolt(), source.read(), sinks={"default": sink})
+        assert list(checkpoint.iterdir()) == []
+        other.kill()
+    run(bolt(), source.read(), sinks={"default": sink}, drain=True)
+    assert sum(n for (n,) in sink.rows) == 2
+
+
+def test_the_jvm_of_a_running_query_has_a_lock_until_the_query_ends(feed: Callable[..., Any], tmp_path: Path) -> None:
+    checkpoint = tmp_path / "a checkpoint with 100% of its name"
+    query = windowed(bolt(), feed().add(ROWS).read()).start(MemorySink(), str(checkpoint), trigger=EVERY)
+    opened = os.open(checkpoint, os.O_RDONLY)
+    until = time.monotonic() + 60
+    while len(query.progress) < 1 and time.monotonic() < until:
+        time.sleep(0.1)
+    process = settings._jvm_with_lock(opened)
+    assert process is not None
+    assert "java" in Path(f"/proc/{process}/comm").read_text()
+    query.stop()
+    assert settings._jvm_with_lock(opened) is None
+    os.close(opened)
+
+
 def test_a_running_query_has_the_lock_and_its_child_processes_do_not_inherit_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

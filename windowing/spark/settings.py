@@ -1,6 +1,7 @@
 """Settings of the session and of the process that hold while a query starts or a batch is evaluated, and are restored after it.
 
-a start    `take`: a checkpoint has one query at a time. On a local disk a lock detects a query of another process. Elsewhere Spark
+a start    `take`: a checkpoint has one query at a time. On a local disk two locks detect a query of another process: that of the
+           driver, and that of its JVM, which outlives a killed driver by a second or more and still writes. Elsewhere Spark
            detects it when both write the same entry of its logs (failures.py); by then both may have written a batch to a sink.
            `settings_of`: as many shuffle partitions as tasks; the time zone by the name UTC, because Arrow's timestamps carry the
            name; on a local disk the manager of checkpoint files that renames by a system call (Spark's default starts a process for
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import os
+import struct
 import sys
 import threading
 import time
@@ -195,14 +197,20 @@ _taken: dict[str, Taken] = {}  # by the full path of the checkpoint; a set event
 
 
 class Taken(threading.Event):
-    """A checkpoint held by one query, until this event is set or the process ends; `lock`: the descriptor that holds the lock."""
+    """A checkpoint held by one query, until this event is set or the process ends. lock: the descriptor that holds the lock.
+    channel: the JVM's channel that holds the lock of the JVM.
+    """
 
-    def __init__(self, lock: int | None) -> None:
+    def __init__(self, lock: int | None, channel: Any = None) -> None:
         super().__init__()
-        self._held = lock
+        self._held, self._channel = lock, channel
 
     def set(self) -> None:
         """Release the checkpoint."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            with suppress(Exception):  # a JVM that has ended holds no lock
+                channel.close()
         self.close()
         super().set()
 
@@ -237,7 +245,7 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
             if holder is None or holder.is_set():
                 holder = None
                 with suppress(BlockingIOError):
-                    _taken[folder.path] = Taken(_locked(folder, make))
+                    _taken[folder.path] = _locked(spark, folder, make)
                     return _taken[folder.path]
         if time.monotonic() >= until:
             whose = "of another process" if holder is None else "of this process"
@@ -251,11 +259,27 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
             holder.wait(until - time.monotonic())
 
 
-def _locked(folder: Folder, make: bool) -> int | None:
-    """Lock a local directory and return the descriptor of the lock, None if the directory cannot be locked.
+def _locked(spark: SparkSession, folder: Folder, make: bool) -> Taken:
+    """Lock a local directory for this process and for its JVM, as far as it can be locked.
 
-    The operating system releases the lock when a process ends, also by a kill. Raises BlockingIOError while another process has it.
+    The operating system releases a lock when its process ends, also by a kill. Raises BlockingIOError while another process has it.
     """
+    lock = _locked_by_process(folder, make)
+    if lock is None or sys.platform != "linux":
+        return Taken(lock)
+    try:
+        gateway: Any = cast(Any, spark.sparkContext)._gateway
+        own = getattr(getattr(gateway, "proc", None), "pid", None)
+        if _jvm_with_lock(lock) not in (None, own):
+            raise BlockingIOError
+        return Taken(lock, _locked_by_jvm(gateway, folder))
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _locked_by_process(folder: Folder, make: bool) -> int | None:
+    """Return the descriptor that holds the lock of this process, None if the directory cannot be locked."""
     if not folder.is_local or os.name != "posix":
         return None
     import fcntl  # Windows has none
@@ -275,3 +299,29 @@ def _locked(folder: Folder, make: bool) -> int | None:
         os.close(opened)
         return None
     return opened
+
+
+def _locked_by_jvm(gateway: Any, folder: Folder) -> Any:
+    """Return a channel of the JVM that holds a shared lock on a directory; None if it cannot be locked. No file is written."""
+    try:
+        options = gateway.new_array(getattr(gateway.jvm, "java.nio.file.OpenOption"), 0)
+        path = getattr(gateway.jvm, "java.io.File")(folder.path.removeprefix("file:")).toPath()
+        channel = getattr(gateway.jvm, "java.nio.channels.FileChannel").open(path, options)
+    except Exception:  # py4j has no types
+        return None
+    try:
+        channel.tryLock(0, sys.maxsize, True)
+    except Exception:  # a network's file system may have none
+        channel.close()
+        return None
+    return channel
+
+
+def _jvm_with_lock(directory: int) -> int | None:
+    """Return the process that holds a shared lock on an open directory, None if there is none."""
+    import fcntl
+
+    layout = "hhlli"  # struct flock: type, whence, start, length, process
+    found = fcntl.fcntl(directory, fcntl.F_GETLK, struct.pack(layout, fcntl.F_WRLCK, 0, 0, 0, 0))
+    kind, _, _, _, process = struct.unpack(layout, found)
+    return None if kind == fcntl.F_UNLCK else int(process)
