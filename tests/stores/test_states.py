@@ -17,7 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from windowing.codec import encode_value
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError
-from windowing.stores.states import MemoryStateProvider, SqliteStateProvider, StateFile, state_provider
+from windowing.stores.states import (
+    MemoryStateProvider,
+    MemoryStateStore,
+    SqliteStateProvider,
+    StateFile,
+    state_provider,
+)
 from windowing.topology.state import NEVER, BufferedState
 
 Provider = MemoryStateProvider | SqliteStateProvider
@@ -389,6 +395,17 @@ def test_reading_a_damaged_value_names_its_key(filled: Path) -> None:
         assert state.get("key-4") == "value-0-4"
         with pytest.raises(CorruptStateError, match="the value of 'key-3' in the state count/0/state"):
             state.get("key-3")
+
+
+def test_a_value_that_is_no_json_is_named_with_its_key() -> None:
+    store = MemoryStateStore("count/0/state")
+    store.prepare(0, {encode_value("broken"): b"{", encode_value("whole"): b"3"})
+    store.commit(0)
+    state = BufferedState(store)
+    assert state.get("whole") == 3
+    for read in (state.get, state.delete):
+        with pytest.raises(CorruptStateError, match="the value of 'broken' in the state count/0/state cannot be read"):
+            read("broken")
 
 
 def test_a_flipped_bit_is_detected_or_has_no_effect(filled: Path) -> None:

@@ -61,6 +61,9 @@ CHANGES_A_COLLECTION = frozenset(
     )
 )
 
+# The errors of reading the source of a method, also of a file that has changed since it was imported.
+_NO_SOURCE = (OSError, TypeError, SyntaxError, ValueError, IndexError, tokenize.TokenError)
+
 HOW_TO_MAKE = "give an instance, or functools.partial with the arguments"
 """The end of an error about a class that cannot be instantiated without arguments."""
 
@@ -307,14 +310,7 @@ def _parsed(of_class: type[Any], method: str) -> tuple[ast.AST, str]:
     try:
         source = inspect.getsource(inspect.unwrap(getattr(of_class, method, None)))  # type: ignore[arg-type]
         function = ast.parse(textwrap.dedent(source)).body[0]
-    except (
-        OSError,
-        TypeError,
-        SyntaxError,
-        ValueError,
-        IndexError,
-        tokenize.TokenError,
-    ):  # also: the file has changed since
+    except _NO_SOURCE:
         return ast.Module([], []), ""
     arguments = [*function.args.posonlyargs, *function.args.args] if isinstance(function, ast.FunctionDef) else []
     return (function, arguments[0].arg) if arguments else (ast.Module([], []), "")
