@@ -69,14 +69,16 @@ No user column has such a name (`windowed` refuses it; a topology cannot have it
 _FAN = 8
 PART_BYTES = 16 << 20
 """The size at which rows are cut into parts for Spark, which holds a part as one array of bytes, more than once."""
-_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
+_WITH_THREADS = 1 << 20
+"""Arrow compresses in several threads from so many bytes on; for a small table their start costs five times as much as the rest."""
 _KEY = struct.Struct(">Q8s")
 
 Load = Callable[[bytes], bytes | None]
 
 
-def encode_table(table: pa.Table | pa.RecordBatch, options: pa.ipc.IpcWriteOptions = _LZ4) -> bytes:
-    """Return a table as an Arrow IPC stream, by default with lz4 buffers."""
+def encode_table(table: pa.Table | pa.RecordBatch, compression: str = "lz4") -> bytes:
+    """Return a table as an Arrow IPC stream with compressed buffers."""
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=table.nbytes > _WITH_THREADS)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write(table)
@@ -85,7 +87,9 @@ def encode_table(table: pa.Table | pa.RecordBatch, options: pa.ipc.IpcWriteOptio
 
 def decode_table(data: bytes | None) -> pa.Table:
     """Return the table of an Arrow IPC stream."""
-    with pa.ipc.open_stream(pa.BufferReader(data or b"")) as reader:
+    found = data or b""
+    options = pa.ipc.IpcReadOptions(use_threads=len(found) > _WITH_THREADS)
+    with pa.ipc.open_stream(pa.BufferReader(found), options=options) as reader:
         return reader.read_all()
 
 
@@ -365,7 +369,6 @@ _KEY_COLUMNS = pa.schema(
 )
 _NEVER = int(np.iinfo(np.int64).max)
 """The deadline of a key without one, and of one with a later deadline, which no watermark reaches."""
-_ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 def deadline_options(config: WindowConfig) -> str:
@@ -383,7 +386,7 @@ def stored_keys(idle: pa.Table | None, loaded: Sequence[KeyState]) -> bytes:
     table = pa.table(arrays, schema=_KEY_COLUMNS)
     if idle is not None:
         table = pa.concat_tables([idle, table]).combine_chunks()
-    return encode_table(table, _ZSTD)
+    return encode_table(table, "zstd")
 
 
 def states_of(stored: bytes, what: str) -> list[dict[str, Any]]:
