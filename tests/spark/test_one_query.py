@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -40,6 +41,7 @@ def bolt(length: int = 1) -> Any:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start does not wait for the end of a running query."""
     monkeypatch.setattr(settings, "_ENDING_S", 0.0)
+    monkeypatch.setattr(settings, "_JVM_ENDING_S", 0.0)
 
 
 def test_a_second_start_is_refused_while_the_first_query_runs_and_works_right_after_its_stop(
@@ -121,6 +123,18 @@ def test_the_jvm_of_a_running_query_has_a_lock_until_the_query_ends(feed: Callab
     query.stop()
     assert settings._jvm_with_lock(opened) is None
     os.close(opened)
+
+
+def test_a_file_system_that_cannot_tell_who_holds_a_lock_refuses_no_start(
+    monkeypatch: pytest.MonkeyPatch, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    def not_supported(*_: Any) -> bytes:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "fcntl", not_supported)
+    sink = MemorySink()
+    run(bolt(), feed().add(ROWS).read(), sinks={"default": sink}, drain=True)
+    assert sum(n for (n,) in sink.rows) == 2
 
 
 def test_a_running_query_has_the_lock_and_its_child_processes_do_not_inherit_it(

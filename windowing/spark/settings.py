@@ -189,11 +189,15 @@ def _shared_workers(spark: SparkSession) -> dict[str, str]:
 
 
 _ENDING_S = 5.0
-
+_JVM_ENDING_S = 30.0
 _LOOK_EVERY_S = 0.1
 
 _lock = threading.Lock()
 _taken: dict[str, Taken] = {}  # by the full path of the checkpoint; a set event means that it is released
+
+
+class _JvmIsEnding(BlockingIOError):
+    """A JVM has its lock, and its driver none: the driver was killed, so the JVM will end."""
 
 
 class Taken(threading.Event):
@@ -238,15 +242,20 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
     disk the directory is created, unless `make` is False, and locked against other processes if it exists. Cost: a look-up.
     """
     folder = Folder(spark, checkpoint)
-    until = time.monotonic() + _ENDING_S
+    began, patience = time.monotonic(), _ENDING_S
     while True:
         with _lock:
             holder = _taken.get(folder.path)
             if holder is None or holder.is_set():
                 holder = None
-                with suppress(BlockingIOError):
+                try:
                     _taken[folder.path] = _locked(spark, folder, make)
                     return _taken[folder.path]
+                except _JvmIsEnding:
+                    patience = _JVM_ENDING_S
+                except BlockingIOError:
+                    patience = _ENDING_S
+        until = began + patience
         if time.monotonic() >= until:
             whose = "of another process" if holder is None else "of this process"
             raise CheckpointError(
@@ -271,7 +280,7 @@ def _locked(spark: SparkSession, folder: Folder, make: bool) -> Taken:
         gateway: Any = cast(Any, spark.sparkContext)._gateway
         own = getattr(getattr(gateway, "proc", None), "pid", None)
         if _jvm_with_lock(lock) not in (None, own):
-            raise BlockingIOError
+            raise _JvmIsEnding
         return Taken(lock, _locked_by_jvm(gateway, folder))
     except BaseException:
         os.close(lock)
@@ -322,6 +331,9 @@ def _jvm_with_lock(directory: int) -> int | None:
     import fcntl
 
     layout = "hhlli"  # struct flock: type, whence, start, length, process
-    found = fcntl.fcntl(directory, fcntl.F_GETLK, struct.pack(layout, fcntl.F_WRLCK, 0, 0, 0, 0))
+    try:
+        found = fcntl.fcntl(directory, fcntl.F_GETLK, struct.pack(layout, fcntl.F_WRLCK, 0, 0, 0, 0))
+    except OSError:  # a file system may have no such locks
+        return None
     kind, _, _, _, process = struct.unpack(layout, found)
     return None if kind == fcntl.F_UNLCK else int(process)
