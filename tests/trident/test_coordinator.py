@@ -523,6 +523,7 @@ def test_the_state_diagram_in_the_docs_equals_the_transition_table():
         ({"interval_ms": -1}, r"topology\.trident\.batch\.emit\.interval\.millis"),
         ({"poll_ms": 0}, "poll_ms"),
         ({"interval_ms": 0.5}, "interval_ms"),
+        ({"on_failure": "stop"}, r"on_failure is OnFailure\.STOP or OnFailure\.SKIP, got 'stop'"),
     ],
 )
 def test_an_invalid_setting_is_refused(option, named):

@@ -88,12 +88,9 @@ def _field(name: str, kind: DataType) -> _Field:
         return _Field(column, given, None)
     number, value = _AS_NUMBERS[inner.typeName()]
     if isinstance(kind, ArrayType):
-        return _Field(column, F.transform(given, number).alias(name), lambda found: [_or_none(value, n) for n in found])
+        values = F.transform(given, number).alias(name)
+        return _Field(column, values, lambda found: [None if each is None else value(each) for each in found])
     return _Field(column, number(given).alias(name), value)
-
-
-def _day(days: int) -> date:
-    return _FIRST_DAY + timedelta(days=days)
 
 
 def _moment(micros: int) -> datetime:
@@ -101,7 +98,7 @@ def _moment(micros: int) -> datetime:
 
 
 _AS_NUMBERS: dict[str, tuple[Callable[[SparkColumn], SparkColumn], Callable[[int], Any]]] = {
-    "date": (F.unix_date, _day),
+    "date": (F.unix_date, lambda days: _FIRST_DAY + timedelta(days=days)),
     "timestamp": (F.unix_micros, _moment),
     "timestamp_ntz": (
         lambda column: F.unix_micros(column.cast("timestamp")),  # the time zone of a query is UTC
@@ -109,10 +106,6 @@ _AS_NUMBERS: dict[str, tuple[Callable[[SparkColumn], SparkColumn], Callable[[int
     ),
 }
 """The types with values that Python cannot hold are sent as numbers: the number of a value, and the value of a number."""
-
-
-def _or_none(value: Callable[[Any], Any], given: Any) -> Any:
-    return None if given is None else value(given)
 
 
 class PostgresSink:

@@ -36,7 +36,7 @@ from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, TridentTaskTurn
 from windowing.spark.writer import BatchWriter, SinkStreams
-from windowing.trident.coordinator import OnFailure
+from windowing.trident.coordinator import OnFailure, checked_on_failure
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.kinds import StateType
 from windowing.trident.plan import SpoutNode, TridentPlan
@@ -216,11 +216,7 @@ def _require_runnable(plan: TridentPlan) -> None:
 
 def _require_skippable(plan: TridentPlan, on_failure: OnFailure) -> None:
     """Refuse OnFailure.SKIP for plans whose batches cannot be undone: with windows, or with a state that is not opaque."""
-    if not isinstance(on_failure, OnFailure):
-        raise ConfigError(
-            f"on_failure is OnFailure.STOP or OnFailure.SKIP, got {quote(on_failure)}; write OnFailure.STOP"
-        )
-    if on_failure is OnFailure.STOP:
+    if checked_on_failure(on_failure) is OnFailure.STOP:
         return
     if plan.depths(Section.STREAM):
         raise ConfigError(

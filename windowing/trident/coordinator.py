@@ -63,6 +63,7 @@ __all__ = [
     "Stop",
     "StoredRecord",
     "Tries",
+    "checked_on_failure",
     "mermaid",
     "readiness_of",
 ]
@@ -266,6 +267,13 @@ class OnFailure(Enum):
     """Send the batch once more, with its tuples to the dead letters instead of into the topology."""
 
 
+def checked_on_failure(given: Any) -> OnFailure:
+    """Return an OnFailure. Raises ConfigError for anything else, its text among them."""
+    if not isinstance(given, OnFailure):
+        raise ConfigError(f"on_failure is OnFailure.STOP or OnFailure.SKIP, got {quote(given)}; write OnFailure.STOP")
+    return given
+
+
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
     """The settings of a coordinator; frozen. Times are in milliseconds of the driver's clock.
@@ -289,6 +297,7 @@ class CoordinatorConfig:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ConfigError(f"{name} is a whole number from {least}, got {quote(value)}; {way}")
+        checked_on_failure(self.on_failure)
 
 
 class SaveRecord(NamedTuple):
