@@ -23,13 +23,18 @@ class Batches:
         self.evaluated: int | None = None
         conf = SimpleNamespace(get=lambda name, _: None, set=self._set, unset=self._unset)
         self.output = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf))
-        streams = SimpleNamespace(rows=lambda output, stream: output, counted=lambda counts, stream: counts[stream])
+        column = SimpleNamespace(alias=lambda _: None)
+        streams = SimpleNamespace(
+            rows=lambda output, stream: output,
+            counted=lambda counts, stream: counts[stream],
+            count=lambda stream: column,
+            late=lambda: column,
+            largest=lambda: column,
+        )
         monkeypatch.setattr(ParquetSink, "write", lambda _, rows, batch: self._write(batch))
         monkeypatch.setattr(ParquetSink, "skip", lambda _, batch: self.happened.append(("skip", batch)))
         self.writer = BatchWriter("bolt", cast(Any, streams), {"default": ParquetSink("out")}, log_late=False)
         monkeypatch.setattr(self.writer, "_last", SimpleNamespace(observed=self._counted))
-        monkeypatch.setattr(self.writer, "_counting", list)
-        streams.largest = lambda: SimpleNamespace(alias=lambda _: None)
         self.writer.attach(2)
 
     def make(self, batch: int) -> list[tuple[Any, ...]]:

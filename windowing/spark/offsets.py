@@ -122,14 +122,10 @@ class SkippedOffsets:
                 start, end = starts.get(str(partition)), ends[number].get(topic, {}).get(str(partition))
                 if start is None or end is None:
                     continue
+                why, begins, gone = "they are gone", start, min(first, end) - start
                 if end < start:  # another topic of this name: Spark continues at its end
-                    gone, begins, why = (
-                        end - first,
-                        first,
-                        f"the topic was made anew, and the one before was read up to {start}",
-                    )
-                else:
-                    gone, begins, why = min(first, end) - start, start, "they are gone"
+                    why = f"the topic was made anew, and the one before was read up to {start}"
+                    begins, gone = first, end - first
                 if gone > 0:
                     found.setdefault(label, {})[str(partition)] = gone
                     _log.warning(

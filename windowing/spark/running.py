@@ -296,8 +296,9 @@ class WindowedQuery(StormNames):
         self._wait()
         if self._stopping or "availableNow" not in self._spec.trigger:
             return False
-        if self._ran_once() and _repeated(self._query):
-            self._run_again()  # the one batch was begun before, and no source was asked for more
+        progress = self._query.lastProgress
+        if self._ran_once() and progress is not None and "latestOffset" not in progress.durationMs:
+            self._run_again()  # the one batch was begun in an earlier run, and no source was asked for more
             self._wait()
             if self._stopping:
                 return False
@@ -454,9 +455,3 @@ def _is_single_batch(query: StreamingQuery) -> bool:
     execution: Any = cast(Any, query)._jsq.streamingQuery()
     executor = execution.triggerExecutor()
     return executor is not None and executor.getClass().getSimpleName() == "SingleBatchExecutor"
-
-
-def _repeated(query: StreamingQuery) -> bool:
-    """Return whether the last batch was begun in an earlier run; no source is asked for its latest offset then."""
-    progress = query.lastProgress
-    return progress is not None and "latestOffset" not in progress.durationMs

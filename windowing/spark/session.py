@@ -440,7 +440,7 @@ def given_settings() -> dict[str, str]:
         if submitted.get(_MASTER) == "local[*]" and not named:
             del submitted[_MASTER]  # spark-submit's default
         return submitted
-    arguments = _of_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    arguments = _of_words(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
     return _of_file(arguments.pop(_FILE, None)) | arguments
 
 
@@ -466,16 +466,12 @@ def _of_file(named: str | None = None) -> dict[str, str]:
     return {each[1]: each[2] for each in found if each is not None}
 
 
-def _of_arguments(text: str) -> dict[str, str]:
+def _of_words(words: Sequence[str]) -> dict[str, str]:
     """Return the settings among arguments of spark-submit.
 
-    >>> _of_arguments("--master spark://h:7077 --conf spark.ui.enabled=true pyspark-shell")
+    >>> _of_words("--master spark://h:7077 --conf spark.ui.enabled=true pyspark-shell".split())
     {'spark.master': 'spark://h:7077', 'spark.ui.enabled': 'true'}
     """
-    return _of_words(shlex.split(text))
-
-
-def _of_words(words: Sequence[str]) -> dict[str, str]:
     parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     found: dict[str, str] = {}
     for option, value in pairwise(parts):

@@ -156,16 +156,29 @@ class BatchWriter:
         self._last = cast(LastExecution, None)
         self.before: Callable[[int], None] | None = None
         """Called with the number of a batch before it is evaluated; set when the query starts."""
-        self._partitions = 0
+        self._is_one_job = False
         self._asked: list[Column] = []
-        """The aggregates of the counting job, created in the first batch."""
+        """The aggregates of the counting job of a query with acks."""
         self.components = ""
         """The components, for the description of the job that evaluates a batch."""
 
     def attach(self, partitions: int) -> list[Column]:
-        """Store the number of partitions of a batch; return the columns to observe in a batch."""
-        self._partitions = partitions
-        return [] if self._counts_in_job else [*self._counting(), self._streams.largest().alias("_largest")]
+        """Decide how batches of this number of partitions are counted and written; return the columns to observe in a batch.
+
+        Rows are counted by a job if there are acks, a list, which cannot be observed, and by Trident, which evaluates more than the
+        query.
+        """
+        if self._commits is not None:
+            return []
+        counting = [self._streams.count(stream) for stream in self.sinks]
+        counting += [self._streams.late().alias("_late"), self._streams.largest().alias("_largest")]
+        if self.acks is not None:
+            self._asked = [*counting, self.acks.column()]
+            return []
+        kinds = [type(sink) for sink in self.sinks.values()]
+        few = kinds == [NoopSink] or partitions <= _FEW_FILES
+        self._is_one_job = few and len(kinds) == 1 and kinds[0] in _IN_ONE_JOB
+        return counting
 
     def begin(self, spark: SparkSession) -> None:
         """Store the session of a run before the query starts."""
@@ -211,23 +224,6 @@ class BatchWriter:
         """The schemas of the streams that have a sink."""
         return {stream: self._streams.schema_of(stream) for stream in self.sinks}
 
-    def _counting(self) -> list[Column]:
-        return [*(self._streams.count(stream) for stream in self.sinks), self._streams.late().alias("_late")]
-
-    @property
-    def _counts_in_job(self) -> bool:
-        """Whether rows are counted by a job of its own: acks are a list, which cannot be observed; Trident evaluates more than the
-        query.
-        """
-        return self.acks is not None or self._commits is not None
-
-    @property
-    def _is_one_job(self) -> bool:
-        if self._counts_in_job or len(self.sinks) != 1:
-            return False
-        kind = type(next(iter(self.sinks.values())))
-        return kind in _IN_ONE_JOB and (kind is NoopSink or self._partitions <= _FEW_FILES)
-
     def _write_at_once(self, output: DataFrame, batch_id: int) -> None:
         """Let the only sink's job evaluate the batch. The output of a batch that has no rows is removed."""
         ((stream, sink),) = self.sinks.items()
@@ -257,11 +253,6 @@ class BatchWriter:
             if self.acks is None:
                 output.write.format("noop").mode("overwrite").save()
                 return self._counted()
-            self._asked = self._asked or [
-                *self._counting(),
-                self.acks.column(),
-                self._streams.largest().alias("_largest"),
-            ]
             counts: Any = output.agg(*self._asked).first()
         self._limit.took(counts["_largest"])
         return counts
