@@ -61,6 +61,16 @@ def test_each_task_gets_its_rows_in_order_in_one_packet_per_batch() -> None:
     assert set(rows_of(out[0])[0]) == {"ts", "v", "src", TIMESTAMP}
 
 
+def test_packets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windowing.spark.state.PART_BYTES", 1_000)
+    out = pack(packer(1, "ts"), batch([{"ts": at} for at in range(100)], [0] * 100))
+    packets = [row for row in out if row["kind"] == "rows"]
+    assert max(decode_table(row["data"]).nbytes for row in packets) <= 1_000
+    assert [each["ts"] for row in packets for each in rows_of(row)] == list(range(100))
+    assert [row["sequence"] for row in packets] == list(range(1, len(packets) + 1))
+    assert len(packets) > 2
+
+
 def test_every_task_gets_the_largest_timestamp_of_the_partition() -> None:
     out = pack(packer(3, "ts"), batch([{"ts": 5}, {"ts": 9}], [1, 1]), batch([{"ts": 7}], [0]))
     told = [(row["target"], row["source"], row["value"]) for row in out if row["kind"] == "max"]

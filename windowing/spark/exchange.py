@@ -324,7 +324,9 @@ class Packer(ArrowStage):
             packets = []
             for task, at in parted(tasks, self.tasks):
                 part = rows if at is None else rows.take(pa.array(at))
-                packets.append(sent.row(task, "rows", self.stream, part.num_rows, encode_table(part)))
+                packets += [
+                    sent.row(task, "rows", self.stream, each.num_rows, encode_table(each)) for each in cut(part)
+                ]
             yield record_batch(packets)
         if sent is not None and stamps.largest:
             yield record_batch(sent.largest(range(self.tasks), self.stream, stamps.largest))
