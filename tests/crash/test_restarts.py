@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,6 +46,34 @@ Undisturbed = Callable[..., Outputs]
 
 
 # -- drained checkpoints ----------------------------------------------------------------------------------------------------
+
+
+JVM_KILLED = """
+import os, signal, sys
+from windowing.errors import QueryStoppedError
+from windowing.spark import MemorySink, session, windowed
+from windowing.topology.decorators import tumbling
+from windowing.windows.measures import seconds
+
+@tumbling(seconds(1), output="n long")
+def counted(window):
+    return len(window)
+
+spark = session("killed", cores=1, **{"spark.log.level": "OFF"})
+query = windowed(counted, spark.readStream.format("rate").load()).start(MemorySink(), sys.argv[1], trigger=seconds(1))
+os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+try:
+    query.await_end(60)
+except QueryStoppedError as error:
+    print(error)
+os._exit(0)  # without a JVM Spark cannot be stopped
+"""
+
+
+def test_the_driver_of_a_killed_jvm_says_that_the_session_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", JVM_KILLED, str(tmp_path / "checkpoint")]
+    told = subprocess.run(command, cwd=harness.ROOT, timeout=200, check=False, capture_output=True, text=True)
+    assert "the session ended while the query ran. Start it again from checkpoint" in told.stdout, told.stderr[-2000:]
 
 
 def test_a_missing_drain_mark_is_written_by_the_next_start(

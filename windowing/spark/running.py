@@ -348,7 +348,7 @@ class WindowedQuery(StormNames):
         try:
             self._query.stop()
         except Exception as problem:
-            _log.warning("query %s could not be stopped: %s", self._query.id, describe_error(problem))
+            _log.warning("query of %r could not be stopped: %s", self._spec.writer.name, describe_error(problem))
 
     def _wait(self) -> None:
         """Wait for the query; run it again if a Python worker did not connect, since its batch is not committed."""
@@ -402,7 +402,7 @@ class WindowedQuery(StormNames):
                 home.write(METRICS_FILE, json.dumps({**found.plain(), "drawing": self._drawing}).encode())
                 self._noted_batch = found.batch
         except Exception as problem:  # no output depends on this file
-            _log.info("the numbers of query %s could not be kept: %s", self._query.id, describe_error(problem))
+            _log.info("the numbers of %r could not be kept: %s", self._spec.writer.name, describe_error(problem))
 
     @cached_property
     def _drawing(self) -> dict[str, Any]:
