@@ -63,7 +63,7 @@ class Raising:
 
 def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> WindowedQuery:
     """Return a query that runs until it is stopped."""
-    writer = SimpleNamespace(acks=acks, failure=None, calling=None, reported=Counter())
+    writer = SimpleNamespace(name="sums", acks=acks, failure=None, calling=None, reported=Counter())
     plan: Any = SimpleNamespace(
         run=lambda: query,
         writer=writer,
