@@ -22,22 +22,6 @@ from typing import Any
 
 from windowing.errors import CorruptStateError, quote
 
-__all__ = [
-    "CHUNK_MAGIC",
-    "META_MAGIC",
-    "NAN",
-    "decode_value",
-    "dumps",
-    "encode_text",
-    "encode_value",
-    "frame",
-    "inflated",
-    "key_shown",
-    "loads",
-    "unframe",
-]
-
-
 META_MAGIC = b"WNDM"
 CHUNK_MAGIC = b"WNDC"
 VERSION = 1

@@ -44,28 +44,6 @@ from typing import Any, NamedTuple
 from windowing.acking.timeouts import Timeouts, timeouts_of
 from windowing.errors import UNREADABLE, AckError, SnapshotError, damaged, quote
 
-__all__ = [
-    "MAX_COMPONENTS",
-    "MAX_TASK",
-    "TRANSITIONS",
-    "WITH_ROTATION",
-    "Acked",
-    "AckedRoots",
-    "Acker",
-    "AckerCounts",
-    "Anchors",
-    "Failed",
-    "Reason",
-    "RootCell",
-    "RootEvent",
-    "RootState",
-    "RootTransition",
-    "anchored",
-    "edges_of",
-    "pack",
-    "unpack",
-]
-
 
 class Reason(Enum):
     """Why a tree failed: a task failed it, or its timeout passed."""

@@ -32,14 +32,6 @@ from typing import Any, NamedTuple
 from windowing.acking.acker import VALUE_MASK
 from windowing.errors import UNREADABLE, AckError, damaged, quote
 
-__all__ = [
-    "BatchLedger",
-    "BatchRecord",
-    "RootOutcome",
-    "RootPartial",
-]
-
-
 _VERSION = 1
 
 

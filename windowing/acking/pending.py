@@ -34,14 +34,6 @@ from windowing.acking.acker import Reason
 from windowing.acking.timeouts import ExactTimeouts
 from windowing.errors import AckError, ConfigError, quote
 
-__all__ = [
-    "Done",
-    "GivenUp",
-    "Retry",
-    "RetryPolicy",
-    "SpoutPending",
-]
-
 
 class _Settings(Protocol):
     """The settings of a topology that define retries."""

@@ -19,15 +19,6 @@ from typing import Generic, TypeVar
 
 from windowing.errors import ConfigError, quote
 
-__all__ = [
-    "ExactTimeouts",
-    "RotatingMap",
-    "RotatingTimeouts",
-    "Timeouts",
-    "timeouts_of",
-]
-
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

@@ -16,12 +16,6 @@ from windowing.errors import WindowingError, describe_error
 from windowing.topology.decorators import tumbling
 from windowing.windows.measures import seconds
 
-__all__ = [
-    "Finding",
-    "diagnose",
-]
-
-
 _SPARK = ("pyspark", "pandas", "pyarrow", "protobuf", "xxhash")
 _OTHER = {"matplotlib": "draw", "psycopg": "postgres", "redis": "redis"}
 _JAVA = 17

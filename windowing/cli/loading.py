@@ -28,20 +28,6 @@ from windowing.topology.decorators import bolt_of, declaration_of
 from windowing.topology.plan import Topology
 from windowing.trident import TridentTopology
 
-__all__ = [
-    "CommandFailed",
-    "CommandGroup",
-    "CommandRefused",
-    "called",
-    "declared_in",
-    "json_of",
-    "loaded",
-    "mistakes_of",
-    "module_of",
-    "safe",
-    "topology_of",
-]
-
 
 class CommandRefused(click.ClickException):
     """The command cannot run as given. Exit code 2."""

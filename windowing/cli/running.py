@@ -29,15 +29,6 @@ from windowing.topology.plan import Topology
 from windowing.trident.streams import TridentTopology
 from windowing.windows.measures import Duration
 
-__all__ = [
-    "components_table",
-    "phases_line",
-    "run_on_page",
-    "run_on_screen",
-    "screen",
-]
-
-
 _HEADINGS = (
     *("component", "tasks", "emitted", "executed", "acked", "failed", "late", "pending", "latency"),
     *("watermark", "behind"),

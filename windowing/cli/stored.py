@@ -32,21 +32,6 @@ from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
 from windowing.trident.fence import Fence, PartitionId
 
-__all__ = [
-    "CheckpointFiles",
-    "LocalFiles",
-    "checkpoint_files",
-    "is_elsewhere",
-    "local_path",
-    "metrics_in",
-    "page_of",
-    "read_checkpoint",
-    "read_postgres_states",
-    "read_states",
-    "spark_session",
-]
-
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
 _RESCALED = (

@@ -6,11 +6,6 @@ from pathlib import Path
 
 from windowing.cli.loading import CommandRefused
 
-__all__ = [
-    "write_project",
-]
-
-
 _BOLTS = '''\
 """The windows of @NAME@."""
 

@@ -31,15 +31,6 @@ from windowing.topology import user_code
 from windowing.topology.plan import Component
 from windowing.topology.user_code import BoltCaller, home_of, user_code_error
 
-__all__ = [
-    "ColumnarCaller",
-    "Fit",
-    "arrow_schema",
-    "arrow_type",
-    "table_of",
-]
-
-
 Fit = Callable[[pa.Table, Schema, str], Any]
 """Converts a table of a stream with these fields to the driver's form, or raises RowError."""
 

@@ -21,12 +21,6 @@ import pyarrow.compute as pc
 from windowing.columnar.rows import Numbers
 from windowing.schema.hashing import SEED, hasher_of
 
-__all__ = [
-    "hashed_columns",
-    "is_hashed",
-]
-
-
 _P1, _P2, _P3, _P4, _P5 = map(
     np.uint64,
     (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5),

@@ -34,15 +34,6 @@ from windowing.windows.events import TupleWindow, WindowContent
 from windowing.windows.key_state import KeyState, positions_by_key
 from windowing.windows.manager import WindowManager
 
-__all__ = [
-    "ColumnBuffer",
-    "ColumnContent",
-    "ColumnarMachines",
-    "ColumnarWindowManager",
-    "viewed",
-]
-
-
 _TRIM_AT_LEAST = 256
 _MOST_CHUNKS = 64
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]

@@ -36,14 +36,6 @@ from windowing.windows.guard import NO_EFFECTS, one_for_each
 from windowing.windows.panes import PaneWindow, TimePaneManager, Windows
 from windowing.windows.partials import Aggregation, Partial
 
-__all__ = [
-    "ColumnarPaneManager",
-    "TablePaneManager",
-    "TableWindow",
-    "partials_of",
-]
-
-
 Before = list[Any] | None
 """The accumulator of each group so far (None: none), or None if no group has one."""
 _INT64_LIMIT = 2**63

@@ -21,23 +21,6 @@ import pyarrow.compute as pc
 
 from windowing.errors import ConfigError, quote
 
-__all__ = [
-    "UNFIT",
-    "ColumnRows",
-    "Keys",
-    "MakeRows",
-    "Shared",
-    "Timestamps",
-    "codable",
-    "coded",
-    "column",
-    "dicts_of",
-    "first_misfit",
-    "owned",
-    "values_of",
-]
-
-
 Numbers = np.ndarray[Any, Any]
 
 

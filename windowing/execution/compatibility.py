@@ -30,24 +30,6 @@ from windowing.topology.plan import Component, Subscription, Topology, stream_na
 if TYPE_CHECKING:  # comparing windows alone loads nothing of stages
     from windowing.execution.plan import ExecutionPlan
 
-__all__ = [
-    "FORMAT",
-    "KINDS",
-    "MOST_TASKS",
-    "Definition",
-    "DefinitionLocation",
-    "compare",
-    "differences",
-    "header",
-    "of_bolt",
-    "of_states",
-    "of_topology",
-    "parsed",
-    "read",
-    "same_json",
-]
-
-
 Definition = dict[str, Any]
 """Plain JSON data."""
 

@@ -28,14 +28,6 @@ from windowing.topology.decorators import bolt_of
 from windowing.topology.groupings import FieldsGrouping, GlobalGrouping, Grouping, GroupingKind, ShuffleGrouping
 from windowing.topology.plan import Component, Topology, output_name
 
-__all__ = [
-    "execution_plan",
-    "is_keyed",
-    "plan_of_bolt",
-    "plan_of_topology",
-]
-
-
 _OUTSIDE = Schema((), ())
 _ANY_TASK = frozenset((GroupingKind.SHUFFLE, GroupingKind.NONE, GroupingKind.LOCAL_OR_SHUFFLE))
 

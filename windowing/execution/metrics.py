@@ -24,21 +24,6 @@ from typing import Any, NamedTuple
 
 from windowing.topology.pictures import html_table
 
-__all__ = [
-    "LAST_KEPT",
-    "METRICS",
-    "PREFIX",
-    "FiredWindow",
-    "Metric",
-    "MetricKind",
-    "RunMetrics",
-    "Sample",
-    "TaskMetrics",
-    "merged",
-    "samples",
-]
-
-
 LAST_KEPT = 8
 """So many of the last windows, late tuples and reported errors of a task are kept as text."""
 PREFIX = "windowing_"

@@ -38,17 +38,6 @@ from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.pictures import Arrow, Box, mermaid, svg_of
 
-__all__ = [
-    "Exchange",
-    "ExecutionPlan",
-    "Operator",
-    "Section",
-    "Stage",
-    "StageTask",
-    "numbered",
-]
-
-
 Operator = str | int
 """The id of a component of a topology, or the number of a node of a Trident topology."""
 

@@ -34,24 +34,6 @@ from windowing.topology.plan import Component
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
 
-__all__ = [
-    "COORDINATED",
-    "SETTINGS",
-    "SPOUT_PARALLELISM",
-    "WINDOW_OPTIONS",
-    "WORKS",
-    "LostFieldsWarning",
-    "Refused",
-    "Runtime",
-    "Without",
-    "announce",
-    "announce_bolt",
-    "lost_fields",
-    "settings_without_effect",
-    "tasks_without_effect",
-    "windows_without_effect",
-]
-
 
 class LostFieldsWarning(UserWarning):
     """A bolt assigns to its own fields while it runs, but on Spark its instance lives for one batch only."""

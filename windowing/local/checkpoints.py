@@ -65,20 +65,6 @@ from windowing.windows.events import Expired, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
-__all__ = [
-    "DEFINITION",
-    "RECORD",
-    "CheckPointState",
-    "CheckpointTask",
-    "CheckpointedWindowTask",
-    "PagedWindowTask",
-    "RecoveredWindowTask",
-    "StatefulBoltExecutor",
-    "StatefulBoltTask",
-    "TxState",
-]
-
-
 RECORD = "checkpoint"
 """The name of the durable record."""
 

@@ -19,13 +19,6 @@ from typing import Any, Protocol
 from windowing.errors import ConfigError, quote
 from windowing.windows.measures import Duration, as_duration_ms
 
-__all__ = [
-    "Clock",
-    "SystemClock",
-    "VirtualClock",
-    "clock_of",
-]
-
 
 class Clock(Protocol):
     """The time source that a driver needs."""

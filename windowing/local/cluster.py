@@ -68,14 +68,6 @@ from windowing.topology.state import NEVER, StateProvider
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Duration
 
-__all__ = [
-    "ClusterTasks",
-    "LocalCluster",
-    "StatesInUse",
-    "run_topology",
-]
-
-
 _log = logging.getLogger("windowing")
 
 

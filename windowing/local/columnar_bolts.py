@@ -19,10 +19,6 @@ from windowing.local.tasks import BoltTask, TaskParts
 from windowing.schema.rows import rows_of
 from windowing.schema.types import Schema
 
-__all__ = [
-    "ColumnarBoltTask",
-]
-
 
 class ColumnarBoltTask(BoltTask):
     """A task whose bolt takes batches. It gets no ticks. `schemas` are the fields of its inputs, by component and stream.

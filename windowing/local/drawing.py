@@ -15,12 +15,6 @@ from windowing.execution.plan import ExecutionPlan
 from windowing.topology.pictures import Arrow, Box
 from windowing.topology.plan import Topology
 
-__all__ = [
-    "to_png",
-    "to_svg",
-]
-
-
 _Place = tuple[float, float]
 
 _CHARACTER, _LINE = 0.084, 0.2  # inches, at 10 points

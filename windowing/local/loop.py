@@ -25,13 +25,6 @@ from windowing.local.tasks import Task
 from windowing.schema.checks import StormNames
 from windowing.windows.measures import Duration, as_duration_ms
 
-__all__ = [
-    "NO_TIMEOUT_MS",
-    "LoopedCluster",
-    "checked_seed",
-]
-
-
 NO_TIMEOUT_MS = 1 << 50
 """The timeout of tuple trees where messages have none: a deadline that is years away is not waited for."""
 _LONGEST_SLEEP_MS = 86_400_000

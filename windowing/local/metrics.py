@@ -29,8 +29,6 @@ from windowing.local.trident_tasks import GroupTask, TupleParts
 from windowing.local.windowed import WindowedBoltTask
 from windowing.topology.window_task import WindowEmitted
 
-__all__ = ["ClusterMetrics"]
-
 
 class ClusterMetrics:
     """Counts the work of a LocalCluster or a TridentCluster from now on. Cost: a few calls per step of a task, one per emit."""

@@ -34,14 +34,6 @@ from windowing.schema.types import Schema
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.plan import Topology
 
-__all__ = [
-    "RootSource",
-    "SpoutRoots",
-    "require_fields",
-    "roots_of",
-    "rows_read",
-]
-
 MessageId = tuple[str, int, int]
 """The stream, the number of the root, the number of the row in the root."""
 

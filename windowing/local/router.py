@@ -24,22 +24,6 @@ from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
 from windowing.topology.pictures import html_table
 from windowing.topology.plan import Topology, output_name
 
-__all__ = [
-    "ACK",
-    "ACKS",
-    "FAIL",
-    "INIT",
-    "INITS",
-    "RESET",
-    "ClusterResult",
-    "Delivery",
-    "Outbox",
-    "ReportedError",
-    "Router",
-    "StreamRoutes",
-]
-
-
 _LOG = logging.getLogger("windowing")
 _LOGGED, _EVERY_MS = 5, 10_000
 """At most 5 reported errors of a component are logged in 10 seconds, as in Storm."""

@@ -41,17 +41,6 @@ from windowing.windows.config import OnError
 from windowing.windows.events import Expired, Late, LateReason
 from windowing.windows.executor import WindowedBoltExecutor
 
-__all__ = [
-    "DeadLetter",
-    "LateRow",
-    "LocalBatch",
-    "LocalResult",
-    "LocalRun",
-    "batch_by_stream",
-    "run_local",
-]
-
-
 LocalBatch = Sequence[Any] | Mapping[str, Sequence[Any]]
 """The rows of one micro-batch: a list, or a mapping of input streams to lists; the streams arrive in the mapping's order."""
 

@@ -47,17 +47,6 @@ from windowing.topology.plan import Topology
 from windowing.topology.user_code import OutputStreams, file_of, user_code_error
 from windowing.windows.measures import Duration, as_duration_ms
 
-__all__ = [
-    "InputSource",
-    "SpoutCollector",
-    "SpoutTask",
-    "batches_by_name",
-    "is_list",
-    "listed",
-    "require_inputs",
-    "rows_in",
-]
-
 _log = logging.getLogger("windowing")
 
 Batches = Mapping[str, Sequence[Iterable[Any]]]

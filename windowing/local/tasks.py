@@ -30,19 +30,6 @@ from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.plan import Component
 from windowing.topology.user_code import BoltCaller
 
-__all__ = [
-    "AckerTask",
-    "BasicBoltTask",
-    "BoltCollector",
-    "BoltTask",
-    "ComponentTask",
-    "RichBoltTask",
-    "Task",
-    "TaskParts",
-    "unsettled",
-]
-
-
 _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 
 

@@ -34,19 +34,6 @@ from windowing.windows.events import Activation, Expired, Late
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Duration, seconds
 
-__all__ = [
-    "InputEnded",
-    "TimeLine",
-    "TimeLineEvent",
-    "TupleArrived",
-    "TupleLate",
-    "TupleRepeated",
-    "TuplesExpired",
-    "WatermarkRose",
-    "WindowFired",
-    "explain",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TupleArrived:

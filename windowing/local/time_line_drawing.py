@@ -35,12 +35,6 @@ from windowing.local.time_line import (
     WindowFired,
 )
 
-__all__ = [
-    "to_text",
-    "to_time_line_png",
-    "to_time_line_svg",
-]
-
 _ROWS = 240
 """Maximum number of rows drawn; the last line of the picture states the total."""
 

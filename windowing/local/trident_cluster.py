@@ -87,20 +87,6 @@ from windowing.trident.transactional_state import (
 )
 from windowing.windows.measures import Duration
 
-__all__ = [
-    "ACKER",
-    "MASTER",
-    "MasterTask",
-    "SinkWriter",
-    "TridentCluster",
-    "TridentTasks",
-    "coordinator_state",
-    "keep_definition",
-    "owners_of",
-    "run_trident",
-]
-
-
 _NAME = "definition"
 _LIFE = "life"
 

@@ -30,11 +30,6 @@ from windowing.trident.spouts import BatchCoordinator, Emitter, ITridentSpout, S
 from windowing.trident.states import TridentCollector
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState
 
-__all__ = [
-    "SourceBatches",
-    "sources_of",
-]
-
 
 class SourceBatches(ITridentSpout):
     """A PartitionedSpout as a spout of batches, for one stream. `state`: the records of that stream."""

@@ -79,17 +79,6 @@ from windowing.trident.spouts import (
 from windowing.trident.states import TridentCollector
 from windowing.trident.transactional_state import TransactionalState
 
-__all__ = [
-    "CoordinatorTask",
-    "EmitterTask",
-    "Given",
-    "GivenBatches",
-    "RequestTask",
-    "SingleTuples",
-    "StreamSpout",
-    "guarded",
-]
-
 
 class GivenBatches(IBatchSpout):
     """Batches that are passed to the cluster: txid n is always the n-th batch, in every attempt and every run. With several tasks

@@ -41,22 +41,6 @@ from windowing.trident.spouts import SpoutBatch
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 from windowing.trident.transactional_state import TransactionalState
 
-__all__ = [
-    "Begun",
-    "CommitMessage",
-    "DeadBatch",
-    "GroupTask",
-    "Piece",
-    "Reported",
-    "Sending",
-    "SpoutEmission",
-    "StagedTask",
-    "Success",
-    "TridentResult",
-    "TridentRouter",
-    "TupleParts",
-]
-
 
 class Piece(NamedTuple):
     """A message over an exchange and its upstream task: rows, or (rows is None) the largest timestamps for a window's tasks."""

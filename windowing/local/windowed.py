@@ -28,9 +28,6 @@ from windowing.windows.events import Expired, Late, TupleWindow
 from windowing.windows.executor import ColumnMachines, WindowedBoltExecutor
 from windowing.windows.recovery import WindowRecovery
 
-__all__ = ["MessageChannel", "WindowedBoltTask", "machines_of", "streams_of", "view_of"]
-
-
 MessageChannel = tuple[str, str, int]
 """The scope in which message ids are unique: a component, its stream, its task."""
 

@@ -17,9 +17,6 @@ from windowing.schema.checks import with_extra
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-__all__ = ["PrometheusCollector", "Source", "export_to_opentelemetry", "serve_prometheus"]
-
-
 Source = Callable[[], RunMetrics]
 _log = logging.getLogger("windowing.monitoring")
 

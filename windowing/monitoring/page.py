@@ -31,9 +31,6 @@ from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.execution.plan import ExecutionPlan
 from windowing.topology.plan import Topology
 
-__all__ = ["Drawing", "LivePage", "serve_page"]
-
-
 _log = logging.getLogger("windowing.monitoring")
 _EVERY_S, _KEPT, _READERS = 1.0, 900, 16
 _FILES = {

@@ -32,12 +32,6 @@ from windowing.trident.spouts import (
 )
 from windowing.trident.states import TridentCollector
 
-__all__ = [
-    "KafkaTridentSpoutOpaque",
-    "KafkaTridentSpoutTransactional",
-]
-
-
 _MALFORMED = "malformed"
 _METADATA = {
     "kafka_key": "string",

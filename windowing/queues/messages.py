@@ -26,12 +26,6 @@ from windowing.errors import quote
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import FieldType, Schema
 
-__all__ = [
-    "BadMessage",
-    "row_of_json",
-    "row_of_texts",
-]
-
 
 class BadMessage(ValueError):
     """A message is not a row of the declared fields; the text states why."""

@@ -33,11 +33,6 @@ from windowing.schema.checks import checked_patience
 from windowing.schema.types import Schema
 from windowing.stores.remote import masked
 
-__all__ = [
-    "RabbitQueue",
-]
-
-
 T = TypeVar("T")
 _log = logging.getLogger("windowing.queues")
 _PAGE = 1_000

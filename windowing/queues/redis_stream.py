@@ -48,11 +48,6 @@ from windowing.schema.types import Schema
 from windowing.stores.remote import checked_address, masked
 from windowing.windows.measures import Duration, as_duration_ms
 
-__all__ = [
-    "RedisStream",
-]
-
-
 _log = logging.getLogger("windowing.queues")
 _PAGE = 1000
 

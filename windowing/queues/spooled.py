@@ -31,13 +31,6 @@ from windowing.queues.spout import Offsets, one_of
 from windowing.queues.sqlite_queue import SqliteQueue
 from windowing.schema.types import Schema
 
-__all__ = [
-    "Message",
-    "MessageSource",
-    "Spooled",
-]
-
-
 _REMEMBERED = 1_000_000
 _PER_TAKE = 1_000
 

@@ -25,19 +25,6 @@ from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, ConfigError, SourceError, quote
 from windowing.schema.types import Schema
 
-__all__ = [
-    "Offsets",
-    "PartitionedSpout",
-    "Root",
-    "SpoutOffsets",
-    "fitted",
-    "limited",
-    "one_of",
-    "refuse_forgotten",
-    "whole_number",
-]
-
-
 Offsets = Mapping[str, int]
 """A whole number for each partition, by name."""
 

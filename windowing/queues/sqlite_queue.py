@@ -36,11 +36,6 @@ from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
 from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole, transaction
 
-__all__ = [
-    "SqliteQueue",
-]
-
-
 _WAIT_S = 30.0
 _ROWS_PER_BATCH = 20_000
 _TABLES = """

@@ -21,22 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from windowing.errors import ConfigError, quote
 
-__all__ = [
-    "DEFAULT_STREAM",
-    "StormNames",
-    "checked_name",
-    "checked_patience",
-    "did_you_mean",
-    "emit_advice",
-    "getters",
-    "missing",
-    "stream_or_value",
-    "unbound",
-    "uncallable",
-    "with_extra",
-]
-
-
 DEFAULT_STREAM = "default"
 """The stream of a bolt's rows that name no stream."""
 

@@ -29,18 +29,6 @@ from typing import Any
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.schema.types import Schema
 
-__all__ = [
-    "SEED",
-    "GroupingError",
-    "Hasher",
-    "hashable",
-    "hasher_of",
-    "key_hash",
-    "key_hasher",
-    "signed",
-]
-
-
 SEED = 42
 """Spark's seed."""
 

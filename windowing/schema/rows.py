@@ -35,23 +35,6 @@ from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
 from windowing.schema.values import Misfit, converter_of, converters_of
 
-__all__ = [
-    "Record",
-    "RowError",
-    "is_frame",
-    "is_table",
-    "no_rows",
-    "record_of",
-    "record_type",
-    "refuse_awaitable",
-    "refuse_returned",
-    "refuse_rows",
-    "row_converter",
-    "row_of",
-    "rows_converter",
-    "rows_of",
-]
-
 
 class Record(StormNames):
     """The base class of all records; `record_type` makes the class for the fields of a stream.

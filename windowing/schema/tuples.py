@@ -17,20 +17,6 @@ from typing import Any, TypeVar
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, getters, missing
 
-__all__ = [
-    "SYSTEM",
-    "TICK",
-    "Fields",
-    "Origin",
-    "Tuple",
-    "Values",
-    "fields_of",
-    "is_tick",
-    "late_values",
-    "tuple_type",
-]
-
-
 SYSTEM, TICK = "__system", "__tick"
 """The component and the stream of tick tuples."""
 

@@ -20,15 +20,6 @@ from functools import cache
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean
 
-__all__ = [
-    "FieldType",
-    "Schema",
-    "cut",
-    "declare_streams",
-    "named_types",
-]
-
-
 _SIMPLE = {
     "string": "string",
     "text": "string",

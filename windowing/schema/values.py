@@ -27,16 +27,6 @@ from typing import Any
 from windowing.errors import quote
 from windowing.schema.types import FieldType
 
-__all__ = [
-    "Converter",
-    "InvalidTimestampWarning",
-    "Misfit",
-    "converter_of",
-    "converters_of",
-    "timestamp_of",
-]
-
-
 Converter = Callable[[Any], Any]
 """Converts a value to its type, or raises Misfit."""
 

@@ -44,12 +44,6 @@ from windowing.spark.edges import SOURCE_BITS, partials_of, root_of
 from windowing.spark.hadoop import Folder
 from windowing.spark.spouts import batch_of, refuse_other
 
-__all__ = [
-    "AckLog",
-    "Acks",
-]
-
-
 T = TypeVar("T")
 
 _MAGIC = b"WNDA"

@@ -24,15 +24,6 @@ from windowing.spark.hadoop import checked_folder
 from windowing.spark.session import in_worker, is_connect, is_local, unsendable
 from windowing.spark.spouts import arrow_type_in_spark
 
-__all__ = [
-    "Shipped",
-    "names_of",
-    "require_carried",
-    "require_mapping",
-    "require_start",
-]
-
-
 _REFUSED = (
     *("TimeType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType"),
     *("VariantType", "GeometryType", "GeographyType"),

@@ -35,12 +35,6 @@ from windowing.topology.plan import Topology
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Duration
 
-__all__ = [
-    "Assembly",
-    "labels_of",
-    "takes_acks",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:

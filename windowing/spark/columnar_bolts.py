@@ -33,12 +33,6 @@ from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.plan import Component
 
-__all__ = [
-    "ColumnarBoltBatch",
-    "StreamBatch",
-    "columns_as_declared",
-]
-
 
 class StreamBatch(NamedTuple):
     """Rows of one stream, one phase and the same roots, in order of arrival. origin: that of the first row."""

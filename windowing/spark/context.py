@@ -26,13 +26,6 @@ from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.plan import Component, Topology, stream_name
 from windowing.windows.executor import refuse_tables
 
-__all__ = [
-    "Arrival",
-    "ExecutionContext",
-    "execution_context",
-]
-
-
 _NO_IDS: Mapping[int, int] = {}
 
 

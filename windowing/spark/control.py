@@ -25,22 +25,6 @@ from windowing.spark.exchange import BATCH_CLOCK
 from windowing.spark.hadoop import Folder
 from windowing.windows.config import WindowConfig
 
-__all__ = [
-    "DRAIN_FILE",
-    "checked_tasks",
-    "control_folder",
-    "control_row",
-    "control_rows",
-    "drain_batch",
-    "label_of_row",
-    "make_control_folder",
-    "needs_ticks",
-    "task_labels",
-    "tick_rows",
-    "write_drain",
-]
-
-
 _labels: dict[tuple[int, int], tuple[int, ...]] = {}
 """The computed labels, by numbers of tasks and partitions; the hash is the same in every session."""
 

@@ -46,16 +46,6 @@ from windowing.spark.tuple_rows import INPUT
 from windowing.windows.key_state import key_of
 from windowing.windows.rescale import require_key, rescaled, union_of_ids
 
-__all__ = [
-    "KEEP",
-    "StoredBolt",
-    "StoredPlan",
-    "TaskState",
-    "by_level",
-    "dealt",
-]
-
-
 _CHUNK_ROWS = 1 << 18
 KEEP = "keep its number of tasks, or drain it and start with a new checkpoint"
 

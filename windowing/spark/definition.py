@@ -37,31 +37,6 @@ from windowing.execution import compatibility
 from windowing.execution.compatibility import Definition, DefinitionLocation
 from windowing.spark.hadoop import Folder
 
-__all__ = [
-    "DRAINED_FILE",
-    "FILE",
-    "FORMAT",
-    "RESCALED_FILE",
-    "RESCALING_FILE",
-    "columns_of",
-    "continue_from",
-    "continued",
-    "damaged_file",
-    "frame",
-    "keep",
-    "last_batch",
-    "owner_field",
-    "partitions_of_new",
-    "pending_batch",
-    "query_id",
-    "refuse_closed",
-    "shuffle_partitions",
-    "stored",
-    "stored_tasks",
-    "stored_whole",
-]
-
-
 FORMAT = 2
 FILE = "definition.json"
 DRAINED_FILE = "drained.json"

@@ -21,11 +21,6 @@ from windowing.schema.checks import did_you_mean
 from windowing.spark.hadoop import Folder, checked_folder, java_causes, literal_path, refused_by_files, unreachable
 from windowing.spark.sinks import OutputOwner, required_owner
 
-__all__ = [
-    "DeltaSink",
-]
-
-
 _SETTINGS = (
     "spark.jars.packages=io.delta:delta-spark_<4.1 or 4.2>_2.13:4.4.0, "
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "

@@ -25,21 +25,6 @@ import pyarrow as pa
 from windowing.acking.batches import RootPartial
 from windowing.spark.state import decode_table, encode_table
 
-__all__ = [
-    "EDGE",
-    "NO_ROOTS",
-    "ROOTS",
-    "Partials",
-    "Roots",
-    "edge_ids",
-    "merged",
-    "packed_roots",
-    "partials_of",
-    "root_of",
-    "unpacked_roots",
-]
-
-
 EDGE, ROOTS = "__edge", "__roots"
 SOURCE_BITS = 16
 NO_ROOTS: tuple[int, ...] = ()

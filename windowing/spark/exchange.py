@@ -55,44 +55,6 @@ from windowing.windows.config import Semantics, WindowConfig
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "BATCH_CLOCK",
-    "CLOCK_APART",
-    "CLOCK_BITS",
-    "CLOCK_PROPERTY",
-    "EXCHANGE",
-    "FIRST_TASK",
-    "PACKET_ROWS",
-    "PHASE",
-    "POSITION",
-    "TASK",
-    "TASK_AND_CLOCK",
-    "ArrowStage",
-    "ExchangeRow",
-    "Packer",
-    "RowNumbering",
-    "Spread",
-    "WindowTimestamps",
-    "batch_id",
-    "clock_of",
-    "clocked",
-    "frames_of",
-    "handed_on",
-    "largest_of",
-    "max_future_ms",
-    "packed",
-    "packets_and_controls",
-    "parted",
-    "record_batch",
-    "rows_of",
-    "said_clock",
-    "size_of",
-    "spread_of",
-    "task_column",
-    "timestamps_of",
-]
-
-
 FIRST_TASK = 1 << 20
 """The upstream number of task 0; partitions of the first stage are below."""
 TASK, POSITION, PHASE = "__task", "__pos", "__phase"

@@ -45,15 +45,6 @@ import signal
 
 from windowing.errors import ConfigError, quote
 
-__all__ = [
-    "ACK_NAMES",
-    "NAMES",
-    "RESCALE_NAMES",
-    "TRIDENT_NAMES",
-    "hit",
-]
-
-
 NAMES = ("before_batch", "before_state_write", "after_state_write", "kill_worker", "in_sink", "before_commit")
 ACK_NAMES = ("before_ledger", "after_ledger", "before_ack", "after_ack")
 TRIDENT_NAMES = (

@@ -40,19 +40,6 @@ from windowing.spark.hadoop import java_causes, names_file_of, refused_by_files,
 from windowing.spark.session import other_python
 from windowing.topology.user_code import ended_in
 
-__all__ = [
-    "GO_ON",
-    "FailedQuery",
-    "Seal",
-    "WorkerError",
-    "is_sendable",
-    "is_unreached",
-    "library_error",
-    "marked",
-    "raised_in_worker",
-]
-
-
 _mark = f"windowing-error:{secrets.token_hex(16)}:"
 _TRACEBACK = "Traceback (most recent call last)"
 _MAX_TRACE = 8000

@@ -20,19 +20,6 @@ from pyspark.sql import SparkSession
 
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, WindowingError, printable, quote
 
-__all__ = [
-    "Folder",
-    "checked_folder",
-    "failed_in_task",
-    "java_causes",
-    "literal_path",
-    "names_file_of",
-    "refused_by_files",
-    "unanswered",
-    "unreachable",
-]
-
-
 # Classes by full name: each package name on the way would be a call of the JVM and a search through all jars.
 _PATH = "org.apache.hadoop.fs.Path"
 _CONTEXT = "org.apache.hadoop.fs.FileContext"

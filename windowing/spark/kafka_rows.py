@@ -33,12 +33,6 @@ from windowing.spark.output import quoted
 from windowing.spark.sinks import OutputOwner, required_owner
 from windowing.stores.kafka_topics import KafkaTopic, SourceTopic
 
-__all__ = [
-    "KafkaSink",
-    "kafka",
-]
-
-
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """The newest version on Maven Central. It was tested with PySpark 4.3.0, for which there is no version of its own."""
 _MALFORMED = "malformed"

@@ -24,17 +24,6 @@ from pyspark.sql.streaming.listener import (
 
 from windowing.spark.output import metric_column
 
-__all__ = [
-    "BatchMetrics",
-    "LastExecution",
-    "MetricsListener",
-    "exchange_metric_columns",
-    "metric_columns",
-    "metrics_of",
-    "observed",
-]
-
-
 _OBSERVATION = "windowing"
 _QUERY = "sql.streaming.queryId"
 _SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "duplicates")

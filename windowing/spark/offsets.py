@@ -24,14 +24,6 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from windowing.spark.hadoop import Folder
 
-__all__ = [
-    "SkippedOffsets",
-    "brokers_of",
-    "lag_of",
-    "skip_gaps_of",
-]
-
-
 _log = logging.getLogger("windowing.spark")
 Bounds = Callable[[], Mapping[int, tuple[int, int]]]
 """What a topic has: of each partition [the first offset that is there, the one behind the last)."""

@@ -34,15 +34,6 @@ from windowing.spark.settings import freeze_modules, seldom_collected
 from windowing.spark.state import Load, TaskValues
 from windowing.spark.task_metrics import MetricsChannel
 
-__all__ = [
-    "Stored",
-    "TaskProcessor",
-    "TaskResult",
-    "TaskTurn",
-    "evaluated",
-]
-
-
 _KEY_DDL, _VALUE_DDL = "id binary", "data binary"
 _VARIABLES = (
     ("getValueState", "metadata", _VALUE_DDL),

@@ -31,19 +31,6 @@ from windowing.spark.unreadable import arrow_values
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "METRICS",
-    "Encoder",
-    "Layout",
-    "arrow_column",
-    "fitted_column",
-    "frame_of",
-    "metric_column",
-    "quoted",
-    "table_frames",
-]
-
-
 METRICS = (
     "tuples",
     "fired",

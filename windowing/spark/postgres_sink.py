@@ -26,11 +26,6 @@ from windowing.spark.sinks import OutputOwner, required_owner
 from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
 from windowing.stores.remote import checked_address, masked
 
-__all__ = [
-    "PostgresSink",
-]
-
-
 _INTEGERS = ("int2", "int4", "int8", "numeric")
 _TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "string": ("text", ()),

@@ -47,12 +47,6 @@ from windowing.windows.aggregate import field_of
 from windowing.windows.config import OnError, WindowConfig
 from windowing.windows.measures import Duration
 
-__all__ = [
-    "WindowedStream",
-    "windowed",
-]
-
-
 _log = logging.getLogger("windowing.spark")
 REASON = "reason"
 InputFrames = DataFrame | Mapping[str, DataFrame]

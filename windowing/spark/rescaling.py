@@ -47,11 +47,6 @@ from windowing.trident.plan import TridentPlan
 from windowing.trident.rescale import begun, moves, windows_of_tasks
 from windowing.trident.streams import TridentTopology, planned
 
-__all__ = [
-    "rescale",
-]
-
-
 _ROWS = "rescaled"
 """Folder in NEW/windowing, until NEW is complete: the initial rows of its tasks."""
 

@@ -33,13 +33,6 @@ from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import WindowConfig
 from windowing.windows.key_state import one_nan
 
-__all__ = [
-    "NamedRows",
-    "RowFormat",
-    "in_order",
-    "read_by_windows",
-]
-
 
 def in_order(table: pa.Table, order_by: Sequence[str], columns: Sequence[str], streams: pa.Array) -> pa.Table:
     """Return the rows of `table` in order of arrival: by `order_by`, `streams[i]` (the number of row i's input stream), then

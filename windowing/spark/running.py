@@ -53,13 +53,6 @@ if TYPE_CHECKING:
 
     from windowing.monitoring.page import LivePage
 
-__all__ = [
-    "QuerySpec",
-    "WindowedQuery",
-    "trigger_options",
-]
-
-
 _SETTLE_EVERY_S = 0.5
 _KEPT_BATCHES = 10_000
 _RUNS = 3

@@ -43,25 +43,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError, SessionError, describe_error, printable, quote
 
-__all__ = [
-    "MAX_RECORDS_PER_BATCH",
-    "check",
-    "configure",
-    "given_settings",
-    "in_worker",
-    "is_connect",
-    "is_local",
-    "other_python",
-    "parallelism",
-    "require_classic",
-    "require_readable_zone",
-    "require_session",
-    "require_spark",
-    "session",
-    "unsendable",
-]
-
-
 MAX_RECORDS_PER_BATCH = 100_000
 _STORE = "spark.sql.streaming.stateStore"
 _PYTHON = "spark.pyspark.python"

@@ -30,21 +30,6 @@ from pyspark.sql import SparkSession
 from windowing.errors import CheckpointError
 from windowing.spark.hadoop import Folder
 
-__all__ = [
-    "BY_RENAME",
-    "FILE_MANAGER",
-    "ISOLATED",
-    "LIMIT",
-    "SMALL_BYTES",
-    "ArrowBatchLimit",
-    "freeze_modules",
-    "seldom_collected",
-    "session_with",
-    "settings_of",
-    "take",
-]
-
-
 _OBJECTS = 50_000
 """Costs next to nothing, and still bounds the memory that cycles of a bolt's own objects can hold."""
 

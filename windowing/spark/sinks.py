@@ -33,25 +33,6 @@ from windowing.spark.session import require_classic
 from windowing.spark.unreadable import python_values
 from windowing.topology.plan import Topology, output_name, stream_name
 
-__all__ = [
-    "FileSink",
-    "FunctionSink",
-    "MemorySink",
-    "NoopSink",
-    "OutputOwner",
-    "ParquetSink",
-    "Sink",
-    "claim",
-    "output_streams",
-    "owner_of",
-    "require_sink",
-    "require_sinks",
-    "required_owner",
-    "sinks_of",
-    "unread_late",
-]
-
-
 BATCH = "batch_id"
 """A batch of a file sink is the directory `batch_id=000000000012`."""
 OWNER_FILE = "_owner.json"

@@ -27,27 +27,12 @@ from windowing.spark.failures import Seal, marked
 from windowing.spark.session import require_classic, require_spark
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
+    from pyspark.sql.streaming.datasource import ReadLimit as ReadLimit
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsTriggerAvailableNow
 except ImportError:  # on Spark 4.1, where `require_spark` refuses such sources
     ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
-
-__all__ = [
-    "ReadAllAvailable",
-    "ReadLimit",
-    "SpoutInput",
-    "SpoutReader",
-    "SupportsTriggerAvailableNow",
-    "arrow_schema_in_spark",
-    "arrow_type_in_spark",
-    "batch_of",
-    "refuse_other",
-    "registered",
-    "require_evaluable",
-    "selected",
-    "spout_stream",
-    "struct_of",
-]
-
 
 _UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {"timestamp_utc": True}

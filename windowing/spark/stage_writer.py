@@ -60,12 +60,6 @@ from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
 
-__all__ = [
-    "Chosen",
-    "StageWriter",
-]
-
-
 _log = logging.getLogger("windowing.spark")
 _PHASE_OF = attrgetter("_phase")
 

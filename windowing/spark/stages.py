@@ -47,15 +47,6 @@ from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
 
-__all__ = [
-    "SpoutStage",
-    "StageTaskTurn",
-    "hashed_reader",
-    "spout_packets",
-    "stage_turn",
-]
-
-
 # -- Behind a spout --------------------------------------------------------------------------------------------------------------
 
 

@@ -43,24 +43,6 @@ from windowing.windows.config import WindowConfig
 from windowing.windows.key_state import SETTLED, KeyState
 from windowing.windows.manager import StoredKeys
 
-__all__ = [
-    "SEQUENCE",
-    "TIMESTAMP",
-    "Chunk",
-    "ChunkStore",
-    "StoredIdleKeys",
-    "StoredTask",
-    "TaskValues",
-    "cut",
-    "deadline_options",
-    "decode_table",
-    "encode_table",
-    "states_of",
-    "stored_keys",
-    "with_order",
-]
-
-
 TIMESTAMP = "\x1fts"
 SEQUENCE = "\x1fseq"
 """The two columns that order the rows of a chunk; always its last two columns, in stored chunks too, where their names may differ.

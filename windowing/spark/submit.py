@@ -34,12 +34,6 @@ from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required, stream_name
 from windowing.windows.measures import Duration
 
-__all__ = [
-    "Sources",
-    "submit",
-]
-
-
 _log = logging.getLogger("windowing.spark")
 Sources = Mapping[str, SpoutInput | Mapping[str, SpoutInput]]
 

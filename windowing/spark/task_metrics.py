@@ -30,9 +30,6 @@ from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.execution.plan import ExecutionPlan, StageTask
 from windowing.spark.exchange import ExchangeRow
 
-__all__ = ["MetricsChannel", "TaskTotals", "group_metrics"]
-
-
 _log = logging.getLogger("windowing.spark")
 _LOGGED = 5
 """The number of reported errors of a batch that the driver logs."""

@@ -39,13 +39,6 @@ from windowing.topology.user_code import BoltCaller, EmittedRow
 if TYPE_CHECKING:  # which runs the bolts of this module
     from windowing.spark.stage_writer import Chosen
 
-__all__ = [
-    "BoltBatch",
-    "RetriedBatch",
-    "keep_error",
-]
-
-
 T = TypeVar("T")
 Order = Callable[[Iterable[Any]], Iterable[Any]]
 

@@ -47,12 +47,6 @@ from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import SnapshotFactory
 from windowing.trident.plan import TridentPlan
 
-__all__ = [
-    "Attempts",
-    "TridentCommits",
-]
-
-
 _DRIVER_COLUMNS = (
     *("kind", "stream", "source", "sequence", "value"),
     "CASE WHEN kind NOT IN ('rows', 'out', 'input') THEN data END AS data",

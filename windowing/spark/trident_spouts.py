@@ -45,12 +45,6 @@ from windowing.trident.processors import TridentOutput
 from windowing.trident.spouts import CommitterEmitter, SpoutBatch, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 
-__all__ = [
-    "TridentSpoutReader",
-    "spout_rows",
-]
-
-
 _log = logging.getLogger("windowing.spark")
 
 

@@ -79,19 +79,6 @@ from windowing.trident.plan import Phase, TridentPlan
 from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 
-__all__ = [
-    "DEAD_LETTERS",
-    "ColumnFold",
-    "TridentBatchStage",
-    "TridentSpoutStage",
-    "TridentTaskTurn",
-    "kept_windows",
-    "packed_rows",
-    "stored_windows",
-    "text_of",
-]
-
-
 _MAX_TEXT = 500
 _REPORTED = 20
 """Maximum number of reported errors of a task that are sent with their text."""

@@ -46,11 +46,6 @@ from windowing.trident.transactional_state import RecordStore
 from windowing.trident.windows import LateTuples, WindowOperation
 from windowing.windows.measures import Duration
 
-__all__ = [
-    "submit_trident",
-]
-
-
 _log = logging.getLogger("windowing.spark")
 
 

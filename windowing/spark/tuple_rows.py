@@ -37,12 +37,6 @@ from windowing.spark.unreadable import any_of, plain, tuples_in, unreadable_in
 from windowing.topology.plan import Subscription, stream_name
 from windowing.windows.key_state import one_nan
 
-__all__ = [
-    "INPUT",
-    "TupleRows",
-]
-
-
 INPUT = "__in"
 """The column of stored tuples with the number of their input, from 0."""
 _UPSTREAM = "__upstream"

@@ -29,25 +29,6 @@ from windowing.schema.rows import record_type
 from windowing.schema.tuples import Tuple
 from windowing.windows.events import ListContent, TupleWindow
 
-__all__ = [
-    "Held",
-    "Unreadable",
-    "any_of",
-    "any_unreadable",
-    "arrow_values",
-    "asked_field",
-    "asked_unreadable",
-    "held",
-    "held_record_type",
-    "plain",
-    "python_values",
-    "readable_window",
-    "records_in",
-    "tuples_in",
-    "unreadable_in",
-]
-
-
 _UNFIT = (OverflowError, ValueError, KeyError, TypeError)
 """The errors of dates, of texts (UnicodeDecodeError is a ValueError), of maps with a repeated key, or with a key without a hash."""
 _DAYS = -719_162, 2_932_896

@@ -67,15 +67,6 @@ from windowing.windows.config import OnError
 from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 
-__all__ = [
-    "SIDE_STREAM",
-    "AckWatch",
-    "TaskStage",
-    "TurnResult",
-    "WindowTurn",
-]
-
-
 SIDE_STREAM = "(late)"
 """The stream of late tuples if the bolt names none. The name cannot be declared, so the stream has no reader."""
 _log = logging.getLogger("windowing.spark")

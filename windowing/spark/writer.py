@@ -42,12 +42,6 @@ from windowing.spark.state import decode_table
 if TYPE_CHECKING:
     from windowing.spark.trident_commits import TridentCommits
 
-__all__ = [
-    "BatchWriter",
-    "SinkStreams",
-]
-
-
 _ONE_FILE_ROWS = 50_000
 _FEW_FILES = 4
 """The largest number of partitions with which a small batch is written as one file per partition."""

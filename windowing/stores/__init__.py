@@ -21,7 +21,6 @@ from windowing.schema.checks import with_extra
 if TYPE_CHECKING:
     from windowing.stores.factory import (
         MapStateFactory,
-        SnapshotFactory,
         Store,
         map_state,
         snapshot_state,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from windowing.stores.postgres import PostgresStore
     from windowing.stores.redis import RedisStore
     from windowing.stores.sqlite import SqliteStore
+    from windowing.trident.maps import SnapshotFactory
 
 __all__ = [
     "MapStateFactory",

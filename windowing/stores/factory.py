@@ -42,16 +42,6 @@ from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import CachedMap, SnapshotFactory, map_of
 from windowing.trident.states import MapState, StateCodec, TypedJson
 
-__all__ = [
-    "MapStateFactory",
-    "SnapshotFactory",
-    "Store",
-    "map_state",
-    "snapshot_state",
-    "state_table",
-    "store_of",
-]
-
 
 class Store(Protocol):
     """A store of states, each under its own name.

@@ -34,12 +34,6 @@ from confluent_kafka.admin import AdminClient
 from windowing.errors import ConfigError, SinkError, SourceError, WindowingError, printable, quote
 from windowing.schema.checks import checked_patience
 
-__all__ = [
-    "KafkaTopic",
-    "SourceTopic",
-]
-
-
 _SECRET = re.compile(r"password|secret|token|jaas|\.key$|\.pem$", re.IGNORECASE)
 _OURS = (
     "bootstrap.servers",

@@ -12,10 +12,6 @@ from typing import Any
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
 
-__all__ = [
-    "MemoryStore",
-]
-
 
 class _Partition:
     def __init__(self) -> None:

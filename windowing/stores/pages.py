@@ -44,15 +44,6 @@ from windowing.windows.config import WindowConfig
 from windowing.windows.pages import CheckpointedPages, PageRows
 from windowing.windows.persistent import PersistentWindowedBoltExecutor
 
-__all__ = [
-    "PAGE_MAGIC",
-    "PersistentWindow",
-    "SqlitePages",
-    "decode_page",
-    "encode_page",
-]
-
-
 PAGE_MAGIC = b"WNDP"
 _HEAD = struct.Struct(">QI")
 _SCALARS = {int, str, float, bool, type(None)}
@@ -340,6 +331,7 @@ class SqlitePages:
 
 
 def written_twice(what: str) -> str:
+    """Return the sentence about a page that was written before."""
     return (
         f"{what} is already written, and pages never change; restore the machine from its checkpoint (None for a new one) "
         "before it gets tuples"

@@ -35,17 +35,6 @@ from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
 
-__all__ = [
-    "Bounded",
-    "PostgresMap",
-    "PostgresStore",
-    "checked_database",
-    "connected",
-    "refused_login",
-    "stored_states",
-]
-
-
 _PAGE = 1000
 _FENCE, _ROW, _LEFT = range(3)
 

@@ -35,13 +35,6 @@ from windowing.schema.checks import checked_name
 from windowing.stores.postgres import Bounded, checked_database, connected, refused_login
 from windowing.stores.remote import Patient, masked
 
-__all__ = [
-    "Column",
-    "PostgresTable",
-    "checked_table",
-]
-
-
 _SINKS = "windowing_sinks"
 _STAGING = sql.Identifier("pg_temp", "windowing_staging")
 _POSITION = sql.Identifier("windowing_position")

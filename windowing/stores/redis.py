@@ -32,12 +32,6 @@ from windowing.stores.remote import Remote, checked_address, masked
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
 
-__all__ = [
-    "RedisMap",
-    "RedisStore",
-]
-
-
 _HEADER = struct.Struct(">IqBI")  # crc, txid, flags (_HAS_VALUE, _HAS_PREVIOUS), length of the value
 _HAS_VALUE, _HAS_PREVIOUS = 1, 2
 _PAGE = 1000

@@ -23,14 +23,6 @@ from windowing.schema.checks import checked_patience
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
 
-__all__ = [
-    "Patient",
-    "Remote",
-    "checked_address",
-    "masked",
-]
-
-
 T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _MASK = "***"

@@ -25,13 +25,6 @@ from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
 
-__all__ = [
-    "SqliteMap",
-    "SqliteRecordStore",
-    "SqliteStore",
-]
-
-
 _CHUNK = 500
 _PAGE = 1000
 _COLUMNS = "key, txid, value, previous, crc"

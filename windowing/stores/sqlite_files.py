@@ -20,19 +20,6 @@ from typing import Any
 
 from windowing.errors import ConfigError, WindowingError, quote
 
-__all__ = [
-    "BUSY",
-    "DAMAGED",
-    "OwnedConnection",
-    "SqliteFile",
-    "checked_path",
-    "code_of",
-    "make_durable",
-    "make_whole",
-    "transaction",
-]
-
-
 DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
 """The errors that mean damage. SQLITE_ERROR is an error in SQL text; ours is constant, so the tables must have changed."""
 BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

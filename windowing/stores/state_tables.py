@@ -31,12 +31,6 @@ from typing import Any, NamedTuple
 from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.schema.types import FieldType, Schema
 
-__all__ = [
-    "TableCodec",
-    "View",
-]
-
-
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _IN_POSTGRES = {
     "string": "text",

@@ -49,18 +49,6 @@ from windowing.stores.sqlite_files import (
 )
 from windowing.topology.state import NEVER, BufferedState, Changes, StateProvider, StateStore
 
-__all__ = [
-    "FORMAT",
-    "STATE_COLUMNS",
-    "FileStore",
-    "Head",
-    "MemoryStateProvider",
-    "SqliteStateProvider",
-    "StateFile",
-    "state_provider",
-]
-
-
 STATE_COLUMNS = "id, name, committed, prepared, rows, digest, prepared_rows, prepared_digest, crc"
 _PAGE_ROWS = 1000
 

@@ -25,12 +25,6 @@ from windowing.local.tasks import BoltTask, Task
 from windowing.local.windowed import WindowedBoltTask
 from windowing.topology.dead_letters import DeadLetter
 
-__all__ = [
-    "Watch",
-    "check_counts",
-    "check_ids",
-]
-
 
 def check_counts(counts: Mapping[str, int], over: bool = False) -> None:
     """Assert that the counts of one bolt account for every tuple; `over`: the input has ended, so nothing is pending.

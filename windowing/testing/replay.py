@@ -26,16 +26,6 @@ from windowing.windows.measures import Count, Duration, Measure
 from windowing.windows.storm import StormStatefulWindowManager, StormWindowManager, storm_policies
 from windowing.windows.watermark import WaterMarkEventGenerator
 
-__all__ = [
-    "LosslessReplay",
-    "StormReplay",
-    "check_case",
-    "config_of",
-    "replay",
-    "replay_lossless",
-]
-
-
 Op = list[Any]
 Recorded = list[Any]
 

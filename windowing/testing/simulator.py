@@ -25,19 +25,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from windowing.errors import printable
-from windowing.testing.simulation.scenario import Fault, Scenario
+from windowing.testing.simulation.scenario import Scenario
 from windowing.testing.simulation.world import World
-
-__all__ = [
-    "Fault",
-    "Scenario",
-    "ScenarioResult",
-    "SeedsResult",
-    "run_seeds",
-    "shrink",
-    "simulate",
-]
-
 
 _SHOWN_LINES = 40
 _SHRINK_RUNS = 400

@@ -28,13 +28,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = [
-    "cases",
-    "counts",
-    "durations",
-]
-
-
 BIG_GAP_MS = 10**12
 DELTAS_MS = (0, 1, -1, 2, 3, 5, -2, 4, 10, -5, 20, -12)
 KEYS = ("a", "b", "c")

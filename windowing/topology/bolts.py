@@ -34,23 +34,6 @@ from windowing.windows.aggregate import policy_spec, spec_of, title_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import plain_measure
 
-__all__ = [
-    "HOW_TO_MAKE",
-    "STATE_METHODS",
-    "CallStyle",
-    "WindowedBolt",
-    "bound",
-    "check_call",
-    "check_methods",
-    "class_of",
-    "copies_of",
-    "declared_html",
-    "fields_set",
-    "refuse_async",
-    "style_of_function",
-]
-
-
 COLLECTIONS = frozenset(
     {"list", "dict", "set", "deque", "Counter", "defaultdict", "OrderedDict", "SortedDict", "SortedList", "SortedSet"}
 )

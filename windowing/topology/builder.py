@@ -37,12 +37,6 @@ from windowing.topology.groupings import (
 from windowing.topology.plan import Component, Subscription, Topology, TopologyError
 from windowing.topology.rules import RULES, name_problem
 
-__all__ = [
-    "Declarer",
-    "TopologyBuilder",
-]
-
-
 _Names = Fields | str | Iterable[str]
 
 

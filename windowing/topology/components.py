@@ -28,19 +28,6 @@ from windowing.schema.types import Schema, declare_streams
 from windowing.topology.config import TopologyConfig
 from windowing.windows.measures import Duration
 
-__all__ = [
-    "BasicBolt",
-    "BasicOutputCollector",
-    "Bolt",
-    "InputSpout",
-    "OutputCollector",
-    "Spout",
-    "SpoutOutputCollector",
-    "StatefulBolt",
-    "StatefulWindowedBolt",
-    "TaskContext",
-]
-
 
 class TaskContext(NamedTuple):
     """What `open` and `prepare` get: the identity of a task within its topology. `windowing` exports it under Storm's name,

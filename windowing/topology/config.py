@@ -18,23 +18,6 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.checks import did_you_mean
 from windowing.windows.measures import as_duration_ms
 
-__all__ = [
-    "IN_TRIDENT",
-    "KEYS",
-    "OUTSIDE_TRIDENT",
-    "WINDOWS_OUTSIDE_TRIDENT",
-    "ComponentConfig",
-    "Key",
-    "Misplaced",
-    "Setting",
-    "TopologyConfig",
-    "read_settings",
-    "refused_settings",
-    "settings_of",
-    "without_effect",
-]
-
-
 Setting = tuple[Any, Any]
 """A key as it was written, with its value."""
 

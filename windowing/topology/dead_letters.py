@@ -24,13 +24,6 @@ from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
 from windowing.windows.events import TupleWindow
 
-__all__ = [
-    "DEAD_LETTERS",
-    "DEAD_LETTER_FIELDS",
-    "DeadLetter",
-]
-
-
 DEAD_LETTERS = "dead_letters"
 """The name of the stream; no component may declare a stream of this name."""
 

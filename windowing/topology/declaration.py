@@ -20,16 +20,6 @@ from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import Declaration, declaration_of
 from windowing.topology.plan import OutputStream, Subscription
 
-__all__ = [
-    "REASON",
-    "ComponentDeclaration",
-    "ResolvedTopology",
-    "own_settings",
-    "resolve_topology",
-    "stream_called",
-]
-
-
 REASON = "reason"
 """The field that a late stream adds to the fields of the late tuples."""
 

@@ -48,20 +48,6 @@ from windowing.windows.aggregate import title_of
 from windowing.windows.config import OnError, WindowConfig, WindowOptions, config_of
 from windowing.windows.measures import Count, Duration
 
-__all__ = [
-    "ComponentKind",
-    "Declaration",
-    "bolt",
-    "bolt_of",
-    "columnar_of",
-    "declaration_of",
-    "sliding",
-    "spout",
-    "tumbling",
-    "windowed_bolt",
-]
-
-
 _MARK = "__windowing_component__"
 """The attribute in which a decorator leaves the declaration of its target: of a windowed bolt a WindowedBolt."""
 

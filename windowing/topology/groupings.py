@@ -32,22 +32,6 @@ from windowing.schema.hashing import GroupingError, hasher_of, key_hasher, signe
 from windowing.schema.types import Schema
 from windowing.windows.aggregate import title_of
 
-__all__ = [
-    "AllGrouping",
-    "Chooser",
-    "CustomGrouping",
-    "DirectGrouping",
-    "FieldsGrouping",
-    "GlobalGrouping",
-    "Grouping",
-    "GroupingKind",
-    "LocalOrShuffleGrouping",
-    "NoneGrouping",
-    "PartialKeyGrouping",
-    "ShuffleGrouping",
-    "direct_targets",
-]
-
 
 class GroupingKind(Enum):
     """The groupings, with the names that a plan shows."""

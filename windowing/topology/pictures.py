@@ -16,9 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Arrow", "Box", "html_table", "mermaid", "svg_of"]
-
-
 _SHAPES = {"spout": ("([", "])"), "bolt": ("[", "]"), "window": ("[[", "]]"), "state": ("[(", ")]")}
 
 

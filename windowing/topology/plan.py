@@ -29,17 +29,6 @@ from windowing.topology.pictures import Arrow, Box, mermaid, svg_of
 from windowing.windows.config import OnError
 from windowing.windows.measures import describe_measure
 
-__all__ = [
-    "Component",
-    "OutputStream",
-    "Subscription",
-    "Topology",
-    "TopologyError",
-    "output_name",
-    "required",
-    "stream_name",
-]
-
 
 class TopologyError(ConfigError):
     """A topology cannot run as it is declared; `problems` are all its mistakes, one sentence each."""

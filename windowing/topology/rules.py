@@ -31,14 +31,6 @@ from windowing.topology.user_code import TIMELESS, holds_times
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count, Duration
 
-__all__ = [
-    "RULES",
-    "name_problem",
-    "nested",
-    "no_id",
-]
-
-
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 

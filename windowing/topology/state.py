@@ -26,17 +26,6 @@ from windowing.codec import decode_value, encode_value
 from windowing.errors import CheckpointError, CorruptStateError, quote
 from windowing.windows.pages import CheckpointedPages
 
-__all__ = [
-    "NEVER",
-    "BufferedState",
-    "Changes",
-    "CheckpointedState",
-    "KeyValueState",
-    "StateProvider",
-    "StateStore",
-]
-
-
 NEVER = -1
 """The txid of a state that has never been committed."""
 

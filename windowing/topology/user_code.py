@@ -49,28 +49,6 @@ from windowing.topology.plan import Component, OutputStream
 from windowing.windows.aggregate import title_of
 from windowing.windows.events import TupleWindow
 
-__all__ = [
-    "BOUND",
-    "TIMELESS",
-    "BoltCaller",
-    "BoltRunner",
-    "CollectedRows",
-    "Collector",
-    "Emission",
-    "EmittedRow",
-    "Fitted",
-    "OutputStreams",
-    "TimestampFunction",
-    "UserCode",
-    "ended_in",
-    "file_of",
-    "holds_times",
-    "home_of",
-    "user_code_error",
-    "warn_of",
-]
-
-
 _ENDED = "raised in user code: "
 _OURS = (row_of.__code__.co_filename, __file__)
 

@@ -56,21 +56,6 @@ from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.key_state import one_nan
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
-__all__ = [
-    "FailTarget",
-    "FailedTuples",
-    "TaskEffect",
-    "TupleColumns",
-    "WindowEmitted",
-    "WindowFailed",
-    "WindowTask",
-    "WindowTimer",
-    "field_of",
-    "key_of",
-    "source_of",
-    "timestamps_of",
-]
-
 
 class FailTarget(Enum):
     """What fails if the bolt raises a FailedException and `on_error` is "raise"."""

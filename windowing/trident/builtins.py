@@ -25,23 +25,6 @@ from windowing.trident.processors import call_hook
 if TYPE_CHECKING:
     from windowing.trident.streams import Stream
 
-__all__ = [
-    "Count",
-    "Debug",
-    "Equals",
-    "FilterNull",
-    "FirstN",
-    "MapGet",
-    "Max",
-    "MaxBy",
-    "Min",
-    "MinBy",
-    "Negate",
-    "SnapshotGet",
-    "Sum",
-    "TupleCollectionGet",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Count:

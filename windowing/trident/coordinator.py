@@ -44,31 +44,6 @@ from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
 from windowing.trident.transactional_state import TransactionalState
 from windowing.windows.guard import Guard
 
-__all__ = [
-    "ANSWERS",
-    "TRANSITIONS",
-    "AskReady",
-    "BatchCause",
-    "BatchTransition",
-    "CoordinatorConfig",
-    "CoordinatorEffect",
-    "CoordinatorRecord",
-    "CoordinatorStream",
-    "EmitOnStream",
-    "MasterBatchCoordinator",
-    "OnFailure",
-    "Readiness",
-    "SaveRecord",
-    "Status",
-    "Stop",
-    "StoredRecord",
-    "Tries",
-    "checked_on_failure",
-    "mermaid",
-    "readiness_of",
-]
-
-
 _FORMAT = 1
 _CAUSE_CHARACTERS = 500
 

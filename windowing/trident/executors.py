@@ -61,32 +61,6 @@ from windowing.trident.spouts import BatchCoordinator, SpoutBatch
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState
 from windowing.windows.guard import Guard
 
-__all__ = [
-    "Ack",
-    "BatchId",
-    "BatchPhase",
-    "BatchStage",
-    "Begin",
-    "Commit",
-    "CoordSpec",
-    "EmitBatch",
-    "Execute",
-    "Fail",
-    "Finish",
-    "Forget",
-    "Incoming",
-    "Outgoing",
-    "Report",
-    "SendBatch",
-    "Succeed",
-    "TaskKey",
-    "TrackedBatch",
-    "TridentBoltExecutor",
-    "TridentSpoutCoordinator",
-    "TridentSpoutExecutor",
-]
-
-
 TaskKey = Hashable
 """The driver's id of a task, for example (component, number)."""
 

@@ -66,35 +66,6 @@ from windowing.errors import (
 from windowing.schema.checks import checked_name
 from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
 
-__all__ = [
-    "LEDGER",
-    "NO_TXID",
-    "RULES",
-    "AttemptLedger",
-    "BackingMap",
-    "Claim",
-    "Fence",
-    "Life",
-    "Owner",
-    "PartitionId",
-    "Progress",
-    "Reading",
-    "Rule",
-    "StateRow",
-    "Verdict",
-    "WrittenState",
-    "base",
-    "checked_state_name",
-    "counted",
-    "judge",
-    "judged",
-    "lost",
-    "owned",
-    "undone",
-    "written",
-]
-
-
 NO_TXID = 0
 """The txid of a row that a non-transactional state wrote."""
 

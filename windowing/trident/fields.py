@@ -36,24 +36,6 @@ from windowing.topology.groupings import Chooser, Grouping
 from windowing.windows.aggregate import title_of
 from windowing.windows.key_state import one_nan
 
-__all__ = [
-    "BatchGlobalGrouping",
-    "IdentityGrouping",
-    "Names",
-    "PartitionRouter",
-    "Partitioning",
-    "Row",
-    "chosen",
-    "extended",
-    "key_picker",
-    "names_of",
-    "picker",
-    "recorder",
-    "short_title",
-    "stored_key",
-]
-
-
 Row = tuple[Any, ...]
 """The values of one tuple, in the order of its stream's fields."""
 

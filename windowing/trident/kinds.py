@@ -25,17 +25,6 @@ from typing import NamedTuple
 
 from windowing.errors import ConfigError, printable
 
-__all__ = [
-    "FIRST_TXID",
-    "GUARANTEES",
-    "Guarantee",
-    "SpoutKind",
-    "StateType",
-    "TransactionAttempt",
-    "check_guarantee",
-]
-
-
 FIRST_TXID = 1
 """The txid of the first batch of a topology."""
 

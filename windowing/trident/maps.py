@@ -59,16 +59,6 @@ from windowing.trident.fence import (
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.states import MapState, ReplaceUpdater, Snapshottable, StateCodec, TypedJson, ValueUpdater
 
-__all__ = [
-    "CachedBatchReadsMap",
-    "CachedMap",
-    "NonTransactionalMap",
-    "OpaqueMap",
-    "SnapshotFactory",
-    "SnapshottableMap",
-    "TransactionalMap",
-]
-
 
 class CachedBatchReadsMap:
     """One attempt at one partition: its rows over a backing map. Its rule follows from its first reading; an attempt that is

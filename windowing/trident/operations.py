@@ -60,28 +60,6 @@ from windowing.trident.processors import (
 if TYPE_CHECKING:
     from windowing.trident.plan import ProcessorNode
 
-__all__ = [
-    "NO_FIELDS",
-    "AggSpec",
-    "Aggregate",
-    "AggregationStage",
-    "Check",
-    "Each",
-    "Filter",
-    "FlatMap",
-    "Join",
-    "JoinProcessor",
-    "JoinType",
-    "Map",
-    "Merge",
-    "Operation",
-    "Peek",
-    "Project",
-    "SinkOperation",
-    "resolve_spec",
-]
-
-
 _T = TypeVar("_T")
 
 NO_FIELDS = Schema((), ())

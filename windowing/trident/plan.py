@@ -86,29 +86,6 @@ from windowing.trident.operations import (
 from windowing.trident.state_operations import Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
 
-__all__ = [
-    "Crossing",
-    "Drpc",
-    "Graph",
-    "GraphBuilder",
-    "GraphGrouper",
-    "IndexedEdge",
-    "Node",
-    "PartitionNode",
-    "Phase",
-    "ProcessorNode",
-    "SpoutNode",
-    "StatePlan",
-    "StepDeclaration",
-    "StreamSource",
-    "TaskId",
-    "TridentPlan",
-    "coord_specs",
-    "crossings",
-    "targets_of",
-]
-
-
 _OURS = (Count, Sum, Min, Max)
 _BY_ITSELF = (Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation)
 

@@ -60,15 +60,6 @@ from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
 
-__all__ = [
-    "TRIDENT_RULES",
-    "ResolvedTrident",
-    "built",
-    "plan_of",
-    "resolve",
-]
-
-
 _ARGS = Schema(("args",), ("string",))
 _Operation = TypeVar("_Operation", bound=Operation)
 

@@ -47,37 +47,6 @@ from windowing.trident.fields import Row, key_picker, picker, recorder
 from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
 
-__all__ = [
-    "NOTHING",
-    "AggregateProcessor",
-    "AggregateSlot",
-    "AggregatorKind",
-    "AggregatorPart",
-    "BatchFold",
-    "Code",
-    "EachProcessor",
-    "Emits",
-    "FilterProcessor",
-    "InitProcessor",
-    "MapProcessor",
-    "PeekProcessor",
-    "PickProcessor",
-    "ProcessorContext",
-    "Reporter",
-    "RowMaker",
-    "TaskCode",
-    "TridentOutput",
-    "TridentProcessor",
-    "UserProcessor",
-    "call_hook",
-    "code_of",
-    "drop_report",
-    "fold_of",
-    "kind_of",
-    "raised",
-]
-
-
 _SCALARS = (str, int, float)
 _FOLDER = __file__.removesuffix("processors.py")
 _OURS = tuple(f"{_FOLDER}{module}.py" for module in ("processors", "operations", "state_operations", "windows"))

@@ -50,14 +50,6 @@ from windowing.trident.state_operations import Persist
 from windowing.windows.key_state import key_of
 from windowing.windows.rescale import rescaled
 
-__all__ = [
-    "StateMove",
-    "begun",
-    "moves",
-    "windows_of_tasks",
-]
-
-
 KEEP = "keep its number of tasks, or begin anew: a new checkpoint, and another name or store for each state"
 _AT_ONCE = 1000
 _DONE = TransactionAttempt(FIRST_TXID, 0)

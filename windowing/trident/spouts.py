@@ -52,29 +52,6 @@ from windowing.trident.states import TridentCollector
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState, part_of, put_all
 from windowing.windows.measures import Duration, as_duration_ms
 
-__all__ = [
-    "BatchCoordinator",
-    "BatchSpoutExecutor",
-    "CommitterEmitter",
-    "Emitter",
-    "FixedBatchSpout",
-    "IBatchSpout",
-    "ICommitterTridentSpout",
-    "IOpaquePartitionedTridentSpout",
-    "IPartitionedTridentSpout",
-    "ITridentSpout",
-    "OpaquePartitionedEmitter",
-    "OpaquePartitionedTridentSpoutExecutor",
-    "PartitionedCoordinator",
-    "PartitionedEmitter",
-    "PartitionedTridentSpoutExecutor",
-    "RichSpout",
-    "RichSpoutBatchExecutor",
-    "SpoutBatch",
-    "SpoutContext",
-    "as_batches",
-]
-
 
 class SpoutBatch(NamedTuple):
     """The batch to emit. after: the attempt under way that it builds on; None if all earlier batches are committed."""

@@ -41,17 +41,6 @@ from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater
 if TYPE_CHECKING:
     from windowing.trident.plan import ProcessorNode
 
-__all__ = [
-    "CombinerUpdater",
-    "Persist",
-    "PersistProcessor",
-    "Query",
-    "QueryProcessor",
-    "ReducerUpdater",
-    "StateSpec",
-    "StatefulProcessor",
-]
-
 
 class StatefulProcessor(TridentProcessor):
     """A node with a state. code: the StateUpdater or QueryFunction. The driver sets `state`, its partition, before `prepare`."""

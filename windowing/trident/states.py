@@ -33,28 +33,6 @@ from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.schema.checks import checked_name
 from windowing.trident.kinds import StateType, TransactionAttempt
 
-__all__ = [
-    "Aggregator",
-    "CombinerAggregator",
-    "CombinerValueUpdater",
-    "MapState",
-    "QueryFunction",
-    "ReadOnlyMapState",
-    "ReadOnlySnapshottable",
-    "ReducerAggregator",
-    "ReducerValueUpdater",
-    "ReplaceUpdater",
-    "Snapshottable",
-    "State",
-    "StateCodec",
-    "StateFactory",
-    "StateUpdater",
-    "TridentCollector",
-    "TypedJson",
-    "ValueUpdater",
-]
-
-
 _DIGITS = 18
 _SMALL = 10**_DIGITS
 

@@ -70,17 +70,6 @@ from windowing.trident.windows import LateTuples, WindowOperation
 from windowing.windows.config import WindowOptions
 from windowing.windows.measures import Count, Duration
 
-__all__ = [
-    "ChainedAggregatorDeclarer",
-    "GroupedStream",
-    "Stream",
-    "TridentState",
-    "TridentTopology",
-    "WindowOutput",
-    "planned",
-]
-
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

@@ -36,16 +36,6 @@ from windowing.trident.processors import ProcessorContext, RowMaker, TridentProc
 from windowing.trident.state_operations import QueryProcessor, StatefulProcessor
 from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, WindowProcessor
 
-__all__ = [
-    "BatchInFlight",
-    "ExchangeBatch",
-    "ExchangeWriter",
-    "GroupBatch",
-    "GroupOutput",
-    "Subtopology",
-    "TridentRun",
-]
-
 
 class ExchangeWriter:
     """One upstream task's side of an exchange."""

@@ -27,16 +27,6 @@ from typing import Any, Protocol
 from windowing.codec import decode_value, encode_value, frame, unframe
 from windowing.errors import ConfigError, CorruptStateError, StateConflictError, printable, quote
 
-__all__ = [
-    "MemoryRecordStore",
-    "RecordStore",
-    "RotatingTransactionalState",
-    "TransactionalState",
-    "part_of",
-    "put_all",
-]
-
-
 _MAGIC = b"WNDT"
 
 

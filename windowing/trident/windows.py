@@ -49,14 +49,6 @@ from windowing.windows.measures import Count, Duration, describe_measure
 if TYPE_CHECKING:
     from windowing.trident.plan import ProcessorNode
 
-__all__ = [
-    "LateTuples",
-    "WindowClock",
-    "WindowFold",
-    "WindowOperation",
-    "WindowProcessor",
-]
-
 
 class WindowFold:
     """A windowed bolt that folds the tuples of a window with an aggregator. `key`: each row begins with the window's key."""

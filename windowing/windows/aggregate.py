@@ -40,29 +40,6 @@ from typing import Any, Protocol
 from windowing.errors import ConfigError, quote
 from windowing.windows.guard import made
 
-__all__ = [
-    "AggregateFunction",
-    "Averaged",
-    "Counted",
-    "Fold",
-    "Largest",
-    "Smallest",
-    "Summed",
-    "add_many",
-    "aggregated_fields",
-    "count",
-    "field_of",
-    "fold",
-    "is_aggregator",
-    "max",
-    "mean",
-    "min",
-    "policy_spec",
-    "spec_of",
-    "sum",
-    "title_of",
-]
-
 
 def title_of(target: Any) -> str:
     """Return the readable name of a function, a class, a functools.partial of either, or the class of an object.

@@ -23,18 +23,6 @@ from windowing.windows.config import Lateness, WindowConfig
 from windowing.windows.measures import Count, Duration
 from windowing.windows.queue import Buffer
 
-__all__ = [
-    "ArrivalStep",
-    "CountCount",
-    "CountDuration",
-    "DurationCount",
-    "DurationDuration",
-    "Firing",
-    "QueueProgress",
-    "WindowAssigner",
-    "assigner_of",
-]
-
 
 class Firing(NamedTuple):
     """One window to fire: the tuples at positions [low, high), with reference time `reference` in milliseconds."""

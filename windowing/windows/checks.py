@@ -18,15 +18,6 @@ from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, 
 from windowing.windows.aggregate import is_aggregator
 from windowing.windows.measures import Count, Duration, Measure, as_duration_ms, as_measure
 
-__all__ = [
-    "MAX_WINDOWS_PER_TUPLE",
-    "MIN_EVENTS_IN_MEMORY",
-    "aggregators",
-    "columnar",
-    "policies",
-]
-
-
 MAX_WINDOWS_PER_TUPLE = 10_000
 """A time window that puts one tuple into more windows than this is refused."""
 

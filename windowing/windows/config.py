@@ -15,16 +15,6 @@ from typing import Any, TypedDict, Unpack
 from windowing.windows import checks
 from windowing.windows.measures import Count, Duration, Measure, Span, describe_measure
 
-__all__ = [
-    "Lateness",
-    "OnError",
-    "Semantics",
-    "SkippedTuplesWarning",
-    "WindowConfig",
-    "WindowOptions",
-    "config_of",
-]
-
 
 class Semantics(Enum):
     """`lossless` is this library's own semantics; `storm` reproduces Storm exactly, its losses included."""

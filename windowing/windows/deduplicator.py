@@ -16,14 +16,6 @@ from typing import Any
 from windowing.errors import ConfigError, quote
 from windowing.windows.key_state import key_of
 
-__all__ = [
-    "DEFAULT_CHANNEL",
-    "REMEMBERED",
-    "Deduplicator",
-    "ProcessedIds",
-]
-
-
 REMEMBERED = 65_536
 DEFAULT_CHANNEL = ""
 

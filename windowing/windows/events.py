@@ -26,23 +26,6 @@ from typing import Any, Protocol
 from windowing.errors import ConfigError, StaleWindowError, quote, represented
 from windowing.schema.checks import StormNames
 
-__all__ = [
-    "Activation",
-    "Effect",
-    "Event",
-    "Expired",
-    "Late",
-    "LateReason",
-    "ListContent",
-    "PayloadFold",
-    "TupleWindow",
-    "WaterMarkEvent",
-    "WindowContent",
-    "column_of",
-    "title_of_field",
-    "values_at",
-]
-
 
 def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggregate=") -> Sequence[Any]:
     """Return a field of each tuple, or the tuples themselves for None. Raises ConfigError if a tuple lacks the field; the error

@@ -20,18 +20,6 @@ from typing import Any
 from windowing.windows.events import Event
 from windowing.windows.measures import Count, Duration
 
-__all__ = [
-    "Action",
-    "CountEvictionPolicy",
-    "EvictionContext",
-    "EvictionPolicy",
-    "TimeEvictionPolicy",
-    "WatermarkCountEvictionPolicy",
-    "WatermarkTimeEvictionPolicy",
-    "scan",
-]
-
-
 _JAVA_INT_MAX = 2**31 - 1
 
 

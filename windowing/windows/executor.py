@@ -38,14 +38,6 @@ from windowing.windows.queue import InOrder, newest_of
 from windowing.windows.storm import StormMachine
 from windowing.windows.watermark import WaterMarkEventGenerator
 
-__all__ = [
-    "ColumnMachines",
-    "Machine",
-    "WindowedBoltExecutor",
-    "machine_for",
-    "refuse_tables",
-]
-
 
 class Machine(Protocol):
     """The protocol of a window machine: tuples in, effects out. Every entry returns an iterator of effects; laws: WindowManager."""

@@ -25,20 +25,6 @@ from typing import Any, TypeVar
 from windowing.errors import BoltError, ConfigError, MachineSpentError, SnapshotError, describe_error, quote
 from windowing.windows.events import Activation, TupleWindow
 
-__all__ = [
-    "FREE",
-    "NO_EFFECTS",
-    "SNAPSHOT_FORMAT",
-    "Guard",
-    "MachineState",
-    "fault",
-    "made",
-    "one_for_each",
-    "refuse_foreign",
-    "snapshot_header",
-]
-
-
 T = TypeVar("T")
 
 

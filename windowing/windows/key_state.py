@@ -22,18 +22,6 @@ from windowing.windows.assigners import Firing, QueueProgress
 from windowing.windows.events import PayloadFold, TupleWindow
 from windowing.windows.queue import Buffer
 
-__all__ = [
-    "SETTLED",
-    "KeyProgress",
-    "KeyState",
-    "RangeView",
-    "Tally",
-    "key_of",
-    "one_nan",
-    "positions_by_key",
-]
-
-
 _DETACH_OVER = 1024
 
 SETTLED = {

@@ -41,16 +41,6 @@ from windowing.windows.guard import NO_EFFECTS, Guard, one_for_each, refuse_fore
 from windowing.windows.key_state import KeyProgress, KeyState, Tally
 from windowing.windows.queue import Buffer, ListBuffer
 
-__all__ = [
-    "IdleKeys",
-    "KeyedMachine",
-    "StatefulWindowManager",
-    "StoredKeys",
-    "TaskMachine",
-    "WindowManager",
-]
-
-
 _MACHINES = {
     "semantics": "StormMachine",
     "eviction": "PolicyWindowManager",

@@ -10,24 +10,6 @@ from datetime import timedelta
 
 from windowing.errors import ConfigError, quote
 
-__all__ = [
-    "Count",
-    "Duration",
-    "Measure",
-    "Span",
-    "as_duration_ms",
-    "as_measure",
-    "count",
-    "days",
-    "describe_measure",
-    "hours",
-    "millis",
-    "minutes",
-    "plain_measure",
-    "seconds",
-]
-
-
 _INFINITE = float("inf")
 _ROUNDING = 1e-15
 """The relative error up to which a float counts as a whole number of milliseconds: 1.001 * 1000 is 1000.9999999999999."""

@@ -36,15 +36,6 @@ from windowing.windows.key_state import KeyState
 from windowing.windows.manager import WindowManager
 from windowing.windows.pages import Page, PageCache, PageRows, PageStore
 
-__all__ = [
-    "Lease",
-    "PagedBuffer",
-    "PagedTuples",
-    "PagedWindowManager",
-    "page_tuples_for",
-]
-
-
 PageRun = tuple[int, int]
 """Positions [low, high)."""
 

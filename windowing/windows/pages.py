@@ -21,15 +21,6 @@ from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import CorruptStateError
 
-__all__ = [
-    "CheckpointedPages",
-    "Page",
-    "PageCache",
-    "PageRows",
-    "PageStore",
-]
-
-
 _SWEEP_AT = 64
 
 

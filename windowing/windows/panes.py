@@ -47,17 +47,6 @@ from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
 from windowing.windows.queue import InOrder, ListBuffer
 
-__all__ = [
-    "NO_TUPLES",
-    "NumberPaneManager",
-    "PaneWindow",
-    "TimePaneManager",
-    "Windows",
-    "restored_cells",
-    "saved_cells",
-]
-
-
 NO_TUPLES = (
     "a window with aggregate= keeps no tuples: use window.aggregate and len(window); or leave out aggregate= to have "
     "window.get(), get_new() and get_expired()"

@@ -46,15 +46,6 @@ from windowing.windows.aggregate import (
 from windowing.windows.events import column_of
 from windowing.windows.guard import fault
 
-__all__ = [
-    "Aggregation",
-    "Cells",
-    "Partial",
-    "SlidingMerge",
-    "plain",
-]
-
-
 Partial = list[Any]
 """The number of tuples, and one accumulator for each aggregator that is not count()."""
 

@@ -34,11 +34,6 @@ from windowing.windows.measures import plain_measure
 from windowing.windows.paged_manager import PagedWindowManager
 from windowing.windows.pages import PageStore
 
-__all__ = [
-    "PersistentWindowedBoltExecutor",
-]
-
-
 MANIFEST_FORMAT = 2
 
 

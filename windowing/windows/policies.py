@@ -50,12 +50,6 @@ from windowing.windows.manager import TaskMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.trigger import QueueView, TriggerPolicy, next_tick_ms, tick_interval_ms
 
-__all__ = [
-    "Fired",
-    "PolicyKeyState",
-    "PolicyWindowManager",
-]
-
 
 class Fired(NamedTuple):
     """A window that has fired; `first_shown` of its tuples were in no window before."""

@@ -17,14 +17,6 @@ from typing import Any, Protocol
 
 from windowing.errors import StaleWindowError
 
-__all__ = [
-    "Buffer",
-    "InOrder",
-    "ListBuffer",
-    "newest_of",
-]
-
-
 _TRIM_AT_LEAST = 256
 
 

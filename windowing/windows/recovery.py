@@ -44,22 +44,6 @@ from windowing.windows.guard import NO_EFFECTS
 from windowing.windows.key_state import key_of
 from windowing.windows.watermark import WaterMarkEventGenerator
 
-__all__ = [
-    "GONE",
-    "MACHINE",
-    "SHOWN",
-    "TRACK",
-    "WAITS",
-    "Absorbed",
-    "Missed",
-    "RecoveryChanges",
-    "RowKey",
-    "TuplePosition",
-    "WindowRecovery",
-    "without",
-]
-
-
 RowKey = tuple[Any, ...]
 
 MACHINE: RowKey = ("machine",)

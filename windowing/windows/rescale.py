@@ -26,13 +26,6 @@ from windowing.windows.key_state import key_of
 from windowing.windows.panes import restored_cells, saved_cells
 from windowing.windows.partials import Partial
 
-__all__ = [
-    "require_key",
-    "rescaled",
-    "union_of_ids",
-]
-
-
 _QUEUES, _NUMBER_PANES, _TIME_PANES = "WindowManager", "NumberPaneManager", "TimePaneManager"
 _COUNTED = ("accepted", "shown", "skipped", "expired", "fired")
 Data = dict[str, Any]

@@ -69,15 +69,6 @@ from windowing.windows.trigger import (
     tick_interval_ms,
 )
 
-__all__ = [
-    "EXPIRE_EVENTS_THRESHOLD",
-    "StormMachine",
-    "StormStatefulWindowManager",
-    "StormWindowManager",
-    "storm_policies",
-]
-
-
 EXPIRE_EVENTS_THRESHOLD = 100
 """After so many entries since the last scan, expired events are removed from the head of the queue."""
 

@@ -28,18 +28,6 @@ from windowing.windows.events import Event
 from windowing.windows.eviction import EvictionContext
 from windowing.windows.measures import Count, Duration
 
-__all__ = [
-    "CountTriggerPolicy",
-    "QueueView",
-    "TimeTriggerPolicy",
-    "TriggerPolicy",
-    "WatermarkCountTriggerPolicy",
-    "WatermarkTimeTriggerPolicy",
-    "next_tick_ms",
-    "tick_interval_ms",
-]
-
-
 TICK_INTERVAL_MS = 100
 """The tick interval, over the clock, of a user's own trigger that does not implement next_deadline_ms."""
 

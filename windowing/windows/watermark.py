@@ -22,11 +22,6 @@ from typing import Any
 from windowing.errors import UNREADABLE, ConfigError, SnapshotError, damaged, quote
 from windowing.windows.config import Semantics
 
-__all__ = [
-    "WaterMarkEventGenerator",
-]
-
-
 _VERSION = 1
 
 SourceKey = str | int | None

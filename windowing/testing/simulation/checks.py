@@ -45,15 +45,6 @@ from windowing.trident.transactional_state import MemoryRecordStore, Transaction
 if TYPE_CHECKING:
     from windowing.testing.simulation.world import World
 
-__all__ = [
-    "BOUND_MS",
-    "Checks",
-    "Records",
-    "States",
-    "Violation",
-]
-
-
 BOUND_MS = 1_500_000
 """Virtual time within which all batches must finish after faults have stopped."""
 _RECORD, _LIFE = "simulated/master/coordinator", "simulated/master/life"

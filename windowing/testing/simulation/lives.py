@@ -34,16 +34,6 @@ from windowing.trident.plan import TaskId
 if TYPE_CHECKING:
     from windowing.testing.simulation.world import World
 
-__all__ = [
-    "Crash",
-    "Link",
-    "SimulatedRouter",
-    "Strand",
-    "TaskLife",
-    "plain",
-]
-
-
 _EPOCH_MS = 1_700_000_000_000
 
 

@@ -39,19 +39,6 @@ from windowing.windows.measures import seconds
 if TYPE_CHECKING:
     from windowing.testing.simulation.world import World
 
-__all__ = [
-    "ROWS",
-    "SINK",
-    "STATE",
-    "TREE_MS",
-    "Fault",
-    "Scenario",
-    "SourceRow",
-    "key_of",
-    "topology_of",
-]
-
-
 TREE_MS = 10_000
 """Message timeout: a tree that is not acked by then fails."""
 

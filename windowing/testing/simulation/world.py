@@ -33,11 +33,6 @@ from windowing.trident.fence import Life
 from windowing.trident.kinds import SpoutKind
 from windowing.trident.plan import TaskId
 
-__all__ = [
-    "World",
-]
-
-
 HOUR_MS = 3_600_000
 _CHECKED = 4
 """The machines' own checks run after one event in this many, because a check costs as much as an event."""
