@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import SparkSession
 
 from tests.services.conftest import ROOT, address
@@ -67,6 +67,23 @@ def test_a_batch_is_atomic_if_the_writer_is_killed_after_any_call(place: str) ->
     assert found(topic) == ordered(0, 1)
     if place == "produce":
         assert len(read(topic, "read_uncommitted")) == 3 + 2 + 3, "rows of the attempt that died had reached the broker"
+
+
+def test_a_broker_that_fails_every_attempt_is_a_sink_error_after_the_patience() -> None:
+    topic = new_topic()
+    attempts = 0
+
+    def rows() -> Iterator[tuple[Any, bytes]]:
+        nonlocal attempts
+        attempts += 1
+        assert attempts < 20, "the attempts have no end"
+        yield ROWS[0][0]
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    message = refusal(SinkError, lambda: opened(topic, 2).write("q", "default", 0, rows))
+    assert "did not answer for 2 s" in message
+    assert write(topic, 0)
+    assert found(topic) == ordered(0)
 
 
 def test_a_driver_that_was_replaced_by_another_is_fenced() -> None:

@@ -162,6 +162,30 @@ def test_a_batch_is_written_once_if_the_connection_is_cut_at_any_request(url: st
         assert stored(url) == FIRST, f"cut at request {step}"
 
 
+def test_a_server_that_fails_every_attempt_is_a_sink_error_after_the_patience(url: str) -> None:
+    claim(url)
+    run_sql(
+        url,
+        """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$""",
+        "CREATE TRIGGER full_disk BEFORE INSERT ON counts FOR EACH STATEMENT EXECUTE FUNCTION full_disk()",
+    )
+    attempts = 0
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        nonlocal attempts
+        attempts += 1
+        assert attempts < 20, "the attempts have no end"
+        yield from FIRST
+
+    with table(url, patience_s=2) as opened:
+        message = refusal(SinkError, lambda: opened.write("q", "default", 0, rows, "public"))
+    assert "did not answer for 2 s: DiskFull: could not extend file: No space left on device" in message
+    run_sql(url, "DROP TRIGGER full_disk ON counts")
+    assert write(url, 0, FIRST)
+    assert stored(url) == FIRST
+
+
 def test_of_two_concurrent_writers_of_a_batch_one_writes(url: str) -> None:
     claim(url)
 

@@ -22,6 +22,7 @@ Cost: about three round trips and a tenth of a second for each batch; the rows p
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -261,7 +262,7 @@ class KafkaTopic:
 
     def _patiently(self, do: Callable[[], Any]) -> Any:
         self._renew()
-        pause = _FIRST_PAUSE_S
+        pause, last = _FIRST_PAUSE_S, math.inf
         while True:
             self._errors.clear()
             try:
@@ -271,7 +272,8 @@ class KafkaTopic:
             refused = self._refused(error)
             if refused is not None:
                 raise refused
-            if time.monotonic() + pause > self._deadline:
+            last = min(last, time.monotonic() + self._patience_s)  # an attempt may renew the deadline
+            if time.monotonic() + pause > min(last, self._deadline):
                 raise self._unanswered(self._text(error))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)

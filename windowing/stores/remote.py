@@ -10,6 +10,7 @@ A write that is still running in the server when it is sent again is harmless: o
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from abc import ABC, abstractmethod
@@ -86,7 +87,8 @@ class Patient(ABC):
     """A client of a server with its own connection, which is opened at the first use. Not thread-safe.
 
     `patience_s`: the longest time that a call waits, for a connection, a lock, a reply, or a server that restarts. (A connection
-    attempt takes at least 2 s, and the system's name look-up is not limited.)
+    attempt takes at least 2 s, and the system's name look-up is not limited.) No attempt begins later than that after the first one
+    failed.
     """
 
     lost: ClassVar[tuple[type[Exception], ...]]
@@ -114,6 +116,7 @@ class Patient(ABC):
 
     def _patiently(self, do: Callable[[], T]) -> T:
         self._deadline, pause = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
+        last = math.inf
         while True:
             try:
                 self._connect()
@@ -128,7 +131,8 @@ class Patient(ABC):
             if not isinstance(failed, self.lost):
                 raise failed
             self.close()
-            if time.monotonic() + pause > self._deadline:
+            last = min(last, time.monotonic() + self._patience_s)  # an attempt may renew the deadline
+            if time.monotonic() + pause > min(last, self._deadline):
                 raise self._unanswered(self._text(failed)) from self._cause(failed)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
