@@ -80,27 +80,38 @@ def in_the_watching_thread() -> bool:
     return threading.current_thread().name.startswith("windowing-")
 
 
+def killed_starts(
+    folder: Path, start: Callable[[Path], WindowedQuery], compare: Callable[[Path], None], step: int, compared: int
+) -> None:
+    """Start a job in a new folder, kill the start at its n-th operation on a file, and start the job again; for every `step`-th n,
+    until a start has fewer operations. Every `compared`-th of these jobs runs to its end and is compared, the others are stopped.
+    """
+    for number in count(1, step):
+        job, query = folder / str(number), None
+        with killed_at(number, in_this_thread()), suppress(Killed):
+            query = start(job)
+        if query is not None:
+            query.stop()
+            break
+        query = start(job)
+        if number // step % compared == 0:
+            assert query.await_end(240)
+            compare(job)
+        query.stop()
+    assert number > 12
+
+
 @pytest.mark.crash(minutes=2)
 def test_a_start_killed_at_any_file_operation_can_be_repeated(
     spark: SparkSession, source: Path, tmp_path: Path, undisturbed: Callable[..., Outputs]
 ) -> None:
-    for number in count(1):
-        begun = Job("tumbling", str(source), str(tmp_path / str(number)))
-        with killed_at(number, in_this_thread()):
-            try:
-                query: WindowedQuery | None = job.start(spark, begun)
-            except Killed:
-                query = None
-        if query is None:
-            query = job.start(spark, begun)
-            if number % 6 == 0:
-                assert query.await_end(240)
-                assert_same(outputs(begun), undisturbed("tumbling"))
-            query.stop()
-        else:
-            query.stop()
-            break
-    assert number > 12
+    def job_in(folder: Path) -> Job:
+        return Job("tumbling", str(source), str(folder))
+
+    def compare(folder: Path) -> None:
+        assert_same(outputs(job_in(folder)), undisturbed("tumbling"))
+
+    killed_starts(tmp_path, lambda folder: job.start(spark, job_in(folder)), compare, step=1, compared=6)
 
 
 @pytest.mark.crash(minutes=1.5)
@@ -108,23 +119,15 @@ def test_a_start_of_a_topology_on_a_queue_killed_at_any_file_operation_can_be_re
     spark: SparkSession, tmp_path: Path
 ) -> None:
     wanted = undisturbed_run(spark, prepared(tmp_path / "undisturbed"))
-    for number in count(1, 2):  # a start takes seconds
-        begun = prepared(tmp_path / str(number))
-        with killed_at(number, in_this_thread()):
-            try:
-                query: WindowedQuery | None = topology_job.start(spark, begun)
-            except Killed:
-                query = None
-        if query is None:
-            query = topology_job.start(spark, begun)
-            if number % 8 == 1:
-                assert query.await_end(240)
-                assert_recovered(begun, wanted)
-            query.stop()
-        else:
-            query.stop()
-            break
-    assert number > 12
+
+    def start(folder: Path) -> WindowedQuery:
+        begun = topology_job.TopologyJob(str(folder))
+        return topology_job.start(spark, begun if folder.exists() else prepared(folder))
+
+    def compare(folder: Path) -> None:
+        assert_recovered(topology_job.TopologyJob(str(folder)), wanted)
+
+    killed_starts(tmp_path, start, compare, step=2, compared=4)  # a start takes seconds
 
 
 @pytest.mark.crash(minutes=1)
