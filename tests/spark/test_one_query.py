@@ -79,7 +79,7 @@ def test_a_lock_of_another_process_refuses_a_start_before_anything_is_written_an
     with other:
         assert other.stdout is not None
         other.stdout.readline()
-        with pytest.raises(CheckpointError, match=r"another query of another process writes to checkpoint"):
+        with pytest.raises(CheckpointError, match=rf"another query of process {other.pid} writes to checkpoint"):
             run(bolt(), source.read(), sinks={"default": sink})
         assert list(checkpoint.iterdir()) == []
         other.kill()
@@ -102,7 +102,7 @@ def test_the_jvm_of_a_killed_driver_refuses_a_start_until_it_has_ended(
         assert other.stdout is not None
         other.stdout.readline()
         for _ in range(2):
-            with pytest.raises(CheckpointError, match=r"another query of another process writes to checkpoint"):
+            with pytest.raises(CheckpointError, match=rf"another query of process {other.pid} writes to checkpoint"):
                 run(bolt(), source.read(), sinks={"default": sink})
         assert list(checkpoint.iterdir()) == []
         other.kill()

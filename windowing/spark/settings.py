@@ -242,7 +242,8 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
                     patience = _ENDING_S
         until = began + patience
         if time.monotonic() >= until:
-            whose = "of another process" if holder is None else "of this process"
+            process = _process_with_lock(folder) if holder is None else None
+            whose = "of this process" if holder else f"of process {process}" if process else "of another process"
             raise CheckpointError(
                 f"another query {whose} writes to checkpoint {checkpoint}; one query at a time can have it: stop() that "
                 "one first, or give this one a checkpoint of its own"
@@ -293,6 +294,19 @@ def _locked_by_process(folder: Folder, make: bool) -> int | None:
         os.close(opened)
         return None
     return opened
+
+
+def _process_with_lock(folder: Folder) -> int | None:
+    """Return the process that has locked a local directory, a driver or the JVM that outlives it; None if it is unknown."""
+    try:
+        there = os.stat(folder.path.removeprefix("file:"))
+        with open("/proc/locks") as locks:
+            found = [line.split() for line in locks]
+    except OSError:
+        return None
+    inode = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
+    held = {kind: int(process) for _, kind, _, _, process, locked, *_ in found if locked == inode}
+    return held.get("FLOCK", held.get("POSIX", 0)) or None
 
 
 def _locked_by_jvm(gateway: Any, folder: Folder) -> Any:
