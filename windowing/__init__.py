@@ -211,6 +211,14 @@ _IN_STORM = {
     "Config": "TopologyBuilder(name).configure({...})",
     "StormTopology": "Topology",
     "TupleUtils": "is_tick",
+    "Utils": "collector.sleep(millis(100)) in a spout, in place of Utils.sleep(100)",
+    "OutputFieldsDeclarer": 'output="word string, n long" of the decorator',
+    **dict.fromkeys(
+        ("TimestampExtractor", "TupleFieldTimestampExtractor"), "timestamp= of the bolt: a field or a function"
+    ),
+    "KafkaSpout": "from windowing.spark import kafka",
+    "MemoryMapState": "map_state(MemoryStore(), 'counts') of windowing.stores",
+    "LocalDRPC": "from windowing.local import TridentCluster",
 }
 
 
@@ -219,12 +227,13 @@ _IN_PACKAGES = {
         ("LocalRun", "TridentCluster", "VirtualClock", "run_local", "run_topology", "run_trident"), "local"
     ),
     **dict.fromkeys(("FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "PostgresSink"), "spark"),
+    **dict.fromkeys(("DeltaSink", "KafkaSink", "kafka"), "spark"),
     **dict.fromkeys(("rescale", "session", "submit", "submit_trident", "windowed"), "spark"),
-    **dict.fromkeys(("PartitionedSpout", "SqliteQueue"), "queues"),
-    **dict.fromkeys(("MemoryStore", "PostgresStore", "RedisStore", "SqliteStore", "map_state"), "stores"),
+    **dict.fromkeys(("PartitionedSpout", "RabbitQueue", "RedisStream", "SqliteQueue"), "queues"),
+    **dict.fromkeys(("MemoryStore", "PostgresStore", "RedisStore", "SqliteStore", "map_state", "store_of"), "stores"),
     "serve_prometheus": "monitoring",
-    "check_counts": "testing",
-    "TridentTopology": "trident",
+    **dict.fromkeys(("Watch", "check_counts", "replay"), "testing"),
+    **dict.fromkeys(("FixedBatchSpout", "MapGet", "Sum", "TridentTopology"), "trident"),
 }
 """The package of names that are often looked for here."""
 

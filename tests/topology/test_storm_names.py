@@ -523,3 +523,11 @@ def test_a_method_with_storms_name_that_is_never_called_is_refused(
     methods = {name: lambda self, *given: None, "execute": lambda self, tuple: None}
     with pytest.raises(ConfigError, match=f"class '.*Written' has {name}, which nothing calls; write {write}"):
         mark(type("Written", (base,), methods))
+
+
+def test_a_field_of_a_tick_is_refused_with_the_test_for_a_tick() -> None:
+    tick = Tuple((5.0,), Origin("__system", -1, Fields("secs"), "__tick"))
+    assert (tick["secs"], tick.secs) == (5.0, 5.0)
+    for use in (lambda: tick["word"], lambda: tick.word):
+        with pytest.raises((ConfigError, AttributeError), match=r"a tick has no field 'word'; test is_tick\(tuple\)"):
+            use()

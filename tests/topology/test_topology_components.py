@@ -157,6 +157,10 @@ def test_a_function_or_class_that_cannot_be_a_component_is_refused() -> None:
         def prepare(self, context: Any) -> None: ...  # type: ignore[override]
         def execute(self, tuple: Any) -> None: ...
 
+    class StormsPrepare:
+        def prepare(self, conf: Any, context: Any, collector: Any) -> None: ...
+        def execute(self, tuple: Any) -> None: ...
+
     refused(lambda: bolt()(later), "is async, but a tuple is handed out")
     refused(lambda: bolt()(three), "a bolt takes (tuple) or (tuple, collector)")
     refused(lambda: bolt()(3), "a bolt is a function or a class, got 3")
@@ -164,6 +168,8 @@ def test_a_function_or_class_that_cannot_be_a_component_is_refused() -> None:
     refused(lambda: bolt()(Lacking), "mark it with @spout")
     refused(lambda: bolt()(Windowed), "mark it with @windowed_bolt")
     refused(lambda: bolt()(Handed), "write def prepare(self, context, collector)")
+    refused(lambda: bolt()(StormsPrepare), "write def prepare(self, context)", "the second argument of execute")
+    refused(lambda: tumbling(count(3))(StormsPrepare), "write def prepare(self, context); the collector is the second")
     refused(lambda: spout(output="n long")(Empty), "has no next_tuple")
     refused(lambda: spout(output="n long")(Lacking), "lacks next_tuple")
     refused(lambda: spout(output="n long")(three), "a spout takes ()")

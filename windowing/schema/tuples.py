@@ -188,6 +188,8 @@ class Tuple:
             return self._values[key]
         fields = self._origin.fields
         position = fields._index.get(key)
+        if position is None and is_tick(self):
+            raise ConfigError(f"a tick has no field {quote(key)}; test is_tick(tuple) before you read fields")
         return self._values[fields.index(key) if position is None else position]
 
     def __getattr__(self, name: str) -> Any:
@@ -197,6 +199,8 @@ class Tuple:
         position = self._origin.fields._index.get(name)
         if position is None:
             sentence = f"a tuple of {self._origin!r} has no field {name!r}"
+            if is_tick(self):
+                raise AttributeError(f"a tick has no field {name!r}; test is_tick(tuple) before you read fields")
             is_method = name in _IN_STORM or (name.startswith("get") and name[3:4].isupper())
             raise missing(Tuple, name, _IN_STORM, sentence, None if is_method else self._origin.fields.names)
         return self._values[position]

@@ -230,9 +230,12 @@ def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple
     """Raise for a method of `target` that cannot be called with its arguments, or is async."""
     for method, arguments in methods:
         if getattr(target, method, None) is not None:
-            written = ", ".join(("self", *arguments))
+            function, way_out = bound(target, method), f"write def {method}({', '.join(('self', *arguments))})"
+            found = unbound(function, arguments)
+            if method == "prepare" and "collector" not in arguments and found and "collector" in found[0].parameters:
+                way_out += "; the collector is the second argument of execute"
             refuse_async(getattr(target, method), f"{title}.{method}", "call")
-            check_call(bound(target, method), arguments, f"{title}.{method}", f"write def {method}({written})")
+            check_call(function, arguments, f"{title}.{method}", way_out)
 
 
 def fields_set(of_class: type[Any]) -> list[str]:

@@ -271,7 +271,8 @@ def one_writer(resolved: ResolvedTrident) -> Iterator[str]:
         written = getattr(factory, "identity", factory)
         for other, known in seen:
             if type(known) is type(written) and known == written:
-                yield f"{node.called} writes the same state as {other}: {quote(factory)}; give each a name of its own"
+                state = quote(getattr(factory, "name", factory))
+                yield f"{node.called} writes the same state as {other}: {state}; give each a name of its own"
         seen.append((node.called, written))
 
 
