@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from windowing import count, millis, seconds, windowed_bolt
-from windowing.errors import FailedException
+from windowing.errors import ConfigError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.testing.invariants import Watch, check_counts, check_ids
@@ -280,3 +280,11 @@ def test_the_checks_reject_wrong_counts_and_ids():
         check_ids([1, 2, 3], shown=[1, 2])
     with pytest.raises(AssertionError, match=r"too many: {1: \['shown', 'late'\]}"):
         check_ids([1, 2], shown=[1, 2], late=[1])
+
+
+def test_the_counts_of_a_topology_are_refused_with_the_call_for_one_bolt():
+    counts = {"in": 2, "shown": 2, "pending": 0, "late": 0, "skipped": 0}
+    with pytest.raises(ConfigError, match=r"of 'count', 'rank'; write check_counts\(result\.counts\['count'\]\)"):
+        check_counts({"count": counts, "rank": counts})
+    with pytest.raises(ConfigError, match="without 'skipped'"):
+        check_counts({name: count for name, count in counts.items() if name != "skipped"})

@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from windowing.acking.acker import Acked, AckedRoots, Failed
+from windowing.errors import ConfigError, quote
 from windowing.local.checkpoints import CheckpointedWindowTask, RecoveredWindowTask, StatefulBoltTask
 from windowing.local.cluster import LocalCluster
 from windowing.local.router import Delivery
@@ -33,6 +34,16 @@ def check_counts(counts: Mapping[str, int], over: bool = False) -> None:
 
     >>> check_counts({"in": 5, "shown": 2, "pending": 1, "late": 1, "skipped": 1})
     """
+    if any(isinstance(each, Mapping) for each in counts.values()):
+        raise ConfigError(
+            f"check_counts takes the counts of one bolt, got those of {', '.join(map(quote, counts))}; "
+            f"write check_counts(result.counts[{quote(next(iter(counts)))}]), or use Watch for a whole topology"
+        )
+    missing = [name for name in ("in", "shown", "pending", "late", "skipped") if name not in counts]
+    if missing:
+        raise ConfigError(
+            f"check_counts takes the counts of a windowed bolt, got {quote(dict(counts))} without {missing[0]!r}"
+        )
     accounted = counts["shown"] + counts["pending"] + counts["late"] + counts["skipped"]
     assert counts["in"] == accounted, f"{counts['in'] - accounted} of {counts['in']} tuples are nowhere: {dict(counts)}"
     assert min(counts.values()) >= 0, f"a count is below zero: {dict(counts)}"
