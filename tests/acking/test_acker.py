@@ -30,6 +30,7 @@ from windowing.acking.acker import (
     RootEvent,
     RootState,
     RootTransition,
+    acks_of,
     anchored,
     state_of,
 )
@@ -65,7 +66,9 @@ def send(acker: Acker, message: tuple[Any, ...], now: int) -> list[Acked | Faile
 
 @st.composite
 def forests(draw: st.DrawFn, may_fail: bool = True) -> list[Tree]:
-    """Simulate spout and bolts: up to 3 roots, up to 60 edges, tuples anchored to one or two others, acked or failed."""
+    """Simulate spout and bolts: up to 3 roots, up to 60 edges, tuples anchored to one or two others, failed, or acked alone or with
+    others.
+    """
     bits = iter([1 << bit for bit in range(64)])
     left = 60
     trees, live = [], []
@@ -80,14 +83,16 @@ def forests(draw: st.DrawFn, may_fail: bool = True) -> list[Tree]:
         for _ in range(draw(st.integers(0, 2))):
             both = [tuple_, *(live[:1] if draw(st.booleans()) else [])]
             if left >= len(both) and len(live) < 6:
-                live.append(anchored(both, lambda: next(bits)))
+                one = len(both) == 1 and draw(st.booleans())
+                live.append(tuple_.child(next(bits)) if one else anchored(both, lambda: next(bits)))
                 left -= len(both)
         seen = draw(st.sampled_from([None, "split", "count"]))
         if may_fail and draw(st.integers(0, 5)) == 0:
             for root in tuple_.fail():
                 trees[root - 1].messages.append(("fail", root, seen))
         else:
-            for root, xor in tuple_.ack():
+            together = [tuple_, *(live.pop() for _ in range(draw(st.integers(0, len(live)))))]
+            for root, xor in acks_of(together):
                 trees[root - 1].messages.append(("ack", root, xor, seen))
     return trees
 
@@ -741,3 +746,15 @@ def test_a_child_of_one_tuple_has_an_edge_in_each_tree_of_that_tuple():
     )
     with pytest.raises(AckError, match="emit first"):
         one.child(9)
+
+
+def test_tuples_of_the_same_trees_are_acked_by_one_message_for_each_tree():
+    parent = Anchors({1: 5, 2: 6})
+    rows = [parent.child(edge) for edge in (8, 16, 32)]
+    grandchild = rows[0].child(64)
+    assert {id(each.roots) for each in (*rows, grandchild)} == {id(parent.roots)}
+    assert acks_of(rows) == [(1, 8 ^ 16 ^ 32 ^ 64), (2, 8 ^ 16 ^ 32 ^ 64)]
+    # The parent has another edge in each tree, so it is not acked together with its child.
+    assert acks_of([grandchild, parent]) == [(1, 5 ^ 8 ^ 16 ^ 32), (2, 6 ^ 8 ^ 16 ^ 32), (1, 64), (2, 64)]
+    with pytest.raises(AckError, match="twice"):
+        acks_of([rows[1]])

@@ -62,8 +62,8 @@ class Logged:
     def rollback(self) -> None:
         self.log.append("rollback")
 
-    def ack(self, message: Any, component: str) -> None:
-        self.log.append(("ack", message.name))
+    def ack_all(self, messages: Any, component: str) -> None:
+        self.log += [("ack", message.name) for message in messages]
 
     def fail(self, message: Any, component: str) -> None:
         self.log.append(("fail", message.name))

@@ -12,6 +12,7 @@ from windowing import count, is_tick, millis, seconds, sliding, tumbling, window
 from windowing.errors import BoltError, ConfigError, FailedException, ReportedFailedException, WindowingError
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
+from windowing.testing import Watch
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout
 from windowing.topology.decorators import bolt, spout
@@ -481,6 +482,79 @@ def test_a_windows_output_is_anchored_to_all_its_tuples():
     assert result.failures >= 3
     assert result.acked == 3
     assert (3,) in result["bolt1"]
+
+
+def three_rows(window):
+    return [row["n"] for row in window]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_each_message_of_a_window_is_acked_after_all_rows_of_the_window(rows):
+    @tumbling(count(3), output="n long", name="all")
+    def some(window):
+        return three_rows(window)[:rows]
+
+    @bolt
+    class OneByOne(Bolt):
+        """Holds the rows, and acks one of them for each tick."""
+
+        def prepare(self, context, collector):
+            super().prepare(context, collector)
+            self.held = []
+
+        def execute(self, tuple):
+            if not is_tick(tuple):
+                self.held.append(tuple)
+            elif self.held:
+                self.collector.ack(self.held.pop())
+
+    clock = VirtualClock()
+    with LocalCluster(topology_of(some, OneByOne, tick_tuple_freq=seconds(1)), clock=clock) as cluster:
+        watch = Watch(cluster)
+        cluster.run_for(millis(500))
+        acked = [cluster.result.acked]
+        for _ in range(rows):
+            cluster.run_for(seconds(1))
+            watch.check()
+            acked.append(cluster.result.acked)
+    assert acked == [0] * rows + [3]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_message_whose_window_was_emitted_and_timed_out_is_a_dead_letter_of_the_component_that_saw_it_last(rows):
+    @bolt(output="n long")
+    def same(tuple):
+        return tuple["n"]
+
+    @sliding(count(6), count(3), output="n long")
+    def some(window):
+        return three_rows(window)[:rows]
+
+    @bolt
+    class Never(Bolt):
+        def execute(self, tuple):
+            pass
+
+    with LocalCluster(topology_of(same, some, Never, max_attempts=1), clock=VirtualClock()) as cluster:
+        result = cluster.run_for(seconds(40))  # the window holds the tuples, which are neither acked nor failed
+    assert [letter.component for letter in result.dead_letters] == ["bolt0"] * 3
+
+
+def test_all_rows_of_a_window_share_its_trees():
+    @tumbling(count(3), output="n long")
+    def some(window):
+        return three_rows(window)
+
+    trees = []
+
+    @bolt
+    def last(tuple):
+        trees.append(tuple._anchors.roots)
+
+    assert ran(some, last).acked == 3
+    assert len(trees) == 3
+    assert all(found is trees[0] for found in trees)
+    assert len(trees[0]) == 3
 
 
 def test_late_tuples_are_emitted_anchored_and_acked():

@@ -61,9 +61,10 @@ def one_by_one() -> Iterator[None]:
                     self.dry = True
                     return
 
-        def ack_all(self: Any, acks: Any, component: str) -> None:
-            for root, xor in acks:
-                self.tell(root, (ACK, root, xor, component))
+        def ack_all(self: Any, tuples: Any, component: str | None) -> None:
+            for anchors in tuples:
+                for root, xor in anchors.ack():
+                    self.tell(root, (ACK, root, xor, component))
 
         def init_all(self: Any, inits: Any, task: int) -> None:
             for root, xor in inits:

@@ -42,6 +42,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol
 
+from windowing.acking.acker import Anchors
 from windowing.errors import (
     AckError,
     BoltError,
@@ -223,8 +224,8 @@ class StatefulBoltExecutor:
         for state in self.states:
             state.commit(txid)
         prepared, self._prepared, self.txid = self._prepared, None, txid
-        for message in prepared:
-            self._task.router.ack(message._anchors, self._task.context.component)
+        acked = [message._anchors for message in prepared if message._anchors is not None]
+        self._task.router.ack_all(acked, self._task.context.component)
         return True
 
     def roll_back(self) -> bool:
@@ -620,7 +621,7 @@ class PagedWindowTask(CheckpointedWindowTask):
     def expired(self, effect: Expired) -> None:
         """Do nothing: the tuples were acked with the checkpoint that stored them."""
 
-    def anchors_of(self, window: TupleWindow) -> Sequence[Any]:
+    def anchors_of(self, window: TupleWindow) -> Sequence[Anchors]:
         return ()
 
     def fail_window(self, failed: WindowFailed) -> None:

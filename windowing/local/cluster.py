@@ -330,7 +330,6 @@ class LocalCluster(LoopedCluster):
             self._end("it could not be made")
             raise
         self.tasks = self.task_set.tasks
-        self._quiet_rounds = 0
         self._batch = 0
 
     @property
@@ -388,13 +387,6 @@ class LocalCluster(LoopedCluster):
         if isinstance(self.clock, VirtualClock):
             self._work_off()
         return self.result
-
-    def step(self) -> bool:
-        """Make one round; return whether any task handled a message."""
-        moved = super().step()
-        if moved:
-            self._quiet_rounds = 0
-        return moved
 
     def drain(self) -> None:
         """End the input, in topological order: the last windows fire, and bolts with ticks get one more tick.
@@ -508,8 +500,8 @@ class LocalCluster(LoopedCluster):
         wait_ms = max(1, self.topology.config.sleep_spout_wait_ms)
         if not until_end or not isinstance(self.clock, VirtualClock):
             return wait_ms
-        self._quiet_rounds += 1
-        return min(wait_ms << min(self._quiet_rounds - 1, 20), max(wait_ms, _LONGEST_POLL_MS))
+        self._quiet_polls += 1
+        return min(wait_ms << min(self._quiet_polls - 1, 20), max(wait_ms, _LONGEST_POLL_MS))
 
     def _feed(self, spout: str, rows: Iterable[Any]) -> None:
         sources = [task.source for task in self.task_set.spouts if task.context.component == spout]

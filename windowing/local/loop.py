@@ -67,6 +67,7 @@ class LoopedCluster(StormNames, ABC):
         router.now_ms, router.is_virtual = self.clock.now_ms(), isinstance(self.clock, VirtualClock)
         self._opened: list[Task] = []
         self._begun = False
+        self._quiet_polls = 0  # polls of idle spouts since a task handled a message
         self._over: str | None = None
 
     @abstractmethod
@@ -90,7 +91,10 @@ class LoopedCluster(StormNames, ABC):
     def step(self) -> bool:
         """Make one round; return whether any task handled a message."""
         self._begin()
-        return bool(self._guarded(self._round, self.tasks))
+        moved = bool(self._guarded(self._round, self.tasks))
+        if moved:
+            self._quiet_polls = 0
+        return moved
 
     def close(self) -> None:
         """Close everything without draining. Idempotent."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from windowing.acking.acker import Anchors, anchored, edges_of
+from windowing.acking.acker import Anchors, acks_of, anchored, edge_in
 from windowing.errors import describe_error
 from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
 from windowing.topology.dead_letters import DeadLetter
@@ -178,9 +178,9 @@ class Router:
             for root, xor in anchors.ack():
                 self.ackers[root % len(self.ackers)].append((ACK, root, xor, component))
 
-    def ack_all(self, acks: list[tuple[int, int]], component: str) -> None:
-        """Send the acks of several tuples of one component, each given as (root, XOR): one message per acker."""
-        for inbox, some in self._by_acker(acks):
+    def ack_all(self, tuples: Iterable[Anchors], component: str | None) -> None:
+        """Ack tuples of one component: one message per acker. With None the trees keep the component that was seen last."""
+        for inbox, some in self._by_acker(acks_of(tuples)):
             inbox.append((ACKS, some, component))
 
     def _by_acker(self, pairs: list[tuple[int, int]]) -> Iterable[tuple[deque[Any], list[tuple[int, int]]]]:
@@ -293,7 +293,7 @@ class StreamRoutes:
                     if tree is not None:
                         root_edge = bits(64) or 1
                         tree[1] ^= root_edge
-                        edges = edges_of({tree[0]: root_edge})
+                        edges = edge_in((tree[0],), root_edge)
                     elif anchors:
                         edges = anchors[0].child(bits(64) or 1) if len(anchors) == 1 else anchored(anchors, edge)
                     inboxes[index].append(delivery(values, origin, edges))
@@ -331,8 +331,9 @@ class StreamRoutes:
         for inbox, id in self._targets(values, task):
             edges = anchored(anchors, self._edge) if anchors else None
             if tree is not None:
-                edges = Anchors({tree[0]: self._edge()})
-                tree[1] ^= edges.edges[tree[0]]
+                root_edge = self._edge()
+                tree[1] ^= root_edge
+                edges = edge_in((tree[0],), root_edge)
             inbox.append(self._delivery(values, self.origin, edges))
             ids.append(id)
         return ids

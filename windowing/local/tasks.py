@@ -264,13 +264,13 @@ class BasicBoltTask(BoltTask):
             super().arrive(arrived)
             return
         (call, rows_of), send, component = self._by_return, self._send, self.context.component
-        acks: list[tuple[int, int]] = []
+        done: list[Anchors] = []
         for message in arrived:
             try:
                 rows = rows_of(call(message))
             except FailedException as problem:
-                self.router.ack_all(acks, component)
-                acks = []
+                self.router.ack_all(done, component)
+                done = []
                 self.failed(message, problem)
                 continue
             except BaseException as problem:
@@ -282,8 +282,8 @@ class BasicBoltTask(BoltTask):
             else:
                 for row in rows:
                     send(row, (anchors,))
-                acks += anchors.ack()
-        self.router.ack_all(acks, component)
+                done.append(anchors)
+        self.router.ack_all(done, component)
 
 
 class RichBoltTask(BoltTask):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from windowing.acking.acker import Anchors, anchored
 from windowing.local.router import Delivery
 from windowing.local.tasks import ComponentTask, TaskParts, unsettled
 from windowing.schema.tuples import late_values
@@ -63,7 +64,7 @@ def streams_of(component: Component) -> dict[tuple[str, str], str]:
 
 
 class WindowedBoltTask(ComponentTask):
-    """One task of a windowed bolt. Cost: that of the windows; an emitted row has an edge for each tuple of its window.
+    """One task of a windowed bolt. Cost: that of the windows, and for each one that emits rows an edge for each of its tuples.
 
     `executor`: the windows; default is a new executor in memory. `schemas`: the fields of the streams that the bolt reads.
     """
@@ -169,9 +170,7 @@ class WindowedBoltTask(ComponentTask):
     def perform_one(self, effect: Any) -> None:
         """Perform one effect."""
         if isinstance(effect, WindowEmitted):
-            anchors = self.anchors_of(effect.window)
-            for stream, values in effect.emissions:
-                self.outbox[stream].send(values, anchors)
+            self._emit(effect)
         elif isinstance(effect, Expired):
             self.expired(effect)
         elif isinstance(effect, Late):
@@ -182,7 +181,22 @@ class WindowedBoltTask(ComponentTask):
 
     # -- windows -------------------------------------------------------------------------------------------------------
 
-    def anchors_of(self, window: TupleWindow) -> Sequence[Any]:
+    def _emit(self, emitted: WindowEmitted) -> None:
+        """Send the rows of a window, anchored to all of its tuples.
+
+        Several rows are anchored to one tuple in between, which is anchored to the window's tuples and is acked after the rows are
+        sent. So the cost of a row does not depend on the number of tuples.
+        """
+        anchors = self.anchors_of(emitted.window)
+        in_between = len(anchors) > 1 and len(emitted.emissions) > 1
+        if in_between:
+            anchors = [anchored(anchors, self.router.edge)]
+        for stream, values in emitted.emissions:
+            self.outbox[stream].send(values, anchors)
+        if in_between:
+            self.router.ack_all(anchors, None)
+
+    def anchors_of(self, window: TupleWindow) -> Sequence[Anchors]:
         """Return the anchors for rows that a window emits."""
         return unsettled(window.get()) if self.router.ackers else ()
 
@@ -232,10 +246,7 @@ class WindowedBoltTask(ComponentTask):
 
     def ack(self, rows: Iterable[Any]) -> None:
         """Ack the tuples that were neither acked nor failed."""
-        acks: list[tuple[int, int]] = []
-        for anchors in unsettled(rows):
-            acks += anchors.ack()
-        self.router.ack_all(acks, self.context.component)
+        self.router.ack_all(unsettled(rows), self.context.component)
 
     def fail(self, rows: Iterable[Any]) -> None:
         """Fail the tuples that were neither acked nor failed."""
