@@ -55,7 +55,7 @@ def test_boxes_are_right_of_their_inputs_and_do_not_overlap():
     boxes = [Box(name, (name,), "bolt") for name in "abcd"]
     arrows = [Arrow("a", "b", ""), Arrow("b", "d", ""), Arrow("a", "c", ""), Arrow("a", "d", "")]
     picture = ElementTree.fromstring(svg_of(boxes, arrows))
-    places = [(int(node.get("x")), int(node.get("y"))) for node in picture.iter() if node.tag.endswith("rect")]
+    places = [(float(node.get("x")), float(node.get("y"))) for node in picture.iter() if node.tag.endswith("rect")]
     a, b, c, d = places
     assert a[0] < b[0] == c[0] < d[0]
     assert b[1] < c[1]

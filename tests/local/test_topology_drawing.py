@@ -11,10 +11,11 @@ import pytest
 
 from windowing.errors import ConfigError
 from windowing.execution.compiler import execution_plan
-from windowing.local.drawing import _beside, to_png, to_svg
+from windowing.local.drawing import to_png, to_svg
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, sliding, windowed_bolt
+from windowing.topology.pictures import Arrow, Box, placed
 from windowing.topology.plan import Topology
 from windowing.windows.measures import count, minutes, seconds
 
@@ -60,7 +61,6 @@ def test_the_mermaid_text_shows_kinds_windows_tasks_groupings_and_late_streams()
 
 
 def test_the_same_topology_gives_the_same_svg_with_every_name_in_it() -> None:
-    pytest.importorskip("matplotlib")
     svg = to_svg(plan())
     assert svg == to_svg(plan())
     text = "".join(ElementTree.fromstring(svg.encode()).itertext())
@@ -69,17 +69,36 @@ def test_the_same_topology_gives_the_same_svg_with_every_name_in_it() -> None:
 
 
 def test_arrows_between_the_same_two_boxes_are_drawn_side_by_side() -> None:
-    pytest.importorskip("matplotlib")
-    routes = [[(0.0, 1.0), (2.0, 1.0)], [(0.0, 1.0), (2.0, 3.0)], [(0.0, 1.0), (2.0, 1.0)]]
-    first, other, second = (_beside(routes, number) for number in range(3))
-    assert other == routes[1], "alone between its boxes"
-    assert first[0][1] < 1.0 < second[0][1]
-    assert first[0][1] == first[1][1]
+    points = {each.arrow.label: each.points for each in placed(plan().boxes(), plan().arrows())[1]}
+    upper, lower = points["shuffle"], points["late: none"]
+    assert [y + 14 for _, y in upper] == [y for _, y in lower]
+    assert [x for x, _ in upper] == [x for x, _ in lower]
     labels = {
-        text.text: text.attrib["transform"] if "transform" in text.attrib else (text.attrib["x"], text.attrib["y"])
+        text.text: (text.attrib["x"], text.attrib["y"])
         for text in ElementTree.fromstring(to_svg(plan()).encode()).iter("{http://www.w3.org/2000/svg}text")
     }
     assert labels["shuffle"] != labels["late: none"]
+
+
+def test_an_arrow_passes_a_column_at_a_place_where_no_box_is() -> None:
+    boxes, arrows, width, height = placed(plan().boxes(), plan().arrows())
+    (passing,) = (each.points for each in arrows if each.arrow.label == "all")
+    assert len(passing) == 4
+    (left, y), (right, same_y) = passing[1:3]
+    assert y == same_y
+    for each in boxes:
+        if each.box.name in ("sums", "four"):
+            assert left <= each.x - each.width / 2 < each.x + each.width / 2 <= right
+            assert abs(each.y - y) > each.height / 2
+        assert each.width / 2 <= each.x <= width - each.width / 2
+        assert each.height / 2 <= each.y <= height - each.height / 2
+
+
+def test_a_box_is_beside_its_inputs_in_whichever_order_the_boxes_are_given() -> None:
+    boxes = [Box(name, (name,), "bolt") for name in ("upper", "lower", "of lower", "of upper")]
+    arrows = [Arrow("lower", "of lower", ""), Arrow("upper", "of upper", "")]
+    down = {each.box.name: each.y for each in placed(boxes, arrows)[0]}
+    assert down["upper"] == down["of upper"] < down["lower"] == down["of lower"]
 
 
 def test_the_head_of_an_arrow_is_visible_before_its_box() -> None:
@@ -104,11 +123,10 @@ def test_to_png_returns_a_png_file() -> None:
 def test_a_missing_matplotlib_is_refused_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'windowing\[draw\]'"):
-        to_svg(plan())
+        to_png(plan())
 
 
 def test_the_stages_of_an_execution_plan_are_drawn_too() -> None:
-    pytest.importorskip("matplotlib")
     text = "".join(ElementTree.fromstring(to_svg(execution_plan(plan())).encode()).itertext())
     for word in ("events", "sums ×2", "four", "end", "fields(at, word)", "all"):
         assert word in text

@@ -8,7 +8,7 @@ run_trident(topology)                a Trident topology until its spouts have en
 TridentCluster(topology)             the same, step by step: batches, commits, requests of DRPC
 explain(bolt, rows)                  the windows of some rows -> TimeLine: text, SVG, PNG
 SystemClock, VirtualClock            the clock of the machine, and one that a test advances
-to_svg(topology), to_png(topology)   a drawing of a topology (extra `draw`)
+to_svg(topology), to_png(topology)   a drawing of a topology (PNG: extra `draw`)
 LateRow, DeadLetter, DeadBatch       late and failed rows in the results
 """
 

@@ -1,11 +1,10 @@
 """Pictures as text: plans as Mermaid and SVG, numbers as HTML tables. Pure functions of strings; no library is loaded.
 
-A plan is drawn as boxes and arrows. In SVG:
+A plan is drawn as boxes and arrows. In SVG, and in the PNG of local/drawing.py:
 
-    columns   a box is right of all its inputs; in a cycle, which no plan has, the loop would end after as many rounds as boxes
-    rows      the boxes of a column are in the order in which they were given
-
-`windowing.local.to_svg` draws larger plans with fewer crossings, with matplotlib (local/drawing.py).
+    columns   a box is right of all its inputs: data flows to the right
+    rows      within a column a box is near its inputs
+    arrows    an arrow that passes a column has a position of its own there; arrows between the same two boxes are side by side
 
 Laws: every text is escaped, whatever data it contains; the same plan gives the same text.
 """
@@ -15,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 _SHAPES = {"spout": ("([", "])"), "bolt": ("[", "]"), "window": ("[[", "]]"), "state": ("[(", ")]")}
 
@@ -68,75 +69,150 @@ def _escaped(text: str) -> str:
     )
 
 
-# -- SVG and HTML ------------------------------------------------------------------------------------------------------------------
+# -- SVG -------------------------------------------------------------------------------------------------------------------------
 
 
-_WIDTH, _HEIGHT, _RIGHT, _BELOW, _MARGIN = 180, 50, 120, 24, 10
-_LONGEST, _LABEL = 26, 18
-_STROKES = {"spout": "#16794c", "bolt": "#2463b0", "window": "#6d3fb4", "state": "#b45309"}
-_CELL = "text-align: right; padding: 0 8px"
+_CHARACTER, LINE = 7.2, 16  # pixels, of the monospace font of 12
+_APART = 14  # pixels between arrows of the same two boxes
+INK = "#444444"
+FILLS = {"spout": "#dcecf8", "bolt": "#f4f4f2", "window": "#fdf0d5", "state": "#e3f1df"}
+RADII = {"spout": 18, "bolt": 4, "window": 4, "state": 4}
+STROKES = {"spout": 1, "bolt": 1, "window": 2, "state": 2}
+
+Point = tuple[float, float]
+
+
+class PlacedBox(NamedTuple):
+    """A box with its center and its size, in pixels."""
+
+    box: Box
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class PlacedArrow(NamedTuple):
+    """An arrow with its points: the right edge of its source, two where it passes a column, the left edge of its target."""
+
+    arrow: Arrow
+    points: list[Point]
+
+    def curve(self) -> list[Point]:
+        """Return the curve through the points: the first one, then for each other one two control points and itself."""
+        found = self.points[:1]
+        for (x1, y1), (x2, y2) in pairwise(self.points):
+            found += [((x1 + x2) / 2, y1), ((x1 + x2) / 2, y2), (x2, y2)]
+        return found
+
+    def head(self) -> list[Point]:
+        """Return the corners of the arrow head."""
+        x, y = self.points[-1]
+        return [(x - 8, y - 4), (x, y), (x - 8, y + 4)]
+
+    def middle(self) -> Point:
+        """Return the place of the label."""
+        middle = len(self.points) // 2
+        (x1, y1), (x2, y2) = self.points[middle - 1 : middle + 1]
+        return (x1 + x2) / 2, (y1 + y2) / 2
+
+
+def placed(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> tuple[list[PlacedBox], list[PlacedArrow], float, float]:
+    """Return boxes, in topological order, and arrows with their places, and the width and height of the drawing, in pixels.
+
+    `columns` holds the names of boxes, and (arrow, column) for an arrow that passes a column. Cost: O(boxes * arrows).
+    """
+    drawn, given = {box.name: box for box in boxes}, list(arrows)
+    column: dict[str, int] = {}
+    for name in drawn:
+        inputs = [arrow.source for arrow in given if arrow.target == name and arrow.source in column]
+        column[name] = 1 + max((column[source] for source in inputs), default=-1)
+    columns: list[list[Any]] = [[] for _ in range(max(column.values(), default=0) + 1)]
+    for name, at in column.items():
+        columns[at].append(name)
+    routes: list[list[Any]] = []
+    before: dict[Any, list[Any]] = {name: [] for name in drawn}
+    for number, arrow in enumerate(given):
+        passed = [(number, at) for at in range(column[arrow.source] + 1, column[arrow.target])]
+        for point in passed:
+            columns[point[1]].append(point)
+        routes.append([arrow.source, *passed, arrow.target])
+        for last, point in pairwise(routes[-1]):
+            before.setdefault(point, []).append(last)
+    tall = max((len(box.lines) for box in drawn.values()), default=0) * LINE + 44
+    height = max(map(len, columns)) * tall
+    gap = max((len(arrow.label) for arrow in given), default=0) * 6 + 40
+    places: dict[Any, PlacedBox] = {}  # an arrow passes a box without lines
+    left = 10.0
+    for names in columns:
+        width = max((max(map(len, drawn[name].lines)) * _CHARACTER + 24 for name in names if name in drawn), default=0)
+        near = {
+            name: sum(places[each].y for each in before[name] if each in places) / (len(before[name]) or 1)
+            for name in names
+        }
+        for row, name in enumerate(sorted(names, key=near.__getitem__)):
+            box = drawn.get(name, Box("", (), ""))
+            wide = max(map(len, box.lines)) * _CHARACTER + 24 if box.lines else width
+            y = height / 2 + (row - (len(names) - 1) / 2) * tall
+            places[name] = PlacedBox(box, left + width / 2, y, wide, len(box.lines) * LINE + 20)
+        left += width + gap
+    points = [_points([places[each] for each in route]) for route in routes]
+    routed = [PlacedArrow(arrow, _beside(points, number)) for number, arrow in enumerate(given)]
+    return [places[name] for name in drawn], routed, left - gap + 10, height
+
+
+def _points(route: list[PlacedBox]) -> list[Point]:
+    """Return the points of an arrow: it leaves a box at the right and enters the next one at the left."""
+    return [(each.x + side * each.width / 2, each.y) for each in route for side in (-1, 1)][1:-1]
+
+
+def _beside(routes: list[list[Point]], number: int) -> list[Point]:
+    """Return the points of an arrow, shifted up or down if other arrows have the same points."""
+    same = [other for other, route in enumerate(routes) if route == routes[number]]
+    shift = (same.index(number) - (len(same) - 1) / 2) * _APART
+    return [(x, y + shift) for x, y in routes[number]]
 
 
 def svg_of(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
-    """Return a drawing as SVG; the same for the same plan. Cost: O(boxes * arrows).
+    """Return a drawing as SVG with searchable labels; the same for the same plan. Cost: O(boxes * arrows).
 
     >>> picture = svg_of([Box("a", ("<a>",), "spout"), Box("b", ("b",), "bolt")], [Arrow("a", "b", "shuffle")])
     >>> picture.startswith("<svg "), "&lt;a&gt;" in picture, picture.count("<rect")
     (True, True, 2)
     """
-    drawn, arrows_drawn = list(boxes), list(arrows)
-    column = {box.name: 0 for box in drawn}
-    for _ in drawn:
-        for arrow in arrows_drawn:
-            if arrow.source in column and arrow.target in column:
-                column[arrow.target] = min(len(drawn), max(column[arrow.target], column[arrow.source] + 1))
-    filled: dict[int, int] = {}
-    positions: dict[str, tuple[int, int]] = {}
-    for box in drawn:
-        at = column[box.name]
-        row = filled[at] = filled.get(at, 0) + 1
-        positions[box.name] = (_MARGIN + at * (_WIDTH + _RIGHT), _MARGIN + (row - 1) * (_HEIGHT + _BELOW))
-    width = 2 * _MARGIN + (max(column.values(), default=0) + 1) * (_WIDTH + _RIGHT) - _RIGHT
-    height = 2 * _MARGIN + max(filled.values(), default=1) * (_HEIGHT + _BELOW) - _BELOW
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="12">',
-    ]
-    parts += [
-        _arrow_svg(arrow, positions)
-        for arrow in arrows_drawn
-        if arrow.source in positions and arrow.target in positions
-    ]
-    parts += [_box_svg(box, *positions[box.name]) for box in drawn]
-    return "".join([*parts, "</svg>"])
-
-
-def _box_svg(box: Box, x: int, y: int) -> str:
-    radius = 20 if box.shape == "spout" else 4
-    stroke = _STROKES.get(box.shape, "#5b6878")
-    lines = [
-        f'<text x="{x + 10}" y="{y + 20 + 16 * row}" fill="{"#1d2733" if not row else "#5b6878"}">{_cut(line, _LONGEST)}</text>'
-        for row, line in enumerate(box.lines[:2])
-    ]
-    frame = (
-        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="{radius}" fill="#f4f6f8" stroke="{stroke}"/>'
+    drawn, routed, width, height = placed(boxes, arrows)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" '
+        'font-family="monospace" font-size="12" text-anchor="middle">'
     )
+    return "".join([head, *map(_arrow_svg, routed), *map(_box_svg, drawn), "</svg>"])
+
+
+def _box_svg(each: PlacedBox) -> str:
+    box, x, y, width, height = each
+    frame = (
+        f'<rect x="{x - width / 2:g}" y="{y - height / 2:g}" width="{width:g}" height="{height:g}" rx="{RADII[box.shape]}" '
+        f'fill="{FILLS[box.shape]}" stroke="{INK}" stroke-width="{STROKES[box.shape]}"/>'
+    )
+    first = y - (len(box.lines) - 1) * LINE / 2 + 4
+    lines = [f'<text x="{x:g}" y="{first + LINE * row:g}">{escape(line)}</text>' for row, line in enumerate(box.lines)]
     return f"<g><title>{escape(', '.join(box.lines))}</title>{frame}{''.join(lines)}</g>"
 
 
-def _arrow_svg(arrow: Arrow, positions: dict[str, tuple[int, int]]) -> str:
-    (x1, y1), (x2, y2) = positions[arrow.source], positions[arrow.target]
-    x1, y1, y2 = x1 + _WIDTH, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
-    half, dashes = (x1 + x2) // 2, ' stroke-dasharray="4 3"' if arrow.dotted else ""
-    line = f'<path d="M{x1} {y1}C{half} {y1} {half} {y2} {x2 - 7} {y2}" fill="none" stroke="#5b6878"{dashes}/>'
-    head = f'<path d="M{x2 - 8} {y2 - 4}L{x2} {y2}L{x2 - 8} {y2 + 4}z" fill="#5b6878"/>'
-    at = (y1 + y2) // 2 - 6
-    label = f'<text x="{half}" y="{at}" text-anchor="middle" font-size="11" fill="#5b6878">{_cut(arrow.label, _LABEL)}</text>'
-    return f"<g><title>{escape(arrow.label)}</title>{line}{head}{label}</g>"
+def _arrow_svg(each: PlacedArrow) -> str:
+    label, (x, y) = escape(each.arrow.label), each.middle()
+    start, *rest = (f"{x:g},{y:g}" for x, y in each.curve())
+    dashes = ' stroke-dasharray="4 3"' if each.arrow.dotted else ""
+    curve = f'<path d="M{start}C{" ".join(rest)}" fill="none" stroke="{INK}"{dashes}/>'
+    head = f'<polygon points="{" ".join(f"{x:g},{y:g}" for x, y in each.head())}" fill="{INK}"/>'
+    around = 'font-size="10" stroke="#fff" stroke-width="4" paint-order="stroke"'
+    return f'<g><title>{label}</title>{curve}{head}<text x="{x:g}" y="{y + 3:g}" {around}>{label}</text></g>'
 
 
-def _cut(text: str, length: int) -> str:
-    return escape(text if len(text) <= length else f"{text[: length - 1]}…")
+# -- HTML ------------------------------------------------------------------------------------------------------------------------
+
+
+_CELL = "text-align: right; padding: 0 8px"
 
 
 def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
