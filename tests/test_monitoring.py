@@ -15,12 +15,19 @@ from pathlib import Path
 import pytest
 
 from windowing.errors import ConfigError
-from windowing.execution.metrics import METRICS, RunMetrics, TaskMetrics, samples
+from windowing.execution.metrics import METRICS, PREFIX, Metric, MetricKind, RunMetrics, TaskMetrics, samples
 from windowing.monitoring import PrometheusCollector, export_to_opentelemetry, serve_prometheus
 from windowing.spark import BatchMetrics
 
 ROOT = Path(__file__).parents[1]
-EXPORTED = {metric.exported for metric in METRICS}
+
+
+def exported(metric: Metric) -> str:
+    """Return the name in Prometheus."""
+    return f"{PREFIX}{metric.name}{'_total' if metric.kind is MetricKind.COUNTER else ''}"
+
+
+EXPORTED = {exported(metric) for metric in METRICS}
 NAME = re.compile(r"\bwindowing_[a-z_]+\b")
 
 
@@ -140,7 +147,7 @@ def metrics_table() -> str:
     lines = ["| name | kind | unit | labels | what | in Storm's UI |", "|---|---|---|---|---|---|"]
     for metric in METRICS:
         cells = (
-            f"`{metric.exported}`",
+            f"`{exported(metric)}`",
             metric.kind,
             metric.unit,
             ", ".join(metric.labels),

@@ -38,7 +38,7 @@ class Logged:
         self.log: list[Any] = []
         self.router: Any = self
         self.refused = ""
-        self.executor = StatefulBoltExecutor(self)
+        self.executor = StatefulBoltExecutor(self)  # type: ignore[arg-type]
         self.executor.states.append(self)
         self.executor.executed(messages)  # type: ignore[arg-type]
 

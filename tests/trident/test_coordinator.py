@@ -27,7 +27,6 @@ from windowing.trident.coordinator import (
     Status,
     Stop,
     Tries,
-    mermaid,
     readiness_of,
 )
 from windowing.trident.kinds import TransactionAttempt
@@ -508,6 +507,15 @@ def test_every_failure_transition_leads_back_to_waiting():
     for (status, cause), row in TRANSITIONS.items():
         assert (cause in (BatchCause.FAILED, BatchCause.EARLIER_FAILED)) == (row.then is Status.WAITING)
         assert status is not Status.DONE
+
+
+def mermaid() -> str:
+    """Return TRANSITIONS as a state diagram, as in the docs."""
+    lines = ["stateDiagram-v2", f"    [*] --> {Status.WAITING.value}"]
+    for (status, cause), row in TRANSITIONS.items():
+        sends = f" / {row.sends.value}" if row.sends else ""
+        lines.append(f"    {status.value} --> {row.then.value}: {cause.value}{sends}")
+    return "\n".join([*lines, f"    {Status.DONE.value} --> [*]"])
 
 
 def test_the_state_diagram_in_the_docs_equals_the_transition_table():

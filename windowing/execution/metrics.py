@@ -47,11 +47,6 @@ class Metric(NamedTuple):
     meaning: str
     storm: str = ""
 
-    @property
-    def exported(self) -> str:
-        """The name in Prometheus: with the prefix, and for a counter with `_total` at the end."""
-        return f"{PREFIX}{self.name}{'_total' if self.kind is MetricKind.COUNTER else ''}"
-
 
 _TASK = ("topology", "component", "task")
 _PLACE = ("topology", "source", "partition")

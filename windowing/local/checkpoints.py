@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from windowing.acking.acker import Anchors
 from windowing.errors import (
@@ -60,7 +60,7 @@ from windowing.schema.tuples import SYSTEM, Fields, Origin, Tuple
 from windowing.stores.pages import PersistentWindow
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import ComponentKind
-from windowing.topology.state import NEVER, KeyValueState, StateProvider
+from windowing.topology.state import NEVER, CheckpointedState, KeyValueState, StateProvider
 from windowing.topology.window_task import FailTarget, WindowFailed
 from windowing.windows.events import Expired, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
@@ -125,27 +125,6 @@ class CheckPointState:
 # -- StatefulBoltExecutor --------------------------------------------------------------------------------------------------------
 
 
-class _Checkpointed(Protocol):
-    """A state that takes part in checkpoints: a key-value state, or the windows of a task."""
-
-    def prepare_commit(self, txid: int) -> None: ...
-    def commit(self, txid: int) -> None: ...
-    def rollback(self) -> None: ...
-
-
-class _StatefulTask(Protocol):
-    """What a StatefulBoltExecutor needs of its task."""
-
-    router: Router
-    context: TaskContext
-
-    def hook(self, method: str, *arguments: int) -> None:
-        """Call an optional method of the bolt."""
-
-    def init(self, txid: int) -> None:
-        """Start again from the states of checkpoint `txid`."""
-
-
 class StatefulBoltExecutor:
     """The states of one task, in the order in which they are prepared and committed, and the tuples whose acks wait for a commit.
 
@@ -153,8 +132,8 @@ class StatefulBoltExecutor:
     method returns False. Cost: O(1) per tuple; all tuples since the last commit are kept.
     """
 
-    def __init__(self, task: _StatefulTask) -> None:
-        self.states: list[_Checkpointed] = []
+    def __init__(self, task: StatefulBoltTask | CheckpointedWindowTask) -> None:
+        self.states: list[CheckpointedState] = []
         self.txid = NEVER
         self._task = task
         self._open: dict[Delivery, None] = {}

@@ -49,7 +49,6 @@ from windowing.stores.remote import checked_address, masked
 from windowing.windows.measures import Duration, as_duration_ms
 
 _log = logging.getLogger("windowing.queues")
-_PAGE = 1000
 
 # KEYS: stream, held, facts, attempts, dead. ARGV: group, consumer, then the arguments of the script.
 

@@ -26,8 +26,6 @@ from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.plan import Component, Topology, stream_name
 from windowing.windows.executor import refuse_tables
 
-_NO_IDS: Mapping[int, int] = {}
-
 
 @dataclass(frozen=True)
 class ExecutionContext:

@@ -34,7 +34,7 @@ Changes = Mapping[bytes, bytes | None]
 
 
 class CheckpointedState(Protocol):
-    """The part of a task that takes part in checkpoints."""
+    """A part of a task that takes part in checkpoints: a key-value state, or its windows."""
 
     def prepare_commit(self, txid: int) -> None:
         """Make the changes durable under `txid`, but not current."""
@@ -45,12 +45,12 @@ class CheckpointedState(Protocol):
     def rollback(self) -> None:
         """Restore the state that was committed last."""
 
-    def require(self, txid: int) -> None:
-        """Raise CorruptStateError unless the state is that of `txid`, or has never been committed."""
-
 
 class KeyValueState(CheckpointedState, Protocol):
     """Values by key, both plain data; keys of different types are different: 1 and True are two."""
+
+    def require(self, txid: int) -> None:
+        """Raise CorruptStateError unless the state is that of `txid`, or has never been committed."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return a copy of the value, or `default`."""

@@ -326,19 +326,6 @@ class Stop(NamedTuple):
 CoordinatorEffect = SaveRecord | AskReady | EmitOnStream | Stop
 
 
-def mermaid() -> str:
-    """Return the transitions as a mermaid state diagram, for the docs.
-
-    >>> print(mermaid().splitlines()[2].strip())
-    waiting --> processing: due / $batch
-    """
-    lines = ["stateDiagram-v2", f"    [*] --> {_WAITING.value}"]
-    for (status, cause), row in TRANSITIONS.items():
-        sends = f" / {row.sends.value}" if row.sends else ""
-        lines.append(f"    {status.value} --> {row.then.value}: {cause.value}{sends}")
-    return "\n".join([*lines, f"    {_DONE.value} --> [*]"])
-
-
 # -- MasterBatchCoordinator ------------------------------------------------------------------------------------------------------
 
 
