@@ -8,6 +8,7 @@ from windowing import (
     Bolt,
     Duration,
     InputSpout,
+    StatefulBolt,
     TopologyBuilder,
     bolt,
     millis,
@@ -65,6 +66,33 @@ def watched(**settings):
         metrics = ClusterMetrics(cluster)
         result = cluster.run()
         return result, metrics.now()
+
+
+class AcksOdd:
+    def execute(self, tuple):
+        if tuple["n"] % 2:
+            self.collector.ack(tuple)
+
+
+@bolt
+class Plain(AcksOdd, Bolt): ...
+
+
+@bolt
+class Stateful(AcksOdd, StatefulBolt):
+    def init_state(self, state): ...
+
+
+@pytest.mark.parametrize("odd", [Plain, Stateful])
+def test_a_tuple_of_a_bolt_with_manual_acks_is_counted_as_acked_when_the_bolt_acks_it(odd):
+    builder = TopologyBuilder("numbers")
+    builder.set_spout("numbers", InputSpout("n long"))
+    builder.set_bolt("odd", odd).shuffle_grouping("numbers")
+    with LocalCluster(builder.build(), batches={"numbers": []}, clock=VirtualClock()) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run_batch({"numbers": [(1,), (2,), (3,)]})
+        found = metrics.now().components()["odd"]
+    assert (found.executed, found.acked, found.failed) == (3, 2, 0)
 
 
 def test_each_task_counts_executed_emitted_and_acked_tuples():

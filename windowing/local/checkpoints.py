@@ -54,12 +54,11 @@ from windowing.errors import (
 )
 from windowing.execution.compatibility import same_json
 from windowing.local.router import Delivery, Router
-from windowing.local.tasks import BoltCollector, BoltTask, Task, TaskParts
+from windowing.local.tasks import BoltTask, Task, TaskParts
 from windowing.local.windowed import MessageChannel, WindowedBoltTask
 from windowing.schema.tuples import SYSTEM, Fields, Origin, Tuple
 from windowing.stores.pages import PersistentWindow
 from windowing.topology.components import TaskContext
-from windowing.topology.decorators import ComponentKind
 from windowing.topology.state import NEVER, CheckpointedState, KeyValueState, StateProvider
 from windowing.topology.window_task import FailTarget, WindowFailed
 from windowing.windows.events import Expired, TupleWindow
@@ -387,15 +386,11 @@ class StatefulBoltTask(BoltTask):
         self.stateful = StatefulBoltExecutor(self)
         self.stateful.states.append(state)
         self.state = state
-        self._by_itself = parts.component.kind is ComponentKind.BOLT
 
     def open(self) -> None:
         super().open()
         self.init(self.stateful.txid)
         self.caller.prepare(self.context, self.collector())
-
-    def collector(self) -> BoltCollector | None:
-        return BoltCollector(self) if self._by_itself else None
 
     def init(self, txid: int) -> None:
         """Call the bolt's `init_state` with its state as of `txid`."""
@@ -409,10 +404,7 @@ class StatefulBoltTask(BoltTask):
     def handle(self, message: Delivery) -> None:
         if message._origin.component != SYSTEM:
             self.stateful.executed((message,))
-        if self._by_itself:
-            self.attempt(message)
-        else:
-            super().handle(message)
+        super().handle(message)
 
     def ack(self, message: Delivery) -> None:
         """Record the bolt's ack; it is sent when the checkpoint commits."""

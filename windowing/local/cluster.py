@@ -55,7 +55,7 @@ from windowing.local.spouts import (
     require_inputs,
     rows_in,
 )
-from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, RichBoltTask, Task, TaskParts
+from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, Task, TaskParts
 from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.stores.pages import PersistentWindow
@@ -222,7 +222,7 @@ class ClusterTasks:
             from windowing.local.columnar_bolts import ColumnarBoltTask  # needs Arrow
 
             return ColumnarBoltTask(parts, topology.schemas_read_by(component))
-        return (RichBoltTask if component.kind is ComponentKind.BOLT else BasicBoltTask)(parts, tick_ms)
+        return BasicBoltTask(parts, tick_ms)
 
     def _connect_dead_letters(self) -> None:
         """Give spouts the routes of the dead letters of all components, where a bolt reads them."""

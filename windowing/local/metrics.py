@@ -23,7 +23,7 @@ from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, Task
 from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
 from windowing.local.spouts import SpoutTask
-from windowing.local.tasks import ComponentTask, RichBoltTask, Task
+from windowing.local.tasks import BoltTask, ComponentTask, Task
 from windowing.local.trident_spouts import EmitterTask
 from windowing.local.trident_tasks import GroupTask, TupleParts
 from windowing.local.windowed import WindowedBoltTask
@@ -170,7 +170,7 @@ class _BoltWatch(_TaskWatch):
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
-        self._acks_by_itself = isinstance(task, RichBoltTask)
+        self._acks_by_itself = isinstance(task, BoltTask) and task.acks_by_itself
         self.timed("step", self._arrived)
         self.counted("fail", self._failed)
         if self._acks_by_itself:

@@ -4,9 +4,9 @@
       AckerTask            the tuple trees of a part of the roots
       ComponentTask        the common base of spout and bolt tasks
         SpoutTask          spouts.py
-        BoltTask           basic bolts: a tuple is acked when execute returns, failed by a FailedException
-          BasicBoltTask    the same for a batch, in one loop
-          RichBoltTask     bolts that ack and fail tuples themselves
+        BoltTask           bolts that ack and fail tuples themselves; basic bolts, whose tuples are acked when execute returns, and
+                           failed by a FailedException
+          BasicBoltTask    basic bolts that return their rows: the same for a batch, in one loop
         WindowedBoltTask   windowed.py
 
 Laws
@@ -27,6 +27,7 @@ from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
+from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component
 from windowing.topology.user_code import BoltCaller
 
@@ -156,11 +157,12 @@ class ComponentTask(Task):
 
 
 class BoltTask(ComponentTask):
-    """A bolt whose tuples the driver acks. It gets ticks if its settings ask for them."""
+    """A bolt without windows; the driver acks its tuples unless it `acks_by_itself`. It gets ticks if its settings ask for them."""
 
     def __init__(self, parts: TaskParts, tick_ms: int | None) -> None:
         super().__init__(parts)
         self.caller = BoltCaller(parts.component)
+        self.acks_by_itself = parts.component.kind is ComponentKind.BOLT
         self._tick_ms = tick_ms
         self._next_tick_ms: int | None = None
         self._lost: Delivery | None = None
@@ -170,13 +172,13 @@ class BoltTask(ComponentTask):
         if self._tick_ms is not None:
             self._next_tick_ms = self.router.now_ms + self._tick_ms
 
-    def collector(self) -> Any:
-        """Return the collector for the bolt's `prepare`; None, because emits are collected per call."""
-        return None
+    def collector(self) -> BoltCollector | None:
+        """Return the collector for the bolt's `prepare`; None for a bolt whose emits are collected per call."""
+        return BoltCollector(self) if self.acks_by_itself else None
 
     def handle(self, message: Delivery) -> None:
         emitted = self.attempt(message)
-        if emitted is None:
+        if emitted is None or self.acks_by_itself:
             return
         anchors = () if message._anchors is None else (message._anchors,)
         for row in emitted:
@@ -249,7 +251,7 @@ class BoltTask(ComponentTask):
 
 
 class BasicBoltTask(BoltTask):
-    """A stateless bolt that returns its rows. One loop takes a batch of tuples through the bolt and acks them in one message.
+    """A stateless bolt. If it returns its rows, one loop takes a batch of tuples through it and acks them in one message.
 
     The result is that of calling `handle` for each tuple, which is what bolts with a collector get.
     """
@@ -284,16 +286,6 @@ class BasicBoltTask(BoltTask):
                     send(row, (anchors,))
                 done.append(anchors)
         self.router.ack_all(done, component)
-
-
-class RichBoltTask(BoltTask):
-    """A bolt that anchors, acks and fails its tuples itself."""
-
-    def collector(self) -> BoltCollector:
-        return BoltCollector(self)
-
-    def handle(self, message: Delivery) -> None:
-        self.attempt(message)
 
 
 class BoltCollector(StormNames):
