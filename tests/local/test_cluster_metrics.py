@@ -95,6 +95,41 @@ def test_a_tuple_of_a_bolt_with_manual_acks_is_counted_as_acked_when_the_bolt_ac
     assert (found.executed, found.acked, found.failed) == (3, 2, 0)
 
 
+@bolt
+class FailsByItself(Bolt):
+    def execute(self, tuple):
+        if tuple["n"] == 2:
+            self.collector.fail(tuple)
+            raise FailedException("twice")
+        self.collector.ack(tuple)
+
+
+@bolt
+def fails(tuple):
+    if tuple["n"] == 2:
+        raise FailedException("not this one")
+
+
+@bolt(columnar="arrow")
+def fails_whole(batch):
+    if 2 in batch["n"].to_pylist():
+        raise FailedException("not this batch")
+
+
+@pytest.mark.parametrize("ackers", [0, 1])
+@pytest.mark.parametrize("failing", [FailsByItself, fails, fails_whole])
+def test_a_failed_tuple_is_counted_once_also_without_ackers(failing, ackers):
+    builder = TopologyBuilder("numbers").configure(acker_executors=ackers, max_attempts=1)
+    builder.set_spout("numbers", InputSpout("n long"))
+    builder.set_bolt("fails", failing).shuffle_grouping("numbers")
+    with LocalCluster(builder.build(), batches={"numbers": []}, clock=VirtualClock()) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run_batch({"numbers": [(1,), (2,), (3,)]})
+        found = metrics.now().components()["fails"]
+    failed = 3 if failing is fails_whole and not ackers else 1  # without ackers one batch has all tuples
+    assert (found.executed, found.acked, found.failed) == (3, 3 - failed, failed)
+
+
 def test_each_task_counts_executed_emitted_and_acked_tuples():
     _, run = watched()
     assert [task.task for task in run.tasks if task.component == "split"] == [0, 1]

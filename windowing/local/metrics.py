@@ -22,6 +22,7 @@ from windowing.errors import describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, TaskMetrics
 from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
+from windowing.local.router import Delivery
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import BoltTask, ComponentTask, Task
 from windowing.local.trident_spouts import EmitterTask
@@ -173,6 +174,7 @@ class _BoltWatch(_TaskWatch):
         self._acks_by_itself = isinstance(task, BoltTask) and task.acks_by_itself
         self.timed("step", self._arrived)
         self.counted("fail", self._failed)
+        self.counted("lose", self._lost)
         if self._acks_by_itself:
             self.counted("ack", self._acked)
 
@@ -189,8 +191,11 @@ class _BoltWatch(_TaskWatch):
     def _acked(self, _: Any) -> None:
         self.found.acked += 1
 
-    def _failed(self, _: Any) -> None:
-        self.found.failed += 1
+    def _failed(self, message: Delivery) -> None:
+        self.found.failed += message._anchors is not None
+
+    def _lost(self, message: Delivery) -> None:
+        self.found.failed += message._anchors is None and message is not self.task._lost
 
 
 class _WindowWatch(_TaskWatch):
