@@ -40,7 +40,7 @@ LANDMARKS = {
     "topology": ["SpoutStage.pack", "StageTaskTurn.run", "BoltBatch.take", "StageWriter.emit_all"],
     "plain": ["SpoutTask.emit", "BasicBoltTask.arrive", "Acker.ack_all", "SpoutPending.acked_all"],
     "window": ["WindowedBoltTask.arrive", "BoltRunner.run", "WindowedBoltTask.expired", "Acker.ack_all"],
-    "stateful": ["StatefulBoltTask.handle", "CheckpointTask.take", "MemoryStateStore.commit", "Acker.ack"],
+    "stateful": ["StatefulBoltTask.handle", "CheckpointTask.take", "MemoryStateStore.commit", "Acker.ack_all"],
     "trident": ["TridentSpoutStage.pack", "FilterProcessor._one", "SqliteMap.multi_put", "TridentBatchStage.pack"],
 }
 
