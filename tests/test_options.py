@@ -6,9 +6,11 @@ import collections
 import inspect
 import linecache
 import re
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +29,21 @@ from tests.option_tables import (
 )
 from tests.trident.test_trident_operations import Given
 from tests.trident.test_trident_sections import StageRun
-from windowing import Count, bolt_of, millis, queues, seconds, spark, windowed_bolt
+from windowing import (
+    Action,
+    Count,
+    Event,
+    EvictionPolicy,
+    TimeEvictionPolicy,
+    TriggerPolicy,
+    bolt_of,
+    count,
+    millis,
+    queues,
+    seconds,
+    spark,
+    windowed_bolt,
+)
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException
 from windowing.execution.support import (
@@ -36,11 +52,13 @@ from windowing.execution.support import (
     WINDOW_OPTIONS,
     WORKS,
     Cell,
+    LostFieldsWarning,
     Refused,
     Runtime,
     Without,
     announce_bolt,
     lost_fields,
+    lost_policy,
     settings_without_effect,
     tasks_without_effect,
     windows_without_effect,
@@ -464,6 +482,55 @@ def test_attributes_set_in_init_or_prepare_or_of_a_stateful_bolt_are_not_reporte
     assert lost_fields("prepared", Prepared, False) is None
     assert lost_fields("count", Counting, True) is None
     assert lost_fields("function", told, False) is None
+
+
+class Forgetful(TriggerPolicy):
+    """Keeps the last timestamp in a field, and has no `get_state`."""
+
+    last = 0
+
+    def track(self, event: Event) -> None:
+        self.last = event.timestamp
+
+
+class Remembering(Forgetful):
+    def get_state(self) -> int:
+        return self.last
+
+
+class ByContext(EvictionPolicy):
+    def evict(self, event: Event) -> Action:
+        return Action.KEEP if self.get_context() is None else Action.PROCESS
+
+
+class Later(TimeEvictionPolicy):
+    def evict(self, event: Event) -> Action:
+        return super().evict(event)
+
+
+def test_a_policy_that_sets_fields_and_has_no_state_is_reported() -> None:
+    sentence = lost_policy("count", "trigger", Forgetful)
+    assert sentence is not None
+    assert "trigger=Forgetful of bolt 'count' sets self.last" in sentence
+    assert "get_state(self)" in sentence
+    assert lost_policy("count", "trigger", partial(Forgetful)) == sentence
+
+
+def test_a_policy_without_fields_or_with_a_state_is_not_reported() -> None:
+    for made in (Remembering, ByContext, partial(Later, 5), lambda: Forgetful(), None):
+        assert lost_policy("count", "trigger", made) is None
+
+
+@pytest.mark.parametrize("runtime", [Runtime.WINDOWED, Runtime.LOCAL])
+def test_only_a_start_on_spark_warns_of_the_fields_of_a_policy(runtime: Runtime) -> None:
+    @windowed_bolt(count(3), trigger=Forgetful, timestamp="at", output="n long")
+    def counted(window: Any) -> int:
+        return len(window)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        announce_bolt(runtime, str, bolt_of(counted))
+    assert [each.category for each in told] == ([LostFieldsWarning] if runtime is Runtime.WINDOWED else [])
 
 
 def test_a_bolt_whose_file_has_changed_since_its_import_is_not_reported(tmp_path: Path) -> None:

@@ -34,9 +34,11 @@ from windowing.topology.plan import Component
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
 
+_POLICY_METHODS = ("track", "tick", "evict", "due", "fired", "reset", "set_context")
+
 
 class LostFieldsWarning(UserWarning):
-    """A bolt assigns to its own fields while it runs, but on Spark its instance lives for one batch only."""
+    """A bolt, or a policy without `get_state`, assigns to its own fields, but on Spark its instance lives for one batch only."""
 
 
 class Runtime(Enum):
@@ -224,6 +226,7 @@ def announce(
             sentences += windows_without_effect(runtime, component.window)
         if runtime is Runtime.SUBMIT and not component.is_spout:
             _warn_of_lost_fields(component.id, component.declaration, component.stateful)
+            _warn_of_lost_policies(component.window)
     for sentence in sentences:
         log("topology %r: %s", name, sentence)
 
@@ -234,6 +237,7 @@ def announce_bolt(runtime: Runtime, log: Callable[..., object], bolt: WindowedBo
         log("%s", sentence)
     if runtime is Runtime.WINDOWED:
         _warn_of_lost_fields(bolt.name, bolt, bolt.stateful)
+        _warn_of_lost_policies(bolt)
 
 
 def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
@@ -270,3 +274,32 @@ def lost_fields(title: str, target: Any, stateful: bool) -> str | None:
         "keep what is to last in a state (init_state(self, state), then state.put(key, value)), and silence LostFieldsWarning "
         "where it need not last"
     )
+
+
+def _warn_of_lost_policies(bolt: WindowedBolt | None) -> None:
+    if bolt is not None:
+        for option in ("trigger", "eviction"):
+            lost = lost_policy(bolt.name, option, getattr(bolt.config, option))
+            if lost is not None:
+                warnings.warn(lost, LostFieldsWarning, stacklevel=4)
+
+
+def lost_policy(title: str, option: str, factory: Any) -> str | None:
+    """Return the sentence about a policy whose fields are lost on Spark because its class has no `get_state`, None if none are."""
+    of_class = class_of(factory)
+    if of_class is None or _is_users(of_class, "get_state"):
+        return None
+    fields = fields_set(of_class, [name for name in _POLICY_METHODS if _is_users(of_class, name)])
+    if not fields:
+        return None
+    named = ", ".join(f"self.{name}" for name in fields)
+    return (
+        f"{option}={of_class.__name__} of bolt {title!r} sets {named}, and on Spark a policy lives for one batch: "
+        "the next one begins without; return it from get_state(self) and set it in restore_state(self, state)"
+    )
+
+
+def _is_users(of_class: type[Any], method: str) -> bool:
+    """Return whether a class has a method that is not one of this library's own policies."""
+    found = getattr(of_class, method, None)
+    return found is not None and not str(getattr(found, "__module__", "")).startswith("windowing.windows.")

@@ -21,7 +21,7 @@ import functools
 import inspect
 import textwrap
 import tokenize
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -238,8 +238,8 @@ def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple
             check_call(function, arguments, f"{title}.{method}", way_out)
 
 
-def fields_set(of_class: type[Any]) -> list[str]:
-    """Return the fields of `self` that `execute` sets, or that methods it calls set, from its source; an empty list without source.
+def fields_set(of_class: type[Any], methods: Iterable[str] = ("execute",)) -> list[str]:
+    """Return the fields of `self` that `methods`, or methods they call, set, from their source; an empty list without source.
 
     `self.counts.update(...)` sets a field too, if `__init__` or `prepare` assigns a collection to it.
 
@@ -251,7 +251,7 @@ def fields_set(of_class: type[Any]) -> list[str]:
     """
     found: dict[str, None] = {}
     collections = _collections_of(of_class)
-    ahead, visited = ["execute"], {"__init__", "open", "prepare", "init_state", "cleanup"}
+    ahead, visited = list(methods), {"__init__", "open", "prepare", "init_state", "cleanup"}
     while ahead:
         name = ahead.pop()
         if name in visited:
