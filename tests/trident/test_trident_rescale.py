@@ -18,7 +18,7 @@ from windowing.topology.components import InputSpout
 from windowing.topology.groupings import FieldsGrouping
 from windowing.trident import builtins as b
 from windowing.trident.fence import BackingMap, Claim, Fence, PartitionId, Progress, Reading, StateRow, owned
-from windowing.trident.fields import PartitionRouter, stored_key
+from windowing.trident.fields import stored_key
 from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
 from windowing.trident.plan import TridentPlan
 from windowing.trident.rescale import StateMove, begun, moves, windows_of_tasks
@@ -55,16 +55,18 @@ def committed(plan: TridentPlan, life: str, first: int, batches: Sequence[Mappin
     """Commit batches from this txid on, as a driver with a ledger does, each value in the partition of its key."""
     (state,) = plan.written
     factory = state.factory.owned_by(begun(life, plan)[1][state.id])
-    router = PartitionRouter(FieldsGrouping(("shop", "size")), Schema.parse(FIELDS), 0, state.partitions)
+    choose = FieldsGrouping(("shop", "size")).targets(state.partitions, Schema.parse(FIELDS))
     for txid, batch in enumerate(batches, first):
         attempt = factory.claim_attempt(txid, state.partitions)
         assert attempt == TransactionAttempt(txid, 0)
-        routed = router.route([(*key, value) for key, value in batch.items()], txid)
+        routed = {number: dict[Any, Any]() for number in range(state.partitions)}
+        for key, value in batch.items():
+            (to,) = choose(key, choose.start())
+            routed[to][stored_key(key)] = value
         for number in range(state.partitions):
             with closing(factory.make_state(number, state.partitions)) as rows:
                 rows.begin_commit(attempt)
-                of = {stored_key(row[:2]): row[2] for row in routed.get(number, ())}
-                rows.multi_update([*of], [ReplaceUpdater(value) for value in of.values()])
+                rows.multi_update([*routed[number]], [ReplaceUpdater(value) for value in routed[number].values()])
                 rows.commit(attempt)
 
 
@@ -115,9 +117,9 @@ def test_each_value_moves_to_the_partition_of_its_key_and_later_batches_find_it(
     assert sum(rows for _, _, rows in state.factory.stored(new)) == len(left(batches)), (
         "what was taken out is not copied"
     )
-    router = PartitionRouter(FieldsGrouping(("shop", "size")), Schema.parse(FIELDS), 0, new)
+    choose = FieldsGrouping(("shop", "size")).targets(new, Schema.parse(FIELDS))
     for number, part in enumerate(stored(after)):
-        assert all(router.route([(*key, 0)], 1).keys() == {number} for key in part)
+        assert all(choose(key, choose.start()) == (number,) for key in part)
     check(after, "new", 1)
     committed(after, "new", 2, rest)  # the batches until now are txid 1 of the new life
     assert whole(after) == left([*batches, *rest])

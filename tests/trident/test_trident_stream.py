@@ -13,20 +13,17 @@ from pyspark import cloudpickle
 
 from windowing.errors import BoltError, ConfigError, FailedException, SupersededError, WindowingError
 from windowing.local import TridentCluster, VirtualClock, run_trident
-from windowing.schema.types import Schema
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology.decorators import spout
-from windowing.topology.groupings import ShuffleGrouping
 from windowing.trident import builtins as b
-from windowing.trident.fields import PartitionRouter
 from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
 from windowing.trident.operations import JoinType
 from windowing.trident.plan import Phase, ProcessorNode
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology
-from windowing.trident.subtopology import GroupBatch, TridentRun
+from windowing.trident.subtopology import ExchangeBatch, GroupBatch, TridentRun
 from windowing.trident.windows import WindowOperation
 from windowing.windows.measures import count, seconds
 
@@ -238,8 +235,10 @@ def test_shuffle_distributes_tuples_evenly() -> None:
 
 
 def test_a_shuffle_starts_at_another_task_in_each_batch_and_continues_from_piece_to_piece() -> None:
-    router = PartitionRouter(ShuffleGrouping(), Schema.parse("n long"), partition=1, tasks=3)
-    assert [router.route([(0,)], txid) for txid in (1, 2, 3)] == [{2: [(0,)]}, {0: [(0,)]}, {1: [(0,)]}]
+    sent = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3))
+    [[_, second]] = sent.writers.values()
+    batches = [ExchangeBatch(second, ProcessorContext(TransactionAttempt(txid, 0))) for txid in (1, 2, 3)]
+    assert [batch.route([("a", 0)]) for batch in batches] == [{2: [("a", 0)]}, {0: [("a", 0)]}, {1: [("a", 0)]}]
     run = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3), tasks=1)
     run.piece = 1
     assert run.batch({"in": [("a", n) for n in range(6)]})["out"] == [(2,), (2,), (2,)]

@@ -376,7 +376,7 @@ class TridentTasks:
             return acker
         if id in self._streams:
             return CoordinatorTask(router, number, router.inbox(id), self._streams[id])
-        group = plan.stage(id[0])
+        group = plan.stages[id[0]]
         return self._emitter(group, id, number) if group.is_spout else self._operations(group, id, number)
 
     def attach(self, id: TaskId, task: Any) -> None:

@@ -267,7 +267,7 @@ class Sending:
     def send_time(self) -> None:
         """Send every task of each window the largest timestamps that were sent to any of its tasks."""
         for exchange, writer in self._writers.values():
-            for task in range(self._plan.stage(exchange.target).parallelism if writer.largest else 0):
+            for task in range(self._plan.stages[exchange.target].parallelism if writer.largest else 0):
                 self._post((exchange.target, task), Piece(exchange, self._me[1], None, writer.largest))
 
     def _post(self, target: TaskId, piece: Piece) -> None:

@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from windowing.errors import ConfigError, WindowingError, quote
+from windowing.errors import ConfigError, quote
 from windowing.schema.checks import did_you_mean
 from windowing.schema.rows import record_type
 from windowing.schema.tuples import Fields
 from windowing.schema.types import Schema
-from windowing.topology.groupings import Chooser, Grouping
+from windowing.topology.groupings import Grouping
 from windowing.windows.aggregate import title_of
 from windowing.windows.key_state import one_nan
 
@@ -157,44 +157,3 @@ class BatchGlobalGrouping:
 
 
 Partitioning = Grouping | IdentityGrouping | BatchGlobalGrouping
-
-
-class PartitionRouter:
-    """Routes the tuples of one task over an exchange to `tasks` tasks.
-
-    >>> from windowing.topology.groupings import FieldsGrouping
-    >>> schema = Schema.parse("word string")
-    >>> PartitionRouter(BatchGlobalGrouping(), schema, partition=0, tasks=4).route([("to",), ("be",)], txid=6)
-    {2: [('to',), ('be',)]}
-    >>> PartitionRouter(FieldsGrouping(("word",)), schema, partition=0, tasks=2).route([("to",), ("be",), ("to",)], txid=6)
-    {1: [('to',), ('be',), ('to',)]}
-    """
-
-    def __init__(self, grouping: Partitioning, schema: Schema, partition: int, tasks: int) -> None:
-        self._partition, self._tasks = partition, tasks
-        self._by_batch = isinstance(grouping, BatchGlobalGrouping)
-        self._chooser: Chooser | None = None
-        if isinstance(grouping, Grouping):
-            self._chooser = grouping.targets(tasks, schema)
-        elif isinstance(grouping, IdentityGrouping) and partition >= tasks:
-            raise WindowingError(
-                f"partition {partition} cannot stay where it is, the other side has {tasks}; an identity partition joins groups of "
-                "one parallelism, which a plan gives them"
-            )
-
-    def start(self, txid: int) -> list[int]:
-        """Return the initial state of the grouping for a batch; pass it to all `route` calls of the batch."""
-        return [] if self._chooser is None else self._chooser.start(self._partition + txid)
-
-    def route(self, rows: list[Row], txid: int, state: list[int] | None = None) -> dict[int, list[Row]]:
-        """Return the rows for each task, in their order. Cost: one choice per row; none for identity and batchGlobal."""
-        if not rows:
-            return {}
-        if self._chooser is None:
-            return {txid % self._tasks if self._by_batch else self._partition: rows}
-        choices = self.start(txid) if state is None else state
-        routed: dict[int, list[Row]] = {}
-        for row in rows:
-            for task in self._chooser(row, choices):
-                routed.setdefault(task, []).append(row)
-        return routed

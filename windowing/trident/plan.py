@@ -618,7 +618,7 @@ def _of(exchanges: Iterable[Exchange], batch_group: str) -> list[Exchange]:
 
 
 def _tasks(plan: TridentPlan, groups: Iterable[str]) -> tuple[TaskId, ...]:
-    return tuple((id, task) for id in dict.fromkeys(groups) for task in range(plan.stage(id).parallelism))
+    return tuple((id, task) for id in dict.fromkeys(groups) for task in range(plan.stages[id].parallelism))
 
 
 # -- by_section ------------------------------------------------------------------------------------------------------------------

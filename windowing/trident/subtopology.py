@@ -27,8 +27,9 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Exchange
 from windowing.schema.checks import did_you_mean
 from windowing.topology.components import TaskContext
+from windowing.topology.groupings import Grouping
 from windowing.trident.fence import Life, Progress, owned
-from windowing.trident.fields import PartitionRouter, Row
+from windowing.trident.fields import IdentityGrouping, Row
 from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
 from windowing.trident.operations import SinkOperation
 from windowing.trident.plan import Phase, SpoutNode, TridentPlan
@@ -38,11 +39,13 @@ from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, 
 
 
 class ExchangeWriter:
-    """One upstream task's side of an exchange."""
+    """One upstream task's side of an exchange. chooser: None for identity and batchGlobal, which choose no task for a tuple."""
 
     def __init__(self, plan: TridentPlan, exchange: Exchange, task: int) -> None:
-        self.exchange = exchange
-        self.router = PartitionRouter(exchange.grouping, exchange.schema, task, plan.stage(exchange.target).parallelism)
+        self.exchange, self.task = exchange, task
+        self.tasks = plan.stages[exchange.target].parallelism
+        grouping = exchange.grouping
+        self.chooser = grouping.targets(self.tasks, exchange.schema) if isinstance(grouping, Grouping) else None
         windows = [plan.processor(target) for target, _ in exchange.targets]
         self.clocks = [
             WindowClock(node.operation.config, node.inputs[0])
@@ -56,15 +59,25 @@ class ExchangeBatch:
 
     def __init__(self, writer: ExchangeWriter, batch: ProcessorContext) -> None:
         self._writer, self._batch = writer, batch
-        self._state = writer.router.start(batch.txid)
+        self._chosen = [] if writer.chooser is None else writer.chooser.start(writer.task + batch.txid)
         self.largest: dict[str | None, int] = {}
 
     def route(self, rows: list[Row]) -> dict[int, list[Row]]:
-        """Return the rows for each task of the target."""
-        for clock in self._writer.clocks:
+        """Return the rows for each task of the target, in their order. Cost: one choice per row; none without a chooser."""
+        writer, txid = self._writer, self._batch.txid
+        for clock in writer.clocks:
             for source, timestamp in clock.largest(rows, self._batch.now_ms).items():
                 self.largest[source] = max(timestamp, self.largest.get(source, timestamp))
-        return self._writer.router.route(rows, self._batch.txid, self._state)
+        if not rows:
+            return {}
+        if writer.chooser is None:
+            is_identity = isinstance(writer.exchange.grouping, IdentityGrouping)
+            return {writer.task if is_identity else txid % writer.tasks: rows}
+        routed: dict[int, list[Row]] = {}
+        for row in rows:
+            for task in writer.chooser(row, self._chosen):
+                routed.setdefault(task, []).append(row)
+        return routed
 
 
 # -- Subtopology -----------------------------------------------------------------------------------------------------------------
@@ -92,7 +105,7 @@ class Subtopology:
         task: int = 0,
         states: Mapping[str, Any] | None = None,
     ) -> None:
-        self.plan, self.stage = plan, plan.stage(stage)
+        self.plan, self.stage = plan, plan.stages[stage]
         self._context = TaskContext(self.stage.component, task, self.stage.parallelism, plan.config)
         self.processors: dict[int, TridentProcessor] = {}
         self._reports: list[BaseException] = []
@@ -251,7 +264,7 @@ class TridentRun:
         }
         self.writers = {
             exchange.id: [
-                ExchangeWriter(plan, exchange, task) for task in range(plan.stage(exchange.stage).parallelism)
+                ExchangeWriter(plan, exchange, task) for task in range(plan.stages[exchange.stage].parallelism)
             ]
             for exchange in plan.exchanges
         }

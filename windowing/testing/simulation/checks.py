@@ -37,7 +37,7 @@ from windowing.stores.memory import MemoryMap, MemoryStore
 from windowing.testing.simulation.scenario import STATE, Scenario, SourceRow, key_of
 from windowing.trident.coordinator import CoordinatorRecord
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
-from windowing.trident.fields import PartitionRouter, Row
+from windowing.trident.fields import Row
 from windowing.trident.kinds import SpoutKind, StateType, TransactionAttempt
 from windowing.trident.plan import TridentPlan
 from windowing.trident.transactional_state import MemoryRecordStore, TransactionalState
@@ -242,7 +242,8 @@ def _home_of(plan: TridentPlan, key: str) -> int:
     [state] = plan.states.values()
     [exchange] = plan.into(str(state.group))
     row = (key, *(0 for _ in exchange.schema.names[1:]))
-    [home] = PartitionRouter(exchange.grouping, exchange.schema, 0, state.partitions).route([row], 1)
+    choose = exchange.grouping.targets(state.partitions, exchange.schema)
+    [home] = choose(row, choose.start())
     return home
 
 
