@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windowing.errors import FailedException, WindowingError
-from windowing.execution.metrics import TaskMetrics
+from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.execution.plan import Section
 from windowing.spark import trident_stages
 from windowing.spark.arguments import Shipped
@@ -29,6 +29,7 @@ from windowing.trident.builtins import Count
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import TridentPlan
 from windowing.trident.streams import TridentTopology
+from windowing.windows.measures import count
 
 WORDS = st.lists(st.sampled_from(["to", "be", "or", "not"]), max_size=8)
 PARTITIONS, TASKS = 2, 2
@@ -183,3 +184,36 @@ def test_a_task_that_writes_gets_a_report_from_every_earlier_task(tmp_path: Path
     assert len(writers) == 2 * TASKS
     assert trident_stages.writers_behind(plan, 0) == writers
     assert trident_stages.writers_behind(plan, plan.depths(Section.COMMIT)[0]) == writers[TASKS:]
+
+
+def reporting(row: Any, collector: Any) -> None:
+    collector.report_error(ValueError(f"bad {row.k}"))
+    if row.k == "last":
+        raise FailedException("told to fail")
+    collector.emit((row.k,))
+
+
+def rows_behind_source(words: list[str], windowed: bool) -> list[ExchangeRow]:
+    """Return the rows of the stage behind a source in which each word reports an error, and "last" fails the batch."""
+    topology = TridentTopology("reporting")
+    stream = topology.new_stream("in", InputSpout("k string")).flat_map(reporting, "k string")
+    (stream.tumbling_window(count(2), None, Count(), "n long") if windowed else stream).sink("out")
+    plan = topology.build().by_section()
+    columns = {"c0": pa.array(words, pa.string()), TASK_AND_CLOCK: pa.array([7] * len(words), pa.int64())}
+    stage = TridentSpoutStage(Shipped.here(plan), plan.spouts[0].number, False)
+    return _rows(stage.pack(iter([pa.RecordBatch.from_pydict(columns)]), 0, 0))
+
+
+@pytest.mark.parametrize("words", [LAST_KEPT, LAST_KEPT + 4])
+def test_all_errors_that_a_task_reports_are_counted_and_the_first_ones_are_sent_with_their_text(words: int) -> None:
+    reported = [row for row in rows_behind_source(["to"] * words, windowed=False) if row.kind == "reported"]
+    assert sum(row.value for row in reported) == words
+    texts = [b"ValueError: bad to"] * LAST_KEPT
+    assert [row.data for row in reported] == texts + ([b"more of them"] if words > LAST_KEPT else [])
+
+
+def test_a_task_that_spark_retries_logs_the_first_errors_and_how_many_more_there_are(caplog: Any) -> None:
+    with pytest.raises(FailedException, match="told to fail"):
+        rows_behind_source(["to"] * (LAST_KEPT + 3) + ["last"], windowed=True)
+    lines = [each.getMessage() for each in caplog.records]
+    assert lines == ["spout in reports ValueError: bad to"] * LAST_KEPT + ["4 more errors were reported"]

@@ -22,10 +22,11 @@ from windowing.errors import (
 )
 from windowing.schema.types import Schema
 from windowing.stores import MemoryStore, map_state, snapshot_state
+from windowing.topology.bolts import CallStyle
 from windowing.trident.fence import RULES, BackingMap, Claim, Fence, PartitionId, Reading, StateRow, Verdict, judge
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import CachedBatchReadsMap, CachedMap, OpaqueMap, map_of
-from windowing.trident.processors import ProcessorContext
+from windowing.trident.processors import Code, ProcessorContext
 from windowing.trident.state_operations import PersistProcessor
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater, ReplaceUpdater, TypedJson
 
@@ -276,7 +277,9 @@ def test_a_failed_updater_leaves_no_change_for_queries() -> None:
 
     state = state_of(OPAQUE)
     commit(state, 1, 0, {"a": Add(1)})
-    persist = PersistProcessor("persist", "counts", tuple, Schema((), ()), Fails())
+    persist = PersistProcessor(
+        "persist", Code(Fails(), "update_state", CallStyle.ROWS), tuple, "counts", Schema((), ())
+    )
     persist.prepare(None)
     persist.state = state
     slot = persist.start_batch(ProcessorContext(TransactionAttempt(2, 0), None))

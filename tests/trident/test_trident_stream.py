@@ -5,6 +5,7 @@ Among the tests are equivalents of Storm's TridentIntegrationTest, one for each 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -141,8 +142,47 @@ def test_negate_prepares_its_filter_and_refuses_one_that_is_a_coroutine() -> Non
     assert run.batch({"in": WORDS})["out"] == [("b", 2)]
     run.close()
     assert Known.log == ["prepare", "cleanup"]
+    with pytest.raises(ConfigError, match=r"'.*later' is async"):
+        b.Negate(later)
     with pytest.raises(BoltError, match="coroutine"):
-        out(lambda s: s.filter(b.Negate(later)), WORDS)
+        out(lambda s: s.filter(b.Negate(lambda row: later(row))), WORDS)
+
+
+def test_negate_of_a_class_makes_an_instance_for_each_task_as_filter_does() -> None:
+    class First:
+        def __init__(self) -> None:
+            self.seen = 0
+
+        def keep(self, row: Any) -> bool:
+            self.seen += 1
+            return self.seen == 1
+
+    assert out(lambda s: s.filter(First), WORDS) == [("a", 1), ("b", 2)]
+    assert out(lambda s: s.filter(b.Negate(First)), WORDS) == [("a", 3)]
+    assert out(lambda s: s.filter(b.Negate(b.Negate(First))), WORDS) == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (3, "3 is no function and has no keep"),
+        (Letters, "has no keep; give a function of .tuple., or an object with keep"),
+        (b.Debug, "class '.*Debug'.* cannot be called with .*; each task makes its own without arguments"),
+        (lambda row, collector: True, "takes a collector, but its answer is what it returns"),
+    ],
+)
+def test_negate_refuses_what_is_no_filter(wrong: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        b.Negate(wrong)
+
+
+def test_each_of_none_gives_the_function_all_fields() -> None:
+    def both(row: Any) -> str:
+        return f"{row.word}{row.n}"
+
+    assert out(lambda s: s.each(None, both, "key string"), [("a", 1)]) == [("a", 1, "a1")]
+    assert out(lambda s: s.each(None, lambda row: row.n > 1), WORDS) == [("a", 3), ("b", 2)]
+    assert out(lambda s: s.group_by("word").each(None, both, "key string").to_stream(), [("a", 1)]) == [("a", 1, "a1")]
 
 
 def test_map_replaces_each_tuple_and_keeps_the_fields_if_no_output_is_named() -> None:
@@ -787,6 +827,50 @@ def test_each_task_has_its_own_updater_instance() -> None:
     assert [run.batch({"in": WORDS})["out"] for _ in range(2)] == [[(1,), (1,)], [(2,), (2,)]]
 
 
+class Kept:
+    """An updater and a query function whose prepare keeps the context."""
+
+    def prepare(self, context: Any) -> None:
+        self.task = context.task_index
+
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+        collector.emit((self.task,))
+
+    def batch_retrieve(self, state: Any, tuples: Any) -> Any:
+        return [self.task] * len(tuples)
+
+    def execute(self, row: Any, result: Any, collector: Any) -> None:
+        collector.emit((result,))
+
+
+@pytest.mark.parametrize("given", [Kept(), Kept])
+def test_an_updater_and_a_query_function_may_be_a_class_of_which_each_task_makes_an_instance(given: Any) -> None:
+    run = run_of(lambda s: s.partition_persist(counts(), "n", given, "task long").new_values_stream())
+    assert run.batch({"in": WORDS})["out"] == [(0,), (1,)]
+    topology = TridentTopology()
+    state = topology.new_static_state(counts())
+    topology.new_stream("in", Given("word string")).state_query(state, "word", given, "task long").sink("out")
+    assert TridentRun(topology.build()).batch({"in": ["a"]})["out"] == [("a", 0)]
+
+
+def test_an_updater_that_raises_in_prepare_or_cannot_be_copied_is_an_error_that_names_its_step() -> None:
+    class Closed(Kept):
+        def prepare(self, context: Any) -> None:
+            raise OSError("no such host")
+
+    held = Kept()
+    held.lock = threading.Lock()  # type: ignore[attr-defined]
+    for given, text in (
+        (Closed(), "step 2, persist state1 with .*Closed failed in prepare: OSError: no such host"),
+        (
+            held,
+            r"step 2, persist state1 with Kept failed when it was copied for its task \(open files and connections in pre",
+        ),
+    ):
+        with pytest.raises(BoltError, match=text):
+            run_of(lambda s, given=given: s.partition_persist(counts(), "n", given))  # type: ignore[misc]
+
+
 def test_a_query_with_fewer_answers_than_tuples_is_an_error() -> None:
     class Forgetful(b.MapGet):
         def batch_retrieve(self, state: Any, tuples: Any) -> Any:
@@ -871,6 +955,21 @@ def test_a_batch_that_failed_in_a_window_function_leaves_the_windows_unchanged()
     with pytest.raises(FailedException, match="once"):
         run.begin({"in": WORDS}).commit()
     assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == [(3,)]
+
+
+def test_the_error_of_a_skipped_window_is_reported_and_the_other_windows_emit() -> None:
+    def picky(window: Any) -> int:
+        total = sum(row.n for row in window)
+        if total == 3:
+            raise ValueError("not three")
+        return total
+
+    run = run_of(
+        lambda s: s.global_().tumbling_window(count(2), None, picky, "total long", timestamp="n", on_error="skip")
+    )
+    assert run.batch({"in": [("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)]})["out"] == [(7,)]
+    [error] = run.errors
+    assert "ValueError: not three" in str(error)
 
 
 def test_tuples_without_a_timestamp_are_late_as_invalid_and_every_tuple_is_counted() -> None:

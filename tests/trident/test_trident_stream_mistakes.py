@@ -164,6 +164,38 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         r"MinBy emits rows, and has no value to add to the stored one; give an aggregator with init, combine, zero",
         lambda t, s: s.group_by("word").persistent_aggregate(counts(), ("n", "m"), b.MinBy("n"), "n long, m long"),
     ),
+    (
+        r"persist state1 with Yielding: Yielding.update_state is a generator \(it has a yield\), whose body",
+        lambda t, s: s.partition_persist(counts(), "n", Yielding()),
+    ),
+    (
+        r"persist state1 with Later: Later.update_state is a coroutine \(async def\), whose body such a call does not run",
+        lambda t, s: s.partition_persist(counts(), "n", Later),
+    ),
+    (
+        r"class 'NeedyUpdater'.* cannot be called with \(\).*; each task makes its own without arguments; give an instance",
+        lambda t, s: s.partition_persist(counts(), "n", NeedyUpdater),
+    ),
+    (
+        r"query state1 with Yielding: Yielding.execute is a generator",
+        lambda t, s: s.state_query(t.new_static_state(counts()), "n", Yielding(), "x long"),
+    ),
+    (
+        r"aggregate Yielding: Yielding.aggregate is a generator .*; give a plain function",
+        lambda t, s: s.aggregate("n", Yielding(), "x long"),
+    ),
+    (
+        r"window 2 tuples / 2 tuples with Yielding: Yielding.aggregate is a generator",
+        lambda t, s: s.tumbling_window(count(2), "n", Yielding(), "x long"),
+    ),
+    (
+        r"Later.reduce is a coroutine",
+        lambda t, s: s.group_by("word").persistent_aggregate(counts(), "n", Later(), "x long"),
+    ),
+    (
+        r"partial Short: Short.combine takes \(a: 'int'\) -> 'int': too many positional arguments; write a function of \(a, b\)",
+        lambda t, s: s.aggregate("n", Short(), "x long"),
+    ),
     # -- several streams -----------------------------------------------------------------------------------------------
     (
         r"merge: stream 1 has word string.*, stream 2 has n bigint; merged streams have the same types",
@@ -286,6 +318,51 @@ class Nine:
     def init(self, batch_id: Any, collector: Any) -> None: ...
     def aggregate(self, value: Any, row: Any, collector: Any) -> None: ...
     def complete(self, value: Any, collector: Any) -> None: ...
+
+
+class NeedyUpdater(Needy):
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None: ...
+
+
+class Yielding:
+    """A user's object whose methods are generators, so that a call runs nothing of them."""
+
+    def init(self, batch_id: Any, collector: Any) -> None: ...
+
+    def aggregate(self, value: Any, row: Any, collector: Any) -> Any:
+        yield row
+
+    def complete(self, value: Any, collector: Any) -> None: ...
+
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> Any:
+        yield from tuples
+
+    def batch_retrieve(self, state: Any, tuples: Any) -> Any:
+        yield from tuples
+
+    def execute(self, row: Any, result: Any, collector: Any) -> Any:
+        yield row
+
+
+class Later:
+    def init(self) -> int:
+        return 0
+
+    async def reduce(self, current: int, row: Any) -> int:
+        return current
+
+    async def update_state(self, state: Any, tuples: Any, collector: Any) -> None: ...
+
+
+class Short:
+    def init(self, row: Any) -> int:
+        return 0
+
+    def combine(self, a: int) -> int:
+        return a
+
+    def zero(self) -> int:
+        return 0
 
 
 class Reduce:

@@ -18,6 +18,7 @@ is checked as a value of a row would be.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -53,8 +54,10 @@ _SIMPLE = {
 }
 
 
+@lru_cache(maxsize=256)
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """Return the Arrow schema of a stream's fields, equal to Spark's (a test compares the two); each field is nullable.
+    """Return the Arrow schema of a stream's fields, equal to Spark's (a test compares the two); each field is nullable. It is kept,
+    because Trident on Spark asks for it with each packet of rows.
 
     >>> arrow_schema(Schema.parse("word string, n long")).types
     [DataType(string), DataType(int64)]

@@ -40,7 +40,7 @@ from windowing.spark.exchange import EXCHANGE
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
 from windowing.spark.task_metrics import MetricsChannel
-from windowing.spark.trident_stages import DEAD_LETTERS, TridentBatchStage, text_of
+from windowing.spark.trident_stages import DEAD_LETTERS, TridentBatchStage, log_reports, text_of
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.kinds import StateType, TransactionAttempt
@@ -229,16 +229,11 @@ class TridentCommits:
         if batch_id != self._reports_of:
             self._reports_of, self._reports = batch_id, Counter()
         found = Counter((row["stream"], row["sequence"], row["value"], text_of(row)) for row in reports)
+        new = []
         for (stream, _, number, text), times in sorted((found - self._reports).items()):
             writer.reported[batch_id] += number * times
-            _log.warning(
-                "topology %r, batch %d: %s reports (%d times) %s",
-                self._name,
-                batch_id + 1,
-                stream,
-                number * times,
-                text,
-            )
+            new.append((stream, f"({number * times} times) {text}"))
+        log_reports(f"topology {self._name!r}, batch {batch_id + 1}: ", new)
         self._reports |= found
 
     def _checked(

@@ -49,7 +49,7 @@ from windowing.errors import (
     cause_of,
     describe_error,
 )
-from windowing.execution.metrics import TaskMetrics
+from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.execution.plan import Exchange, Section, StageTask
 from windowing.schema.types import Schema
 from windowing.spark import failpoints
@@ -80,8 +80,6 @@ from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContex
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 
 _MAX_TEXT = 500
-_REPORTED = 20
-"""Maximum number of reported errors of a task that are sent with their text."""
 
 
 def packed_rows(who: str, schema: Schema, rows: Sequence[Row]) -> bytes:
@@ -131,11 +129,19 @@ def with_copies(row: ExchangeRow, tasks: Iterable[int]) -> list[ExchangeRow]:
 
 
 def reports(stream: str, errors: Sequence[BaseException], attempt: int = 0) -> list[ExchangeRow]:
-    """Return the rows that report errors of users' code to the driver: their number, and the texts of the first ones."""
-    rows = [to_driver("reported", stream, 1, text=describe_error(error)) for error in errors[:_REPORTED]]
-    if len(errors) > _REPORTED:
-        rows.append(to_driver("reported", stream, len(errors) - _REPORTED, text="more of them"))
+    """Return the rows that report errors of users' code to the driver: their number, and the texts of the first LAST_KEPT."""
+    rows = [to_driver("reported", stream, 1, text=describe_error(error)) for error in errors[:LAST_KEPT]]
+    if len(errors) > LAST_KEPT:
+        rows.append(to_driver("reported", stream, len(errors) - LAST_KEPT, text="more of them"))
     return [row._replace(sequence=attempt) for row in rows]
+
+
+def log_reports(where: str, reported: Sequence[tuple[str, str]]) -> None:
+    """Log the first LAST_KEPT errors that users' code reported in a batch, by (component, text), and the number of the others."""
+    for who, text in reported[:LAST_KEPT]:
+        _log.warning("%s%s reports %s", where, who, text)
+    if len(reported) > LAST_KEPT:
+        _log.warning("%s%d more errors were reported", where, len(reported) - LAST_KEPT)
 
 
 class PacketWriter:
@@ -487,12 +493,6 @@ DEAD_LETTERS = "dead_letters"
 _log = logging.getLogger("windowing.spark")
 
 
-def _log_reports(who: str, reported: Sequence[BaseException]) -> None:
-    """Log reported errors in the worker: Spark retries this task, so none of its rows reach the driver."""
-    for error in reported:
-        _log.warning("%s reports %s", who, describe_error(error))
-
-
 class TridentSpoutStage(ArrowStage):
     """Runs on each partition of a source: the stages right behind it, then packing.
 
@@ -541,7 +541,8 @@ class TridentSpoutStage(ArrowStage):
                     failed = problem
             if failed is not None:
                 if plan.depths(Section.STREAM):
-                    _log_reports(title, work.errors(failed) if work else [])
+                    errors = work.errors(failed) if work else []  # their rows would be lost: Spark retries this task
+                    log_reports("", [(title, describe_error(error)) for error in errors])
                     raise failed
                 yield record_batch(
                     with_copies(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
@@ -703,7 +704,7 @@ class TridentTaskTurn:
         try:
             result = process(self._plan, self._task, list(rows), context, stored.metadata, reported)
         except FailedException:
-            _log_reports(group, reported)
+            log_reports("", [(group, describe_error(error)) for error in reported])
             raise
         result.output = [*result.output, *reports(group, reported)]
         took_ms = 1000 * (time.perf_counter() - began)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from windowing.errors import ConfigError, quote
 from windowing.schema.rows import refuse_awaitable
 from windowing.trident.fields import short_title, stored_key
-from windowing.trident.processors import call_hook
+from windowing.trident.processors import call_hook, code_of
 
 if TYPE_CHECKING:
     from windowing.trident.streams import Stream
@@ -207,11 +207,16 @@ class Equals:
 
 @dataclass(frozen=True, slots=True)
 class Negate:
-    """Keeps what another filter drops."""
+    """Keeps what another filter drops: a function of (tuple), an object or a class with `keep`. Raises ConfigError for others."""
 
     filter: Any
 
+    def __post_init__(self) -> None:
+        code_of(self.filter, "keep", returns=True)
+
     def prepare(self, context: Any) -> None:
+        if isinstance(self.filter, type):
+            object.__setattr__(self, "filter", self.filter())  # each task has its own copy of this object
         call_hook(self.filter, "prepare", context)
 
     def keep(self, tuple: Any) -> bool:

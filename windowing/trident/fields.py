@@ -90,11 +90,11 @@ def short_title(target: Any) -> str:
 
 def picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Row]:
     """Return a function from a row to the values of these fields."""
-    positions = [schema.names.index(name) for name in names]
-    if positions == list(range(len(schema))):
+    if tuple(names) == schema.names:
         return tuple
-    if not positions:
+    if not names:
         return lambda row: ()
+    positions = [schema.names.index(name) for name in names]
     if len(positions) == 1:
         only = positions[0]
         return lambda row: (row[only],)

@@ -40,6 +40,7 @@ from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
 from windowing.trident.fields import Row, chosen, extended, key_picker, picker, recorder, short_title
 from windowing.trident.processors import (
+    AGGREGATOR_METHODS,
     AggregateProcessor,
     AggregatorKind,
     AggregatorPart,
@@ -55,6 +56,7 @@ from windowing.trident.processors import (
     TridentProcessor,
     code_of,
     kind_of,
+    wrong_method,
 )
 
 if TYPE_CHECKING:
@@ -373,8 +375,11 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggregatorPart 
             f"{quote(spec.aggregator)} is no aggregator; give {how} with init, combine, zero, or init, reduce, or init, "
             "aggregate, complete"
         )
+    wrong = None if kind is None else wrong_method(spec.aggregator, AGGREGATOR_METHODS[kind])
+    if wrong is not None:
+        check.note(wrong)
     output = read if spec.output is None else check.output(spec.output)
-    if read is None or kind is None or output is None:
+    if read is None or kind is None or wrong is not None or output is None:
         return None
     if kind is not AggregatorKind.AGGREGATOR and len(output) != 1:
         check.note(

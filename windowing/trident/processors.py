@@ -28,7 +28,7 @@ Source: Storm's `TridentProcessor`, `ProcessorContext`, `AggregateProcessor`, `G
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, product
@@ -36,7 +36,7 @@ from operator import call
 from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import BoltError, ConfigError, FailedException, quote
-from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, uncallable
 from windowing.schema.rows import RowError, refuse_awaitable, refuse_returned, row_of, rows_of
 from windowing.schema.types import Schema
 from windowing.schema.values import Misfit, converters_of
@@ -71,8 +71,9 @@ class RowMaker:
     __slots__ = ("_convert", "_converters", "_fields", "_schema")
 
     def __init__(self, schema: Schema) -> None:
-        self._schema, self._fields = schema, len(schema)
+        self._schema = schema
         self._converters = converters_of(schema.types)
+        self._fields = len(self._converters)
         self._convert = self._converters[0] if self._fields == 1 else None
 
     def one(self, row: Any) -> Row:
@@ -139,7 +140,9 @@ class TaskCode(UserCode):
         try:
             self.instance = code.target() if isinstance(code.target, type) else copy.deepcopy(code.target)
         except BaseException as problem:
-            raise self.user_code_error(problem, "when its instance was made") from problem
+            copied = "when it was copied for its task (open files and connections in prepare)"
+            where = "when its instance was made" if isinstance(code.target, type) else copied
+            raise self.user_code_error(problem, where) from problem
         self.call = getattr(self.instance, code.method)
         self.hook("prepare", context)
 
@@ -181,22 +184,54 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
             f"{quote(target)} is no function and has no {method}; give a function of ({handed}), or an object with "
             f"{method}(self, {handed})"
         )
-    if isinstance(target, type):
-        check_call(target, (), f"class {title!r}", "each task makes its own without arguments; give an instance")
-    if named is not None and getattr(target, "prepare", None) is not None:
-        prepare = bound(target, "prepare") if isinstance(target, type) else target.prepare
-        check_call(prepare, ("context",), f"{title}.prepare", "write def prepare(self, context)")
     if named is None:
         called, body = target, target
     else:
-        body = getattr(target, named)
-        called = bound(target, named) if isinstance(target, type) else body
+        _require_made(target, title)
+        called, body = _method(target, named), getattr(target, named)
     style = style_of_function(called, body, title if named is None else f"{title}.{named}", handed)
     if returns and style is CallStyle.COLLECTOR:
         raise ConfigError(
             f"{title!r} takes a collector, but its answer is what it returns; write a function of ({handed})"
         )
     return Code(target, named, style)
+
+
+def object_code(target: Any, method: str, arguments: tuple[str, ...]) -> Code:
+    """Return an object or class as Code, whose `method` returns nothing. Raises ConfigError if a call with these arguments is not
+    possible, or does not run its body.
+    """
+    title = title_of(target)
+    _require_made(target, title)
+    problem = wrong_method(target, {method: arguments})
+    if problem is not None:
+        raise ConfigError(problem)
+    return Code(target, method, CallStyle.ROWS)
+
+
+def wrong_method(target: Any, methods: Mapping[str, tuple[str, ...]]) -> str | None:
+    """Return what is wrong with the first method that cannot be called with its arguments, or of which such a call does not run the
+    body; None if there is none.
+    """
+    for name, arguments in methods.items():
+        problem = uncallable(_method(target, name), arguments)
+        if problem is not None:
+            return f"{title_of(target)}.{name} {problem}"
+    return None
+
+
+def _require_made(target: Any, title: str) -> None:
+    """Raise ConfigError for a class that needs arguments, and for a `prepare` that does not take a context."""
+    if isinstance(target, type):
+        check_call(target, (), f"class {title!r}", "each task makes its own without arguments; give an instance")
+    if getattr(target, "prepare", None) is not None:
+        check_call(_method(target, "prepare"), ("context",), f"{title}.prepare", "write def prepare(self, context)")
+
+
+def _method(target: Any, name: str) -> Callable[..., Any]:
+    """Return a method as it is bound to an instance; of a class without making one."""
+    written: Callable[..., Any] = bound(target, name) if isinstance(target, type) else getattr(target, name)
+    return written
 
 
 # -- TridentProcessor ------------------------------------------------------------------------------------------------------------
@@ -257,7 +292,7 @@ class PickProcessor(TridentProcessor):
 
 
 class UserProcessor(TridentProcessor):
-    """Calls user code on each row. `who`: its name in errors; `record`: converts a row into the argument of the code."""
+    """Calls user code. `who`: its name in errors; `record`: converts a row into the argument of the code."""
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any]) -> None:
         self._owner, self._code, self._record = who, code, record
@@ -267,6 +302,13 @@ class UserProcessor(TridentProcessor):
     def prepare(self, context: Any) -> None:
         self._task = TaskCode(self._code, self._owner, context)
         self._call = self._task.call
+
+    def cleanup(self) -> None:
+        self._task.close()
+
+
+class RowProcessor(UserProcessor):
+    """Calls user code on each row."""
 
     def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:
         emitted: list[Row] = []
@@ -278,25 +320,23 @@ class UserProcessor(TridentProcessor):
             raise self._task.user_code_error(problem, f"on {quote(self._record(row))}") from problem
         return emitted
 
-    def cleanup(self) -> None:
-        self._task.close()
-
     def _one(self, row: Row, emitted: list[Row]) -> None:
         """Call the code on one row and append the resulting rows."""
         raise NotImplementedError
 
 
-class FilterProcessor(UserProcessor):
+class FilterProcessor(RowProcessor):
     """Keeps the rows for which the code returns true."""
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         keeps = self._call(self._record(row))
-        refuse_awaitable(keeps)
+        if type(keeps) is not bool:
+            refuse_awaitable(keeps)
         if keeps:
             emitted.append(row)
 
 
-class PeekProcessor(UserProcessor):
+class PeekProcessor(RowProcessor):
     """Calls the code with each row and passes all rows on."""
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
@@ -304,7 +344,7 @@ class PeekProcessor(UserProcessor):
         emitted.append(row)
 
 
-class MapProcessor(UserProcessor):
+class MapProcessor(RowProcessor):
     """Replaces each row by the one that the code returns."""
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema) -> None:
@@ -318,7 +358,7 @@ class MapProcessor(UserProcessor):
         emitted.append(self._make(returned))
 
 
-class EachProcessor(UserProcessor):
+class EachProcessor(RowProcessor):
     """Emits for each row the rows that the code returns; with `keep`, appended to the existing fields."""
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema, keep: bool) -> None:
@@ -375,14 +415,20 @@ class AggregatorPart:
     combines: bool = False
 
 
+AGGREGATOR_METHODS: Mapping[AggregatorKind, Mapping[str, tuple[str, ...]]] = {
+    AggregatorKind.COMBINER: {"init": ("tuple",), "combine": ("a", "b"), "zero": ()},
+    AggregatorKind.REDUCER: {"init": (), "reduce": ("current", "tuple")},
+    AggregatorKind.AGGREGATOR: {
+        "init": ("batch_id", "collector"),
+        "aggregate": ("value", "tuple", "collector"),
+        "complete": ("value", "collector"),
+    },
+}
+
+
 def kind_of(aggregator: Any) -> AggregatorKind | None:
     """Return the kind of an aggregator, None for an object of no kind."""
-    methods = {
-        AggregatorKind.COMBINER: ("init", "combine", "zero"),
-        AggregatorKind.REDUCER: ("init", "reduce"),
-        AggregatorKind.AGGREGATOR: ("init", "aggregate", "complete"),
-    }
-    for kind, names in methods.items():
+    for kind, names in AGGREGATOR_METHODS.items():
         if not isinstance(aggregator, type) and all(callable(getattr(aggregator, name, None)) for name in names):
             return kind
     return None
@@ -534,10 +580,10 @@ class AggregateProcessor(TridentProcessor):
         self._group, self._emits, self._partial = group, emits, partial
         self._key = None if group is None else key_picker(schema, group)
         self._pick = picker(schema, group or ())
-        self._task, self._tasks = 0, 1
+        self._context: Any = None
 
     def prepare(self, context: Any) -> None:
-        self._task, self._tasks = context.task, context.tasks
+        self._context = context
 
     def start_batch(self, batch: ProcessorContext) -> AggregateSlot:
         return AggregateSlot(batch)
@@ -577,4 +623,5 @@ class AggregateProcessor(TridentProcessor):
         """Return whether this partition emits a row even without tuples."""
         if self._emits is Emits.EACH:
             return True
-        return self._task == (batch.txid % self._tasks if self._emits is Emits.OF_BATCH else 0)
+        task = batch.txid % self._context.tasks if self._emits is Emits.OF_BATCH else 0
+        return bool(self._context.task_index == task)

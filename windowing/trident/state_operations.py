@@ -23,18 +23,21 @@ from typing import TYPE_CHECKING, Any
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
 from windowing.schema.types import Schema
-from windowing.topology.bolts import copies_of
 from windowing.trident.fields import Row, chosen, extended, key_picker, recorder, short_title, stored_key
 from windowing.trident.kinds import Guarantee, StateType
 from windowing.trident.operations import NO_FIELDS, Check, Operation
 from windowing.trident.processors import (
+    AGGREGATOR_METHODS,
     AggregatorKind,
+    Code,
     ProcessorContext,
     TridentOutput,
-    TridentProcessor,
+    UserProcessor,
     call_hook,
     kind_of,
+    object_code,
     raised,
+    wrong_method,
 )
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater
 
@@ -42,19 +45,13 @@ if TYPE_CHECKING:
     from windowing.trident.plan import ProcessorNode
 
 
-class StatefulProcessor(TridentProcessor):
+class StatefulProcessor(UserProcessor):
     """A node with a state. code: the StateUpdater or QueryFunction. The driver sets `state`, its partition, before `prepare`."""
 
-    def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema, code: Any) -> None:
-        self._who, self.state_id, self._record, self._output, self._code = who, state, record, output, code
+    def __init__(self, who: str, code: Code, record: Callable[[Row], Any], state: str, output: Schema) -> None:
+        super().__init__(who, code, record)
+        self.state_id, self._output = state, output
         self.state: Any = None
-
-    def prepare(self, context: Any) -> None:
-        self._code = copies_of(self._code)()
-        call_hook(self._code, "prepare", context)
-
-    def cleanup(self) -> None:
-        call_hook(self._code, "cleanup")
 
     def start_batch(self, batch: ProcessorContext) -> tuple[ProcessorContext, list[Row]]:
         return batch, []
@@ -70,7 +67,7 @@ class StatefulProcessor(TridentProcessor):
         except (StateError, CheckpointError):
             raise  # the driver handles these errors by their type
         except BaseException as problem:
-            raise raised(self._who, problem, f"on the {len(rows)} tuples of batch {quote(batch.id)}") from problem
+            raise raised(self._owner, problem, f"on the {len(rows)} tuples of batch {quote(batch.id)}") from problem
 
     def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
         raise NotImplementedError
@@ -80,14 +77,15 @@ class PersistProcessor(StatefulProcessor):
     """Writes the batch into the state and returns the rows of the updater: the new values."""
 
     def prepare(self, context: Any) -> None:
-        call_hook(self._code, "check_state", self.state)
+        if isinstance(self._code.target, AggregateUpdater):
+            self._code.target.check_state(self.state)
         super().prepare(context)
 
     def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
         collector = TridentOutput(self._output, self.report)
         self.state.begin_commit(batch.id)
         try:
-            self._code.update_state(self.state, list(map(self._record, rows)), collector)
+            self._call(self.state, list(map(self._record, rows)), collector)
             self.state.commit(batch.id)
         except BaseException:
             call_hook(self.state, "rollback")  # otherwise queries would read uncommitted values
@@ -106,16 +104,17 @@ class QueryProcessor(StatefulProcessor):
             return []
         tuples = list(map(self._record, rows))
         state = self.state if batch.as_of is None or self.is_static else _AsOf(self.state, batch.as_of)
-        answers = list(self._code.batch_retrieve(state, tuples))
+        function = self._task.instance
+        answers = list(function.batch_retrieve(state, tuples))
         if len(answers) != len(tuples):
             raise BoltError(
-                f"{self._who} was asked for {len(tuples)} tuples and gave {len(answers)} answers; batch_retrieve returns a list "
+                f"{self._owner} was asked for {len(tuples)} tuples and gave {len(answers)} answers; batch_retrieve returns a list "
                 "with one answer for each tuple, in their order"
             )
         collector = TridentOutput(self._output, self.report)
         emitted: list[Row] = []
         for row, tuple, answer in zip(rows, tuples, answers, strict=True):
-            self._code.execute(tuple, answer, collector)
+            function.execute(tuple, answer, collector)
             emitted += map(row.__add__, collector.take())
         return emitted
 
@@ -198,8 +197,11 @@ class CombinerUpdater(AggregateUpdater):
 
     def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
         """Update the state once for each tuple, and emit its key with the new value."""
-        updaters = [CombinerValueUpdater(self.aggregator, row[-1]) for row in tuples]
-        self.update(state, [stored_key(row[: self.keys]) for row in tuples], updaters, collector)
+        keys, updaters = [], []
+        for *key, value in tuples:
+            keys.append(stored_key(key))
+            updaters.append(CombinerValueUpdater(self.aggregator, value))
+        self.update(state, keys, updaters, collector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +229,8 @@ class ReducerUpdater(AggregateUpdater):
 class Persist(Operation):
     """Writes a state in the commit phase. output: the fields of the new values, after those of the key; None for none.
 
-    inputs: the fields that the updater gets, None for all; group: the fields of the key. reduces: `updater` is a ReducerAggregator;
-    `bound` wraps it in a ReducerUpdater. read: after `bound`, the fields of the updater's tuples, those of the key first.
+    inputs: the fields that the updater gets, None for all; group: the fields of the key. reduces: `updater` is a ReducerAggregator.
+    After `bound`, `updater` is Code, and `read` are the fields of its tuples, those of the key first.
     """
 
     state: str
@@ -249,8 +251,15 @@ class Persist(Operation):
 
     def resolve(self, check: Check) -> Schema | None:
         read = check.attempt(self._read, check.inputs[0])
-        if not self.reduces and not callable(getattr(self.updater, "update_state", None)):
+        if self.reduces:
+            wrong = wrong_method(self.updater, AGGREGATOR_METHODS[AggregatorKind.REDUCER])
+            if wrong is not None:
+                check.note(wrong)
+                return None
+        elif not callable(getattr(self.updater, "update_state", None)):
             check.note(f"{quote(self.updater)} has no update_state(state, tuples, collector); give a StateUpdater")
+            return None
+        elif check.attempt(_updater_code, self.updater) is None:
             return None
         if (
             isinstance(self.updater, CombinerUpdater)
@@ -273,11 +282,11 @@ class Persist(Operation):
         read, updater = self._read(inputs[0]), self.updater
         if self.reduces:
             updater = ReducerUpdater(updater, len(self.group), read, read.names if self.inputs is None else self.inputs)
-        return replace(self, read=read, updater=updater)
+        return replace(self, read=read, updater=_updater_code(updater))
 
     def processor(self, node: ProcessorNode) -> PersistProcessor:
         record = recorder(node.inputs[0], self.read.names)
-        return PersistProcessor(node.called, self.state, record, node.schema, self.updater)
+        return PersistProcessor(node.called, self.updater, record, self.state, node.schema)
 
     def _read(self, schema: Schema) -> Schema:
         inputs = schema.names if self.inputs is None else chosen(schema, self.inputs).names
@@ -302,11 +311,22 @@ class Query(Operation):
         missing = [name for name in ("batch_retrieve", "execute") if not callable(getattr(self.function, name, None))]
         if missing:
             check.note(f"{quote(self.function)} has no {missing[0]}; give a QueryFunction")
+        code = None if missing else check.attempt(self._code)
         new = check.output(self.output)
         whole = None if new is None else check.attempt(extended, check.inputs[0], new)
-        return None if read is None or missing else whole
+        return None if read is None or code is None else whole
+
+    def bound(self, inputs: tuple[Schema, ...]) -> Query:
+        return replace(self, function=self._code())
 
     def processor(self, node: ProcessorNode) -> QueryProcessor:
         schema = node.inputs[0]
         inputs = schema.names if self.inputs is None else self.inputs
-        return QueryProcessor(node.called, self.state, recorder(schema, inputs), node.appended, self.function)
+        return QueryProcessor(node.called, self.function, recorder(schema, inputs), self.state, node.appended)
+
+    def _code(self) -> Code:
+        return object_code(self.function, "execute", ("tuple", "result", "collector"))
+
+
+def _updater_code(updater: Any) -> Code:
+    return object_code(updater, "update_state", ("state", "tuples", "collector"))

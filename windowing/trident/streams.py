@@ -77,7 +77,7 @@ _R = TypeVar("_R")
 _SUM = "'amount', Sum(), 'total long')"
 _NO_STORE = f"{_SUM}: fields or None, aggregator, output; a window needs no store"
 _CALLS = {
-    "each": "each('sentence', split, 'word string'), or of all fields flat_map(split, 'word string')",
+    "each": "each('sentence', split, 'word string'), or with all fields each(None, split, 'word string')",
     "aggregate": f"aggregate(None, Count(), 'n long'), or with fields aggregate({_SUM}",
     "partition_aggregate": f"partition_aggregate(None, Count(), 'n long'), or with fields partition_aggregate({_SUM}",
     "window": f"window(seconds(10), seconds(5), {_NO_STORE}",
@@ -168,7 +168,7 @@ class ChainedAggregatorDeclarer(StormNames):
         return self._together(stream)._then(Aggregate(specs, self._group, self._emits))
 
     def _add(self, inputs: Names | None, aggregator: Any, output: Any, full: bool) -> ChainedAggregatorDeclarer:
-        self._specs.append(AggSpec(None if inputs is None else names_of(inputs), aggregator, output))
+        self._specs.append(AggSpec(_read(inputs), aggregator, output))
         self._full.append(full)
         return self
 
@@ -214,7 +214,7 @@ class AggregableStream(StormNames):
 
         The options are those of `WindowConfig.of`; with `timestamp=` the windows are on event time.
         """
-        spec = AggSpec(None if inputs is None else names_of(inputs), aggregator, output)
+        spec = AggSpec(_read(inputs), aggregator, output)
         return self._window(length, slide, spec, options)
 
     @_written
@@ -252,15 +252,17 @@ class Stream(AggregableStream):
     # -- one tuple at a time -------------------------------------------------------------------------------------------
 
     @_written
-    def each(self, inputs: Names, function: Any, output: _Output | None = None) -> Stream:
-        """Append the rows that a function of these fields returns, yields or emits, one tuple per row; without output: filter."""
+    def each(self, inputs: Names | None, function: Any, output: _Output | None = None) -> Stream:
+        """Append the rows that a function of these fields (None: all) returns, yields or emits, one tuple per row; without output:
+        filter.
+        """
         if output is None:
             return self.filter(function, inputs)
-        return self._then(Each(function, output, names_of(inputs)))
+        return self._then(Each(function, output, _read(inputs)))
 
     def filter(self, condition: Any, inputs: Names | None = None) -> Stream:
         """Keep the tuples for which a condition on these fields (default: all) is true; a function, or an object with `keep`."""
-        return self._then(Filter(condition, inputs=None if inputs is None else names_of(inputs)))
+        return self._then(Filter(condition, inputs=_read(inputs)))
 
     def map(self, function: Any, output: _Output | None = None) -> Stream:
         """Replace each tuple by the row that a function of it returns; without output the fields stay the same."""
@@ -374,7 +376,7 @@ class Stream(AggregableStream):
         if not isinstance(state, TridentState) or state._builder is not self._builder:
             self._builder.note(f"state_query is given {quote(state)}; give a TridentState of this topology")
         asked = state.id if isinstance(state, TridentState) else ""
-        return self._then(Query(asked, None if inputs is None else names_of(inputs), function, output))
+        return self._then(Query(asked, _read(inputs), function, output))
 
     # -- the plan ------------------------------------------------------------------------------------------------------
 
@@ -423,8 +425,7 @@ class Stream(AggregableStream):
     def _persist(self, state: Any, *, inputs: Any, **rest: Any) -> TridentState:
         spec = _spec(state)
         id = self._builder.state_id()
-        read = None if inputs is None else names_of(inputs)
-        operation = Persist(state=id, spec=spec, inputs=read, **rest)
+        operation = Persist(state=id, spec=spec, inputs=_read(inputs), **rest)
         return TridentState(
             self._builder, id, spec, self._builder.add(operation, (self._step,), self._name), self._name
         )
@@ -491,7 +492,7 @@ class GroupedStream(AggregableStream):
         return self._stream.partition_by(self._group).state_query(state, inputs, function, output)
 
     @_written
-    def each(self, inputs: Names, function: Any, output: _Output | None = None) -> GroupedStream:
+    def each(self, inputs: Names | None, function: Any, output: _Output | None = None) -> GroupedStream:
         """Append the rows of a function to each tuple, or filter; the groups stay the same."""
         return GroupedStream(self._stream.each(inputs, function, output), self._group)
 
@@ -577,7 +578,7 @@ class TridentTopology(StormNames):
 
     def merge(self, *streams: Stream | Sequence[Stream], names: Names | None = None) -> Stream:
         """Merge streams with the same types into one; the field names are those of the first stream."""
-        return self._of(Merge(None if names is None else names_of(names)), _flat(streams), "merge")
+        return self._of(Merge(_read(names)), _flat(streams), "merge")
 
     @_written
     def join(
@@ -602,7 +603,7 @@ class TridentTopology(StormNames):
             )
             return self._of(Merge(), (), "join")
         brought = [_partitioned(side, key) for side, key in zip(sides, by, strict=True)]
-        return self._of(Join(tuple(by), None if names is None else names_of(names), tuple(how)), brought, "join")
+        return self._of(Join(tuple(by), _read(names), tuple(how)), brought, "join")
 
     def build(self) -> TridentPlan:
         """Return the plan, or raise TopologyError with a sentence for every mistake. Cost: O(steps)."""
@@ -642,6 +643,11 @@ def planned(given: Any, runner: str) -> TridentPlan:
         f"{runner} runs a TridentTopology or its plan, got {quote(given)}; its name and settings are "
         "TridentTopology(name).configure({...})"
     )
+
+
+def _read(names: Names | None) -> tuple[str, ...] | None:
+    """Return names of fields; None, for all fields or names as they are, is unchanged."""
+    return None if names is None else names_of(names)
 
 
 def _flat(streams: Iterable[Any]) -> list[Any]:

@@ -28,7 +28,7 @@ from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.config import WINDOWS_OUTSIDE_TRIDENT
 from windowing.topology.declaration import REASON
 from windowing.topology.user_code import TIMELESS, holds_times
-from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowTask
+from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
 from windowing.trident.fields import Row, chosen, extended, key_picker, picker, short_title
 from windowing.trident.operations import AggSpec, Check, Operation, resolve_spec
 from windowing.trident.processors import (
@@ -219,11 +219,13 @@ class WindowProcessor(TridentProcessor):
         )
 
     def _performed(self, effects: Iterator[TaskEffect], slot: _WindowSlot) -> list[Row]:
-        """Add late tuples to the slot and return the rows that the bolt emitted; a skipped window emits nothing."""
+        """Add late tuples to the slot and return the rows that the bolt emitted; the error of a skipped window is reported."""
         emitted: list[Row] = []
         for effect in effects:
             if isinstance(effect, WindowEmitted):
                 emitted += [values for _, values in effect.emissions]
+            elif isinstance(effect, WindowFailed):
+                self.report(effect.error)
             elif isinstance(effect, Late):
                 slot.late += [(*row, effect.reason.value) for row in effect.payloads]
         return emitted

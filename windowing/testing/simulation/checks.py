@@ -35,6 +35,7 @@ from windowing.local.trident_tasks import DeadBatch
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryMap, MemoryStore
 from windowing.testing.simulation.scenario import STATE, Scenario, SourceRow, key_of
+from windowing.topology.groupings import Chooser
 from windowing.trident.coordinator import CoordinatorRecord
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.fields import Row
@@ -242,7 +243,7 @@ def _home_of(plan: TridentPlan, key: str) -> int:
     [state] = plan.states.values()
     [exchange] = plan.into(str(state.group))
     row = (key, *(0 for _ in exchange.schema.names[1:]))
-    choose = exchange.grouping.targets(state.partitions, exchange.schema)
+    choose: Chooser = exchange.grouping.targets(state.partitions, exchange.schema)
     [home] = choose(row, choose.start())
     return home
 
