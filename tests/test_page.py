@@ -133,6 +133,10 @@ def test_the_headers_forbid_foreign_scripts_framing_and_cross_site_reads(page, p
     assert "python" not in answer.getheader("Server", "").lower()
 
 
+def test_a_prompt_and_a_notebook_show_the_address_of_the_page(page):
+    assert repr(page) == f"LivePage('http://127.0.0.1:{port_of(page)}/')"
+
+
 def test_the_server_listens_on_loopback_only(page):
     with socket.socket() as other:  # the port is in use on 127.0.0.1 only
         other.bind(("127.0.0.2", port_of(page)))

@@ -68,6 +68,9 @@ class LivePage:
         """The address of the page, on this machine."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/"
 
+    def __repr__(self) -> str:
+        return f"LivePage({self.url!r})"
+
     def close(self) -> None:
         """Stop serving; idempotent."""
         self._state.over.set()
