@@ -25,8 +25,9 @@ from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.topology.user_code import Fitted
 from windowing.windows import aggregate as agg
-from windowing.windows.eviction import Action, EvictionPolicy
+from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy
 from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.trigger import TriggerPolicy
 
 COLUMNS = ("id", "ts", "key", "v")
 OUTPUT = "key string, ends long, ids array<long>, fresh array<long>, gone array<long>, total double"
@@ -533,3 +534,26 @@ def test_a_batch_of_many_rows_with_ids_out_of_order_loses_none():
     task = Task(bolt_with(length=count(200_000), slide=count(200_000), timestamp="ts", message_id="id"))
     rows = [row(number, 1) for number in (*range(0, 200_000, 2), *range(1, 200_000, 2))]
     assert task.run(rows).metrics["duplicates"] == 0
+
+
+@pytest.mark.parametrize("semantics", ["lossless", "storm"])
+def test_a_turn_shuts_down_its_triggers_after_their_state_was_taken(semantics: str) -> None:
+    log: list[str] = []
+
+    class EachTuple(TriggerPolicy):
+        def track(self, event: Any) -> Any:
+            return None if event.is_watermark else [EvictionContext(event.timestamp)]
+
+        def start(self) -> None:
+            log.append("start")
+
+        def get_state(self) -> None:
+            log.append("get_state")
+
+        def shutdown(self) -> None:
+            log.append("shutdown")
+
+    task = Task(bolt_with(length=millis(10), timestamp="ts", trigger=EachTuple, semantics=semantics))
+    for number in (1, 2):
+        task.run(rows_of([(number, "a")], number))
+        assert log == ["start", "get_state", "shutdown"] * number

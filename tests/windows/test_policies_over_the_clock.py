@@ -214,3 +214,84 @@ def test_in_trident_a_trigger_ticks_at_the_end_of_each_batch():
     stream.window(seconds(5), None, None, told, output=OUTPUT, trigger=EverySecond).sink("fired")
     fired = run_trident(topology, clock=VirtualClock(10_000), drain=False)["fired"]
     assert fired == [("ab", 11_199), ("abcd", 12_399)]
+
+
+# -- shutdown ------------------------------------------------------------------------------------------------------------
+
+
+def logging_trigger(log, fails=False):
+    """Return a class of triggers that log the calls of a life, and fire with each tuple "b"."""
+
+    class Logging(OnB):
+        def track(self, event):
+            return None if event.is_watermark else super().track(event)
+
+        def start(self):
+            log.append("start")
+
+        def shutdown(self):
+            log.append("shutdown")
+            if fails:
+                raise ZeroDivisionError
+
+        def get_state(self):
+            log.append("get_state")
+
+    return Logging
+
+
+SEMANTICS = pytest.mark.parametrize("semantics", ["lossless", "storm"])
+
+
+@SEMANTICS
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_that_is_closed_without_a_drain_shuts_down_its_trigger_once(semantics, fails):
+    log = []
+
+    @windowed_bolt(seconds(5), output="n long", trigger=logging_trigger(log), semantics=semantics)
+    def size(window):
+        return 1 // (not fails)
+
+    run = LocalRun(size, clock=VirtualClock(10_000))
+    if fails:
+        with pytest.raises(BoltError):
+            run.feed([{"word": "b"}])
+    else:
+        assert run.feed([{"word": "b"}]) == [("default", (1,))]
+    assert log == ["start"] + ["shutdown"] * fails
+    run.close()
+    run.close()
+    assert log == ["start", "shutdown"]
+
+
+def test_the_triggers_of_all_keys_are_shut_down_even_if_one_raises():
+    log = []
+    run = LocalRun(words(length=seconds(5), key="word", trigger=logging_trigger(log, fails=True)))
+    run.feed([{"word": "a"}, {"word": "b"}])
+    with pytest.raises(BoltError, match=r"bolt 'words' failed in Logging\.shutdown: ZeroDivisionError"):
+        run.close()
+    run.close()
+    assert log == ["start"] * 2 + ["shutdown"] * 2
+
+
+def test_a_drain_shuts_down_a_trigger_and_the_end_of_the_run_does_not_repeat_it():
+    log = []
+    with LocalRun(words(length=seconds(5), trigger=logging_trigger(log))) as run:
+        run.feed([{"word": "a"}])
+        run.drain()
+    assert log == ["start", "shutdown"]
+
+
+@SEMANTICS
+def test_a_cluster_shuts_down_the_triggers_of_its_tasks(semantics):
+    log = []
+    in_a_cluster(words(length=seconds(5), trigger=logging_trigger(log), semantics=semantics))
+    assert log.count("start") == log.count("shutdown") == 1
+
+
+def test_a_restore_shuts_down_the_triggers_before_new_ones_start():
+    log = []
+    manager = PolicyWindowManager(WindowConfig.of(length=seconds(5), timestamp="ts", trigger=logging_trigger(log)))
+    list(manager.add_batch([{"word": "a"}], [1]))
+    manager.restore(manager.snapshot())
+    assert log == ["start", "get_state", "shutdown", "start"]

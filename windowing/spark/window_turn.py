@@ -260,11 +260,12 @@ class _Turn:
             drains = any(control.kind == "drain" for control in controls)
             self._perform(self.executor.drain() if drains else self.executor.turn())
             self.windows.before_commit(txid)
+            metadata = self._metadata(chunks, table, accepted, nonce)
         finally:
             self.windows.close()
         done = self._done(now)
         return TurnResult(
-            self._metadata(chunks, table, accepted, nonce),
+            metadata,
             self.rows,
             chunks.puts,
             chunks.drops,

@@ -160,8 +160,11 @@ class WindowTask:
             self.runner.hook("pre_commit", txid)
 
     def close(self) -> None:
-        """Call the bolt's `cleanup`, once."""
-        self.runner.close()
+        """Shut down the user's triggers, then call the bolt's `cleanup`, each once."""
+        try:
+            self.executor.manager.shutdown()
+        finally:
+            self.runner.close()
 
     # -- tuples and advances -------------------------------------------------------------------------------------------
 

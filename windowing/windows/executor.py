@@ -6,8 +6,8 @@
 A tuple is judged by the watermark of the last advance. The driver sets the clock (`set_clock`), advances the watermark (`turn`) and
 performs the effects; this module neither reads a clock nor calls the bolt.
 
-Laws: in == shown + skipped + pending + on the side stream, at any time (`counts`). A driver uses a machine only through the
-protocol `Machine` and never tests its class. Machines over columns need Arrow, so the driver passes their factory (`columns`).
+Laws: in == shown + skipped + pending + on the side stream, at any time (`counts`). A driver uses a machine only as a
+`Machine` (manager.py) and never tests its class. Machines over columns need Arrow, so the driver passes their factory (`columns`).
 
 Source: Storm's `WindowedBoltExecutor`, without its emits, acks and threads.
 """
@@ -25,9 +25,8 @@ from windowing.errors import ConfigError, InvalidTimestampError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.events import Effect, Late, LateReason, title_of_field, values_at
-from windowing.windows.guard import FREE, NO_EFFECTS, Guard, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import Tally
-from windowing.windows.manager import WindowManager
+from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.manager import Machine, WindowManager
 from windowing.windows.measures import Count
 from windowing.windows.paged_manager import PagedWindowManager
 from windowing.windows.pages import PageStore
@@ -37,83 +36,6 @@ from windowing.windows.policies import PolicyWindowManager
 from windowing.windows.queue import InOrder, newest_of
 from windowing.windows.storm import StormMachine
 from windowing.windows.watermark import WaterMarkEventGenerator
-
-
-class Machine(Protocol):
-    """The protocol of a window machine: tuples in, effects out. Every entry returns an iterator of effects; laws: WindowManager."""
-
-    guard: Guard
-
-    @property
-    def takes_columns(self) -> bool:
-        """Whether `add_batch` accepts columns (ColumnRows, Timestamps, Keys) without making rows of them."""
-
-    @property
-    def keeps_tuples(self) -> bool:
-        """Whether it holds tuples, and not only the partial results of `aggregate=`."""
-
-    @property
-    def shows_columns(self) -> bool:
-        """Whether its windows have the form that `columnar=` asks for; if not, a driver converts them
-        (`windowing.columnar.viewed`).
-        """
-
-    @property
-    def tick_interval_ms(self) -> int | None:
-        """How often a driver has to call `tick` over the clock, None where `next_deadline_ms` gives the time."""
-
-    @property
-    def inbox(self) -> list[tuple[Any, int]] | None:
-        """A list to which a caller may append tuples (payload, timestamp) that are not late instead of calling `add`, while the
-        machine is free; the next entry adds them all at once. None where a tuple has a key, effects of its own, or can be refused.
-        """
-
-    @property
-    def numbered(self) -> WindowManager | None:
-        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot; else None."""
-
-    @property
-    def tally(self) -> Tally:
-        """Counts of the tuples by outcome."""
-
-    @property
-    def watermark(self) -> int | None:
-        """W after the last advance."""
-
-    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple."""
-
-    def add_batch(
-        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
-    ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; each effect comes with the position of the tuple that caused it."""
-
-    def advance(self, watermark: int) -> Iterator[Effect]:
-        """Raise the watermark and fire the windows that are due."""
-
-    def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Advance the watermark by the clock (processing time)."""
-
-    def drain(self) -> Iterator[Effect]:
-        """Fire the remaining windows and close the machine."""
-
-    def enter(self) -> None:
-        """Raise MachineSpentError unless an entry is allowed: the machine is free and has not failed."""
-
-    def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while no timestamp is late."""
-
-    def next_deadline_ms(self) -> int | None:
-        """Return the watermark (over the clock: the time, less 1 ms) at which an advance has an effect, or None."""
-
-    def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine's state as plain data."""
-
-    def restore(self, data: dict[str, Any]) -> None:
-        """Restore the machine's state from a snapshot."""
-
-    def check(self) -> None:
-        """Assert the machine's invariants."""
 
 
 class ColumnMachines(Protocol):
@@ -437,7 +359,8 @@ class WindowedBoltExecutor:
             return None
         first = given[:_PROBE]
         try:
-            ordered = InOrder(sorted(given)) if sorted(first) == first else [min(given), max(given)]
+            ordered = InOrder(given if sorted(first) == first else (min(given), max(given)))
+            ordered.sort()
             on_time = self._from_ms <= ordered[0] and ordered[-1] <= self._upto_ms
         except TypeError:  # there is a None; with a single one only the comparison with the bounds raises
             return None

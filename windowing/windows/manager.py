@@ -36,9 +36,9 @@ from sortedcontainers import SortedList
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, assigner_of
 from windowing.windows.config import Lateness, Semantics, WindowConfig
-from windowing.windows.events import Activation, Effect, Expired, PayloadFold, TupleWindow
+from windowing.windows.events import Activation, Effect, Expired, PayloadFold, TupleWindow, values_at
 from windowing.windows.guard import NO_EFFECTS, Guard, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import KeyProgress, KeyState, Tally
+from windowing.windows.key_state import KeyProgress, KeyState, Tally, positions_by_key
 from windowing.windows.queue import Buffer, ListBuffer
 
 _MACHINES = {
@@ -50,7 +50,87 @@ _MACHINES = {
 """The machine that implements each option."""
 
 
-class TaskMachine(ABC):
+class Machine(ABC):
+    """A window machine as a driver uses it: tuples in, effects out. Every entry returns an iterator of effects; laws: see above."""
+
+    takes_columns = False
+    """Whether `add_batch` accepts columns (ColumnRows, Timestamps, Keys) without making rows of them."""
+    keeps_tuples = True
+    """Whether it holds tuples, and not only the partial results of `aggregate=`."""
+    shows_columns = False
+    """Whether its windows have the form that `columnar=` asks for; if not, a driver converts them (`windowing.columnar.viewed`)."""
+    tick_interval_ms: int | None = None
+    """How often a driver has to call `tick` over the clock, None where `next_deadline_ms` gives the time."""
+    inbox: list[tuple[Any, int]] | None = None
+    """A list to which a caller may append tuples (payload, timestamp) that are not late instead of calling `add`, while the machine
+    is free; the next entry adds them all at once. None where a tuple has a key, effects of its own, or can be refused.
+    """
+    guard: Guard
+    watermark: int | None
+    """W after the last advance."""
+    _tally: Tally
+
+    @property
+    def numbered(self) -> WindowManager | None:
+        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot; else None."""
+        return None
+
+    @property
+    def tally(self) -> Tally:
+        """Counts of the tuples by outcome."""
+        return self._tally
+
+    @abstractmethod
+    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
+        """Accept one tuple."""
+
+    @abstractmethod
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
+        """Accept tuples in arrival order; each effect comes with the position of the tuple that caused it."""
+
+    @abstractmethod
+    def advance(self, watermark: int) -> Iterator[Effect]:
+        """Raise the watermark and fire the windows that are due."""
+
+    @abstractmethod
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Advance the watermark by the clock (processing time)."""
+
+    @abstractmethod
+    def drain(self) -> Iterator[Effect]:
+        """Fire the remaining windows and close the machine."""
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed: the machine is free and has not failed."""
+
+    @abstractmethod
+    def late_below(self) -> int | None:
+        """Return the bound below which a timestamp is late, None while no timestamp is late."""
+
+    @abstractmethod
+    def next_deadline_ms(self) -> int | None:
+        """Return the watermark (over the clock: the time, less 1 ms) at which an advance has an effect, or None."""
+
+    @abstractmethod
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the machine's state as plain data."""
+
+    @abstractmethod
+    def restore(self, data: dict[str, Any]) -> None:
+        """Restore the machine's state from a snapshot."""
+
+    def shutdown(self) -> None:  # noqa: B027 - only machines with policies of the user have something to shut down
+        """Shut down the user's own triggers, once; a driver calls it at the end of the task, after the last snapshot."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Assert the machine's invariants."""
+
+
+class TaskMachine(Machine):
     """The entries of a task's machine. Raises ConfigError for a definition with an option that another machine implements.
 
     assigner: that of a built-in length and slide, None where the user's policies decide which windows hold a tuple.
@@ -58,20 +138,14 @@ class TaskMachine(ABC):
 
     not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
     """The options that this machine does not implement."""
-    # Attributes for drivers: see Machine (executor.py).
-    takes_columns = False
-    keeps_tuples = True
-    shows_columns = False
-    tick_interval_ms: int | None = None
 
     def __init__(self, config: WindowConfig, assigner: WindowAssigner | None) -> None:
         self.config = config
         self._assigner = assigner
         self._tally = Tally()
-        self.watermark: int | None = None
+        self.watermark = None
         self.closed = False
         self.guard = Guard()
-        self.inbox: list[tuple[Any, int]] | None = None
         for option in self.not_done:
             value = getattr(config, option)
             if value is not None and value is not Semantics.LOSSLESS:
@@ -88,20 +162,6 @@ class TaskMachine(ABC):
     @abstractmethod
     def _end(self) -> Iterator[Effect]:
         """Yield the effects of the end of the input."""
-
-    def _add_inbox(self) -> None:  # noqa: B027 - optional
-        """Add the tuples of the machine's inbox, where it has one."""
-
-    @property
-    def numbered(self) -> WindowManager | None:
-        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot; else None."""
-        return None
-
-    @property
-    def tally(self) -> Tally:
-        """Counts of the tuples by outcome."""
-        self._add_inbox()
-        return self._tally
 
     def advance(self, watermark: int) -> Iterator[Effect]:
         """Raise W to `watermark` and fire the windows that are due; no effect if W is already as high.
@@ -128,12 +188,9 @@ class TaskMachine(ABC):
         return self.guard.run(self._end())
 
     def enter(self) -> None:
-        """Raise MachineSpentError unless an entry is allowed."""
         self.guard.enter()
-        self._add_inbox()
 
     def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while no timestamp is late."""
         return self.watermark if self._assigner is None else self._assigner.late_below(self.watermark)
 
     def _open(self) -> None:
@@ -251,8 +308,17 @@ class KeyedMachine(TaskMachine, Generic[T]):
         steps = [self._steps(state, positions) for state, positions in touched]
         return self.guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=itemgetter(0)), positions=True)
 
+    def enter(self) -> None:
+        self.guard.enter()
+        self._add_inbox()
+
+    @property
+    def tally(self) -> Tally:
+        self._add_inbox()
+        return self._tally
+
     def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Advance W to clock - 1 ms (processing time), since this millisecond may bring more tuples.
+        """Advance W to clock - 1 ms (processing time).
 
         With a Count slide, which fires as tuples arrive, it only forgets keys whose `key_ttl` has passed.
         """
@@ -262,6 +328,7 @@ class KeyedMachine(TaskMachine, Generic[T]):
         return super().tick(now_ms)
 
     def _add_inbox(self) -> None:
+        """Add the tuples of the inbox, if there are any."""
         if self.inbox:
             payloads, timestamps = zip(*self.inbox, strict=True)
             self.inbox.clear()
@@ -311,7 +378,7 @@ class KeyedMachine(TaskMachine, Generic[T]):
                 yield Activation(self._window(state, firing))
             return
         of_states = (zip(repeat(state), each) for state, each in zip(states, firings, strict=True))
-        for state, firing in merge(*of_states, key=_firing_order):
+        for state, firing in merge(*of_states, key=lambda item: (item[1].reference, item[0].ordinal)):
             yield Activation(self._window(state, firing))
 
     def _expire(self, state: T, horizon: int, spread: bool = False) -> Iterator[Expired]:
@@ -467,11 +534,6 @@ class KeyedMachine(TaskMachine, Generic[T]):
         assert set(self._by_ordinal) == {state.ordinal for state in self._states.values()}
 
 
-def _firing_order(item: tuple[T, Firing]) -> tuple[int, int]:
-    state, firing = item
-    return firing.reference, state.ordinal
-
-
 # -- WindowManager ---------------------------------------------------------------------------------------------------------------
 
 
@@ -589,7 +651,6 @@ class WindowManager(KeyedMachine[KeyState]):
 
     @property
     def numbered(self) -> WindowManager:
-        """The machine itself: each tuple has an arrival number."""
         return self
 
     def held_sequences(self) -> Any:
@@ -631,17 +692,9 @@ class WindowManager(KeyedMachine[KeyState]):
             buffer = _listed(self._states[None].buffer)
             buffer.load(timestamps, payloads, sequences, buffer.base)
             return
-        held: dict[Any, tuple[list[int], list[Any], list[int]]] = {}
-        for key, timestamp, payload, sequence in zip(keys, timestamps, payloads, sequences, strict=True):
-            columns = held.get(key)
-            if columns is None:
-                columns = held[key] = ([], [], [])
-            columns[0].append(timestamp)
-            columns[1].append(payload)
-            columns[2].append(sequence)
-        for key, columns in held.items():
+        for key, at in positions_by_key(keys).items():
             buffer = _listed(self._states[key].buffer)
-            buffer.load(*columns, buffer.base)
+            buffer.load(values_at(timestamps, at), values_at(payloads, at), values_at(sequences, at), buffer.base)
 
 
 def _listed(buffer: Buffer) -> ListBuffer:

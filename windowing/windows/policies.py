@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from heapq import merge
 from itertools import chain, takewhile
@@ -258,6 +259,7 @@ class PolicyKeyState(QueueView):
         self.tick_interval_ms = tick_interval_ms(self._trigger) if self._own_trigger else None
         if isinstance(self._trigger, TimeSlide):
             self._trigger.passed = watermark
+        self._started = True
         self._call(self._trigger, "start")
 
     @property
@@ -444,8 +446,10 @@ class PolicyKeyState(QueueView):
         return [event.payload for event in gone], sum(not was_shown for was_shown in gone.values())
 
     def shutdown(self) -> None:
-        """Shut down the trigger; called when the key is forgotten."""
-        self._call(self._trigger, "shutdown")
+        """Shut down the trigger, once; no event may be added afterwards."""
+        if self._started:
+            self._started = False
+            self._call(self._trigger, "shutdown")
 
     # -- policies ----------------------------------------------------------------------------------------------------
 
@@ -694,6 +698,7 @@ class PolicyWindowManager(TaskMachine):
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the machine's state from a snapshot. Raises SnapshotError for another format; the machine is then unchanged."""
         refuse_foreign(data, self.kind)
+        self.shutdown()
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._ordinal = data["ordinal"]
         self._tally.restore(data["tally"])
@@ -705,6 +710,11 @@ class PolicyWindowManager(TaskMachine):
         else:
             self._ticked_ms = min((state.newest for state in states if state.newest is not None), default=None)
         self.guard.reset()
+
+    def shutdown(self) -> None:
+        with ExitStack() as remaining:  # all of them, also where one raises
+            for state in reversed(self._states.values()):
+                remaining.callback(state.shutdown)
 
     def check(self) -> None:
         """Assert the invariants of every key."""

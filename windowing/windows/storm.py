@@ -57,6 +57,7 @@ from windowing.windows.eviction import (
 )
 from windowing.windows.guard import Guard, fault, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally
+from windowing.windows.manager import Machine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.trigger import (
     CountTriggerPolicy,
@@ -103,6 +104,7 @@ class StormWindowManager(QueueView):
         self._entries_since_scan = 0
         length = getattr(eviction, "length", None)
         self._length = length() if callable(length) else None
+        self._started = True
         trigger.start()
 
     # -- entries -----------------------------------------------------------------------------------------------------
@@ -136,6 +138,12 @@ class StormWindowManager(QueueView):
             'semantics="storm" cannot drain: Storm never fires the windows that are open when a stream ends; '
             'use semantics="lossless" to have them fired'
         )
+
+    def shutdown(self) -> None:
+        """Shut down the trigger, once; no tuple may be added afterwards."""
+        if self._started:
+            self._started = False
+            self._trigger.shutdown()
 
     def _until(self, reference_ms: int) -> Iterator[Event]:
         return (event for event in self._queue if event.timestamp <= reference_ms)
@@ -413,7 +421,7 @@ def _trigger(config: WindowConfig) -> TriggerPolicy:
     return (WatermarkCountTriggerPolicy if config.event_time else CountTriggerPolicy)(config.slide.value)
 
 
-class StormMachine(StormWindowManager):
+class StormMachine(StormWindowManager, Machine):
     """The StormWindowManager of a definition, with a tally.
 
     Over the clock a driver ticks it every `tick_interval_ms`: the slide, whether a window is due or not, or the interval of a
@@ -428,22 +436,14 @@ class StormMachine(StormWindowManager):
     1
     """
 
-    # Attributes for drivers: see Machine (executor.py).
-    takes_columns = False
-    keeps_tuples = True
-    shows_columns = False
-    numbered = None
-    inbox = None
-
     def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
         if config.semantics is not Semantics.STORM:
             raise ConfigError(
                 "a StormMachine loses what Storm loses, and the definition says semantics='lossless'; say 'storm', or make the "
                 "machine by machine_for(config) (windowing.windows.executor), which chooses it"
             )
-        self.tally = Tally()
-        self.watermark = 0
-        """W after the last advance; Storm's begins at 0."""
+        self._tally = Tally()
+        self.watermark: int = 0  # Storm's begins at 0
         self._component = component
         with self._attributed():
             super().__init__(*storm_policies(config))
@@ -463,7 +463,7 @@ class StormMachine(StormWindowManager):
 
     def _enter(self, event: Event) -> Iterator[Effect]:
         if not event.is_watermark:
-            self.tally.accepted += 1
+            self._tally.accepted += 1
         yield from self._noted(super()._enter(event), event.timestamp)
 
     def _tick(self, now_ms: int) -> Iterator[Effect]:
@@ -488,15 +488,15 @@ class StormMachine(StormWindowManager):
     def _note(self, effect: Effect) -> None:
         """Update the tally with an effect. Cost: O(its tuples), and for an expiry O(queue), as for Storm's own scan."""
         if isinstance(effect, Activation):
-            self.tally.fired += 1
+            self._tally.fired += 1
             first_shown = self._previous - self._shown
-            self.tally.shown += len(first_shown)
+            self._tally.shown += len(first_shown)
             self._shown |= first_shown
         elif isinstance(effect, Expired):
             gone = self._shown - self._queue.keys()
             self._shown -= gone
-            self.tally.expired += effect.count
-            self.tally.skipped += effect.count - len(gone)
+            self._tally.expired += effect.count
+            self._tally.skipped += effect.count - len(gone)
 
     @contextmanager
     def _attributed(self) -> Iterator[None]:
@@ -510,6 +510,10 @@ class StormMachine(StormWindowManager):
             raise fault(self._component, f"its eviction= or trigger={until}", problem) from problem
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        with self._attributed():
+            super().shutdown()
 
     def next_deadline_ms(self) -> int | None:
         """Return the next tick of a user's own trigger, as the clock's time less 1 ms; None if it does not say."""
@@ -529,7 +533,7 @@ class StormMachine(StormWindowManager):
             **snapshot_header("StormMachine"),
             **super().snapshot(),
             "watermark": self.watermark,
-            "tally": self.tally.snapshot(),
+            "tally": self._tally.snapshot(),
             "shown": [event in self._shown for event in self._queue],
         }
 
@@ -537,7 +541,7 @@ class StormMachine(StormWindowManager):
         refuse_foreign(data, "StormMachine")
         super().restore(data)
         self.watermark = data["watermark"]
-        self.tally.restore(data["tally"])
+        self._tally.restore(data["tally"])
         self._shown = {event for event, was in zip(self._queue, data["shown"], strict=True) if was}
 
     def check(self) -> None:

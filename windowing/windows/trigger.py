@@ -98,8 +98,8 @@ class TriggerPolicy(ABC):
         """Allow firings; the manager calls this when it is made."""
 
     def shutdown(self) -> None:  # noqa: B027 - optional
-        """Release what `start` acquired. Called when a key is forgotten and in a drain; neither under Storm's semantics, nor when a
-        run ends without a drain.
+        """Release what `start` acquired. Called once: when a key is forgotten, in a drain, at the end of the task (on Spark that of
+        each micro-batch), and before a restore of the windows.
         """
 
     def get_state(self) -> Any:
