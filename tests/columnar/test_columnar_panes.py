@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from windowing.columnar import ColumnarPaneManager, ColumnRows, Keys, Timestamps
 from windowing.columnar.panes import partials_of
+from windowing.columnar.rows import coded
 from windowing.errors import ConfigError
 from windowing.windows import aggregate as agg
 from windowing.windows.config import WindowConfig
@@ -139,7 +140,7 @@ def test_partial_aggregates_of_numeric_columns_equal_those_of_rows(values, aggre
     slow = [Aggregation(aggregate).init() for _ in range(2)]
     for group, value in zip(groups, values.to_pylist(), strict=True):
         fields = Aggregation(aggregate)
-        fields.add(slow[group], fields.value({"v": value}))
+        fields.add(slow[group], fields.values([{"v": value}])[0])
     assert repr(found) == repr(slow)
 
 
@@ -256,3 +257,11 @@ def test_keys_behave_like_a_list_of_the_key_tuples(columns, data):
     assert distinct == list(dict.fromkeys(whole))
     assert list(keys.take(range(0, count, 2))) == whole[::2]
     assert [keys[at] for at in range(count)] == whole
+
+
+@given(values=st.lists(st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)), ordered=st.booleans())
+def test_whole_numbers_are_numbered_by_first_arrival(values, ordered):
+    values = sorted(values) if ordered else values
+    numbers, distinct = coded(np.array(values, dtype=np.int64))
+    assert distinct.tolist() == list(dict.fromkeys(values))
+    assert [distinct[number] for number in numbers] == values

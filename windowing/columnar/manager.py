@@ -30,7 +30,7 @@ from windowing.columnar.rows import UNFIT, ColumnRows, MakeRows, Shared, column,
 from windowing.errors import ConfigError, StaleWindowError
 from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
-from windowing.windows.events import TupleWindow, WindowContent
+from windowing.windows.events import ConvertedContent, TupleWindow, WindowContent
 from windowing.windows.key_state import KeyState, positions_by_key
 from windowing.windows.manager import WindowManager
 
@@ -271,30 +271,6 @@ class ColumnContent:
         return found if self._declared is None else found.select(self._declared.names)
 
 
-class _RowContent:
-    """The content of a window of rows; the window itself raises when it is no longer valid."""
-
-    __slots__ = ("_window",)
-
-    def __init__(self, window: TupleWindow) -> None:
-        self._window = window
-
-    def __len__(self) -> int:
-        return len(self._window)
-
-    def current(self) -> Sequence[Any]:
-        return self._window.get()
-
-    def new(self) -> Sequence[Any]:
-        return self._window.get_new()
-
-    def expired(self) -> Sequence[Any]:
-        return self._window.get_expired()
-
-    def aggregate(self) -> Any:
-        return self._window.aggregate
-
-
 def viewed(window: TupleWindow, form: str | None, declared: pa.Schema | None = None) -> TupleWindow:
     """Return a window of rows as columns for a bolt with `columnar=form` (None: unchanged); valid as long as the window is.
 
@@ -303,7 +279,7 @@ def viewed(window: TupleWindow, form: str | None, declared: pa.Schema | None = N
     """
     if form is None:
         return window
-    content = ColumnContent(_RowContent(window), form, declared)
+    content = ColumnContent(ConvertedContent(window, lambda rows: rows), form, declared)
     return TupleWindow(content, window.start_timestamp, window.end_timestamp, window.key)
 
 

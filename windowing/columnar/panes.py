@@ -196,7 +196,8 @@ class TableWindow(PaneWindow):
         A column without any value has Arrow's type null; an array of whole numbers or booleans with a None among them is one of
         objects. Raises TypeError for results that cannot be a column. Cost: 0.2 us a key and column.
         """
-        self._refuse_if_stale()
+        if not self._valid:
+            raise self._stale()
         if self._result is None:
             columns = {name: _column(name, values) for name, values in self._columns().items()}
             arrays = self._config.columnar == "numpy"
@@ -204,7 +205,8 @@ class TableWindow(PaneWindow):
         return self._result
 
     def __len__(self) -> int:
-        self._refuse_if_stale()
+        if not self._valid:
+            raise self._stale()
         return sum(partial[0] for partials in self._windows[1] for partial in partials)
 
     def _columns(self) -> dict[str, Sequence[Any]]:
@@ -375,7 +377,8 @@ class TablePaneManager(ColumnarPaneManager):
     def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
         yield Activation(TableWindow(windows, self._aggregation, self.config, start, end))
 
-    def _expire(self, gone: int) -> Iterator[Expired]:
-        counts = self._drop_panes(gone)
-        if counts:
-            yield Expired(sum(count for _, count in counts), None)
+    def _expire(self, until: int) -> Iterator[Expired]:
+        panes = self._drop_panes(until)
+        if panes:
+            self._forget_keys(set().union(*(pane.cells for pane in panes)), panes)
+            yield Expired(sum(pane.count for pane in panes), None)

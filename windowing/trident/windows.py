@@ -14,7 +14,7 @@ Source: Storm's `WindowTridentProcessor`, `AbstractTridentWindowManager`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ from windowing.trident.processors import (
     kind_of,
 )
 from windowing.windows.config import OnError, WindowConfig, config_of
-from windowing.windows.events import Late, TupleWindow
+from windowing.windows.events import ConvertedContent, Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration, describe_measure
 
@@ -103,28 +103,6 @@ class WindowClock:
             if timestamp is not None and (limit is None or timestamp <= limit):
                 found[source] = max(found.get(source, timestamp), timestamp)
         return found
-
-
-class _Records:
-    """The window as a function gets it, with records; the window itself holds plain rows, which are stored."""
-
-    def __init__(self, window: TupleWindow, make: Callable[[Row], Any]) -> None:
-        self._window, self._make = window, make
-
-    def __len__(self) -> int:
-        return len(self._window)
-
-    def current(self) -> list[Any]:
-        return list(map(self._make, self._window.get()))
-
-    def new(self) -> list[Any]:
-        return list(map(self._make, self._window.get_new()))
-
-    def expired(self) -> list[Any]:
-        return list(map(self._make, self._window.get_expired()))
-
-    def aggregate(self) -> Any:
-        return self._window.aggregate
 
 
 @dataclass(slots=True)
@@ -231,8 +209,11 @@ class WindowProcessor(TridentProcessor):
         return emitted
 
     def _with_records(self, window: TupleWindow) -> TupleWindow:
-        """Return a window with records, for a function; an aggregator makes its own records."""
-        return TupleWindow(_Records(window, self._make), window.start_timestamp, window.end_timestamp, window.key)
+        """Return a window with records, for a function; the window itself has plain rows, which are stored, and an aggregator makes
+        its own records.
+        """
+        content = ConvertedContent(window, lambda rows: list(map(self._make, rows)))
+        return TupleWindow(content, window.start_timestamp, window.end_timestamp, window.key)
 
 
 # -- Operations of windows -------------------------------------------------------------------------------------------------------

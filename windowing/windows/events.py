@@ -177,19 +177,43 @@ class TupleWindow(StormNames):
         self._valid = False
 
     def _live(self) -> WindowContent:
-        self._refuse_if_stale()
+        if not self._valid:
+            raise self._stale()
         return self._content
 
-    def _refuse_if_stale(self) -> None:
-        if not self._valid:
-            raise StaleWindowError(
-                f"{self!r} was asked after its execute had returned; copy what you need while it runs: list(window.get())"
-            )
+    def _stale(self) -> StaleWindowError:
+        return StaleWindowError(
+            f"{self!r} was asked after its execute had returned; copy what you need while it runs: list(window.get())"
+        )
 
     def __repr__(self) -> str:
         start = "" if self.start_timestamp is None else f"start={self.start_timestamp}, "
         key = "" if self.key is None else f", key={represented(self.key)}"
         return f"TupleWindow({start}end={self.end_timestamp}{key})"
+
+
+class ConvertedContent:
+    """The tuples of another window, each part converted when it is read; valid as long as that window is."""
+
+    __slots__ = ("_convert", "_window")
+
+    def __init__(self, window: TupleWindow, convert: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+        self._window, self._convert = window, convert
+
+    def __len__(self) -> int:
+        return len(self._window)
+
+    def current(self) -> Sequence[Any]:
+        return self._convert(self._window.get())
+
+    def new(self) -> Sequence[Any]:
+        return self._convert(self._window.get_new())
+
+    def expired(self) -> Sequence[Any]:
+        return self._convert(self._window.get_expired())
+
+    def aggregate(self) -> Any:
+        return self._window.aggregate
 
 
 # -- events and effects ----------------------------------------------------------------------------------------------------------

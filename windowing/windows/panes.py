@@ -32,6 +32,7 @@ from bisect import bisect_right, insort
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import gcd
 from operator import itemgetter
 from typing import Any, NoReturn
@@ -74,8 +75,7 @@ class PaneWindow(TupleWindow):
         return sum(partial[0] for partial in self._partials) if self._valid else len(self._live())
 
     def _live(self) -> NoReturn:
-        self._refuse_if_stale()
-        raise TypeError(NO_TUPLES)
+        raise TypeError(NO_TUPLES) if self._valid else self._stale()
 
 
 def _refuse_other(data: dict[str, Any], spec: Any) -> None:
@@ -357,14 +357,15 @@ class TimePaneManager(TaskMachine):
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         if self.closed or self.guard.state is not FREE:
             self._open()
-        value = self._aggregation.value(payload)
+        aggregation = self._aggregation
+        value = payload if aggregation.whole else aggregation.values((payload,))[0]
         try:
             pane = self._last
             if pane is None or not pane.after < timestamp <= pane.end:
                 pane = self._last = self._pane_of(timestamp)
             cell = pane.cells.get(key) or self._new_cell(pane, key)
             if pane.held:
-                self._aggregation.add(cell, value)
+                aggregation.add(cell, value)
             else:
                 cell[0] += 1
             pane.count += 1
@@ -488,15 +489,13 @@ class TimePaneManager(TaskMachine):
     # -- watermark advances --------------------------------------------------------------------------------------------
 
     def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
-        yield from self._fire(since, until)
-        yield from self._expire(self._assigner.horizon(self._progress, until))
+        # The windows of many keys end together; a chain yields them without a generator around each effect.
+        return chain(chain.from_iterable(self._fire(since, until)), self._expire(until))
 
     def _end(self) -> Iterator[Effect]:
-        if self._ends:
-            yield from self._fire(self.watermark, self._ends[-1] + self._length + self._slide)
-            yield from self._expire(len(self._ends))
+        return self._advance(self.watermark, self._ends[-1] + self._length + self._slide) if self._ends else NO_EFFECTS
 
-    def _fire(self, since: int | None, until: int) -> Iterator[Effect]:
+    def _fire(self, since: int | None, until: int) -> Iterator[Iterator[Activation]]:
         """Fire every end in (since, until] whose window holds a tuple; its keys in order of first arrival."""
         self._last = None
         touched = deque(sorted(self._touched))
@@ -508,7 +507,7 @@ class TimePaneManager(TaskMachine):
                 self._show(touched.popleft(), start)
             windows = self._windows(end)
             self._tally.fired += len(windows[0])
-            yield from self._activations(windows, start, end)
+            yield self._activations(windows, start, end)
 
     def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
         aggregation = self._aggregation
@@ -548,7 +547,11 @@ class TimePaneManager(TaskMachine):
             keys = self._in_order(cells)
             return keys, list(zip(map(cells.__getitem__, keys)))
         head, tail = self._merged.window(end)
-        keys = self._in_order(head.keys() | tail.keys())
+        dense = len(self._ordinals) in (
+            len(head),
+            len(tail),
+        )  # one of them has all keys, so there is no need of a union
+        keys = self._in_order(self._ordinals if dense else head.keys() | tail.keys())
         return keys, [
             (tail[key],) if key not in head else (head[key][0], tail[key]) if key in tail else (head[key][0],)
             for key in keys
@@ -559,30 +562,35 @@ class TimePaneManager(TaskMachine):
             return list(self._ordinals)
         return sorted(keys, key=self._ordinals.__getitem__) if len(keys) > 1 else keys
 
-    def _expire(self, gone: int) -> Iterator[Expired]:
-        """Drop the first `gone` panes, and yield an Expired effect for each key."""
-        for key, count in self._drop_panes(gone):
-            yield Expired(count, None, key)
-
-    def _drop_panes(self, gone: int) -> list[tuple[Any, int]]:
-        """Drop the first `gone` panes, and the keys without a later one; return how many tuples of each key were in them, by first
-        arrival.
-        """
-        ends, newest, ordinals = self._ends[:gone], self._newest, self._ordinals
+    def _expire(self, until: int) -> Iterator[Expired]:
+        """Drop the panes that no window after `until` holds; yield an Expired effect for each of their keys, by first arrival."""
+        panes = self._drop_panes(until)
         counts: dict[Any, int] = {}
-        for end in ends:
-            pane = self._panes.pop(end)
-            self._touched.discard(end)
-            self._tally.skipped += pane.count - pane.shown
-            self._tally.expired += pane.count
+        for pane in panes:
             for key, cell in pane.cells.items():
                 counts[key] = counts.get(key, 0) + cell[0]
-        del self._ends[:gone]
         ordered = self._in_order(counts)
+        self._forget_keys(ordered, panes)
         for key in ordered:
-            if newest[key] <= ends[-1]:
+            yield Expired(counts[key], None, key)
+
+    def _drop_panes(self, until: int) -> list[_Pane]:
+        """Drop the panes that no window after `until` holds, and return them."""
+        gone = self._assigner.horizon(self._progress, until)
+        panes = [self._panes.pop(end) for end in self._ends[:gone]]
+        del self._ends[:gone]
+        for pane in panes:
+            self._touched.discard(pane.end)
+            self._tally.skipped += pane.count - pane.shown
+            self._tally.expired += pane.count
+        return panes
+
+    def _forget_keys(self, keys: Iterable[Any], dropped: Sequence[_Pane]) -> None:
+        """Forget those of the keys that have no pane after the dropped ones."""
+        newest, ordinals = self._newest, self._ordinals
+        for key in keys:
+            if newest[key] <= dropped[-1].end:
                 del newest[key], ordinals[key]
-        return [(key, counts[key]) for key in ordered]
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,8 @@ class Aggregation:
         kept = [name for name in named if name not in counting]
         self.parts: list[tuple[str, AggregateFunction]] = [(name, named[name]) for name in kept]
         self._fields = list(dict.fromkeys(field_of(part) for _, part in self.parts))
-        self._whole = self._fields == [None]
+        self.whole = self._fields == [None]
+        """Whether the value of a payload is the payload itself."""
         # The place of an accumulator, its function, and the column of its value where several fields are read.
         self._adders: list[tuple[int, Callable[[Any, Any], Any], int | None]] = []
         self._runs: list[tuple[int, Callable[[Any, Sequence[Any]], Any], int | None]] = []
@@ -97,10 +98,6 @@ class Aggregation:
         if len(columns) == 1:
             return columns[0]
         return list(zip(*columns, strict=True)) if columns else [None] * len(payloads)
-
-    def value(self, payload: Any) -> Any:
-        """Return the value that the aggregators read of one payload."""
-        return payload if self._whole else self.values((payload,))[0]
 
     def init(self) -> Partial:
         """Return an empty partial as a new list; our own accumulators are never changed in place, so they are shared."""

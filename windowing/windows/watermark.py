@@ -95,10 +95,10 @@ class WaterMarkEventGenerator:
             mark = self._marks[key] = _StreamMark(timestamp_ms, None)
         elif timestamp_ms > mark.largest_ms:
             mark.largest_ms = timestamp_ms
-        if now_ms is not None:
-            self._clock(now_ms)
-            if mark.last_seen_ms is None or now_ms > mark.last_seen_ms:
-                mark.last_seen_ms = now_ms
+        if self._first_now_ms is None:
+            self._first_now_ms = now_ms
+        if now_ms is not None and (mark.last_seen_ms is None or now_ms > mark.last_seen_ms):
+            mark.last_seen_ms = now_ms
         watermark = self.watermark
         return watermark is None or timestamp_ms >= watermark
 
@@ -123,12 +123,13 @@ class WaterMarkEventGenerator:
 
     def turn(self, now_ms: int | None = None) -> int | None:
         """Advance: return the new watermark if it rises, else None."""
-        if now_ms is not None:
-            self._clock(now_ms)
+        if self._first_now_ms is None:
+            self._first_now_ms = now_ms
         if self._unseen and not self._idle(None, now_ms):  # a declared stream without a tuple holds back W
             reached = 0 if self._semantics is Semantics.STORM else None
-        else:
-            reached = self._smallest(now_ms)
+        else:  # if all are idle, W stays
+            active = (mark.largest_ms for mark in self._marks.values() if not self._idle(mark.last_seen_ms, now_ms))
+            reached = min(active, default=None)
         rises = reached is not None and (self.watermark is None or reached - self._lag_ms > self.watermark)
         if rises and reached is not None:
             self.watermark = reached - self._lag_ms
@@ -136,23 +137,12 @@ class WaterMarkEventGenerator:
             self._forget_idle(self.watermark + self._lag_ms, now_ms)
         return self.watermark if rises else None
 
-    def _clock(self, now_ms: int) -> None:
-        if self._first_now_ms is None:
-            self._first_now_ms = now_ms
-
     def _idle(self, last_seen_ms: int | None, now_ms: int | None) -> bool:
         """Return whether the idle timeout has passed since `last_seen_ms` (None: since the first clock)."""
         if self._idle_timeout_ms is None or now_ms is None:
             return False
         since_ms = self._first_now_ms if last_seen_ms is None else last_seen_ms
         return since_ms is not None and now_ms - since_ms >= self._idle_timeout_ms
-
-    def _smallest(self, now_ms: int | None) -> int | None:
-        """Return the smallest of the largest timestamps of all that are not idle, None if all are idle."""
-        return min(
-            (mark.largest_ms for mark in self._marks.values() if not self._idle(mark.last_seen_ms, now_ms)),
-            default=None,
-        )
 
     def _forget_idle(self, passed_ms: int, now_ms: int | None) -> None:
         """Forget idle sources up to this timestamp; one stays, as a sign that its stream has had a tuple."""
