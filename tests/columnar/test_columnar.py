@@ -395,3 +395,10 @@ def test_values_of_raises_the_error_of_arrow_for_a_time_out_of_range(kind):
     first, last = HELD[kind]
     for numbers in ([first], [last], [first - 1], [last + 1], [0, None, last + 1]):
         same_as_arrow(times(kind, numbers))
+
+
+def test_a_slice_of_some_columns_has_only_these():
+    rows = ColumnRows(pa.table({"k": [1, 2, 3], "v": [4, 5, 6]})).select(["v"])
+    assert list(rows[1:]) == [{"v": 5}, {"v": 6}]
+    assert rows[1:].names == ["v"]
+    assert rows.array("v").tolist() == [4, 5, 6]

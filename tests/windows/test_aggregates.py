@@ -185,8 +185,10 @@ def test_keys_of_an_out_of_order_batch_fire_in_order_of_arrival():
     """Not in the order of the panes in which the batch is processed."""
     manager = manager_of(millis(1), millis(1), agg.count(), timestamp="ts", key=("k",))
     list(manager.add_batch([1, 2, 3], [0, 0, -5], ["a", "b", "b"]))
-    fired = [(e.window.key, e.window.end_timestamp) for e in manager.advance(0) if isinstance(e, Activation)]
+    effects = list(manager.advance(0))
+    fired = [(e.window.key, e.window.end_timestamp) for e in effects if isinstance(e, Activation)]
     assert fired == [("b", -5), ("a", 0), ("b", 0)]
+    assert [(e.key, e.count) for e in effects if isinstance(e, Expired)] == [("a", 1), ("b", 2)]
 
 
 def test_values_in_a_time_pane_are_added_in_order_of_arrival():

@@ -271,30 +271,36 @@ class ColumnRows(Sequence[Any]):
     (2, {'k': 2}, [1, 2, 3])
     """
 
-    __slots__ = ("_count", "_low", "_shared", "make")
+    __slots__ = ("_count", "_low", "_names", "_shared", "make")
 
     def __init__(
-        self, table: pa.Table | Shared, make: MakeRows = dicts_of, low: int = 0, count: int | None = None
+        self,
+        table: pa.Table | Shared,
+        make: MakeRows = dicts_of,
+        low: int = 0,
+        count: int | None = None,
+        names: list[str] | None = None,
     ) -> None:
         self._shared = table if isinstance(table, Shared) else Shared(table)
-        self._low, self.make = low, make
+        self._low, self._names, self.make = low, names, make
         self._count: int = self._shared.table.num_rows if count is None else count
 
     @property
     def table(self) -> pa.Table:
         """The rows as a table, without a copy."""
         whole = self._shared.table
-        return whole if self._count == whole.num_rows else whole.slice(self._low, self._count)
+        rows = whole if self._count == whole.num_rows else whole.slice(self._low, self._count)
+        return rows if self._names is None else rows.select(self._names)
 
     @property
     def names(self) -> list[str]:
         """The names of the columns."""
         names: list[str] = self._shared.table.column_names
-        return names
+        return names if self._names is None else self._names
 
     def select(self, names: Sequence[str]) -> ColumnRows:
         """Return the rows with only these columns, in the same memory; both share the numpy arrays of columns."""
-        return _Selected(self, names)
+        return ColumnRows(self._shared, dicts_of, self._low, self._count, list(names))
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """Return a column as a read-only numpy array: a view. Raises ConfigError if there is no such column."""
@@ -326,7 +332,7 @@ class ColumnRows(Sequence[Any]):
             start, stop, step = index.indices(len(self))
             if step != 1:
                 return self.take(range(start, stop, step))
-            return ColumnRows(self._shared, self.make, self._low + start, max(stop - start, 0))
+            return ColumnRows(self._shared, self.make, self._low + start, max(stop - start, 0), self._names)
         at = index + len(self) if index < 0 else index
         if not 0 <= at < len(self):
             raise IndexError(f"row {index} of {len(self)} rows")
@@ -350,24 +356,6 @@ class ColumnRows(Sequence[Any]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows of {', '.join(self.table.column_names)}>"
-
-
-class _Selected(ColumnRows):
-    """Rows with some of their columns."""
-
-    __slots__ = ("_names",)
-
-    def __init__(self, rows: ColumnRows, names: Sequence[str]) -> None:
-        super().__init__(rows._shared, dicts_of, rows._low, rows._count)
-        self._names = list(names)
-
-    @property
-    def table(self) -> pa.Table:
-        return super().table.select(self._names)
-
-    @property
-    def names(self) -> list[str]:
-        return self._names
 
 
 def column(table: pa.Table, name: str) -> pa.ChunkedArray:

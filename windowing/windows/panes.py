@@ -547,10 +547,8 @@ class TimePaneManager(TaskMachine):
             keys = self._in_order(cells)
             return keys, list(zip(map(cells.__getitem__, keys)))
         head, tail = self._merged.window(end)
-        dense = len(self._ordinals) in (
-            len(head),
-            len(tail),
-        )  # one of them has all keys, so there is no need of a union
+        # If one of them has all keys, no union is needed.
+        dense = len(self._ordinals) in (len(head), len(tail))
         keys = self._in_order(self._ordinals if dense else head.keys() | tail.keys())
         return keys, [
             (tail[key],) if key not in head else (head[key][0], tail[key]) if key in tail else (head[key][0],)

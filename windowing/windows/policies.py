@@ -20,6 +20,7 @@ error. Source: Storm's `WindowManager`, in order of time, not of arrival; decide
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -44,11 +45,11 @@ from windowing.windows.events import (
     TupleWindow,
     WaterMarkEvent,
 )
-from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy, scan
+from windowing.windows.eviction import Action, EvictionContext, scan
 from windowing.windows.guard import NO_EFFECTS, fault, made, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import key_of
 from windowing.windows.manager import TaskMachine
-from windowing.windows.measures import Count, Duration
+from windowing.windows.measures import Count, Duration, Measure
 from windowing.windows.trigger import QueueView, TriggerPolicy, next_tick_ms, tick_interval_ms
 
 
@@ -63,47 +64,12 @@ class Fired(NamedTuple):
     key: Any
 
 
-# -- Built-in lengths and slides, where the user's own policy replaces only the other ---------------------------------------------
+# -- Built-in slides, where the user's own policy replaces only the length --------------------------------------------------------
 
-# The policies of eviction.py and trigger.py reproduce Storm, its losses included, so they cannot be used here.
+# The triggers of trigger.py reproduce Storm, its losses included, so they cannot be used here.
 
 
 _BEFORE_ALL = -(2**62)
-
-
-class TimeLength(EvictionPolicy):
-    """Holds timestamps in `(reference - length_ms, reference]`."""
-
-    def __init__(self, length_ms: int) -> None:
-        self._length_ms = length_ms
-
-    def evict(self, event: Event) -> Action:
-        assert self._context is not None, "the manager names the window before it asks"
-        age = self._context.reference_time - event.timestamp
-        if age < 0:
-            return Action.KEEP
-        return Action.PROCESS if age < self._length_ms else Action.EXPIRE
-
-
-class CountLength(EvictionPolicy):
-    """Holds the last `count` events with a timestamp <= reference."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._excess = 0
-
-    def set_context(self, context: EvictionContext) -> None:
-        self._context = context
-        self._excess = (context.current_count or 0) - self._count
-
-    def evict(self, event: Event) -> Action:
-        assert self._context is not None, "the manager names the window before it asks"
-        if event.timestamp > self._context.reference_time:
-            return Action.KEEP
-        if self._excess <= 0:
-            return Action.PROCESS
-        self._excess -= 1
-        return Action.EXPIRE
 
 
 class CountSlide(TriggerPolicy):
@@ -217,18 +183,6 @@ class TimeSlide(TriggerPolicy):
         self._unfired = deque(state["fresh"])
 
 
-def length_of(length: Count | Duration) -> TimeLength | CountLength:
-    """Return the eviction policy of a declared length."""
-    return TimeLength(length.ms) if isinstance(length, Duration) else CountLength(length.value)
-
-
-def slide_of(config: WindowConfig) -> CountSlide | TimeSlide:
-    """Return the trigger policy of the declared slide."""
-    if isinstance(config.slide, Duration):
-        return TimeSlide(config.slide.ms, config.offset_ms, config.length, config.repeat)
-    return CountSlide(config.slide.value)
-
-
 # -- PolicyKeyState --------------------------------------------------------------------------------------------------------------
 
 
@@ -252,10 +206,15 @@ class PolicyKeyState(QueueView):
         self._max_repeats = config.max_repeats
         self._component = component
         self._reference: int | None = None
-        self._length = None if config.length is None else length_of(config.length)
+        self._length = config.length
         self._eviction = None if config.eviction is None else made(config.eviction, "eviction", component)
-        self._trigger = slide_of(config) if config.trigger is None else made(config.trigger, "trigger", component)
         self._own_trigger = config.trigger is not None
+        if config.trigger is not None:
+            self._trigger = made(config.trigger, "trigger", component)
+        elif isinstance(config.slide, Duration):
+            self._trigger = TimeSlide(config.slide.ms, config.offset_ms, config.length, config.repeat)
+        else:
+            self._trigger = CountSlide(config.slide.value)
         self.tick_interval_ms = tick_interval_ms(self._trigger) if self._own_trigger else None
         if isinstance(self._trigger, TimeSlide):
             self._trigger.passed = watermark
@@ -407,13 +366,18 @@ class PolicyKeyState(QueueView):
         return window
 
     def _bounded(
-        self, length: TimeLength | CountLength, context: EvictionContext, offered: list[Event]
+        self, length: Measure, context: EvictionContext, offered: list[Event]
     ) -> tuple[EvictionContext, list[Event]]:
         """Expire the events that the length cannot hold any more; return those it holds, and a context that counts only these."""
-        length.set_context(context)
-        held, expired = scan(offered, length.evict)
+        reached = [event for event in offered if event.timestamp <= context.reference_time]
+        count = context.current_count or 0
+        if isinstance(length, Duration):
+            gone = bisect_right(reached, context.reference_time - length.ms, key=attrgetter("timestamp"))
+        else:
+            gone = max(0, count - length.value)
+        expired, held = reached[:gone], reached[gone:]
         self._remove(expired)
-        return replace(context, current_count=(context.current_count or 0) - len(expired)), held
+        return replace(context, current_count=count - len(expired)), held
 
     def _action(self, event: Event) -> Action:
         if self._eviction is None:
