@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windowing import count, millis, seconds, tumbling, windowed_bolt
+from windowing.acking.acker import Failed, Reason
 from windowing.errors import BoltError, ConfigError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
 from windowing.stores.states import MemoryStateProvider
+from windowing.testing import Watch
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout, Spout
+from windowing.topology.components import BasicBolt, InputSpout, Spout
 from windowing.topology.decorators import bolt, spout
 from windowing.topology.plan import TopologyError
 
@@ -444,3 +448,51 @@ def test_with_batches_a_restart_changes_no_window_in_any_order_of_replay(case, l
     others, after = run(rest, states, True)
     assert sorted(windows + others) == sorted(whole)
     assert sorted(before + after) == sorted(late)
+
+
+class Flaky(BasicBolt):
+    """Fails some of its tuples, and emits the others."""
+
+    def __init__(self, share, seed):
+        self.share, self.chance = share, Random(seed)
+
+    def execute(self, tuple):
+        if self.chance.random() < self.share:
+            raise FailedException("by chance")
+        return tuple["n"]
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 4),
+    st.sampled_from([0.0, 0.1, 0.4]),
+    st.sampled_from([None, 1, 2]),
+    st.integers(1, 3),
+    st.integers(0, 1000),
+)
+def test_each_message_of_windows_that_emit_several_rows_is_acked_after_all_of_them_or_given_up(
+    length, slide, rows, share, order, ackers, seed
+):
+    def emit(window):
+        return [(row["n"],) for row in window] * rows
+
+    first = windowed_bolt(length=count(length), slide=count(min(length, slide)), output="n long", name="first")(
+        lambda w: emit(w)
+    )
+    second = windowed_bolt(length=count(3), slide=count(2), output="n long", name="second")(lambda w: emit(w)[:2])
+    flaky = bolt(output="n long")(type("Flaky", (Flaky,), {}))
+    builder = TopologyBuilder("flaky").configure(max_attempts=3, acker_executors=ackers, retry_delay=millis(1))
+    builder.set_spout("source", InputSpout("n long"), 2)
+    builder.set_bolt("first", first, 2).shuffle_grouping("source")
+    builder.set_bolt("flaky", flaky(share, seed), 2).fields_grouping("first", "n")
+    builder.set_bolt("second", second).all_grouping("flaky")
+    builder.set_bolt("last", flaky(share, seed + 1)).global_grouping("second")
+    batches = {"source": [[(n,) for n in range(9)], [(n,) for n in range(5)]]}
+    with LocalCluster(builder.build(), batches=batches, clock=VirtualClock(), seed=order) as cluster:
+        watch = Watch(cluster)
+        cluster.run()
+        watch.finish(14)
+    reasons = {message.reason for message in watch.heard.values() if isinstance(message, Failed)}
+    assert reasons <= {Reason.FAILED}, "a tree that is never complete fails by its timeout"
+    assert share or cluster.result.acked == 14
