@@ -14,6 +14,7 @@ from windowing import (
     TopologyError,
     bolt,
     count,
+    hours,
     is_tick,
     millis,
     seconds,
@@ -250,6 +251,24 @@ def test_a_sleeping_spout_is_not_called_before_its_time_on_a_virtual_clock():
         assert cluster.run_for(millis(250))["bolt0"] == [(1,), (2,), (3,)]  # at 1000, 1100, 1200
         assert cluster.run_for(millis(40))["bolt0"] == [(1,), (2,), (3,)]
         assert cluster.run_for(millis(20))["bolt0"] == [(1,), (2,), (3,), (4,)]
+
+
+@pytest.mark.parametrize("pause", [False, True])
+def test_a_spout_that_sleeps_or_is_paused_costs_no_rounds(pause):
+    rounds = []
+
+    class Counted(LocalCluster):
+        def step(self):
+            rounds.append(self.clock.now_ms())
+            return super().step()
+
+    clock = VirtualClock(0)
+    with Counted(built(slow(lambda collector: collector.sleep(seconds(20)), 1_000), same), clock=clock) as cluster:
+        if pause:
+            cluster.deactivate()
+        assert len(cluster.run_for(hours(1))["bolt0"]) == (0 if pause else 180)
+        assert clock.now_ms() == 3_600_000
+    assert len(rounds) < 1_000
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])

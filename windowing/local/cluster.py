@@ -487,7 +487,7 @@ class LocalCluster(LoopedCluster):
 
     def _pass_time(self, end_ms: int | None = None) -> bool:
         poll_ms = None
-        if not all(task.source.over for task in self.task_set.spouts):
+        if any(task.is_polled for task in self.task_set.spouts):
             poll_ms = self._router.now_ms + self._poll_ms(until_end=end_ms is None)
         return self._wait(self.tasks, poll_ms, end_ms)
 

@@ -416,6 +416,11 @@ class SpoutTask(ComponentTask):
         self._perform(self.pending.tick(self.router.now_ms))
         self._track()
 
+    @property
+    def is_polled(self) -> bool:
+        """Whether the source may have a tuple at any time: it has not ended, is not paused and does not sleep."""
+        return self.active and self._awake_ms is None and not self.source.over
+
     def next_deadline_ms(self) -> int | None:
         pending_ms, awake_ms = self.pending.next_deadline_ms(), self._awake_ms
         if pending_ms is None or awake_ms is None:
