@@ -187,8 +187,23 @@ def test_emit_direct_sends_a_tuple_to_the_named_task():
     builder.set_spout("source", three)
     builder.set_bolt("route", route).shuffle_grouping("source")
     builder.set_bolt("see", Seeing, 2).direct_grouping("route", "to")
+    builder.set_bolt("unnamed", Seeing).direct_grouping("route", "to")
     assert run_topology(builder.build(), clock=VirtualClock()).acked == 3
     assert sorted(seen) == [(2, 2), (3, 1), (3, 3)]
+
+
+@pytest.mark.parametrize("outputs", [[], ["route.to"]])
+def test_a_direct_stream_that_no_bolt_reads_needs_no_task(outputs):
+    @bolt(output={"default": "n long", "to": "n long"}, direct="to")
+    def route(tuple, collector):
+        collector.emit_direct(7, tuple["n"], stream="to")
+
+    builder = TopologyBuilder()
+    builder.set_spout("source", three)
+    builder.set_bolt("route", route).shuffle_grouping("source")
+    result = run_topology(builder.build(), clock=VirtualClock(), outputs=outputs)
+    assert result.acked == 3
+    assert result.outputs == {name: [(1,), (2,), (3,)] for name in outputs}
 
 
 def test_a_bolt_with_manual_acks_may_hold_tuples_and_anchor_to_several():

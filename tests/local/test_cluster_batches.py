@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 
 import windowing
 from windowing import count, is_tick, millis, seconds, tumbling
+from windowing.acking.acker import Anchors, anchored
 from windowing.errors import FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
-from windowing.local.router import ACK, INIT, Router, StreamRoutes
+from windowing.local.router import ACK, INIT, Delivery, Router, StreamRoutes
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import BasicBoltTask, BoltTask
+from windowing.schema.tuples import tuple_type
 from windowing.testing.invariants import Watch
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, Spout
@@ -39,9 +41,28 @@ def one_by_one() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         made, sent = StreamRoutes.__init__, SpoutTask._send
 
-        def unbound(self: Any, *arguments: Any) -> None:
-            made(self, *arguments)
-            self.send = self._send_to
+        def unbound(self: Any, router: Router, *arguments: Any) -> None:
+            made(self, router, *arguments)
+            kind = tuple_type(Delivery, self.origin.fields.names)
+
+            def edge() -> int:
+                return router.random.getrandbits(64) or 1
+
+            def send(values: Any, anchors: Any = (), task: Any = None, tree: Any = None) -> list[int]:
+                if self._output is not None:
+                    self._output.append(values)
+                ids = []
+                for _, chooser, state, _, inboxes, first_id in self._routes:
+                    for index in chooser(values, state):
+                        edges = anchored(anchors, edge) if anchors else None
+                        if tree is not None:
+                            edges = Anchors({tree[0]: edge()})
+                            tree[1] ^= edges.edges[tree[0]]
+                        inboxes[index].append(kind(values, self.origin, edges))
+                        ids.append(first_id + index)
+                return ids
+
+            self.send = send
 
         def tracked(self: Any, *arguments: Any) -> Any:
             ids = sent(self, *arguments)

@@ -224,18 +224,7 @@ class StreamRoutes:
     of these tasks. tree: [root, 0] for a row that begins a tuple tree; the 0 is replaced by the XOR of the tree's first edges.
     """
 
-    __slots__ = (
-        "_acking",
-        "_bits",
-        "_debug",
-        "_delivery",
-        "_direct",
-        "_output",
-        "_routes",
-        "_stream",
-        "origin",
-        "send",
-    )
+    __slots__ = ("_output", "_routes", "origin", "send")
 
     def __init__(
         self,
@@ -249,12 +238,7 @@ class StreamRoutes:
         declared, task_ids = topology.component(component).outputs[stream], topology.task_ids
         readers = topology.readers(component, stream)
         self.origin = Origin(component, task, Fields(declared.schema.names), stream, task_ids)
-        self._delivery = tuple_type(Delivery, self.origin.fields.names)
-        self._bits, self._acking = router.random.getrandbits, bool(router.ackers)
-        self._debug = topology.setting(component, "debug")
-        self._stream = stream
         self._output = router.result.outputs.get(output_name(component, stream))
-        self._direct = {reader.id: task_ids[reader.id] for reader, _ in readers} if declared.direct else {}
         self._routes = []
         for reader, grouping in readers:
             chooser = grouping.targets(reader.parallelism, declared.schema, range(reader.parallelism))
@@ -262,21 +246,32 @@ class StreamRoutes:
             only = reader.parallelism == 1 and grouping.kind not in (GroupingKind.CUSTOM, GroupingKind.DIRECT)
             first_id = task_ids[reader.id].start
             self._routes.append(_Route(reader.id, chooser, state, (0,) if only else None, inboxes[reader.id], first_id))
-        looked_at = self._debug or declared.direct
-        self.send: Callable[..., list[int]] = self._send_to if looked_at else self._plain_send()
+        direct = {reader.id: task_ids[reader.id] for reader, _ in readers} if declared.direct else {}
+        self.send: Callable[..., list[int]] = self._made_send(router, direct)
+        if topology.setting(component, "debug"):
+            self.send = self._logged(self.send)
 
     @property
     def is_read(self) -> bool:
         """Whether the stream has a reader: a bolt, or an output of the run."""
         return bool(self._routes) or self._output is not None
 
-    def _plain_send(self) -> Callable[..., list[int]]:
-        """Return a faster `_send_to` for a stream that is neither direct nor logged, with all lookups done in advance.
+    def _made_send(self, router: Router, direct: Mapping[str, range]) -> Callable[..., list[int]]:
+        """Return `send`, with all lookups done in advance. direct: the task ids of the readers of a direct stream.
 
         Two cases need no loop: a stream that is only an output, and an unanchored stream that a single task reads.
         """
-        origin, output, bits, edge, delivery = self.origin, self._output, self._bits, self._edge, self._delivery
-        routes = [(route.fixed, route.chooser, route.state, route.inboxes, route.first_id) for route in self._routes]
+        origin, output, routes, bits = self.origin, self._output, self._routes, router.random.getrandbits
+        delivery = tuple_type(Delivery, origin.fields.names)
+
+        def edge() -> int:
+            return bits(64) or 1
+
+        def to_task(task: int) -> list[_Route]:
+            if not routes:
+                return routes
+            reader, index = direct_targets(task, direct, origin.stream)
+            return [route._replace(fixed=(index,)) for route in routes if route.reader == reader]
 
         def send(
             values: tuple[Any, ...],
@@ -287,7 +282,7 @@ class StreamRoutes:
             if output is not None:
                 output.append(values)
             ids = []
-            for fixed, chooser, state, inboxes, first_id in routes:
+            for _, chooser, state, fixed, inboxes, first_id in routes if task is None else to_task(task):
                 for index in fixed or chooser(values, state):
                     edges = None
                     if tree is not None:
@@ -315,46 +310,21 @@ class StreamRoutes:
         if output is not None and not routes:
             to_output = output.append
             return send_out
-        if output is None and not self._acking and len(routes) == 1 and (fixed := self._routes[0].fixed) is not None:
-            to_one, id = self._routes[0].inboxes[fixed[0]].append, self._routes[0].first_id + fixed[0]
+        if output is None and not router.ackers and len(routes) == 1 and (fixed := routes[0].fixed) is not None:
+            to_one, id = routes[0].inboxes[fixed[0]].append, routes[0].first_id + fixed[0]
             return send_to_one
         return send
 
-    def _send_to(
-        self,
-        values: tuple[Any, ...],
-        anchors: Sequence[Anchors] = (),
-        task: int | None = None,
-        tree: list[int] | None = None,
-    ) -> list[int]:
-        ids = []
-        for inbox, id in self._targets(values, task):
-            edges = anchored(anchors, self._edge) if anchors else None
-            if tree is not None:
-                root_edge = self._edge()
-                tree[1] ^= root_edge
-                edges = edge_in((tree[0],), root_edge)
-            inbox.append(self._delivery(values, self.origin, edges))
-            ids.append(id)
-        return ids
+    def _logged(self, send: Callable[..., list[int]]) -> Callable[..., list[int]]:
+        """Return `send` for a component with `topology.debug`: it logs each row."""
 
-    def _edge(self) -> int:
-        return self._bits(64) or 1
-
-    def _targets(self, values: tuple[Any, ...], task: int | None) -> Iterable[tuple[deque[Any], int]]:
-        """Add a row to the outputs, and return the inboxes that it goes to, with the ids of their tasks."""
-        if self._debug:
+        def logged(
+            values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None, tree: Any = None
+        ) -> list[int]:
             _LOG.info("%r emits %r%s", self.origin, values, "" if task is None else f" to task {task}")
-        if self._output is not None:
-            self._output.append(values)
-        if self._direct:
-            reader, at = direct_targets(task, self._direct, self._stream)
-            return [(route.inboxes[at], route.first_id + at) for route in self._routes if route.reader == reader]
-        targets = []
-        for _, chooser, state, fixed, inboxes, first_id in self._routes:
-            for index in fixed or chooser(values, state):
-                targets.append((inboxes[index], first_id + index))
-        return targets
+            return send(values, anchors, task, tree)
+
+        return logged
 
 
 Outbox = Mapping[str, StreamRoutes]
