@@ -25,3 +25,12 @@ def test_processed_ids_are_known_and_the_newest_ones_exactly(ids: list[int], rem
         near = range(newest[0], newest[-1] + 2)
         assert {each for each in near if each in seen} == {each for each in near if each in model}
         assert len(list(seen)) < 2 * remembered
+
+
+def test_ids_without_gaps_are_stored_as_their_end() -> None:
+    seen = ProcessedIds(100)
+    for id in (*range(150), 151, *range(152, 1_000), 150):
+        seen.add(id)
+    assert seen.plain() == [999]
+    seen.add(1_001)
+    assert seen.plain() == [999, 1_001]

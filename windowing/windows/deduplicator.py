@@ -4,7 +4,8 @@
     known     all         those in the set                903 is not: it may arrive late, for the first time
 
 Laws: an id that was added stays known. An id that was not added is unknown while it is at least as great as the REMEMBERED greatest
-ids; every id at or below `floor` counts as known. Ids of one call are distinguished exactly, however many they are.
+ids; every id at or below `floor` counts as known, and ids without a gap above the floor raise it. Ids of one call are distinguished
+exactly, however many they are.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ class ProcessedIds:
             ordered = sorted(self._ids)
             self.floor = ordered[-self._remembered - 1]
             self._ids = set(ordered[-self._remembered :])
+        while self.floor is not None and self.floor + 1 in self._ids:
+            self.floor += 1
+            self._ids.remove(self.floor)
 
     def plain(self) -> list[Any]:
         """Return the ids as plain data: the floor, the smallest id, and the differences between consecutive ids."""
