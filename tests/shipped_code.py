@@ -85,9 +85,8 @@ def free_port() -> int:
 def made_python(home: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     (packages,) = home.glob("lib/python*/site-packages")
-    (packages / "needed.pth").write_text(
-        str(SPARK.parent)
-    )  # adds the packages there, but not the folders that their .pth files add
+    # This adds the packages there, but not the folders that their .pth files add.
+    (packages / "needed.pth").write_text(str(SPARK.parent))
     python = home / "bin" / "python"
     assert subprocess.run([python, "-c", "import pyspark, pandas, xxhash"], cwd=home, check=False).returncode == 0
     assert subprocess.run([python, "-c", "import windowing"], cwd=home, stderr=-3, check=False).returncode == 1

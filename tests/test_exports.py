@@ -259,9 +259,8 @@ READ = sorted(
 def test_docs_examples_and_benchmarks_import_public_names_only(path):
     deep = [name for code in code_in(path) for name in deep_names(code)]
     if path.suffix == ".md":
-        deep += deep_mentions(
-            re.sub(r"(?m)^::: .*", "", path.read_text(encoding="utf-8"))
-        )  # ::: generates the API reference
+        # A line with ::: generates the API reference.
+        deep += deep_mentions(re.sub(r"(?m)^::: .*", "", path.read_text(encoding="utf-8")))
     assert not deep, f"{path.relative_to(ROOT)} uses {', '.join(deep)}: take it from {', '.join(sorted(PUBLIC))}"
 
 

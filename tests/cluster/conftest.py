@@ -265,9 +265,8 @@ class Deaths:
     def in_workers(self, points: Sequence[str], group: str = "executor") -> dict[str, str]:
         """Return the environment variables that kill or freeze the executor whose Python worker reaches a failpoint."""
         return {
-            "WINDOWING_FAILPOINT": ",".join(
-                (*points, "kill_worker:999")
-            ),  # with several points, each has its own marker file
+            # With several points, each has its own marker file.
+            "WINDOWING_FAILPOINT": ",".join((*points, "kill_worker:999")),
             "WINDOWING_FAILPOINT_GROUP": group,
             "WINDOWING_FAILPOINT_ONCE": str(self.folder / "worker"),
         }

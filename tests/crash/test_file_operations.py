@@ -164,10 +164,8 @@ def test_a_rescale_killed_at_any_file_operation_can_be_called_again(
     killed = 0
     while not is_complete(Path(new, "windowing")):
         killed += 1
-        with (
-            killed_at(killed, in_this_thread()),
-            suppress(Killed),
-        ):  # the last call has fewer steps, for some are done already
+        # The last call has fewer steps, because some are done already.
+        with killed_at(killed, in_this_thread()), suppress(Killed):
             rescale(str(old.checkpoint), new, tasks=3, spark=spark)
     assert killed > 20
     with pytest.raises(CheckpointError, match=f"{new} is complete"):

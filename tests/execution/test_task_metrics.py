@@ -221,9 +221,8 @@ def test_a_trident_group_with_windows_counts_tuples_windows_and_late_tuples():
     assert found.component == plan.tasks[number].stage.id
     assert (found.executed, found.windows_fired, found.expired, found.pending) == (4, 1, 2, 1)
     assert found.late == {"late": 1}
-    assert list(found.emitted.values()) == [
-        2
-    ]  # a window, and a late tuple, to the group that sends them to their sinks
+    # A window, and a late tuple, to the group that sends them to their sinks.
+    assert list(found.emitted.values()) == [2]
 
 
 def test_late_tuples_of_a_trident_group_are_counted_by_reason():

@@ -249,9 +249,8 @@ def test_windows_whose_key_does_not_determine_their_task_are_refused() -> None:
 def test_edge_ids_after_a_rescale_differ_from_those_before() -> None:
     tasks = {"times": 1, "panes": 1, "counts": 1}
     life = RescalableQuery(tasks, acks=True)
-    for number in range(
-        6
-    ):  # each batch is the first one of a query: without the state before, each would make the same edges
+    # Each batch is the first one of a query: without the state before, each would make the same edges.
+    for number in range(6):
         life.run([("cow", 1, 20 * number + 1)])
         life.rescale(tasks)
     life.run([], drain=True)

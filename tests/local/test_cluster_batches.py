@@ -223,10 +223,8 @@ def observed(
     """Run a chain of bolts, and return everything observable. all_shown: whether the input of a bolt is an output too."""
     clock, heard = VirtualClock(1_000), []
     if any(kind == "window" for kind, *_ in layers) and config["max_spout_pending"] in (1, 2, 7):
-        config = {
-            **config,
-            "max_spout_pending": 30,
-        }  # with less a window might never be full, and the builder refuses it
+        # With less a window might never be full, and the builder refuses it.
+        config = {**config, "max_spout_pending": 30}
     builder = TopologyBuilder("random").configure(**config)
     builder.set_spout("source", source_of(*source, heard, clock), spouts)
     before = "source"

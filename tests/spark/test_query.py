@@ -285,9 +285,8 @@ def test_a_replay_with_changed_partitioning_settings_is_refused_unless_order_by_
         with pytest.raises(CheckpointError, match="order_by was"):
             run(threes, source.read(), checkpoint=str(tmp_path / "ordered"))
         run(threes, source.read(), checkpoint=str(tmp_path / "ordered"), order_by="ts")
-        spark.conf.set(
-            "spark.sql.files.maxPartitionBytes", str(before)
-        )  # Spark's default, set explicitly: nothing has changed
+        # It is Spark's default, set explicitly: nothing has changed.
+        spark.conf.set("spark.sql.files.maxPartitionBytes", str(before))
         run(threes, source.read(), checkpoint=str(tmp_path / "plain"))
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")

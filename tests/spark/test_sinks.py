@@ -414,6 +414,17 @@ def test_an_output_folder_without_an_owner_is_accepted_only_with_its_checkpoint(
     assert (out / "_owner.json").exists()
 
 
+def test_a_start_that_is_refused_for_one_sink_claims_no_folder(spark: SparkSession, tmp_path: Path) -> None:
+    first, held, other = ParquetSink(str(tmp_path / "first")), ParquetSink(str(tmp_path / "held")), MemorySink()
+    claim(spark, str(tmp_path / "other"), {"default": held, "late": other})
+    for refused in (held, other):
+        with pytest.raises(ConfigError, match="of query"):
+            claim(spark, str(tmp_path / "checkpoint"), {"default": first, "late": refused})
+        assert not (tmp_path / "first").exists()
+    claim(spark, str(tmp_path / "checkpoint"), {"default": first, "late": MemorySink()})
+    assert (tmp_path / "first/_owner.json").exists()
+
+
 @pytest.mark.parametrize(
     ("one", "two", "said"),
     [

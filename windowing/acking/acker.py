@@ -124,9 +124,8 @@ TRANSITIONS: dict[tuple[RootState, RootEvent], RootTransition] = {
     (_E, RootEvent.ACK_ZERO): RootTransition(_E),
     (_E, RootEvent.FAIL): RootTransition(_D, renews=True),  # held for T since the fail, as in Storm, not the first ack
     (_E, RootEvent.RESET): RootTransition(_E, renews=True),
-    (_E, RootEvent.DEADLINE): RootTransition(
-        _U
-    ),  # its init was lost: the spout gets no effect, and times out by itself
+    # Its init was lost: the spout gets no effect, and times out by itself.
+    (_E, RootEvent.DEADLINE): RootTransition(_U),
     # A fail wins over a zero; in Storm the zero wins.
     (_D, RootEvent.INIT): RootTransition(_C, Reason.FAILED, renews=True),
     (_D, RootEvent.INIT_ZERO): RootTransition(_C, Reason.FAILED, renews=True),

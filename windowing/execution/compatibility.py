@@ -345,9 +345,8 @@ KINDS: Mapping[str, Kind] = {
         "a topology",
         (
             FieldRule("topology.name"),
-            FieldRule(
-                "topology.spouts", partial(_differ, "the spouts with their streams were")
-            ),  # identified by position
+            # Spouts are identified by their position.
+            FieldRule("topology.spouts", partial(_differ, "the spouts with their streams were")),
             FieldRule("topology.partitions", partial(_number, "partitions were")),
             FieldRule("topology.levels", _levels),
             FieldRule("topology.free"),

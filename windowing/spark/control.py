@@ -156,9 +156,8 @@ def _batch_of(offsets: Folder, source: int, entry: int) -> int:
     """Return the first batch whose offsets include this entry of a file source's log, the next batch if none does."""
     batches = sorted(int(name) for name in offsets.names() if name.isdigit())
     for batch in batches:
-        lines = (
-            offsets.read(str(batch)).decode().splitlines()[2:]
-        )  # after the version and the metadata: one line per source
+        # After the version and the metadata there is one line per source.
+        lines = offsets.read(str(batch)).decode().splitlines()[2:]
         offset = json.loads(lines[source]) if lines[source] != "-" else None
         if offset is not None and offset["logOffset"] >= entry:
             return batch

@@ -326,9 +326,8 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
     _check_hash(bolt, old)
     executors = rescaled(bolt.key, [each.executor for each in old], tasks, bolt.task_of(tasks), bolt.name)
     tables: list[list[pa.Table]] = [[] for _ in range(tasks)]
-    owners: dict[int, list[tuple[int, int, int]]] = {
-        each.number: [] for each in old
-    }  # (number, new task, new number) of tuples
+    # By old task: (number, new task, new number) of its tuples.
+    owners: dict[int, list[tuple[int, int, int]]] = {each.number: [] for each in old}
     for task, executor in enumerate(executors):
         for track in executor["manager"].get("tracks", ()):
             for (source, number), sequence in zip(track.pop("payloads", ()), track.pop("sequences", ()), strict=True):

@@ -104,9 +104,8 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
         )
     if not begun:
         for name in offsets.names():
-            if name.startswith(
-                "."
-            ):  # of a query that was killed in its first write; Spark begins only in an empty folder
+            # Of a query that was killed in its first write; Spark begins only in an empty folder.
+            if name.startswith("."):
                 offsets.delete(name)
         query_id(spark, checkpoint)
     if found != wanted:

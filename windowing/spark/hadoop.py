@@ -297,9 +297,8 @@ def unanswered(problem: BaseException, folder: str) -> bool:
     causes = java_causes(problem)
     if not server or not any(_FROM_JVM.match(said) and _NO_ANSWER.search(said) for said in causes[-2:]):
         return False
-    port = (
-        rf":{server.rpartition(':')[2]}\b" if ":" in server else re.escape(server)
-    )  # a message has the name of an address
+    # A message has the name of an address.
+    port = rf":{server.rpartition(':')[2]}\b" if ":" in server else re.escape(server)
     path = _path_of(folder) or server
     return any(server in said or re.search(port, said) or path in said for said in causes)
 

@@ -108,9 +108,8 @@ def kafka(
         F.col("timestamp").alias("kafka_time"),
     )
     rows = messages.select(parsed.alias("read"), text.alias("text"), *metadata)
-    unread = F.when(F.col("read").isNull(), F.col("text")).otherwise(
-        F.col(f"read.{_MALFORMED}")
-    )  # "", "null": no corrupt record
+    # For "" and "null" Spark has no corrupt record.
+    unread = F.when(F.col("read").isNull(), F.col("text")).otherwise(F.col(f"read.{_MALFORMED}"))
     fields = [F.col(f"read.`{name}`") for name in schema.names]
     return rows.select(*fields, unread.alias(_MALFORMED), *_METADATA)
 

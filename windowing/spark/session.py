@@ -486,9 +486,8 @@ def _share_modules(spark: SparkSession) -> None:
     installed = tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
     local = is_local(str(context.master))
     for name in map(os.path.basename, str(spark.conf.get("spark.submit.pyFiles", "")).split(",")):
-        if (
-            name.endswith(".whl") and name not in context._python_includes
-        ):  # Spark sends it, and puts only zips on the path
+        # Spark sends a wheel, and puts only zips on the path.
+        if name.endswith(".whl") and name not in context._python_includes:
             context._python_includes.append(name)
             sys.path.insert(1, os.path.join(root, name))
     shared = [

@@ -181,8 +181,11 @@ _lock = threading.Lock()
 _taken: dict[str, Taken] = {}  # by the full path of the checkpoint; a set event means that it is released
 
 
-class _JvmIsEnding(BlockingIOError):
-    """A JVM has its lock, and its driver none: the driver was killed, so the JVM will end."""
+class _Locked(Exception):
+    """Another process has a lock. patience_s: how long a start waits for its end."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.patience_s = patience_s
 
 
 class Taken(threading.Event):
@@ -227,8 +230,9 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
     disk the directory is created, unless `make` is False, and locked against other processes if it exists. Cost: a look-up.
     """
     folder = Folder(spark, checkpoint)
-    began, patience = time.monotonic(), _ENDING_S
+    began = time.monotonic()
     while True:
+        until = began + _ENDING_S
         with _lock:
             holder = _taken.get(folder.path)
             if holder is None or holder.is_set():
@@ -236,11 +240,8 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
                 try:
                     _taken[folder.path] = _locked(spark, folder, make)
                     return _taken[folder.path]
-                except _JvmIsEnding:
-                    patience = _JVM_ENDING_S
-                except BlockingIOError:
-                    patience = _ENDING_S
-        until = began + patience
+                except _Locked as other:
+                    until = began + other.patience_s
         if time.monotonic() >= until:
             process = _process_with_lock(folder) if holder is None else None
             whose = "of this process" if holder else f"of process {process}" if process else "of another process"
@@ -257,7 +258,7 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
 def _locked(spark: SparkSession, folder: Folder, make: bool) -> Taken:
     """Lock a local directory for this process and for its JVM, as far as it can be locked.
 
-    The operating system releases a lock when its process ends, also by a kill. Raises BlockingIOError while another process has it.
+    The operating system releases a lock when its process ends, also by a kill. Raises _Locked while another process has it.
     """
     lock = _locked_by_process(folder, make)
     if lock is None or sys.platform != "linux":
@@ -266,7 +267,7 @@ def _locked(spark: SparkSession, folder: Folder, make: bool) -> Taken:
         gateway: Any = cast(Any, spark.sparkContext)._gateway
         own = getattr(getattr(gateway, "proc", None), "pid", None)
         if _jvm_with_lock(lock) not in (None, own):
-            raise _JvmIsEnding
+            raise _Locked(_JVM_ENDING_S)  # the driver of that JVM was killed, so it will end
         return Taken(lock, _locked_by_jvm(gateway, folder))
     except BaseException:
         os.close(lock)
@@ -289,7 +290,7 @@ def _locked_by_process(folder: Folder, make: bool) -> int | None:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(opened)
-        raise
+        raise _Locked(_ENDING_S) from None
     except OSError:  # a network's file system may have none
         os.close(opened)
         return None

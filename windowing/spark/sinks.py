@@ -365,9 +365,15 @@ def owner_of(spark: SparkSession, checkpoint: str, stream: str, schema: StructTy
 
 
 def claim_folder(folder: Folder, owner: OutputOwner) -> None:
-    """Record the owner in `folder`. Raises ConfigError if it belongs to another owner, or holds batches that the owner cannot have
-    written. Cost: two or three look-ups.
-    """
+    """Record the owner in `folder`. Raises the errors of `require_claimable`. Cost: two or three look-ups."""
+    require_claimable(folder, owner)
+    if not folder.exists(OWNER_FILE):
+        content = {"format": 1, "query": owner.query, "stream": owner.stream}
+        folder.write(OWNER_FILE, json.dumps(content).encode())
+
+
+def require_claimable(folder: Folder, owner: OutputOwner) -> None:
+    """Raise ConfigError if `folder` belongs to another owner, or holds batches that the owner cannot have written."""
     if folder.exists(OWNER_FILE):
         found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
         if not found.is_same(owner):
@@ -377,8 +383,6 @@ def claim_folder(folder: Folder, owner: OutputOwner) -> None:
     if written > (-1 if owner.last_batch is None else owner.last_batch):
         begun = "has begun none" if owner.last_batch is None else f"has come to batch {owner.last_batch}"
         raise ConfigError(f"{folder.path} holds batch {written}, and {owner.name} {begun}; {_WAY_OUT}")
-    content = {"format": 1, "query": owner.query, "stream": owner.stream}
-    folder.write(OWNER_FILE, json.dumps(content).encode())
 
 
 def refuse_shared(paths: Mapping[str, str]) -> None:
@@ -401,24 +405,26 @@ def claim(
     spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink], schemas: Mapping[str, StructType] | None = None
 ) -> None:
     """Claim the sinks of a query, by stream, for its checkpoint; `schemas` are those of the streams. Raises ConfigError, before
-    anything is written, if two share a folder, one holds the output of another query, or a new one would hold the checkpoint.
-    Cost: a few file look-ups for each sink.
+    any folder is claimed, if two share a folder, one holds the output of another query, a new one would hold the checkpoint, or
+    another sink refuses its claim. Cost: a few file look-ups for each sink.
     """
     folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
     refuse_shared({name: folder.path for name, folder in folders.items()})
     at = Folder(spark, checkpoint).path
     for name, folder in folders.items():
-        if f"{at}/".startswith(f"{folder.path}/") and not folder.exists(
-            OWNER_FILE
-        ):  # earlier versions started such queries
+        # A folder with an owner is that of a query which an earlier version started.
+        if f"{at}/".startswith(f"{folder.path}/") and not folder.exists(OWNER_FILE):
             raise ConfigError(
                 f"the checkpoint {at} is in the folder {folder.path}, which belongs to the sink of stream {name!r}: whoever reads "
                 "or deletes the output meets it; give the checkpoint a folder beside it"
             )
-    for name, sink in sinks.items():
-        own: Callable[[SparkSession, OutputOwner], None] | None = getattr(sink, "claim", None)
+    owners = {name: owner_of(spark, checkpoint, name, (schemas or {}).get(name)) for name in sinks}
+    for name, folder in folders.items():
+        require_claimable(folder, owners[name])
+    for name in sorted(sinks, key=folders.__contains__):  # folders last: any other sink may refuse its claim
+        own: Callable[[SparkSession, OutputOwner], None] | None = getattr(sinks[name], "claim", None)
         if own is not None:
-            own(spark, owner_of(spark, checkpoint, name, (schemas or {}).get(name)))
+            own(spark, owners[name])
 
 
 # -- streams of a topology -------------------------------------------------------------------------------------------------------

@@ -385,9 +385,8 @@ class SourceTopic(KafkaTopic):
                 after = message.offset() + 1
                 if message.offset() < end:
                     found.append(message)
-            elif (
-                error.code() == KafkaError._PARTITION_EOF
-            ):  # control records of transactions may follow the last message
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # Control records of transactions may follow the last message.
                 after = max(after, message.offset())
                 at_end = True
             # No group is used, but the client requests it anyway.

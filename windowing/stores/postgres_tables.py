@@ -167,9 +167,8 @@ class PostgresTable(Patient):
         """
 
         def claim() -> None:
-            with (
-                self._renew().transaction()
-            ):  # one process at a time, because concurrent CREATE TABLE statements collide
+            # One process at a time, because concurrent CREATE TABLE statements collide.
+            with self._renew().transaction():
                 self._renew().execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(_SINKS.encode()),))
                 exists = self._locate()
                 if not self._is_there(_SINKS):
@@ -254,9 +253,8 @@ class PostgresTable(Patient):
     # -- checks of the columns ---------------------------------------------------------------------------------------------------
 
     def _create(self) -> None:
-        typed = [
-            sql.Identifier(column.name) + sql.SQL(" " + column.type) for column in self._columns
-        ]  # types from our own table
+        # The types are those of our own table of types.
+        typed = [sql.Identifier(column.name) + sql.SQL(" " + column.type) for column in self._columns]
         if self._key:
             typed.append(sql.SQL("PRIMARY KEY ({key})").format(**self._names))
         query = sql.SQL("CREATE TABLE {table} ({typed})").format(**self._names, typed=sql.SQL(", ").join(typed))
@@ -371,9 +369,8 @@ class PostgresTable(Patient):
     def _copy(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
         composed = sql.SQL(query).format(**self._names)
         left = iter(rows)
-        while chunk := list(
-            islice(left, _CHUNK)
-        ):  # read before the call, so that Spark's time does not count as the server's
+        # Rows are read before the call, so that Spark's time does not count as the server's.
+        while chunk := list(islice(left, _CHUNK)):
             with self._renew().cursor() as cursor, cursor.copy(composed) as copy:
                 for row in chunk:
                     copy.write_row(row)

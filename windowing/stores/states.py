@@ -382,9 +382,8 @@ class StateFile:
 
     def verify(self) -> None:
         """Read all values; raise CorruptStateError for the first one that is damaged or lost. Cost: 1 us per value."""
-        found = self.rows(
-            "PRAGMA quick_check(1)"
-        )  # the list of free pages too: one that is in use would be written over
+        # This reads the list of free pages too: one that is in use would be written over.
+        found = self.rows("PRAGMA quick_check(1)")
         if found != [("ok",)]:
             raise self.damaged(quote(found[0][0]))
         for store in self._stores.values():

@@ -535,9 +535,8 @@ class _Planner:
         )
         depth: dict[str, int] = {}
         for group in order:
-            into = [
-                depth.get(found.stage, 0) for found in exchanges if found.target == ids[group]
-            ]  # 0: a cycle, refused
+            # The depth is missing (0) only in a cycle, which is refused.
+            into = [depth.get(found.stage, 0) for found in exchanges if found.target == ids[group]]
             depth[ids[group]] = 1 + max(into, default=-1)
         stages = [
             Stage(
