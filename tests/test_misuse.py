@@ -27,7 +27,7 @@ from windowing.local.cluster import run_topology
 from windowing.schema.rows import RowError, record_of, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
-from windowing.spark.arguments import names_of, require_carried, require_mapping, require_start
+from windowing.spark.assembly import names_of, require_carried, require_mapping, require_start
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.sinks import MemorySink, ParquetSink, require_sink
 from windowing.stores import MemoryStore, map_state

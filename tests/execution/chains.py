@@ -13,11 +13,10 @@ from windowing.acking.batches import RootPartial
 from windowing.execution.plan import Section
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
-from windowing.spark.arguments import Shipped
 from windowing.spark.context import execution_context
 from windowing.spark.edges import partials_of
 from windowing.spark.exchange import FIRST_TASK, TASK_AND_CLOCK, ExchangeRow, frames_of, rows_of
-from windowing.spark.operator import Stored
+from windowing.spark.operator import Shipped, Stored
 from windowing.spark.sinks import output_streams
 from windowing.spark.stages import SpoutStage, StageTaskTurn
 from windowing.spark.state import decode_table

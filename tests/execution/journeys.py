@@ -37,16 +37,16 @@ from tests.execution.chains import Chain
 from windowing.execution.plan import Section
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
-from windowing.spark.arguments import Shipped
 from windowing.spark.exchange import (
     CLOCK_BITS,
     TASK_AND_CLOCK,
     ExchangeRow,
     Packer,
-    max_future_ms,
+    WindowTimestamps,
     record_batch,
+    with_max_future,
 )
-from windowing.spark.operator import _VARIABLES, TaskProcessor
+from windowing.spark.operator import _VARIABLES, Shipped, TaskProcessor
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import NamedRows
 from windowing.spark.trident_commits import Attempts
@@ -220,15 +220,14 @@ class Store:
 def windowed_in_workers(found: list[Any] | None = None) -> Journey:
     """Run two batches as WindowedStream plans them. found: collects the output of each."""
     declared = bolt_of(summed)
-    config = declared.config
-    bounded = replace(declared, config=replace(config, max_future_ms=max_future_ms(config)))
+    bounded = replace(declared, config=with_max_future(declared.config))
     schemas = {
         "default": StructType().add("k", "string").add("n", "long").add("v", "double"),
         "late": StructType().add("k", "string").add("ts", "long").add("v", "double").add("reason", "string"),
     }
     layout, names = Layout(schemas), ("k", "ts", "v")
     shipped = Shipped(_LOCAL, TaskStage(bounded, NamedRows(names), late_stream="late"), "bolt", {})
-    packer = Packer("default", names, 1, declared.name, config.timestamp, None, max_future_ms(config))
+    packer = Packer("default", names, 1, WindowTimestamps.of_windows(declared.name, bounded.config))
     encoder, store, journey = Encoder(declared.name, layout), Store(), Journey()
     for rows in ROWS:
         journey = Journey()

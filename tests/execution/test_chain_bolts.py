@@ -430,7 +430,7 @@ def fused(fails: dict[str, int], style: int) -> Topology:
     return builder.build()
 
 
-def one_by_one(writer: StageWriter, way: Any, routes: Any, given: Any, rows: Any, phases: Any, roots: Any) -> None:
+def one_by_one(writer: StageWriter, way: Any, routes: Any, rows: Any, phases: Any, roots: Any) -> None:
     before = writer.phase
     for values, writer.phase, of_row in zip(rows, phases, roots, strict=True):
         writer._hand_over(way, routes, values, of_row)

@@ -24,7 +24,6 @@ from windowing.execution.compatibility import MOST_TASKS
 from windowing.schema.hashing import key_hash
 from windowing.schema.types import FieldType, Schema
 from windowing.spark import stage_writer, state
-from windowing.spark.arguments import Shipped
 from windowing.spark.edges import partials_of
 from windowing.spark.exchange import (
     CLOCK_BITS,
@@ -38,6 +37,7 @@ from windowing.spark.exchange import (
     rows_of,
     spread_of,
 )
+from windowing.spark.operator import Shipped
 from windowing.spark.output import table_frames
 from windowing.spark.stages import SpoutStage, hashed_reader
 from windowing.spark.state import cut, decode_table

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from tests.execution.test_turn import COLUMNS, OUTPUT, Task, batches_of, bolt_with, control, packet, rows_of, window_row
 from windowing import count, millis
-from windowing.codec import META_MAGIC, frame, unframe
 from windowing.columnar import Keys
 from windowing.errors import CorruptStateError
+from windowing.spark.operator import Stored
 from windowing.spark.rows import NamedRows
 from windowing.spark.state import SEQUENCE, TIMESTAMP, StoredIdleKeys, StoredTask, states_of, stored_keys
 from windowing.spark.window_turn import TaskStage
@@ -169,14 +169,14 @@ def test_a_deadline_beyond_64_bits_is_never_reached() -> None:
 def test_keys_that_cannot_be_read_are_an_error(keys: bytes | None, message: str) -> None:
     task = task_with_keys(3)
     assert task.metadata is not None
-    stored = StoredTask.of(unframe(META_MAGIC, task.metadata, "the state"), "the state")
+    stored = StoredTask.of(task.metadata, "the state")
     assert [state["key"] for state in states_of(stored.keys or b"", "the state")] == ["k0", "k1", "k2"]
     if keys is None:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, pa.schema([("x", pa.int64())])):
             pass
         keys = bytes(sink.getvalue())
-    task.metadata = frame(META_MAGIC, replace(stored, keys=keys).body())
+    task.metadata = replace(stored, keys=keys).stored()
     with pytest.raises(CorruptStateError, match=message):
         task.run([])
 
@@ -246,7 +246,9 @@ def test_a_key_of_any_type_is_found_again_with_its_window(
             }
         )
         sent = [packet(rows.append_column(TIMESTAMP, rows["ts"]))] if chosen else []
-        found = stage.turn(0, task.metadata, task.chunks.get, [*sent, control("drain" if number == 4 else "tick")])
+        found = stage.turn(
+            0, Stored(task.metadata, task.chunks.get), [*sent, control("drain" if number == 4 else "tick")]
+        )
         task.metadata, task.chunks = found.metadata, {**task.chunks, **found.puts}
         shown += [ids for _, (ids,) in found.rows]
     merged = [[0, 3, 20, 43], [1, 21, 41], [2, 12]]  # True occurs twice among the booleans

@@ -19,8 +19,8 @@ from windowing.errors import FailedException, WindowingError
 from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.execution.plan import Section
 from windowing.spark import trident_stages
-from windowing.spark.arguments import Shipped
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batch
+from windowing.spark.operator import Shipped
 from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
 from windowing.stores import MapStateFactory, SqliteStore, map_state

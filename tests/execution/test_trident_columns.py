@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from windowing.spark import trident_stages
-from windowing.spark.arguments import Shipped
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow
+from windowing.spark.operator import Shipped
 from windowing.spark.trident_stages import TridentSpoutStage
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore

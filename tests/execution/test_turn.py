@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import namedtuple
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -18,6 +19,7 @@ from windowing.codec import CHUNK_MAGIC, dumps, loads, unframe
 from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError
 from windowing.spark import state
 from windowing.spark.exchange import ExchangeRow
+from windowing.spark.operator import Stored
 from windowing.spark.rows import NamedRows
 from windowing.spark.state import decode_table, encode_table
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
@@ -77,13 +79,13 @@ class Task:
         stamps = [row["ts"] for row in rows if row["ts"] is not None]
         sent += [control("max", max(stamps), now_ms)] if stamps else []
         sent += [control("drain" if drain else "tick", now_ms=now_ms)]
-        result = self.stage.turn(0, self.metadata, self.chunks.get, sent, fitted=fitted)
+        result = self.stage.turn(0, Stored(self.metadata, self.chunks.get), sent, fitted=fitted)
         self.metadata = result.metadata
         for key in result.drops:
             del self.chunks[key]
         self.chunks |= result.puts
         self.written += sum(map(len, result.puts.values()))
-        return result._replace(rows=[(stream, self.named(stream, values)) for stream, values in result.rows])
+        return replace(result, rows=[(stream, self.named(stream, values)) for stream, values in result.rows])
 
     def named(self, stream: str, values: Any) -> Any:
         """A row by field name, as it leaves; a table as it is."""
@@ -151,7 +153,7 @@ def test_a_repeated_turn_gives_the_same_rows_and_the_same_state(drawn: Any) -> N
     for batch in batches_of(drawn):
         packets = [packet(table_of(batch))] if batch else []
         first, second = (
-            task.stage.turn(0, task.metadata, task.chunks.get, [*packets, control("tick")], b"nonce123")
+            task.stage.turn(0, Stored(task.metadata, task.chunks.get), [*packets, control("tick")], nonce=b"nonce123")
             for _ in range(2)
         )
         assert first == second
@@ -214,7 +216,7 @@ def test_rows_stored_before_a_column_was_added_have_null_there_also_in_a_batch_w
     arrived = packet(table_of(rows_of([(24, "a")], 3)).add_column(4, "w", pa.array([7], pa.int64())))
     for rows, last in (([], ([2], [None])), ([arrived], ([2, 3], [None, 7]))):
         sent = [*rows, control("max", 24), control("drain")]
-        found = task.stage.turn(0, task.metadata, task.chunks.get, sent)
+        found = task.stage.turn(0, Stored(task.metadata, task.chunks.get), sent)
         assert [values for _, values in found.rows][:2] == [([0, 1, 2], [None] * 3), last]
 
 
@@ -246,7 +248,7 @@ def test_rows_are_read_by_column_names_of_any_form() -> None:
     rows = pa.table({"class": ["A"], "flight no": [7], "__ts": pa.array([5], pa.int64())})
     sent = [packet(rows, now_ms=5), control("drain", now_ms=5)]
     found = [
-        TaskStage(bolt_of(bolt), NamedRows(("class", "flight no"))).turn(0, None, {}.get, sent).rows
+        TaskStage(bolt_of(bolt), NamedRows(("class", "flight no"))).turn(0, Stored(), sent).rows
         for bolt in (marked, sums)
     ]
     assert found == [[("default", ("A", 7, 7, ["class", "flight no"]))], [("default", (7,))]]
@@ -310,7 +312,7 @@ def test_order_by_makes_the_order_of_arrival_independent_of_the_partitions() -> 
             packet(table_of(rows[:split]), 1),
             packet(table_of(rows[split:]), 0),
         ]
-        result = task.stage.turn(0, None, task.chunks.get, [*packets, control("drain")])
+        result = task.stage.turn(0, Stored(None, task.chunks.get), [*packets, control("drain")])
         outputs.append([task.named(*row)["ids"] for row in result.rows])
     assert outputs == [[[0, 1], [2, 3]]] * 2
 
@@ -322,7 +324,7 @@ def test_ties_in_order_by_are_broken_by_the_other_values_of_the_rows() -> None:
         task = Task(bolt_with(length=count(2), slide=count(2), timestamp="ts"), order_by=("ts",))
         halves = [[row for row in rows if (row["id"] in split) == first] for first in (True, False)]
         packets = [packet(table_of(half), at) for at, half in enumerate(halves)]
-        result = task.stage.turn(0, None, task.chunks.get, [*packets, control("drain")])
+        result = task.stage.turn(0, Stored(None, task.chunks.get), [*packets, control("drain")])
         outputs.append([task.named(*row)["ids"] for row in result.rows])
     assert outputs == [[[0, 1], [2, 3]]] * 3
 
@@ -508,7 +510,7 @@ def test_a_replayed_row_is_dropped_by_its_message_id_in_the_same_and_in_later_ba
     third = task.run([row(3, 3)])
     last = task.run([], drain=True)
     assert [values["ids"] for _, values in last.rows] == [[1, 2, 3]]
-    done = [each.done for each in (first, second, third, last)]
+    done = [each.done[0] for each in (first, second, third, last)]
     assert (sum(each.executed for each in done), sum(each.acked for each in done)) == (3, 3)
     assert [each.metrics["duplicates"] for each in (first, second, third)] == [1, 1, 1]
     assert [each.metrics["tuples"] for each in (first, second, third)] == [2, 1, 0]
@@ -519,7 +521,7 @@ def test_message_ids_of_two_input_streams_are_separate_with_and_without_order_by
     for order_by in ((), ("ts",)):
         stage = TaskStage(bolt, NamedRows(COLUMNS, ("a", "b"), order_by, identified=True), ("a", "b"))
         packets = [packet(table_of([row(1, 1), row(2, 2)]), stream=name) for name in ("b", "a")]
-        found = stage.turn(0, None, {}.get, [*packets, packets[0], control("drain")])
+        found = stage.turn(0, Stored(), [*packets, packets[0], control("drain")])
         assert [sorted(values[2]) for _, values in found.rows] == [[1, 1, 2, 2]], order_by
         assert found.metrics["duplicates"] == 2
 

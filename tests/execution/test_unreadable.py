@@ -17,6 +17,7 @@ from windowing.errors import BoltError, UnreadableValueError, WindowingError
 from windowing.schema.hashing import key_hash
 from windowing.schema.tuples import Fields
 from windowing.spark.exchange import ExchangeRow, largest_of, timestamps_of
+from windowing.spark.operator import Stored
 from windowing.spark.output import arrow_column, frame_of
 from windowing.spark.rows import NamedRows
 from windowing.spark.state import encode_table
@@ -123,7 +124,7 @@ class Task:
         sent = [ExchangeRow(0, "rows", "default", 0, 0, 0, None, len(rows), encode_table(table))] if rows else []
         sent += [ExchangeRow(0, "max", "default", 0, 1, 0, None, max(ts), None)] if rows else []
         sent += [ExchangeRow(0, "drain", "", 0, 0, 0, None, 0, None)] if drain else []
-        found = self.stage.turn(0, self.metadata, self.chunks.get, sent)
+        found = self.stage.turn(0, Stored(self.metadata, self.chunks.get), sent)
         self.metadata = found.metadata
         for key in found.drops:
             del self.chunks[key]
@@ -188,7 +189,8 @@ def test_a_row_is_invalid_if_the_bolt_reads_such_a_value_of_it(ask: Any, columna
 
 def test_a_row_that_is_invalid_because_the_bolt_read_it_is_acked_once() -> None:
     task = windows(lambda window: sum(row.v for row in window if row.day), length=millis(20))
-    done = [task.run(GOOD, BAD).done, task.run((15, b"b", 4, 5, b"x")).done, task.run(drain=True).done]
+    turns = task.run(GOOD, BAD), task.run((15, b"b", 4, 5, b"x")), task.run(drain=True)
+    done = [each.done[0] for each in turns]
     assert sum(each.late.get("invalid", 0) for each in done) == 1
     assert (sum(each.executed for each in done), sum(each.acked for each in done)) == (3, 3)
 
@@ -363,7 +365,7 @@ def turn_of_maps(stage: TaskStage, state: dict[str, Any], *maps: Any, drain: boo
         sent.append(ExchangeRow(0, "rows", "default", 0, 0, 0, None, len(maps), encode_table(table)))
     if drain:
         sent.append(ExchangeRow(0, "drain", "", 0, 0, 0, None, 0, None))
-    found = stage.turn(0, state.get("metadata"), state.setdefault("chunks", {}).get, sent)
+    found = stage.turn(0, Stored(state.get("metadata"), state.setdefault("chunks", {}).get), sent)
     state["metadata"] = found.metadata
     state["chunks"].update(found.puts)
     return found

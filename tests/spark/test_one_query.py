@@ -64,7 +64,9 @@ def test_a_second_start_is_refused_while_the_first_query_runs_and_works_right_af
         run(bolt(), source.read())
 
 
-HOLDING = "import fcntl, os, sys; fcntl.{lock}(os.open(sys.argv[1], os.O_RDONLY), fcntl.{kind}); print(flush=True); input()"
+HOLDING = (
+    "import fcntl, os, sys; fcntl.{lock}(os.open(sys.argv[1], os.O_RDONLY), fcntl.{kind}); print(flush=True); input()"
+)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from windowing.spark.exchange import (
     TASK_AND_CLOCK,
     ExchangeRow,
     Packer,
+    WindowTimestamps,
     packed,
     task_column,
     timestamps_of,
@@ -40,7 +41,7 @@ def batch(rows: list[dict[str, Any]], tasks: list[int]) -> pa.RecordBatch:
 
 
 def packer(tasks: int, timestamp: Any = None, **options: Any) -> Packer:
-    return Packer("in", ("ts", "v", "src"), tasks, "count", timestamp, **options)
+    return Packer("in", ("ts", "v", "src"), tasks, WindowTimestamps("count", timestamp, **options))
 
 
 def pack(packer: Packer, *batches: pa.RecordBatch, partition: int = 3) -> list[dict[str, Any]]:
@@ -149,7 +150,7 @@ def test_a_column_becomes_milliseconds_or_null(values: list[Any], kind: pa.DataT
 def test_packets_of_streams_whose_columns_differ_in_nullability_are_joined() -> None:
     packets = []
     for stream, nullable in (("left", False), ("right", True)):
-        packer = Packer(stream, ("ts", "v"), 1, "count", "ts")
+        packer = Packer(stream, ("ts", "v"), 1, WindowTimestamps("count", "ts"))
         fields = [pa.field(name, pa.int64(), nullable) for name in ("c0", "c1", TASK_AND_CLOCK)]
         given = pa.RecordBatch.from_arrays([pa.array([5]), pa.array([7]), pa.array([NOON])], schema=pa.schema(fields))
         packets += [ExchangeRow(**row) for row in pack(packer, given) if row["kind"] == "rows"]
@@ -189,5 +190,5 @@ def test_shuffle_grouping_over_map_columns_only_is_refused(spark: SparkSession) 
 def test_input_columns_may_have_the_names_of_internal_columns(spark: SparkSession) -> None:
     names = ("__TS", "__task", "__seq", "c0")
     rows = spark.range(1).select(*[F.col("id").alias(name) for name in names])
-    (found,) = packed(rows, Packer("in", names, 1, "count"), "0").collect()
+    (found,) = packed(rows, Packer("in", names, 1, WindowTimestamps("count")), "0").collect()
     assert decode_table(bytes(found.data)).column_names == [*names, TIMESTAMP]

@@ -14,9 +14,8 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 from windowing.errors import CheckpointError, ConfigError
-from windowing.spark.arguments import Shipped
 from windowing.spark.failures import WorkerError, raised_in_worker
-from windowing.spark.operator import TaskProcessor, TaskResult, as_sent
+from windowing.spark.operator import Shipped, TaskProcessor, TaskResult, as_sent
 
 MB = 1 << 20
 held: dict[int, Any] = {}

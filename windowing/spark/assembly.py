@@ -4,36 +4,45 @@
     control files, ticks (control.py), to every task ---+--> depth 1 --> depth 2 ... --> the rows of foreachBatch
                                                              groupBy(label).transformWithState, a label for each task of the depth
 
-Each of the three checks its own arguments, and supplies the packing of its sources, the work of a task, and the writer.
+Each of the three checks its arguments, the common ones by the functions at the end, and supplies the packing of its sources, the
+work of a task, and the writer.
 
 Law: the sources of a query and their order depend on the plan alone, because a checkpoint identifies them by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
+from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import Definition
 from windowing.execution.plan import ExecutionPlan, Section
 from windowing.queues.spout import PartitionedSpout
 from windowing.spark import control, definition, metrics
 from windowing.spark.control import task_labels
 from windowing.spark.exchange import BATCH_CLOCK, CLOCK_APART, EXCHANGE
-from windowing.spark.hadoop import literal_path
+from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.operator import TaskTurn, evaluated
 from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
+from windowing.spark.spouts import arrow_type_in_spark
 from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.writer import BatchWriter
 from windowing.topology.plan import Topology
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Duration
+
+_REFUSED = (
+    *("TimeType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType"),
+    *("VariantType", "GeometryType", "GeographyType"),
+)
+"""The types of columns whose values Spark cannot transfer to Python code and back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,3 +127,66 @@ def labels_of(spark: SparkSession, plan: ExecutionPlan, partitions: int) -> dict
 def takes_acks(source: Any) -> bool:
     """Return whether a source takes acks."""
     return isinstance(source, PartitionedSpout) and source.takes_acks
+
+
+# -- The common arguments --------------------------------------------------------------------------------------------------------
+
+
+def names_of(option: str, given: Any, what: str) -> tuple[str, ...]:
+    """Return names given as one text or as several. Raises ConfigError for anything else.
+
+    >>> names_of("order_by", "at", "columns"), names_of("order_by", ["at", "id"], "columns")
+    (('at',), ('at', 'id'))
+    >>> names_of("order_by", 5, "columns")
+    Traceback (most recent call last):
+    windowing.errors.ConfigError: [CONFIG] order_by names columns, as a text or a list of texts, got 5; write order_by=("name",)
+    """
+    several = (given,) if isinstance(given, str) else given
+    if isinstance(several, Iterable) and not isinstance(several, bytes | Mapping):
+        names = tuple(several)
+        if all(isinstance(name, str) for name in names):
+            return names
+    raise ConfigError(
+        f'{option} names {what}, as a text or a list of texts, got {quote(given)}; write {option}=("name",)'
+    )
+
+
+def require_start(checkpoint: Any, query_name: Any) -> str:
+    """Return the path of the checkpoint. Raises ConfigError for an invalid path, or an invalid query name."""
+    path = checked_folder("checkpoint", checkpoint)
+    if query_name is not None and (not isinstance(query_name, str) or not query_name):
+        raise ConfigError(f'query_name is a text, got {quote(query_name)}; write query_name="delays"')
+    return path
+
+
+def require_mapping(option: str, given: Any) -> None:
+    """Raise ConfigError unless `given` is a mapping by name."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{option} is a mapping by name, got {quote(given)}; write {option}={{'name': ...}}")
+
+
+def require_carried(what: str, schema: StructType) -> None:
+    """Raise ConfigError for a column of a type whose values Spark cannot transfer to Python code and back."""
+    for field in schema.fields:
+        if not _is_transferable(field.dataType):
+            kind = field.dataType.simpleString()
+            shape = kind.startswith(("geometry", "geography"))
+            cast_to = f"F.expr('st_asbinary(`{field.name}`)')" if shape else f"F.col({field.name!r}).cast('string')"
+            raise ConfigError(
+                f"column {quote(field.name)} of {what} is {kind}, which does not travel between Spark and Python; cast it to "
+                f"{'binary' if shape else 'a number or a text'}, or drop it: .withColumn({field.name!r}, {cast_to})"
+            )
+
+
+def _is_transferable(kind: DataType) -> bool:
+    if type(kind).__name__ in _REFUSED:
+        return False
+    parts = [getattr(kind, part) for part in ("elementType", "keyType", "valueType") if hasattr(kind, part)]
+    parts += [field.dataType for field in getattr(kind, "fields", ())]
+    if parts:
+        return all(map(_is_transferable, parts))
+    try:
+        arrow_type_in_spark(kind)
+    except Exception:  # PySpark raises several classes
+        return False
+    return True

@@ -19,7 +19,7 @@ from windowing.execution.compiler import plan_of_topology
 from windowing.execution.plan import ExecutionPlan
 from windowing.schema.tuples import Origin, Tuple, fields_of
 from windowing.spark.edges import NO_ROOTS, Roots
-from windowing.spark.exchange import max_future_ms
+from windowing.spark.exchange import with_max_future
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS
@@ -143,9 +143,7 @@ def execution_context(
         for stream, output in component.outputs.items():
             schemas[stream_name(name, stream)] = arrow_schema(output.schema)
         if component.window is not None:
-            config = component.window.config
-            bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config
-            windows[name] = replace(component.window, name=name, config=bounded)
+            windows[name] = replace(component.window, name=name, config=with_max_future(component.window.config))
             _require_channels(topology, component)
     plan = plan_of_topology(topology)
     context = ExecutionContext(topology, plan, schemas, sinks, retry, windows, acks or {}, batches_before)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowing.codec import CHUNK_MAGIC, META_MAGIC, dumps, frame, loads, unframe
+from windowing.codec import CHUNK_MAGIC, dumps, frame, loads, unframe
 from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.execution.compatibility import Definition
 from windowing.schema.checks import did_you_mean
@@ -35,7 +35,6 @@ from windowing.spark.rows import NamedRows
 from windowing.spark.state import (
     SEQUENCE,
     TIMESTAMP,
-    Chunk,
     ChunkStore,
     StoredTask,
     decode_table,
@@ -46,7 +45,6 @@ from windowing.spark.tuple_rows import INPUT
 from windowing.windows.key_state import key_of
 from windowing.windows.rescale import require_key, rescaled, union_of_ids
 
-_CHUNK_ROWS = 1 << 18
 KEEP = "keep its number of tasks, or drain it and start with a new checkpoint"
 
 
@@ -254,7 +252,7 @@ def _tasks_of(bolt: StoredBolt, states: Iterable[TaskState]) -> list[_Task]:
         if state.metadata is None:
             continue
         what = _what(bolt, task)
-        stored = StoredTask.of(unframe(META_MAGIC, state.metadata, what), what)
+        stored = StoredTask.of(state.metadata, what)
         tuples = ChunkStore(stored.chunks, state.chunks.get, what).read(None)
         executor = loads(stored.executor or b"", what, _no_row(what))
         if stored.keys is not None:
@@ -402,16 +400,10 @@ def _parted(tuples: pa.Table | None, dealt: list[tuple[int, int, int]]) -> Itera
 
 
 def _stored(executor: dict[str, Any], tables: list[pa.Table], seen: list[Any], number: int) -> TaskState:
-    chunks: list[Chunk] = []
-    blobs, nonce = {}, os.urandom(8)
-    if tables:
-        table = pa.concat_tables(tables, promote_options="default").sort_by(
-            [(TIMESTAMP, "ascending"), (SEQUENCE, "ascending")]
-        )
-        for start in range(0, table.num_rows, _CHUNK_ROWS):
-            part = table.slice(start, _CHUNK_ROWS).combine_chunks()
-            chunk = Chunk(len(chunks), nonce, part.num_rows, [[0, part.num_rows]])
-            chunks.append(chunk)
-            blobs[chunk.key] = frame(CHUNK_MAGIC, encode_table(part))
+    """Return the state of a new task in the form in which a turn stores it."""
+    tuples = pa.concat_tables(tables, promote_options="default") if tables else None
+    held = np.empty(0, np.int64) if tuples is None else tuples.column(SEQUENCE).to_numpy()
+    store = ChunkStore()
+    chunks = store.write(tuples, held, 0, os.urandom(8))
     stored = StoredTask(dumps(executor), chunks, len(chunks), number, seen)
-    return TaskState(frame(META_MAGIC, stored.body()), blobs, {})
+    return TaskState(stored.stored(), store.puts, {})

@@ -26,7 +26,7 @@ Laws
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -106,12 +106,13 @@ class ExchangeRow(NamedTuple):
     data: bytes | None
 
 
+@dataclass
 class RowNumbering:
     """Makes the exchange rows of one upstream in a batch, numbered in the order of sending."""
 
-    def __init__(self, upstream: int, now: int) -> None:
-        self.upstream, self.now = upstream, now
-        self._sequence = 0
+    upstream: int
+    now: int
+    sent: int = 0
 
     def row(
         self,
@@ -123,10 +124,10 @@ class RowNumbering:
         source: str | None = None,
     ) -> ExchangeRow:
         """Return the next row."""
-        self._sequence += 1
-        return ExchangeRow(target, kind, stream, self.upstream, self._sequence, self.now, source, value, data)
+        self.sent += 1
+        return ExchangeRow(target, kind, stream, self.upstream, self.sent, self.now, source, value, data)
 
-    def packets(self, target: int, kind: str, stream: str, tuples: pa.Table) -> Iterator[ExchangeRow]:
+    def packets(self, target: int, kind: str, stream: str, tuples: pa.Table | pa.RecordBatch) -> Iterator[ExchangeRow]:
         """Yield a table of tuples as rows, each of PACKET_ROWS at most, and PART_BYTES unless it is a single tuple."""
         for part in cut(tuples, PACKET_ROWS):
             yield self.row(target, kind, stream, part.num_rows, encode_table(part))
@@ -256,41 +257,33 @@ class Packer(ArrowStage):
     """The first stage of `windowed`: packs the rows of one input stream, whose tasks the JVM has computed.
 
     `columns`: the names of the input columns; in transit they are numbers, because `mapInArrow` does not support names with a dot
-    or a backtick. The other arguments are those of WindowTimestamps. Cost: a stable sort by task and one copy of the rows, in numpy
-    and Arrow; a timestamp function costs a Python tuple and a call per row.
+    or a backtick. stamps: those of the bolt's windows. Cost: a stable sort by task and one copy of the rows, in numpy and Arrow; a
+    timestamp function costs a Python tuple and a call per row.
     """
 
     stream: str
     columns: tuple[str, ...]
     tasks: int
-    bolt: str
-    timestamp: str | Callable[[Any], Any] | None = None
-    source: str | None = None
-    max_future_ms: int | None = None
-    on_invalid: str = "late"
+    stamps: WindowTimestamps
     seal: Seal = field(default_factory=Seal, compare=False)
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield packets for each batch, then the largest timestamps."""
-        stamps = WindowTimestamps(self.bolt, self.timestamp, self.source, self.max_future_ms, self.on_invalid)
-        sent: RowNumbering | None = None
+        stamps, sent = replace(self.stamps, largest={}), RowNumbering(partition, 0)
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            columns, tasks, now = clocked(batch)
-            sent = sent or RowNumbering(partition, now)
+            columns, tasks, sent.now = clocked(batch)
             # Named anew, every column may be null: the reader joins packets of streams that may differ in this.
             rows = pa.RecordBatch.from_arrays(columns.columns, names=list(self.columns))
-            found = stamps.of(rows.column, rows.num_rows, now, partial(records_in, rows.columns, self.columns))
+            found = stamps.of(rows.column, rows.num_rows, sent.now, partial(records_in, rows.columns, self.columns))
             rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), found)
-            packets = []
+            packets: list[ExchangeRow] = []
             for task, at in parted(tasks, self.tasks):
                 part = rows if at is None else rows.take(pa.array(at))
-                packets += [
-                    sent.row(task, "rows", self.stream, each.num_rows, encode_table(each)) for each in cut(part)
-                ]
+                packets += sent.packets(task, "rows", self.stream, part)
             yield record_batch(packets)
-        if sent is not None and stamps.largest:
+        if stamps.largest:
             yield record_batch(sent.largest(range(self.tasks), self.stream, stamps.largest))
 
 
@@ -389,23 +382,24 @@ def _hashable(kind: DataType) -> bool:
 # -- Timestamps ------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class WindowTimestamps:
     """The timestamps that one reader's windows use for the rows of a stream, and the `largest` one of each source in one upstream.
 
     timestamp: a column, a function of the row, or None (processing time). source: the column whose values have separate watermarks.
     """
 
-    def __init__(
-        self,
-        bolt: str,
-        timestamp: str | Callable[[Any], Any] | None,
-        source: str | None,
-        max_future_ms: int | None,
-        on_invalid: str,
-    ) -> None:
-        self._bolt, self._timestamp, self._source = bolt, timestamp, source
-        self._max_future_ms, self._on_invalid = max_future_ms, on_invalid
-        self.largest: dict[str | None, int] = {}
+    bolt: str
+    timestamp: str | Callable[[Any], Any] | None = None
+    source: str | None = None
+    max_future_ms: int | None = None
+    on_invalid: str = "late"
+    largest: dict[str | None, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_windows(cls, bolt: str, config: WindowConfig) -> WindowTimestamps:
+        """Return those of a bolt; `config`: with Spark's default of `max_future=`."""
+        return cls(bolt, config.timestamp, config.source, config.max_future_ms, config.on_invalid)
 
     def of(
         self, column: Callable[[str], pa.Array], count: int, now: int, rows: Callable[[], Iterable[Any]]
@@ -413,18 +407,18 @@ class WindowTimestamps:
         """Return the timestamp of each row: its own (null if unusable), or the batch's clock. `column` returns a column by name,
         `rows` the arguments of a timestamp function.
         """
-        if self._timestamp is None:
+        if self.timestamp is None:
             return pa.repeat(pa.scalar(now, pa.int64()), count)
-        if isinstance(self._timestamp, str):
-            stamps = timestamps_of(column(self._timestamp))
+        if isinstance(self.timestamp, str):
+            stamps = timestamps_of(column(self.timestamp))
         else:
-            stamp = TimestampFunction(self._timestamp, self._bolt, self._on_invalid)
+            stamp = TimestampFunction(self.timestamp, self.bolt, self.on_invalid)
             stamps = pa.array(map(stamp, rows()), pa.int64())
             stamp.warn()
-        sources = None if self._source is None else column(self._source)
+        sources = None if self.source is None else column(self.source)
         if sources is not None:  # a row whose source Python cannot hold is invalid
             stamps = _without(stamps, unreadable_in(sources))
-        for source, value in largest_of(stamps, sources, now, self._max_future_ms).items():
+        for source, value in largest_of(stamps, sources, now, self.max_future_ms).items():
             if value is not None and value > self.largest.get(source, -BOUND):
                 self.largest[source] = value
         return stamps
@@ -485,11 +479,12 @@ def _texts(sources: pa.Array) -> pa.Array:
         return pa.array([None if value is None else repr(value) for value in sources.to_pylist()], pa.string())
 
 
-def max_future_ms(config: WindowConfig) -> int | None:
-    """Return how far ahead of the batch's clock a tuple may be: default one day; no limit in Storm's semantics."""
-    if config.max_future_ms is None and config.semantics is Semantics.LOSSLESS:
-        return _MAX_FUTURE_MS
-    return config.max_future_ms
+def with_max_future(config: WindowConfig) -> WindowConfig:
+    """Return the options with Spark's default of `max_future=`, how far ahead of the batch's clock a tuple may be: one day; no
+    limit in Storm's semantics.
+    """
+    has_default = config.event_time and config.max_future_ms is None and config.semantics is Semantics.LOSSLESS
+    return replace(config, max_future_ms=_MAX_FUTURE_MS) if has_default else config
 
 
 def _floor_ms(micros: pa.Int64Array) -> pa.Int64Array:

@@ -8,6 +8,16 @@
 Spark stores the state of a task: "metadata" (one value), "chunks" and "values" (maps of bytes to bytes: the tuples of windows, and
 the state of a bolt with `init_state`). Laws: the result of a turn is a function of (state, rows), independent of the order in which
 a shuffle delivers rows. Nothing is written before everything is computed.
+
+Users' code in the turns is sent to the workers as Shipped, with its closures:
+
+    driver    Shipped(spark, stages, ...) --pickled once a query--> small: the bytes, inside each function that Spark sends
+                                                                    large: a broadcast, and its number in each function
+    worker    shipped.value               --loaded on first access--> a large value once per worker, and cached there
+
+Large values are broadcast here, because Spark would broadcast a large function itself (from 1 MiB on,
+`spark.broadcast.UDFCompressionThreshold`), and the process in which the driver initializes `transformWithState` has no broadcasts:
+STREAMING_PYTHON_RUNNER_INITIALIZATION_FAILURE. That process never reads `value`, so the number of the broadcast is enough there.
 """
 
 from __future__ import annotations
@@ -15,25 +25,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
-from windowing.errors import CheckpointError
+from windowing.errors import CheckpointError, ConfigError
 from windowing.execution.metrics import TaskMetrics
 from windowing.spark import failpoints
 from windowing.spark.control import label_of_row
 from windowing.spark.exchange import EXCHANGE, FIRST_TASK, ExchangeRow, batch_id, clock_of, frames_of, rows_of
-from windowing.spark.failures import marked
+from windowing.spark.failures import FailedQuery, Seal, library_error, marked
 from windowing.spark.output import table_frames
+from windowing.spark.session import in_worker, is_connect, is_local, unsendable
 from windowing.spark.settings import freeze_modules, seldom_collected
-from windowing.spark.state import Load, TaskValues
+from windowing.spark.state import NOTHING, Load, TaskValues
 from windowing.spark.task_metrics import MetricsChannel
 
+T = TypeVar("T")
+
+_serializer: Any = cast(Any, CloudPickleSerializer)()
+"""Spark's own serializer of functions."""
 _KEY_DDL, _VALUE_DDL = "id binary", "data binary"
 _VARIABLES = (
     ("getValueState", "metadata", _VALUE_DDL),
@@ -44,12 +59,14 @@ _VARIABLES = (
 
 @dataclass(frozen=True)
 class Stored:
-    """The stored state of a task: its metadata, and functions that read a chunk or a value by key, and all values."""
+    """The stored state of a task: its metadata, and functions that read a chunk or a value by key, and all values. That of a new
+    task is `Stored()`.
+    """
 
-    metadata: bytes | None
-    chunk: Load
-    value: Load
-    values: Callable[[], Iterable[tuple[bytes, bytes]]]
+    metadata: bytes | None = None
+    chunk: Load = NOTHING.get
+    value: Load = NOTHING.get
+    values: Callable[[], Iterable[tuple[bytes, bytes]]] = NOTHING.items
 
     def task_values(self, bolt: str, task: int) -> TaskValues:
         """Return the state of a task of a stateful bolt."""
@@ -68,20 +85,10 @@ class TaskResult:
     value_drops: Sequence[bytes] = ()
     done: Sequence[TaskMetrics] = ()
 
-    @classmethod
-    def of(
-        cls,
-        output: list[ExchangeRow] | pa.Table,
-        metadata: bytes | None,
-        puts: Mapping[bytes, bytes],
-        drops: Sequence[bytes],
-        values: TaskValues | None,
-        done: Sequence[TaskMetrics],
-    ) -> TaskResult:
-        """Return a result with the changes of a bolt's state."""
-        if values is None:
-            return cls(output, metadata, puts, drops, done=done)
-        return cls(output, metadata, puts, drops, values.puts, values.drops, done)
+    def change(self, values: TaskValues | None) -> None:
+        """Take over the changes of a bolt's state."""
+        if values is not None:
+            self.value_puts, self.value_drops = values.puts, values.drops
 
 
 class TaskTurn(Protocol):
@@ -155,9 +162,6 @@ class TaskProcessor:
             ) from problem
 
 
-_spark_s: Any = cast(Any, CloudPickleSerializer)()  # the serializer with which Spark sends functions
-
-
 def as_sent(processor: TaskProcessor) -> StatefulProcessor:
     """Return the operator, with its work as bytes that a worker loads with the first rows.
 
@@ -173,7 +177,7 @@ def as_sent(processor: TaskProcessor) -> StatefulProcessor:
             self._data = b""
 
         def __getstate__(self) -> dict[str, Any]:
-            return {"_processor": None, "_data": _spark_s.dumps(self._processor)}
+            return {"_processor": None, "_data": _serializer.dumps(self._processor)}
 
         def __setstate__(self, state: dict[str, Any]) -> None:
             vars(self).update(state)
@@ -186,7 +190,7 @@ def as_sent(processor: TaskProcessor) -> StatefulProcessor:
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
             if self._processor is None:
-                self._processor = _spark_s.loads(self._data)
+                self._processor = _serializer.loads(self._data)
                 self._processor.take(self._variables)
             return self._processor.handleInputRows(key, rows, timerValues)
 
@@ -221,3 +225,152 @@ def evaluated(
     labelled = rows.withColumn("label", label_of_row(labels, first))
     processor = as_sent(TaskProcessor(turn_of, labels, first, channel))
     return labelled.groupBy("label").transformWithStateInPandas(processor, schema, "Append", "None")
+
+
+# -- Users' code for the workers -------------------------------------------------------------------------------------------------
+
+
+_SMALL_BYTES = 256 << 10
+_MB = 1 << 20
+_PLAN_BYTES = 16 << 20
+_SHARE = 0.5
+"""Maximum share of the driver JVM's memory for a broadcast. Measured."""
+
+
+class Shipped(Generic[T]):
+    """A value with users' code, pickled once per query on the driver; `value` is available there and in the workers.
+
+    parts: users' code in it by component name, for error messages. Raises ConfigError for a value that cannot be pickled or sent,
+    and on a cluster SessionError for one that an executor cannot load. Cost: pickled once; up to 256 KiB it is sent with each task,
+    above that once to each executor; each worker loads it once and shares it between batches. On a cluster one small job.
+    """
+
+    def __init__(self, spark: SparkSession, value: T, what: str, parts: Mapping[str, Any]) -> None:
+        self._value, self._is_loaded = value, True
+        data = _pickled(value, what, parts)
+        self._load: tuple[Any, ...] = (_loaded, data)
+        self._broadcast: Any = None
+        connect = is_connect(spark)
+        if connect:
+            _require_sendable(data, what, parts)
+        elif len(data) > _SMALL_BYTES:
+            self._broadcast = _broadcast(spark, data, what, parts)
+            self._load = ()
+        if connect or not is_local(str(getattr(spark.sparkContext, "master", "local"))):
+            _require_loadable(spark, self, what)
+
+    @classmethod
+    def here(cls, value: T) -> Shipped[T]:
+        """Return a Shipped for a value that is not sent to another process."""
+        found = cls.__new__(cls)
+        found._value, found._is_loaded, found._load, found._broadcast = value, True, (), None
+        return found
+
+    @property
+    def value(self) -> T:
+        """The value; a worker loads it on first access."""
+        if not self._is_loaded:
+            load, argument = self._load
+            self._value, self._is_loaded = load(argument), True
+        return self._value
+
+    def load(self) -> None:
+        """Load the value unless it is loaded."""
+        assert self.value is not None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickling the broadcast registers it, so that Spark sends it with the function.
+        load = self._load if self._broadcast is None else (_of_broadcast, self._broadcast.__reduce__())
+        return _arrived, (Seal(), *load)
+
+
+def _arrived(seal: Seal, load: Callable[[Any], T], argument: Any) -> Shipped[T]:
+    found = Shipped.here(cast(T, None))
+    found._is_loaded, found._load = False, (load, argument)
+    return found
+
+
+def _loaded(data: bytes) -> Any:
+    return _serializer.loads(data)
+
+
+def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+    """Return the value of a broadcast that was sent with the function; Spark caches it for the worker's next tasks."""
+    find, arguments = reference
+    return find(*arguments).value
+
+
+def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> None:
+    """Load a value on an executor before the first batch. Raises SessionError for a library or module that is missing there."""
+    try:
+        in_worker(spark, shipped.load)
+    except Exception as problem:  # py4j has no types
+        found = library_error(problem, FailedQuery(what, "", spark=None))
+        if found is problem:
+            raise
+        raise found from problem
+
+
+class _Packed:
+    """Bytes that unpickle to their content: the pickler of broadcasts cannot pickle users' functions."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, (self._data,)
+
+
+def _pickled(value: Any, what: str, parts: Mapping[str, Any]) -> bytes:
+    try:
+        return bytes(_serializer.dumps(value))
+    except Exception as problem:
+        who = next((name for name, part in parts.items() if _size(part) is None), what)
+        raise ConfigError(unsendable(who, problem)) from problem
+
+
+def _require_sendable(data: bytes, what: str, parts: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a value that is too large for a plan: Spark Connect has no broadcasts, and its server accepts 128 MiB
+    per message.
+    """
+    if len(data) > _PLAN_BYTES:
+        who, size = _largest(parts, what), len(data) / _MB
+        raise ConfigError(
+            f"{who} closes over too much to be sent through Spark Connect: {what} takes {size:.0f} MiB, and a plan carries at most "
+            f"{_PLAN_BYTES / _MB:.0f}. Read it from a file in `prepare` of a class"
+        )
+
+
+def _largest(parts: Mapping[str, Any], what: str) -> str:
+    sizes = {name: _size(part) or 0 for name, part in parts.items()}
+    return max(sizes, key=lambda name: sizes[name], default=what)
+
+
+def _broadcast(spark: SparkSession, data: bytes, what: str, parts: Mapping[str, Any]) -> Any:
+    context: Any = spark.sparkContext
+    heap = int(getattr(context._jvm, "java.lang.Runtime").getRuntime().maxMemory())
+    if len(data) > heap * _SHARE:
+        raise _too_large(data, heap, what, parts)
+    try:
+        return context.broadcast(_Packed(data))
+    except Exception as problem:  # py4j has no types
+        if "OutOfMemoryError" not in str(problem):
+            raise
+        raise _too_large(data, heap, what, parts) from problem
+
+
+def _too_large(data: bytes, heap: int, what: str, parts: Mapping[str, Any]) -> ConfigError:
+    return ConfigError(
+        f"{_largest(parts, what)} closes over too much to be sent to Spark's workers: {what} takes {len(data) / _MB:.0f} MiB, "
+        f"and the driver's memory of {heap / _MB:.0f} MiB takes at most {heap * _SHARE / _MB:.0f}, with what other queries have "
+        "sent. Start the session with a larger spark.driver.memory (and spark.executor.memory), or read it from a file in "
+        "`prepare` of a class"
+    )
+
+
+def _size(part: Any) -> int | None:
+    """Return the pickled size of a part in bytes, None if it cannot be pickled."""
+    try:
+        return len(_serializer.dumps(part))
+    except Exception:
+        return None

@@ -105,9 +105,7 @@ class Encoder:
     def __init__(self, bolt: str, layout: Layout) -> None:
         self._bolt = bolt
         self._arrow = arrow_schema_in_spark(layout.schema)
-        self._fields = {
-            stream: list(enumerate(arrow_schema_in_spark(schema))) for stream, schema in layout.streams.items()
-        }
+        self._fields = {stream: arrow_schema_in_spark(schema) for stream, schema in layout.streams.items()}
         self._numbers = {stream: number for number, stream in enumerate(layout.streams)}
 
     def table(self, rows: Sequence[OutputRow], metrics: Mapping[str, int | None]) -> tuple[pa.Table, dict[str, int]]:
@@ -140,9 +138,9 @@ class Encoder:
         columns = []
         table = owned(table)  # the bolt may reuse its memory for the next window
         fields = self._fields[DEFAULT_STREAM]
-        if sorted(table.column_names) != sorted(field.name for _, field in fields):
+        if sorted(table.column_names) != sorted(fields.names):
             return None
-        for _, declared in fields:
+        for declared in fields:
             column = fitted_column(table.column(declared.name), declared.type)
             if column is None:
                 return None
@@ -150,19 +148,20 @@ class Encoder:
         return self._table(DEFAULT_STREAM, columns, table.num_rows)
 
     def _blocks(self, stream: str, members: list[Any]) -> Iterator[pa.Table]:
+        """Yield the rows and the tables of a stream, in order, as tables of the output."""
         for kind, run in groupby(members, key=type):
             rows = list(run)
-            yield pa.concat_tables(rows) if kind is pa.Table else self._block(stream, rows)
+            if kind is pa.Table:
+                yield pa.concat_tables(rows)
+                continue
+            by_field = zip(self._fields[stream], zip(*rows, strict=True), strict=True)
+            columns = [arrow_column(self._bolt, stream, field, values) for field, values in by_field]
+            yield self._table(stream, columns, len(rows))
 
     def _table(self, stream: str, columns: Sequence[Any], count: int) -> pa.Table:
         number = self._numbers[stream]
         named = {_name(number, position): column for position, column in enumerate(columns)}
         return pa.table({_STREAM: pa.repeat(pa.scalar(number, pa.int32()), count), **named})
-
-    def _block(self, stream: str, rows: list[tuple[Any, ...]]) -> pa.Table:
-        by_field = zip(self._fields[stream], zip(*rows, strict=True), strict=True)
-        columns = [arrow_column(self._bolt, stream, field, values) for (_, field), values in by_field]
-        return self._table(stream, columns, len(rows))
 
 
 def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:

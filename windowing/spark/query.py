@@ -25,11 +25,12 @@ from windowing.execution.compatibility import Definition, of_bolt
 from windowing.execution.compiler import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
-from windowing.spark import definition, exchange
-from windowing.spark.arguments import Shipped, names_of, require_carried, require_start
-from windowing.spark.assembly import Assembly, labels_of
+from windowing.spark import definition
+from windowing.spark.assembly import Assembly, labels_of, names_of, require_carried, require_start
 from windowing.spark.control import checked_tasks
+from windowing.spark.exchange import Packer, WindowTimestamps, packed, task_column, with_max_future
 from windowing.spark.hadoop import checked_folder
+from windowing.spark.operator import Shipped
 from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.rows import NamedRows
 from windowing.spark.running import WindowedQuery
@@ -43,7 +44,7 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of
 from windowing.topology.rules import nested, no_id
-from windowing.windows.aggregate import field_of
+from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import OnError, WindowConfig
 from windowing.windows.measures import Duration
 
@@ -213,27 +214,17 @@ class WindowedStream(StormNames):
 
     def _packed(self, tasks: int, clock: str) -> Iterator[DataFrame]:
         """Yield the rows of each input stream, packed for the tasks."""
-        config = self.bolt.config
+        stamps = WindowTimestamps.of_windows(self.bolt.name, with_max_future(self.bolt.config))
         for name, rows in self._inputs.items():
-            packer = exchange.Packer(
-                name,
-                tuple(rows.columns),
-                tasks,
-                self.bolt.name,
-                config.timestamp,
-                config.source,
-                exchange.max_future_ms(config),
-                config.on_invalid,
-            )
-            yield exchange.packed(rows, packer, exchange.task_column(rows, self.grouping, tasks), clock)
+            packer = Packer(name, tuple(rows.columns), tasks, stamps)
+            yield packed(rows, packer, task_column(rows, self.grouping, tasks), clock)
 
     def _stage(self, tasks: int) -> Shipped[TaskStage]:
         """Return the stage in the form that is sent to workers, with the default of `max_future=`."""
         config, what = self.bolt.config, f"bolt {self.bolt.name!r}"
-        bounded = replace(config, max_future_ms=exchange.max_future_ms(config)) if config.event_time else config
         columns, streams = tuple(self._rows.columns), tuple(self._inputs)
         stage = TaskStage(
-            bolt=replace(self.bolt, config=bounded),
+            bolt=replace(self.bolt, config=with_max_future(config)),
             format=NamedRows(columns, streams, self.order_by, config.message_id is not None),
             streams=streams,
             tasks=tasks,
@@ -350,7 +341,7 @@ def _require_columns(
         "source": (config.source,) if config.source is not None else (),
         "key": config.key or (),
         "message_id": () if config.message_id is None else (config.message_id,),
-        "aggregate": _aggregated(config),
+        "aggregate": () if config.aggregate is None else tuple(filter(None, aggregated_fields(config.aggregate))),
         "grouping": grouping if isinstance(grouping, tuple) else (),
         "order_by": order,
     }
@@ -365,13 +356,6 @@ def _require_columns(
         raise ConfigError(
             f"the late stream adds a column {REASON!r}, and the input has one called {taken[0]!r}; rename it"
         )
-
-
-def _aggregated(config: WindowConfig) -> tuple[str, ...]:
-    """Return the fields that `aggregate=` reads."""
-    declared = config.aggregate
-    parts = [] if declared is None else list(declared.values()) if isinstance(declared, Mapping) else [declared]
-    return tuple(field for field in map(field_of, parts) if field is not None)
 
 
 def _require_types(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...]) -> None:

@@ -192,13 +192,11 @@ class NamedRows:
         return pa.table({name: table.column(name) if name in there else pa.nulls(count) for name in self._columns})
 
     def payloads(self, table: pa.Table) -> list[Any]:
-        """Return a Record for each row."""
         if not self._columns:
             return [self._type() for _ in range(table.num_rows)]
         return list(records_in(map(table.column, self._columns), self._columns))
 
     def in_columns(self, table: pa.Table) -> ColumnRows:
-        """Return the rows as columns; a Record is made only on access."""
         return ColumnRows(self.kept(table), self.payloads)
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
@@ -210,7 +208,6 @@ class NamedRows:
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def key_columns(self, table: pa.Table, names: tuple[str, ...]) -> Keys | None:
-        """Return the key's columns."""
         found = [table.column(name) for name in names]
         return Keys(found) if all(codable(each.type) for each in found) else None
 
@@ -220,15 +217,12 @@ class NamedRows:
         return values_of(table.column(name)), [self._streams[number] for number in numbers]
 
     def is_row(self, value: Any) -> bool:
-        """Return whether a value is such a Record."""
         return isinstance(value, self._type)
 
     def fields(self, payload: Any) -> dict[str, Any]:
-        """Return the columns by name."""
         return dict(zip(self._columns, plain(payload), strict=True))
 
     def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
-        """Return which rows have a value in one of these columns that Python cannot hold."""
         return any_of(unreadable_in(table.column(name)) for name in (self._columns if names is None else names))
 
 

@@ -439,12 +439,15 @@ def _found_no_more(query: StreamingQuery) -> bool:
     """Return whether a bounded run has ended by itself. Spark sets `noNewData` when no source has more input, which ends such a
     run; a stop does not change it.
     """
-    execution: Any = cast(Any, query)._jsq.streamingQuery()
-    return bool(execution.noNewData())
+    return bool(_execution(query).noNewData())
 
 
 def _is_single_batch(query: StreamingQuery) -> bool:
     """Return whether Spark ran a bounded run as a single batch. It does if a source does not support Trigger.AvailableNow."""
-    execution: Any = cast(Any, query)._jsq.streamingQuery()
-    executor = execution.triggerExecutor()
+    executor = _execution(query).triggerExecutor()
     return executor is not None and executor.getClass().getSimpleName() == "SingleBatchExecutor"
+
+
+def _execution(query: StreamingQuery) -> Any:
+    """Return Spark's own object of a run, which PySpark hides."""
+    return cast(Any, query)._jsq.streamingQuery()

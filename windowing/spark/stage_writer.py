@@ -126,17 +126,22 @@ class _Columns(NamedTuple):
 
 
 class _Way:
-    """The readers of one stream of a task: fused tasks, and tasks behind an exchange (`placed`).
+    """One stream of a task, and its readers: fused tasks, and tasks behind an exchange (`placed`).
 
     width: the number of `placed` tasks per row, None if the grouping must be called for each row. rows: rows that wait to be sent
     as columns. is_out: whether the stream has a sink. columnar: the tasks of `fused` that take batches.
     """
 
-    __slots__ = ("arrival", "columnar", "emitted", "fused", "is_out", "origin", "placed", "routes", "rows", "width")
-
     def __init__(
-        self, routes: list[_TaskRoute], by_row: bool, is_out: bool, origin: Origin | None, columnar: frozenset[str]
+        self,
+        sender: tuple[str, int, str],
+        routes: list[_TaskRoute],
+        by_row: bool,
+        is_out: bool,
+        origin: Origin | None,
+        columnar: frozenset[str],
     ) -> None:
+        self.component, self.task, self.stream = sender
         self.routes, self.is_out, self.origin = routes, is_out, origin
         self.arrival = Arrival if origin is None else tuple_type(Arrival, origin.fields.names)
         self.fused = [route for route in routes if route.first is None]
@@ -203,12 +208,10 @@ class StageWriter:
             for values in tuples_in(given.values(), given):
                 self.emit(component, task, EmittedRow(stream, values), roots)
             return
-        self._flush(component, task, stream, way)
+        self._flush(way)
         rowwise = [route for route in way.fused if route not in way.columnar]
         if rowwise:
-            self._queue(
-                way, rowwise, given, list(tuples_in(given.values(), given)), [self.phase] * count, [roots] * count
-            )
+            self._queue(way, rowwise, list(tuples_in(given.values(), given)), [self.phase] * count, [roots] * count)
         fields = {field.name: _declared(component, stream, field, given[field.name]) for field in schema}
         if way.columnar:
             self._hand_over_columns(way, fields, count, roots)
@@ -219,7 +222,7 @@ class StageWriter:
             positions = self._position + way.width * np.arange(count)
             self._position += way.width * count
             rows = _Columns(fields, np.full(count, self.phase), positions, [roots] * count)
-            self._spread(component, task, stream, way, rows, tasks=tasks)
+            self._spread(way, rows, tasks=tasks)
 
     def emit(
         self, component: str, task: int, row: EmittedRow, roots: Roots = NO_ROOTS, chosen: Chosen | None = None
@@ -276,7 +279,7 @@ class StageWriter:
             self._position = last
         else:
             way.emitted += count
-        self._queue(way, way.fused, {}, rows, phases, roots)
+        self._queue(way, way.fused, rows, phases, roots)
 
     def _add(self, rows: _Rows, values: tuple[Any, ...], roots: Roots, width: int) -> None:
         rows.values.append(values)
@@ -297,12 +300,11 @@ class StageWriter:
         self,
         way: _Way,
         fused: Sequence[_TaskRoute],
-        given: Mapping[str, pa.Array],
         rows: Sequence[tuple[Any, ...]],
         phases: Sequence[int],
         roots: Sequence[Roots],
     ) -> None:
-        """Queue rows, given also as columns, for fused tasks that take tuples; choose tasks for all rows at once if possible."""
+        """Queue rows for fused tasks that take tuples; choose tasks for all rows at once if possible."""
         if not fused:
             return
         at_once = all(route.spread is not None for route in fused)
@@ -315,7 +317,7 @@ class StageWriter:
         assert way.origin is not None
         for route in fused:
             assert route.spread is not None
-            for chosen in route.spread.choose(given, len(rows), route.state):
+            for chosen in route.spread.choose({}, len(rows), route.state):
                 for target, at in parted(chosen, len(route.ids)):
                     arrived: Iterable[Any] = zip(rows, repeat(way.origin), phases, roots)
                     if at is not None:
@@ -352,13 +354,13 @@ class StageWriter:
 
     def take(self) -> list[ExchangeRow]:
         """Return the packed rows so far as exchange rows."""
-        for (component, task, stream), way in self._ways.items():
-            self._flush(component, task, stream, way)
+        for way in self._ways.values():
+            self._flush(way)
         for key, waiting in self._by_row.items():
             target, component, stream, task = key
-            columns = self._as_columns(component, stream, waiting)
-            reader = self._execution.plan.tasks[target].component
-            stamps = self._stamps(reader, component, task, stream, columns.fields, waiting.values)
+            way = self._ways[component, task, stream]
+            columns = self._as_columns(way, waiting)
+            stamps = self._stamps(self._execution.plan.tasks[target].component, way, columns.fields, waiting.values)
             self._packed.append((key, self._table(target, task, columns, stamps)))
         rows: list[ExchangeRow] = []
         for (target, component, stream, _), table in sorted(self._packed, key=lambda each: each[0]):
@@ -420,9 +422,8 @@ class StageWriter:
             direct = any(route.choose is None for route in routes)
             is_out = stream_name(component, stream) in self._execution.sinks
             origin = self._execution.origin(component, task, stream) if routes else None
-            way = self._ways[component, task, stream] = _Way(
-                routes, by_row or direct, is_out, origin, self._execution.columnar
-            )
+            sender, columnar = (component, task, stream), self._execution.columnar
+            way = self._ways[sender] = _Way(sender, routes, by_row or direct, is_out, origin, columnar)
         return way
 
     def _routes_of(self, component: str, task: int, stream: str) -> list[_TaskRoute]:
@@ -504,11 +505,11 @@ class StageWriter:
             self.in_phases,
         )
 
-    def _flush(self, component: str, task: int, stream: str, way: _Way) -> None:
+    def _flush(self, way: _Way) -> None:
         """Pack the collected rows, before other rows of their stream."""
         if way.rows.values:
             way.emitted += len(way.rows.values)
-            self._spread(component, task, stream, way, self._as_columns(component, stream, way.rows), way.rows.values)
+            self._spread(way, self._as_columns(way, way.rows), way.rows.values)
             way.rows.clear()
 
     def _flush_out(self, component: str, stream: str) -> None:
@@ -518,32 +519,25 @@ class StageWriter:
 
     # -- packing -------------------------------------------------------------------------------------------------------
 
-    def _as_columns(self, component: str, stream: str, rows: _Rows) -> _Columns:
-        fields = self._columns(component, stream, rows.values)
+    def _as_columns(self, way: _Way, rows: _Rows) -> _Columns:
+        fields = self._columns(way.component, way.stream, rows.values)
         return _Columns(fields, np.array(rows.phases), np.array(rows.positions), list(rows.roots))
 
     def _spread(
-        self,
-        component: str,
-        task: int,
-        stream: str,
-        way: _Way,
-        rows: _Columns,
-        values: Sequence[tuple[Any, ...]] | None = None,
-        tasks: Numbers | None = None,
+        self, way: _Way, rows: _Columns, values: Sequence[tuple[Any, ...]] | None = None, tasks: Numbers | None = None
     ) -> None:
         """Pack rows for all their tasks, which the groupings choose for all rows at once, or which `tasks` gives."""
         for route in way.placed:
             assert route.first is not None
             assert route.spread is not None
-            stamps = self._stamps(route.reader, component, task, stream, rows.fields, values)
+            stamps = self._stamps(route.reader, way, rows.fields, values)
             count = len(rows.positions)
             for chosen in route.spread.choose(rows.fields, count, route.state) if tasks is None else [tasks]:
                 for index, at in parted(chosen, len(route.ids)):
                     target = route.first + index
                     of_task = stamps if at is None else stamps.take(pa.array(at))
-                    packed = self._table(target, task, rows.take(at), of_task)
-                    self._packed.append(((target, component, stream, task), packed))
+                    packed = self._table(target, way.task, rows.take(at), of_task)
+                    self._packed.append(((target, way.component, way.stream, way.task), packed))
                 rows = rows._replace(positions=rows.positions + 1)
 
     def _table(self, target: int, task: int, rows: _Columns, stamps: pa.Int64Array) -> pa.Table:
@@ -569,13 +563,7 @@ class StageWriter:
         return {field.name: arrow_column(component, stream, field, column) for field, column in by_field}
 
     def _stamps(
-        self,
-        reader: str,
-        component: str,
-        task: int,
-        stream: str,
-        columns: Mapping[str, pa.Array],
-        values: Sequence[tuple[Any, ...]] | None,
+        self, reader: str, way: _Way, columns: Mapping[str, pa.Array], values: Sequence[tuple[Any, ...]] | None
     ) -> pa.Int64Array:
         """Return the timestamps of these tuples for the reader's windows, and record the largest for all its tasks. `values`: the
         emitted tuples, if they were not emitted as columns.
@@ -584,15 +572,12 @@ class StageWriter:
         window = self._execution.windows.get(reader)
         if window is None:
             return pa.repeat(pa.scalar(self._sent.now, pa.int64()), count)
-        key = reader, stream_name(component, stream)
+        key = reader, stream_name(way.component, way.stream)
         if key not in self._timestamps:
-            config = window.config
-            self._timestamps[key] = WindowTimestamps(
-                reader, config.timestamp, config.source, config.max_future_ms, config.on_invalid
-            )
+            self._timestamps[key] = WindowTimestamps.of_windows(reader, window.config)
 
         def tuples() -> Iterator[Tuple]:
-            origin = self._execution.origin(component, task, stream)
+            origin = self._execution.origin(way.component, way.task, way.stream)
             rows = tuples_in(columns.values(), columns) if values is None else map(_as_asked, values)
             return (Tuple(each, origin) for each in rows)
 

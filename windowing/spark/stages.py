@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from pyspark.sql import DataFrame
 from windowing.execution.metrics import TaskMetrics
 from windowing.execution.plan import StageTask
 from windowing.schema.checks import DEFAULT_STREAM
-from windowing.spark.arguments import Shipped
 from windowing.spark.columnar_bolts import columns_as_declared
 from windowing.spark.context import ExecutionContext
 from windowing.spark.edges import NO_ROOTS, root_of
@@ -38,7 +38,7 @@ from windowing.spark.exchange import (
     spread_of,
     task_column,
 )
-from windowing.spark.operator import Stored, TaskResult
+from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.stage_writer import StageWriter
 from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.tuple_rows import TupleRows
@@ -50,28 +50,24 @@ from windowing.topology.user_code import EmittedRow
 # -- Behind a spout --------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class SpoutStage(ArrowStage):
     """The stage of one stream of a spout, run on each partition; it packs rows for their readers.
 
     is_hashed: whether the JVM computed the tasks of the only reader behind an exchange. channel: the channel for its metrics.
     """
 
-    def __init__(
-        self,
-        execution: Shipped[ExecutionContext],
-        spout: str,
-        stream: str,
-        is_hashed: bool = False,
-        channel: MetricsChannel | None = None,
-    ) -> None:
-        self._execution, self._spout, self._stream, self._is_hashed = execution, spout, stream, is_hashed
-        self._channel = channel
+    execution: Shipped[ExecutionContext]
+    spout: str
+    stream: str
+    is_hashed: bool = False
+    channel: MetricsChannel | None = None
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield packets for each Arrow batch, then the control rows of the partition."""
-        execution = self._execution.value
-        task = partition % execution.component(self._spout).parallelism
-        source = execution.acks.get((self._spout, self._stream))
+        execution = self.execution.value
+        task = partition % execution.component(self.spout).parallelism
+        source = execution.acks.get((self.spout, self.stream))
         roots = NO_ROOTS if source is None else (root_of(execution.batches_before + number, source),)
         writer: StageWriter | None = None
         now = 0
@@ -81,13 +77,13 @@ class SpoutStage(ArrowStage):
             rows, tasks, now = clocked(batch)
             if writer is None:
                 writer = StageWriter(execution, partition, now, number)
-            writer.send(self._spout, task, self._stream, rows, roots, tasks if self._is_hashed else None)
+            writer.send(self.spout, task, self.stream, rows, roots, tasks if self.is_hashed else None)
             writer.run()
             yield record_batch(writer.take())
         if writer is not None:
             yield record_batch(writer.finish())
-            if self._channel is not None:
-                self._channel.send(number, partition, now, writer.done())
+            if self.channel is not None:
+                self.channel.send(number, partition, now, writer.done())
 
 
 def hashed_reader(execution: ExecutionContext, spout: str, stream: str) -> tuple[tuple[str, ...], int] | None:
@@ -172,10 +168,6 @@ class StageTaskTurn:
             acks=self._acked,
         )
 
-    def _is_read(self) -> bool:
-        topology = self._execution.topology
-        return any(topology.readers(self._name, stream) for stream in self._component.outputs)
-
     def _window_turn(
         self,
         stage: TaskStage,
@@ -184,19 +176,10 @@ class StageTaskTurn:
         stored: Stored,
         batch: int,
     ) -> TaskResult:
-        name, task = self._name, self._task
-        values = stored.task_values(name, task) if self._component.stateful else None
-        watch = AckWatch(writer.partials, name, self._is_read()) if self._acked else None
-        turn = stage.turn(
-            task,
-            stored.metadata,
-            stored.chunk,
-            rows,
-            state=values,
-            txid=batch + 1,
-            watcher=watch,
-            fitted=self._fitted,
-        )
+        name, task, readers_of = self._name, self._task, self._execution.topology.readers
+        is_read = any(readers_of(name, stream) for stream in self._component.outputs)
+        watch = AckWatch(writer.partials, name, is_read) if self._acked else None
+        turn = stage.turn(task, stored, rows, batch, watcher=watch, fitted=self._fitted)
         late = iter(turn.late)
         anchors = [NO_ROOTS] * len(turn.rows) if watch is None else watch.roots
         for (stream, row), roots in zip(turn.rows, anchors, strict=True):
@@ -206,8 +189,8 @@ class StageTaskTurn:
                 writer.send(name, task, stream, row, roots)
             elif stream in self._component.outputs:
                 writer.emit(name, task, EmittedRow(stream, row), roots)
-        metrics = writer.metrics(name, turn.metrics)
-        return TaskResult.of(metrics, turn.metadata, turn.puts, turn.drops, values, [turn.done])
+        turn.output = writer.metrics(name, turn.metrics)
+        return turn
 
     def _fitted(self, table: Any) -> pa.RecordBatch | None:
         """Return a table that the bolt returned in the types of its default stream, None if its rows must be checked one by one."""
@@ -230,8 +213,10 @@ class StageTaskTurn:
             writer.partials.done(arrived)
         running.take(self._format.batches(table) if columnar else arrived)
         running.close(batch + 1)
-        found = writer.metrics(name, {"tuples": running.taken, **running.counts(), "bytes": size_of(packets)})
-        return TaskResult.of(found, None, {}, (), values, [running.metrics()])
+        numbers = {"tuples": running.taken, **running.counts(), "bytes": size_of(packets)}
+        found = TaskResult(writer.metrics(name, numbers), done=[running.metrics()])
+        found.change(values)
+        return found
 
 
 def stage_turn(execution: Shipped[ExecutionContext], number: int) -> StageTaskTurn:

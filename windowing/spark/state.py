@@ -28,15 +28,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from windowing.codec import CHUNK_MAGIC, decode_value, dumps, encode_text, encode_value, frame, loads, unframe
+from windowing.codec import (
+    CHUNK_MAGIC,
+    META_MAGIC,
+    decode_value,
+    dumps,
+    encode_text,
+    encode_value,
+    frame,
+    loads,
+    unframe,
+)
 from windowing.columnar import Keys
 from windowing.errors import CorruptStateError, DefinitionChangedError
 from windowing.windows.config import WindowConfig
@@ -56,6 +66,8 @@ _WITH_THREADS = 1 << 20
 _KEY = struct.Struct(">Q8s")
 
 Load = Callable[[bytes], bytes | None]
+NOTHING: dict[bytes, bytes] = {}
+"""What is stored for a new task."""
 
 
 def encode_table(table: pa.Table | pa.RecordBatch, compression: str = "lz4") -> bytes:
@@ -91,56 +103,68 @@ def cut(table: pa.Table, most_rows: int | None = None) -> Iterator[pa.Table]:
 
 @dataclass(slots=True)
 class Chunk:
-    """A stored chunk as listed in the metadata; `live`: the [from, to) runs of rows that are still needed, in order."""
+    """A stored chunk as listed in the metadata; `live`: the [from, to) runs of rows that are still needed, in order. table: its
+    rows, once they are read.
+    """
 
     id: int
     nonce: bytes
     rows: int
     live: list[list[int]]
+    table: pa.Table = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> bytes:
         """The chunk's key in the store."""
         return _KEY.pack(self.id, self.nonce)
 
-    def plain(self) -> list[Any]:
-        return [self.id, self.nonce.hex(), self.rows, self.live]
+    @property
+    def live_count(self) -> int:
+        """The number of rows that are still needed."""
+        return sum(end - start for start, end in self.live)
 
-    @classmethod
-    def of(cls, data: Sequence[Any]) -> Chunk:
-        return cls(data[0], bytes.fromhex(data[1]), data[2], [list(run) for run in data[3]])
+    def positions(self) -> np.ndarray[Any, Any]:
+        """Return the positions of the rows that are still needed."""
+        return np.concatenate([np.empty(0, np.int64), *(np.arange(start, end) for start, end in self.live)])
+
+    def live_rows(self) -> pa.Table:
+        """Return the rows that are still needed."""
+        if len(self.live) == 1:
+            return self.table.slice(self.live[0][0], self.live_count)
+        return self.table.take(pa.array(self.positions()))
 
 
+@dataclass
 class ChunkStore:
-    """The chunks of one task in one turn: reads the live rows, then collects what to write and drop.
+    """The chunks of one task in one turn: reads the live rows, then collects what to write and drop, by key.
 
-    `what` names the task in errors.
+    `what` names the task in errors. `ChunkStore()` is that of a new task.
     """
 
-    def __init__(self, chunks: list[Chunk], load: Load, what: str) -> None:
-        self._chunks = chunks
-        self._load = load
-        self._what = what
-        self._stored: dict[int, pa.Table] = {}
-        self.puts: dict[bytes, bytes] = {}
-        self.drops: list[bytes] = []
+    chunks: list[Chunk] = field(default_factory=list)
+    load: Load = NOTHING.get
+    what: str = ""
+    puts: dict[bytes, bytes] = field(default_factory=dict)
+    drops: list[bytes] = field(default_factory=list)
 
     def read(self, columns: pa.Schema | None) -> pa.Table | None:
         """Return all live rows of all chunks with their timestamps and sequence numbers, None if there is no chunk.
 
         `columns`: the current schema of the rows (None: that of the newest chunk); a column that old chunks lack is null.
         """
-        tables = {chunk.id: self._table(chunk) for chunk in self._chunks}
-        if not tables:
+        if not self.chunks:
             return None
-        schema = tables[max(tables)].schema if columns is None else _with_order(columns)
-        for chunk in self._chunks:
-            self._stored[chunk.id] = self._fitted(tables[chunk.id], schema, self._name(chunk))
-        return pa.concat_tables([_rows(self._stored[chunk.id], chunk.live) for chunk in self._chunks])
+        names = [f"{self.what}, chunk {chunk.id}-{chunk.nonce.hex()}" for chunk in self.chunks]
+        for chunk, name in zip(self.chunks, names, strict=True):
+            chunk.table = self._table(chunk, name)
+        newest = max(self.chunks, key=attrgetter("id"))
+        schema = newest.table.schema if columns is None else _with_order(columns)
+        for chunk, name in zip(self.chunks, names, strict=True):
+            chunk.table = _fitted(chunk.table, schema, name)
+        return pa.concat_tables([chunk.live_rows() for chunk in self.chunks])
 
-    def _table(self, chunk: Chunk) -> pa.Table:
-        name = self._name(chunk)
-        blob = self._load(chunk.key)
+    def _table(self, chunk: Chunk, name: str) -> pa.Table:
+        blob = self.load(chunk.key)
         if blob is None:
             raise CorruptStateError(
                 f"{name} is missing from the state store; restore the checkpoint, nothing was reset"
@@ -149,29 +173,9 @@ class ChunkStore:
             table = decode_table(unframe(CHUNK_MAGIC, blob, name))
         except pa.ArrowInvalid as problem:
             raise CorruptStateError(f"{name} is no Arrow stream: {problem}; nothing was reset") from problem
-        table = table.rename_columns([*table.column_names[:-2], TIMESTAMP, SEQUENCE])
         if table.num_rows != chunk.rows:
             raise CorruptStateError(f"{name} has {table.num_rows} rows, wanted {chunk.rows}; nothing was reset")
-        return table
-
-    def _name(self, chunk: Chunk) -> str:
-        return f"{self._what}, chunk {chunk.id}-{chunk.nonce.hex()}"
-
-    def _fitted(self, table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-        """Convert a table of an older schema to the current columns."""
-        arrays = []
-        for column in schema:
-            index = table.schema.get_field_index(column.name)
-            if index < 0:
-                arrays.append(pa.nulls(table.num_rows, column.type))
-            elif table.schema.field(index).type != column.type:
-                raise DefinitionChangedError(
-                    f"{name} holds column {column.name!r} as {table.schema.field(index).type}, now it is {column.type}; "
-                    "start with a new checkpoint and a new output folder, or give the column its old type"
-                )
-            else:
-                arrays.append(table.column(index))
-        return pa.table(arrays, schema=schema)
+        return table.rename_columns([*table.column_names[:-2], TIMESTAMP, SEQUENCE])
 
     def write(
         self,
@@ -185,21 +189,24 @@ class ChunkStore:
 
         idle: which rows of `read` were not loaded, and are kept whatever `held` says; None for none.
         """
-        kept: list[tuple[Chunk, pa.Table]] = []
+        kept: list[Chunk] = []
         first = 0
-        for chunk in self._chunks:
-            table = self._stored[chunk.id]
-            runs = _runs(_still_needed(chunk, table, held, None if idle is None else idle[first:]))
-            first += _live(chunk)
+        for chunk in self.chunks:
+            live = chunk.positions()
+            needed = np.zeros(len(live), dtype=bool) if idle is None else idle[first : first + len(live)].copy()
+            first += len(live)
+            needed[~needed] = np.isin(_sequences(chunk.table)[live[~needed]], held)
+            runs = _runs(live[needed])
             if runs:
-                kept.append((Chunk(chunk.id, chunk.nonce, chunk.rows, runs), table))
+                kept.append(replace(chunk, live=runs))
             else:
                 self.drops.append(chunk.key)
-        outliving = [] if fresh is None else [fresh.filter(pa.array(np.isin(_sequences(fresh), held)))]
-        merged, alone = _to_merge(kept, sum(table.num_rows for table in outliving))
-        self.drops.extend(chunk.key for chunk, _ in merged)
-        chunks = [chunk for chunk, _ in alone]
-        tables = [*(_rows(table, chunk.live) for chunk, table in merged), *outliving]
+        merged = _to_merge(kept)
+        self.drops.extend(chunk.key for chunk in kept if chunk.id in merged)
+        chunks = [chunk for chunk in kept if chunk.id not in merged]
+        tables = [chunk.live_rows() for chunk in kept if chunk.id in merged]
+        if fresh is not None:
+            tables.append(fresh.filter(pa.array(np.isin(_sequences(fresh), held))))
         rows = pa.concat_tables(tables) if tables else None
         if rows is not None and rows.num_rows:
             ordered = rows.sort_by([(TIMESTAMP, "ascending"), (SEQUENCE, "ascending")])
@@ -208,6 +215,23 @@ class ChunkStore:
                 self.puts[chunk.key] = frame(CHUNK_MAGIC, encode_table(part))
                 chunks.append(chunk)
         return chunks
+
+
+def _fitted(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    """Convert the rows of a chunk with an older schema to the current columns."""
+    arrays = []
+    for column in schema:
+        index = table.schema.get_field_index(column.name)
+        if index < 0:
+            arrays.append(pa.nulls(table.num_rows, column.type))
+        elif table.schema.field(index).type != column.type:
+            raise DefinitionChangedError(
+                f"{name} holds column {column.name!r} as {table.schema.field(index).type}, now it is {column.type}; "
+                "start with a new checkpoint and a new output folder, or give the column its old type"
+            )
+        else:
+            arrays.append(table.column(index))
+    return pa.table(arrays, schema=schema)
 
 
 def with_order(rows: pa.Table, timestamps: pa.Array, sequences: pa.Array) -> pa.Table:
@@ -220,25 +244,20 @@ def _with_order(columns: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(each.name, each.type) for each in columns] + ordering)
 
 
-def _to_merge(
-    kept: list[tuple[Chunk, pa.Table]], fresh: int
-) -> tuple[list[tuple[Chunk, pa.Table]], list[tuple[Chunk, pa.Table]]]:
-    """Choose the chunks to merge with `fresh` new rows: the smallest ones, if there are `_FAN` of the same or a smaller tier.
+def _to_merge(chunks: Sequence[Chunk]) -> set[int]:
+    """Choose the chunks to merge, by id: the smallest ones, if with the new one they are `_FAN` of the same or a smaller tier.
 
     A tier is a power of `_FAN` live rows, so each row is written again at most once per tier. Chunks whose live rows take more than
     PART_BYTES / _FAN stay alone, because their merge would have to be cut again.
     """
-    small = [(chunk, table) for chunk, table in kept if table.nbytes * _live(chunk) <= chunk.rows * PART_BYTES // _FAN]
-    by_size = sorted(small, key=lambda item: _live(item[0]))
+    small = [each for each in chunks if each.table.nbytes * each.live_count <= each.rows * PART_BYTES // _FAN]
+    by_size = sorted(small, key=attrgetter("live_count"))
+    tiers = [_tier(chunk.live_count) for chunk in by_size]
     take = 0
-    size = fresh
-    for count, (chunk, _) in enumerate(by_size, start=1):
-        size += _live(chunk)
-        peers = sum(1 for other, _ in by_size[:count] if _tier(_live(other)) == _tier(_live(chunk)))
-        if peers >= _FAN - 1:
-            take = count
-    chosen = {chunk.id for chunk, _ in by_size[:take]}
-    return [item for item in kept if item[0].id in chosen], [item for item in kept if item[0].id not in chosen]
+    for end, tier in enumerate(tiers, start=1):
+        if tiers[:end].count(tier) >= _FAN - 1:
+            take = end
+    return {chunk.id for chunk in by_size[:take]}
 
 
 def _tier(rows: int) -> int:
@@ -249,43 +268,17 @@ def _tier(rows: int) -> int:
     return tier
 
 
-def _live(chunk: Chunk) -> int:
-    return sum(end - start for start, end in chunk.live)
-
-
 def _sequences(table: pa.Table) -> np.ndarray[Any, Any]:
     numbers: np.ndarray[Any, Any] = table.column(SEQUENCE).to_numpy()
     return numbers
 
 
-def _rows(table: pa.Table, runs: list[list[int]]) -> pa.Table:
-    if len(runs) == 1:
-        return table.slice(runs[0][0], runs[0][1] - runs[0][0])
-    return pc.take(table, pa.array(_positions(runs)))
-
-
-def _still_needed(
-    chunk: Chunk, table: pa.Table, held: np.ndarray[Any, Any], idle: np.ndarray[Any, Any] | None
-) -> np.ndarray[Any, Any]:
-    """Return which rows of a chunk are needed; `idle` begins with those of its live rows that are, whatever `held` says."""
-    live = _positions(chunk.live)
-    needed = np.zeros(len(live), dtype=bool) if idle is None else idle[: len(live)].copy()
-    loaded = live[~needed]
-    needed[~needed] = np.isin(_sequences(table)[loaded], held)
-    found = np.zeros(table.num_rows, dtype=bool)
-    found[live[needed]] = True
-    return found
-
-
-def _positions(runs: list[list[int]]) -> np.ndarray[Any, Any]:
-    """Return the positions of the rows in [from, to) runs."""
-    return np.concatenate([np.empty(0, np.int64), *(np.arange(start, end) for start, end in runs)])
-
-
-def _runs(mask: np.ndarray[Any, Any]) -> list[list[int]]:
-    """Return the [from, to) runs of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.view(np.int8), [0]))))
-    return [[int(start), int(end)] for start, end in edges.reshape(-1, 2)]
+def _runs(positions: np.ndarray[Any, Any]) -> list[list[int]]:
+    """Return ascending positions as [from, to) runs."""
+    ends = np.flatnonzero(np.diff(positions, append=-1) != 1)
+    starts = np.concatenate(([0], ends[:-1] + 1))[: len(ends)]
+    runs: list[list[int]] = np.column_stack((positions[starts], positions[ends] + 1)).tolist()
+    return runs
 
 
 # -- StoredTask ------------------------------------------------------------------------------------------------------------------
@@ -313,34 +306,38 @@ class StoredTask:
     deadlines: str = ""
 
     @classmethod
-    def of(cls, body: bytes, what: str) -> StoredTask:
+    def of(cls, metadata: bytes | None, what: str) -> StoredTask:
+        """Return the metadata that `stored` made, or that of a new task. Raises CorruptStateError; `what` names the task in it."""
+        if metadata is None:
+            return cls()
+        body = unframe(META_MAGIC, metadata, what)
         size = int.from_bytes(body[:8], "big")
-        head = loads(body[8 : 8 + size], what)
+        head, executor, keys = loads(body[8 : 8 + size], what), body[8 + size :], None
         if head["format"] not in (STATE_FORMAT, _WITH_KEYS):
             raise CorruptStateError(
                 f"{what} has format {head['format']}, this library reads {STATE_FORMAT} and {_WITH_KEYS}; nothing was reset"
             )
-        chunks = [Chunk.of(each) for each in head["chunks"]]
-        found = cls(body[8 + size :], chunks, head["next_id"], head["next_number"], head.get("seen", []))
         if head["format"] == _WITH_KEYS:
-            end = 8 + size + head["executor"]
-            found.executor, found.keys, found.deadlines = body[8 + size : end], body[end:], head["deadlines"]
-        return found
+            executor, keys = executor[: head["executor"]], executor[head["executor"] :]
+        chunks = [Chunk(id, bytes.fromhex(nonce), rows, live) for id, nonce, rows, live in head["chunks"]]
+        numbers = head["next_id"], head["next_number"]
+        return cls(executor, chunks, *numbers, head.get("seen", []), keys, head.get("deadlines", ""))
 
-    def body(self) -> bytes:
+    def stored(self) -> bytes:
+        """Return the metadata as it is stored."""
         executor = self.executor or b""
         with_keys = {"executor": len(executor), "deadlines": self.deadlines}
         head = dumps(
             {
                 "format": STATE_FORMAT if self.keys is None else _WITH_KEYS,
-                "chunks": [chunk.plain() for chunk in self.chunks],
+                "chunks": [[each.id, each.nonce.hex(), each.rows, each.live] for each in self.chunks],
                 "next_id": self.next_id,
                 "next_number": self.next_number,
                 **({"seen": self.seen} if self.seen else {}),
                 **({} if self.keys is None else with_keys),
             }
         )
-        return len(head).to_bytes(8, "big") + head + executor + (self.keys or b"")
+        return frame(META_MAGIC, len(head).to_bytes(8, "big") + head + executor + (self.keys or b""))
 
 
 # -- The keys of a windowed task -------------------------------------------------------------------------------------------------
@@ -425,19 +422,16 @@ class StoredIdleKeys:
         """Which rows belong to idle keys."""
 
     @cached_property
-    def _keys(self) -> list[Any]:
-        return _keys_of(self._table, self._what)
-
-    @cached_property
     def _places(self) -> dict[Any, int]:
-        return dict(zip(self._keys, range(len(self._keys)), strict=True))
+        """The row of each key in the table, in order."""
+        return {key: place for place, key in enumerate(_keys_of(self._table, self._what))}
 
     @cached_property
-    def _coded(self) -> tuple[np.ndarray[Any, Any], list[Any], dict[Any, int]]:
-        """The number of each row's key, the keys of the numbers, and the numbers of the keys."""
+    def _row_places(self) -> np.ndarray[Any, Any]:
+        """The place of each row's key."""
         assert self._columns is not None
         numbers, keys = self._columns.coded()
-        return numbers, keys, dict(zip(keys, range(len(keys)), strict=True))
+        return np.array([self._places.get(key, -1) for key in keys], dtype=np.int64)[numbers]
 
     def of(self, keys: Iterable[Any]) -> StoredKeys | None:
         """Return those of `keys` that are idle, None if there is none."""
@@ -454,23 +448,22 @@ class StoredIdleKeys:
         return self._table if self._idle.all() else self._table.filter(pa.array(self._idle))
 
     def _loaded(self, places: np.ndarray[Any, Any]) -> StoredKeys | None:
+        """Return the idle keys at these places with their tuples; they are not idle any more."""
         if not len(places):
             return None
         self._idle[places] = False
-        keys = [self._keys[place] for place in places.tolist()]
-        return StoredKeys(_states(self._table.take(pa.array(places)), keys), *self._tuples_of(keys))
-
-    def _tuples_of(self, keys: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int], Sequence[int], Sequence[Any]]:
+        keys = list(self._places)
+        states = _states(self._table.take(pa.array(places)), [keys[place] for place in places.tolist()])
         if self._rows is None:
-            return (), (), (), ()
-        numbers, distinct, number_of = self._coded
-        wanted = np.zeros(len(distinct), dtype=bool)
-        wanted[[number_of[key] for key in keys if key in number_of]] = True
-        positions = np.flatnonzero(wanted[numbers])
+            return StoredKeys(states, (), (), (), ())
+        loaded = np.zeros(len(keys) + 1, dtype=bool)  # the last one is that of place -1
+        loaded[places] = True
+        positions = np.flatnonzero(loaded[self._row_places])
         self.idle_rows[positions] = False
         rows = self._rows.take(pa.array(positions))
-        of_rows = [distinct[number] for number in numbers[positions].tolist()]
-        return of_rows, rows.column(SEQUENCE).to_pylist(), rows.column(TIMESTAMP).to_pylist(), self._payloads(rows)
+        of_rows = [keys[place] for place in self._row_places[positions].tolist()]
+        numbers, stamps = rows.column(SEQUENCE).to_pylist(), rows.column(TIMESTAMP).to_pylist()
+        return StoredKeys(states, of_rows, numbers, stamps, self._payloads(rows))
 
 
 # -- The key-value state of one task of a stateful bolt --------------------------------------------------------------------------

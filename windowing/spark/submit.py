@@ -20,9 +20,9 @@ from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.spark import definition
 from windowing.spark.acks import Acks
-from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
-from windowing.spark.assembly import Assembly, labels_of, takes_acks
+from windowing.spark.assembly import Assembly, labels_of, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.context import ExecutionContext, execution_context
+from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, output_streams, sinks_of, unread_late

@@ -53,7 +53,6 @@ from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.execution.plan import Exchange, Section, StageTask
 from windowing.schema.types import Schema
 from windowing.spark import failpoints
-from windowing.spark.arguments import Shipped
 from windowing.spark.exchange import (
     FIRST_TASK,
     PACKET_ROWS,
@@ -66,7 +65,7 @@ from windowing.spark.exchange import (
     packets_and_controls,
     record_batch,
 )
-from windowing.spark.operator import Stored, TaskResult
+from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.output import arrow_column
 from windowing.spark.state import decode_table, encode_table
 from windowing.spark.task_metrics import MetricsChannel, group_metrics

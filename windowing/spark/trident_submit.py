@@ -22,10 +22,10 @@ from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.spark import definition
 from windowing.spark.acks import Acks
-from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
-from windowing.spark.assembly import Assembly, labels_of, takes_acks
+from windowing.spark.assembly import Assembly, labels_of, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.exchange import packed
 from windowing.spark.hadoop import Folder
+from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.settings import take

@@ -243,15 +243,12 @@ class TupleRows:
         return [ids[number][at] for at, number in enumerate(numbers)], channels
 
     def is_row(self, value: Any) -> bool:
-        """Return whether a value is a Tuple."""
         return isinstance(value, Tuple)
 
     def fields(self, payload: Any) -> dict[str, Any]:
-        """Return a tuple's values by name."""
         return dict(zip(payload.get_fields(), plain(payload.get_values()), strict=True))
 
     def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
-        """Return a mask of the rows with a value in one of these fields that Python cannot hold, None without such rows."""
         wide = [name for columns in self._columns for name in columns if name in table.schema.names]
         asked = [name for name in wide if names is None or name.partition(".")[2] in names]
         return any_of(unreadable_in(table.column(name)) for name in asked)

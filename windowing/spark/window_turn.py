@@ -23,12 +23,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from windowing.codec import META_MAGIC, dumps, frame, loads, unframe
+from windowing.codec import dumps, loads
 from windowing.columnar import ColumnarMachines, Timestamps, viewed
 from windowing.errors import (
     BoltError,
@@ -39,10 +39,9 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
-from windowing.spark.arguments import Shipped
 from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
-from windowing.spark.operator import Stored, TaskResult
+from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.output import Encoder
 from windowing.spark.rows import RowFormat, read_by_windows
 from windowing.spark.state import (
@@ -109,22 +108,16 @@ def _roots(window: TupleWindow) -> Roots:
     return merged(payload._roots for payload in window.get())
 
 
-class TurnResult(NamedTuple):
-    """The result of a turn. `rows`: (stream, values) in output order; `puts`, `drops`: the changes of chunks by key.
-
-    A table that a bolt returned and that `fitted` accepted is one entry of `rows`.
-
-    late: the payload of each row on the late stream, in order. done: the metrics of the task for monitoring, without its time and
-    emitted rows.
+@dataclass
+class TurnResult(TaskResult):
+    """The result of a turn, whose output is still `rows`: (stream, values) in output order; a table that a bolt returned and that
+    `fitted` accepted is one of them. late: the payload of each row on the late stream, in order. metrics: for the query (`METRICS`
+    of output.py). done: one TaskMetrics for monitoring, without its time and emitted rows.
     """
 
-    metadata: bytes
-    rows: list[Emission]
-    puts: dict[bytes, bytes]
-    drops: list[bytes]
-    metrics: dict[str, int | None]
-    late: list[Any]
-    done: TaskMetrics
+    rows: list[Emission] = field(default_factory=list)
+    late: list[Any] = field(default_factory=list)
+    metrics: dict[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,58 +151,55 @@ class TaskStage:
     def turn(
         self,
         task: int,
-        metadata: bytes | None,
-        load: Callable[[bytes], bytes | None],
+        stored: Stored,
         rows: Sequence[ExchangeRow],
+        batch: int = -1,
+        *,
         nonce: bytes | None = None,
-        state: Any = None,
-        txid: int = 0,
         watcher: AckWatch | None = None,
         fitted: Fitted | None = None,
     ) -> TurnResult:
         """Process the rows of one batch for `task`, in any order. Raises BoltError, CorruptStateError, and the exceptions of custom
-        policies.
-
-        state: the state of a stateful bolt; `txid`: passed to its hooks before the state is written. fitted: see BoltRunner.
+        policies. fitted: see BoltRunner.
         """
-        turn = _Turn(self, task, metadata, load, state, watcher, fitted)
-        return turn.run(rows, nonce or os.urandom(8), txid)
+        return _Turn(self, task, stored, watcher, fitted).run(rows, batch, nonce or os.urandom(8))
 
 
 class _Turn:
     """The work of one turn, step by step."""
 
     def __init__(
-        self,
-        stage: TaskStage,
-        task: int,
-        metadata: bytes | None,
-        load: Callable[[bytes], bytes | None],
-        state: Any,
-        watcher: AckWatch | None,
-        fitted: Fitted | None,
+        self, stage: TaskStage, task: int, stored: Stored, watcher: AckWatch | None, fitted: Fitted | None
     ) -> None:
-        self.stage = stage
-        self.task = task
-        self.load = load
-        self.config = stage.bolt.config
-        self.what = f"state of bolt {stage.bolt.name!r}, task {task}"
-        self.format = stage.format
-        self.executor = self._executor()
+        bolt = stage.bolt
+        self.stage, self.task, self.watcher = stage, task, watcher
+        self.config, self.format = bolt.config, stage.format
+        self.what = f"state of bolt {bolt.name!r}, task {task}"
+        self.stored = StoredTask.of(stored.metadata, self.what)
+        self.chunks = ChunkStore(self.stored.chunks, stored.chunk, self.what)
+        self.values = stored.task_values(bolt.name, task) if bolt.stateful else None
+        # With acks a tuple has roots and edges beside its fields.
+        columns = ColumnarMachines(None if stage.acks else self.format.make_rows, self.format.declared)
+        self.executor = WindowedBoltExecutor(
+            self.config, stage.streams, bolt.name, sequenced=True, keep_tuples=stage.acks, columns=columns
+        )
         self.manager = self.executor.manager
         # Only the built-in windows number their tuples; the snapshots of other machines refer to their rows.
         self.numbered = self.manager.numbered
         self.takes_columns = self.manager.takes_columns
+        self.payloads_of = self.format.in_columns if self.takes_columns else self.format.payloads
         # Windows of rows by key are stored by key, so that a turn loads only the keys that it needs.
         self.by_key = self.numbered is not None and not self.takes_columns and self.config.key is not None
         self.deadlines = deadline_options(self.config) if self.by_key else ""
         self.idle: StoredIdleKeys | None = None
-        self.windows = WindowTask(stage.bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
+        self.windows = WindowTask(bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
+        self.known = self.windows.known
         run, form = self.windows.runner.run, self.config.columnar
         as_it_is = self.manager.shows_columns or form is None
         declared = self.format.declared
         self.bolt = run if as_it_is else lambda window: run(viewed(window, form, declared))
         self.rows: list[Emission] = []
+        self.late: list[Any] = []
         self.row_of: dict[int, Any] = {}
         self.number_of: dict[int, int] = {}
         self.next_number = 0
@@ -218,38 +208,22 @@ class _Turn:
         self.left_out = 0  # rows in windows that were hidden from the bolt, because it read an unreadable value of them
         self.failed: set[int] = set()  # by identity, the tuples of windows that failed with them
         self.dead_letters = 0
-        self.late: list[Any] = []
         self.fired: deque[tuple[int | None, list[Emission]]] = deque(maxlen=LAST_KEPT)
         self.last_late: deque[tuple[str, Any]] = deque(maxlen=LAST_KEPT)
-        self.known = self.windows.known
-        self.state = state
-        self.watcher = watcher
-        self.stored = (
-            StoredTask() if metadata is None else StoredTask.of(unframe(META_MAGIC, metadata, self.what), self.what)
-        )
-
-    def _executor(self) -> WindowedBoltExecutor:
-        stage = self.stage
-        # With acks a tuple has roots and edges beside its fields.
-        columns = ColumnarMachines(None if stage.acks else self.format.make_rows, self.format.declared)
-        return WindowedBoltExecutor(
-            self.config, stage.streams, stage.bolt.name, sequenced=True, keep_tuples=stage.acks, columns=columns
-        )
 
     # -- the turn ------------------------------------------------------------------------------------------------------
 
-    def run(self, rows: Sequence[ExchangeRow], nonce: bytes, txid: int) -> TurnResult:
+    def run(self, rows: Sequence[ExchangeRow], batch: int, nonce: bytes) -> TurnResult:
         packets, controls = packets_and_controls(rows)
         table = self._new_rows(self.format.arrived(packets)) if packets else None
         self.arrived = 0 if table is None else table.num_rows
-        chunks = ChunkStore(self.stored.chunks, self.load, self.what)
-        self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
+        self._restore(self.chunks.read(None if table is None else self.format.kept(table).schema))
         self.before, self.side_before = self.executor.counts(), Counter(self.executor.side)
         now = clock_of(rows)
         self.executor.set_clock(now)
         stage = self.stage
         self.windows.open(
-            TaskContext(stage.bolt.name, self.task, stage.tasks, stage.settings, stage.task_ids), self.state
+            TaskContext(stage.bolt.name, self.task, stage.tasks, stage.settings, stage.task_ids), self.values
         )
         try:
             table = None if table is None else self._readable(table)
@@ -259,20 +233,22 @@ class _Turn:
                     self.executor.track(control.stream, control.value, control.source)
             drains = any(control.kind == "drain" for control in controls)
             self._perform(self.executor.drain() if drains else self.executor.turn())
-            self.windows.before_commit(txid)
-            metadata = self._metadata(chunks, table, accepted, nonce)
+            self.windows.before_commit(batch + 1)
+            metadata = self._metadata(table, accepted, nonce)
         finally:
             self.windows.close()
         done = self._done(now)
-        return TurnResult(
-            metadata,
-            self.rows,
-            chunks.puts,
-            chunks.drops,
-            self._metrics(done, size_of(packets), now),
-            self.late,
-            done,
+        found = TurnResult(
+            metadata=metadata,
+            puts=self.chunks.puts,
+            drops=self.chunks.drops,
+            done=[done],
+            rows=self.rows,
+            late=self.late,
+            metrics=self._metrics(done, size_of(packets), now),
         )
+        found.change(self.values)
+        return found
 
     def _readable(self, table: pa.Table) -> pa.Table:
         """Drop rows with a value that Python cannot hold in a field that windows read; they are late, with reason `invalid`."""
@@ -314,7 +290,7 @@ class _Turn:
         numbers: list[int] = []
         payloads: Sequence[Any] = ()
         if held is not None and self.idle is None:
-            numbers, payloads = held.column(SEQUENCE).to_pylist(), self._payloads(held)
+            numbers, payloads = held.column(SEQUENCE).to_pylist(), self.payloads_of(held)
             if self.numbered is None:
                 self.row_of = dict(zip(numbers, payloads, strict=True))
                 self.number_of = {id(payload): number for number, payload in self.row_of.items()}
@@ -340,9 +316,6 @@ class _Turn:
             return None
         return StoredIdleKeys(stored.keys, held, columns, self.format.payloads, self.what)
 
-    def _payloads(self, table: pa.Table) -> Sequence[Any]:
-        return self.format.in_columns(table) if self.takes_columns else self.format.payloads(table)
-
     def _row(self, number: int) -> Any:
         try:
             return self.row_of[number]
@@ -355,7 +328,7 @@ class _Turn:
         """Offer the batch's rows; return the positions of those that were accepted."""
         if table is None:
             return np.empty(0, dtype=np.int64)
-        payloads = self._payloads(table)
+        payloads = self.payloads_of(table)
         if self.numbered is None and not self.takes_columns:
             self.row_of.update(enumerate(payloads, self.next_number))
             self.number_of.update((id(payload), number) for number, payload in enumerate(payloads, self.next_number))
@@ -407,8 +380,8 @@ class _Turn:
 
     def _called(self, window: TupleWindow) -> list[Emission]:
         """Call the bolt on a window. If it reads a value that Python cannot hold, call it again without such rows."""
-        if self.state is not None:
-            self.state.begin()
+        if self.values is not None:
+            self.values.begin()
         try:
             return self.bolt(window)
         except BoltError as error:
@@ -435,8 +408,8 @@ class _Turn:
             parted = None if self.config.aggregate is not None else readable_window(window, fields)
             if parted is None or (not len(parted[0]) and not asked_unreadable(again)):
                 return None
-            if self.state is not None:
-                self.state.undo()
+            if self.values is not None:
+                self.values.undo()
             rest, invalid = parted
             try:
                 emissions = self.bolt(rest) if len(rest) else []
@@ -466,9 +439,7 @@ class _Turn:
 
     # -- the new state -------------------------------------------------------------------------------------------------
 
-    def _metadata(
-        self, chunks: ChunkStore, table: pa.Table | None, accepted: np.ndarray[Any, Any], nonce: bytes
-    ) -> bytes:
+    def _metadata(self, table: pa.Table | None, accepted: np.ndarray[Any, Any], nonce: bytes) -> bytes:
         """Return the new metadata; `chunks` then has the changes of the chunks."""
         by_key: bytes | None = None
         if self.numbered is not None:
@@ -484,13 +455,12 @@ class _Turn:
             state = self._dumped(self.executor.snapshot(), lambda value: self._named(value, named))
             held = np.array(sorted(named), dtype=np.int64)
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
-        fresh = self._fresh(table, accepted, numbers) if self.manager.keeps_tuples else None
+        fresh = None if table is None or not self.manager.keeps_tuples else self._fresh(table, accepted, numbers)
         idle_rows = None if self.idle is None else self.idle.idle_rows
-        written = chunks.write(fresh, held, self.stored.next_id, nonce, idle_rows)
+        written = self.chunks.write(fresh, held, self.stored.next_id, nonce, idle_rows)
         seen = self.stored.seen if self.known is None or table is None else self.known.plain()
-        next_id = self.stored.next_id + max(1, len(chunks.puts))
-        stored = StoredTask(state, written, next_id, self.next_number, seen, by_key, self.deadlines)
-        return frame(META_MAGIC, stored.body())
+        next_id = self.stored.next_id + max(1, len(self.chunks.puts))
+        return StoredTask(state, written, next_id, self.next_number, seen, by_key, self.deadlines).stored()
 
     def _done(self, now_ms: int) -> TaskMetrics:
         """Return the metrics of the turn for monitoring."""
@@ -544,15 +514,14 @@ class _Turn:
         except TypeError as problem:
             raise BoltError(f"bolt {self.stage.bolt.name!r} cannot be stored: {problem}") from problem
 
-    def _fresh(self, table: pa.Table | None, accepted: np.ndarray[Any, Any], numbers: Any) -> pa.Table | None:
+    def _fresh(self, table: pa.Table, accepted: np.ndarray[Any, Any], numbers: Any) -> pa.Table:
         """Return the accepted rows in the form of chunks; on processing time their timestamp is the clock."""
-        if table is None:
-            return None
         chosen = table.take(pa.array(accepted))
-        clock = (
-            None if self.config.event_time else pa.repeat(pa.scalar(self.executor.now_ms, pa.int64()), len(accepted))
-        )
-        return with_order(self.format.kept(chosen), clock or chosen.column(TIMESTAMP), pa.array(numbers, pa.int64()))
+        if self.config.event_time:
+            stamps = chosen.column(TIMESTAMP)
+        else:
+            stamps = pa.repeat(pa.scalar(self.executor.now_ms, pa.int64()), len(accepted))
+        return with_order(self.format.kept(chosen), stamps, pa.array(numbers, pa.int64()))
 
     def _named(self, value: Any, named: set[int]) -> int | None:
         number = self.number_of.get(id(value)) if self.format.is_row(value) else None
@@ -569,28 +538,22 @@ class _Turn:
 # -- A bolt alone ----------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class WindowTurn:
     """A task of a bolt alone, as the operator runs it in a worker."""
 
-    def __init__(self, stage: Shipped[TaskStage], encoder: Encoder, task: int) -> None:
-        self._stage, self._encoder, self._task = stage.value, encoder, task
+    stage: Shipped[TaskStage]
+    encoder: Encoder
+    task: int
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
         """Process the rows of a batch; the output is one table."""
-        bolt, began = self._stage.bolt, time.perf_counter()
-        values = stored.task_values(bolt.name, self._task) if bolt.stateful else None
-        turn = self._stage.turn(
-            self._task,
-            stored.metadata,
-            stored.chunk,
-            rows,
-            state=values,
-            txid=batch + 1,
-            fitted=self._encoder.fitted,
-        )
-        output, turn.done.emitted = self._encoder.table(turn.rows, turn.metrics)
-        turn.done.execute_ms = 1000 * (time.perf_counter() - began)
-        return TaskResult.of(output, turn.metadata, turn.puts, turn.drops, values, [turn.done])
+        began = time.perf_counter()
+        found = self.stage.value.turn(self.task, stored, rows, batch, fitted=self.encoder.fitted)
+        (done,) = found.done
+        found.output, done.emitted = self.encoder.table(found.rows, found.metrics)
+        done.execute_ms = 1000 * (time.perf_counter() - began)
+        return found
 
 
 def _as_text(emissions: Sequence[Emission]) -> str:
