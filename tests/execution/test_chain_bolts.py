@@ -392,6 +392,18 @@ def test_a_replayed_tuple_is_dropped_by_its_message_id_and_acked() -> None:
     assert chain.run({}, drain=True) == {"count": [([4], 4)]}
 
 
+def test_a_replayed_tuple_of_two_inputs_is_dropped_also_in_a_batch_of_one_of_them() -> None:
+    builder = TopologyBuilder("once").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("left", InputSpout("id long, n long"))
+    builder.set_spout("right", InputSpout("m string, id long"))
+    builder.set_bolt("count", CountOnce).global_grouping("left").global_grouping("right")
+    chain = Chain(builder.build())
+    assert "count" not in chain.run({"left": [(1, 7)], "right": [("x", 1)]})
+    assert "count" not in chain.run({"left": [(1, 7)]})
+    assert chain.run({"right": [("x", 1), ("y", 2)]})["count"] == [([1, 1, 2], 3)]
+    assert chain.run({}, drain=True) == {}
+
+
 def test_message_ids_of_a_spout_with_several_tasks_are_refused_on_spark() -> None:
     with pytest.raises(ConfigError, match=r"knows tuples again by message_id='id'.*give the spout parallelism=1"):
         Chain(once(parallelism=2))

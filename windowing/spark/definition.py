@@ -91,9 +91,9 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
     definition, a replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file
     look-ups.
     """
-    _check_logs(Folder(spark, checkpoint))
+    found = _stored(spark, checkpoint)
     folder, offsets = Folder(spark, checkpoint) / "windowing", Folder(spark, checkpoint) / "offsets"
-    found, begun = _stored(folder), _batches(offsets)
+    begun = _batches(offsets)
     if found is not None:
         place = DefinitionLocation(f"checkpoint {checkpoint}", folder.of(FILE), _ANEW, format=FORMAT)
         compatibility.compare(found, wanted, place, lambda: pending_batch(spark, checkpoint))
@@ -144,8 +144,7 @@ def stored(spark: SparkSession, checkpoint: str) -> Definition | None:
     """
     refuse_closed(spark, checkpoint)
     try:
-        _check_logs(Folder(spark, checkpoint))
-        return _stored(Folder(spark, checkpoint) / "windowing")
+        return _stored(spark, checkpoint)
     except DefinitionChangedError:
         raise
     except CheckpointError:
@@ -154,13 +153,10 @@ def stored(spark: SparkSession, checkpoint: str) -> Definition | None:
 
 def stored_whole(spark: SparkSession, checkpoint: str) -> Definition:
     """Return the stored definition of a checkpoint. Raises CheckpointError, or a subclass, if it is damaged or missing."""
-    _check_logs(Folder(spark, checkpoint))
-    home = Folder(spark, checkpoint) / "windowing"
-    found = _stored(home)
+    found = _stored(spark, checkpoint)
     if found is None:
-        raise CheckpointError(
-            f"{checkpoint} is no checkpoint of this library: there is no {home.of(FILE)}; correct the path"
-        )
+        missing = (Folder(spark, checkpoint) / "windowing").of(FILE)
+        raise CheckpointError(f"{checkpoint} is no checkpoint of this library: there is no {missing}; correct the path")
     return found
 
 
@@ -170,7 +166,10 @@ def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
     return found.get("tasks") or (found.get("topology") or found.get("trident") or {}).get("partitions")
 
 
-def _stored(folder: Folder) -> Definition | None:
+def _stored(spark: SparkSession, checkpoint: str) -> Definition | None:
+    """Return the stored definition, None if there is none. Raises CheckpointError, or a subclass, for a damaged checkpoint."""
+    _check_logs(Folder(spark, checkpoint))
+    folder = Folder(spark, checkpoint) / "windowing"
     path = folder.of(FILE)
     place = DefinitionLocation(path, path, format=FORMAT, older=_OLDER)
     return compatibility.parsed(folder.read(FILE), place) if folder.exists(FILE) else None

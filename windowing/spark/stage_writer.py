@@ -78,6 +78,12 @@ class _TaskRoute(NamedTuple):
     by_code: bool
     spread: Spread | None
 
+    def parts(self, count: int) -> Iterator[tuple[int, Numbers | None]]:
+        """Yield the tasks of a shuffle for `count` rows, with the positions of their rows; see `parted`."""
+        assert self.spread is not None
+        for chosen in self.spread.choose({}, count, self.state):
+            yield from parted(chosen, len(self.ids))
+
 
 class Chosen(NamedTuple):
     """The tasks of a row, by route, chosen before the row is sent."""
@@ -145,7 +151,7 @@ class _Way:
         self.routes, self.is_out, self.origin = routes, is_out, origin
         self.arrival = Arrival if origin is None else tuple_type(Arrival, origin.fields.names)
         self.fused = [route for route in routes if route.first is None]
-        self.columnar = [route for route in self.fused if route.reader in columnar and route.spread is not None]
+        self.columnar = [route for route in self.fused if route.reader in columnar]
         self.placed = [route for route in routes if route.first is not None]
         spreads = [route.spread for route in self.placed]
         self.width = None if by_row else sum(spread.width for spread in spreads if spread is not None)
@@ -304,11 +310,12 @@ class StageWriter:
         phases: Sequence[int],
         roots: Sequence[Roots],
     ) -> None:
-        """Queue rows for fused tasks that take tuples; choose tasks for all rows at once if possible."""
+        """Queue rows for fused tasks that take tuples. Their shuffles choose the tasks of all rows at once, unless a task reads the
+        stream twice.
+        """
         if not fused:
             return
-        at_once = all(route.spread is not None for route in fused)
-        if not at_once or len({route.reader for route in fused}) < len(fused):
+        if len({route.reader for route in fused}) < len(fused):
             before = self.phase
             for values, self.phase, of_row in zip(rows, phases, roots, strict=True):
                 self._hand_over(way, fused, values, of_row)
@@ -316,25 +323,21 @@ class StageWriter:
             return
         assert way.origin is not None
         for route in fused:
-            assert route.spread is not None
-            for chosen in route.spread.choose({}, len(rows), route.state):
-                for target, at in parted(chosen, len(route.ids)):
-                    arrived: Iterable[Any] = zip(rows, repeat(way.origin), phases, roots)
-                    if at is not None:
-                        every = list(arrived)
-                        arrived = [every[number] for number in at.tolist()]
-                    self._queues[route.reader][target].extend(starmap(way.arrival, arrived))
+            for target, at in route.parts(len(rows)):
+                arrived: Iterable[Any] = zip(rows, repeat(way.origin), phases, roots)
+                if at is not None:
+                    every = list(arrived)
+                    arrived = [every[number] for number in at.tolist()]
+                self._queues[route.reader][target].extend(starmap(way.arrival, arrived))
 
     def _hand_over_columns(self, way: _Way, fields: Mapping[str, pa.Array], count: int, roots: Roots) -> None:
         """Queue rows as columns for fused tasks that take batches."""
         assert way.origin is not None
         table = pa.table(dict(fields))
         for route in way.columnar:
-            assert route.spread is not None
-            for chosen in route.spread.choose(fields, count, route.state):
-                for target, at in parted(chosen, len(route.ids)):
-                    mine = table if at is None else table.take(pa.array(at))
-                    self._queues[route.reader][target].append(StreamBatch(mine, way.origin, self.phase, roots))
+            for target, at in route.parts(count):
+                mine = table if at is None else table.take(pa.array(at))
+                self._queues[route.reader][target].append(StreamBatch(mine, way.origin, self.phase, roots))
 
     def dead_letter(self, component: str, task: int, failed: DeadLetter, roots: Roots) -> None:
         """Send the dead letter of a tuple with these roots, whose last attempt a task has failed."""

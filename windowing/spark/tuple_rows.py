@@ -233,9 +233,8 @@ class TupleRows:
 
     def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the message ids and their channels, in which they are unique: a stream of an upstream task, as in LocalCluster."""
-        columns = [table.column(f"{number}.{name}") for number in range(len(self._inputs))]
-        ids = [column.to_pylist() for column in columns]
         numbers, tasks = table.column(INPUT).to_pylist(), table.column(TASK).to_pylist()
+        ids = {number: table.column(f"{number}.{name}").to_pylist() for number in set(numbers)}  # of inputs with tuples
         channels = [
             (self._inputs[number].component, self._inputs[number].stream, task)
             for number, task in zip(numbers, tasks, strict=True)
