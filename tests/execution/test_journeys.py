@@ -15,7 +15,7 @@ from windowing.spark.state import decode_table
 
 AT_MOST = {
     "windowed": (252, 29),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
-    "topology": (114, 23),
+    "topology": (113, 23),
     "plain": (71, 15),
     "window": (163, 27),
     "stateful": (111, 20),
