@@ -151,7 +151,7 @@ class _Way:
         self.routes, self.is_out, self.origin = routes, is_out, origin
         self.arrival = Arrival if origin is None else tuple_type(Arrival, origin.fields.names)
         self.fused = [route for route in routes if route.first is None]
-        self.columnar = [route for route in self.fused if route.reader in columnar]
+        self.columnar = [route for route in self.fused if route.reader in columnar and route.spread is not None]
         self.placed = [route for route in routes if route.first is not None]
         spreads = [route.spread for route in self.placed]
         self.width = None if by_row else sum(spread.width for spread in spreads if spread is not None)
@@ -315,7 +315,8 @@ class StageWriter:
         """
         if not fused:
             return
-        if len({route.reader for route in fused}) < len(fused):
+        at_once = all(route.spread is not None for route in fused)
+        if not at_once or len({route.reader for route in fused}) < len(fused):
             before = self.phase
             for values, self.phase, of_row in zip(rows, phases, roots, strict=True):
                 self._hand_over(way, fused, values, of_row)
