@@ -227,6 +227,20 @@ def test_rows_that_arrive_after_the_drain_are_late_with_the_reason_closed(
     assert (tmp_path / "checkpoint/windowing/drained.json").exists()
 
 
+def test_a_drain_of_windows_that_cannot_drain_is_refused_before_anything_is_written(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    @tumbling(seconds(1), timestamp="ts", semantics="storm", output="n long")
+    def counted(window: Any) -> tuple[int]:
+        return (len(window),)
+
+    source = feed().add([{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500)])
+    with pytest.raises(ConfigError, match=r'semantics="storm" cannot drain.*leave drain out'):
+        run(counted, source.read(), drain=True)
+    assert not (tmp_path / "checkpoint").exists()
+    run(counted, source.read())
+
+
 def test_a_drain_command_that_no_batch_has_read_is_withdrawn_at_the_next_start(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:

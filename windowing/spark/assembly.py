@@ -35,7 +35,7 @@ from windowing.spark.spouts import arrow_type_in_spark
 from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.writer import BatchWriter
 from windowing.topology.plan import Topology
-from windowing.windows.config import WindowConfig
+from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.measures import Duration
 
 _REFUSED = (
@@ -98,6 +98,11 @@ class Assembly:
         query_name: str | None,
     ) -> WindowedQuery:
         """Start the query. stored: the definition stored with the checkpoint, in addition to that of every query."""
+        if drain and any(each.semantics is Semantics.STORM for each in self.windows):
+            raise ConfigError(
+                'drain=True fires the windows that are open at the end of the input, and semantics="storm" cannot drain: Storm has '
+                'no end of a stream; leave drain out, or use semantics="lossless" with a new checkpoint'
+            )
         channel = self.channel or MetricsChannel(self.spark, writer.name)
         assert channel.totals is not None
         counted = metrics.exchange_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
