@@ -258,12 +258,15 @@ def test_a_keyed_columnar_executor_fires_one_window_per_key():
 
 
 def test_column_returns_a_list_for_rows_and_a_missing_column_is_named():
-    rows = TupleWindow(ListContent([{"v": 1}, {"v": 2}], [], []), 0, 10)
+    rows = TupleWindow(ListContent([{"v": 1}, {"v": 2}], [{"v": 2}], [{"v": 0}]), 0, 10)
     assert rows.column("v") == [1, 2]
     with pytest.raises(ConfigError, match=r"column\(\) reads the field 'w'"):
         rows.column("w")
     columns = viewed(rows, "numpy")
     assert columns.column("v").tolist() == [1, 2]
+    parts = (columns.get(), columns.get_new(), columns.get_expired())
+    assert [part["v"].tolist() for part in parts] == [[1, 2], [2], [0]]
+    assert len(columns) == 2
     with pytest.raises(ConfigError, match="has no column 'w', it has 'v'"):
         columns.column("w")
     assert viewed(rows, None) is rows

@@ -14,6 +14,7 @@ from windowing.windows.config import WindowConfig
 from windowing.windows.eviction import Action, EvictionPolicy
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.manager import WindowManager
+from windowing.windows.trigger import TriggerPolicy
 
 BOTH = {"s": agg.sum("v"), "c": agg.count()}
 GOOD, BAD = {"v": 1}, {"v": "x"}
@@ -144,3 +145,39 @@ def test_a_key_may_be_nan() -> None:
         executor = executor_of(key="k", timestamp="t", **options)
         assert list(executor.add_batch(["a", "b"], [1, 2], keys=[nan, nan])) == []
         executor.check()
+
+
+class Forgetful(TriggerPolicy):
+    """A trigger whose state cannot be restored."""
+
+    def track(self, event: Any) -> None:
+        return None
+
+    def restore_state(self, state: Any) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timestamp": "t", "key": "k"},
+        {"timestamp": "t", "key": "k", "aggregate": agg.count()},
+        {"timestamp": "t", "key": "k", "aggregate": agg.count(), "length": millis(5), "slide": millis(5)},
+        {"timestamp": "t", "key": "k", "trigger": Forgetful, "slide": None},
+    ],
+)
+def test_a_machine_whose_restore_failed_half_way_is_spent(options: dict[str, Any]) -> None:
+    executor = executor_of(**options)
+    executor.add(GOOD, 1, key=1)
+    saved = executor.snapshot()
+    if "trigger" not in options:
+        del saved["manager"]["tally"]["fired"]
+    with pytest.raises((KeyError, BoltError)):
+        executor.restore(saved)
+    with pytest.raises(MachineSpentError):
+        executor.add(GOOD, 2, key=1)
+    with pytest.raises(MachineSpentError):
+        executor.turn()
+    executor.restore(executor_of(**options).snapshot())
+    assert list(executor.add(GOOD, 2, key=1)) == []
+    assert executor.counts()["in"] == 1

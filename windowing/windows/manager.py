@@ -506,6 +506,7 @@ class KeyedMachine(TaskMachine, Generic[T]):
         """
         refuse_foreign(data, self.kind)
         states = [self._restored(each) for each in data["tracks"]]
+        self.guard.fail()  # until all is restored
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._sequence, self._ordinal = data["sequence"], data["ordinal"]
         self._tally.restore(data["tally"])

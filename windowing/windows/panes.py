@@ -614,6 +614,7 @@ class TimePaneManager(TaskMachine):
     def restore(self, data: dict[str, Any]) -> None:
         refuse_foreign(data, self.kind)
         _refuse_other(data, self._aggregation.spec)
+        self.guard.fail()  # until all is restored
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._tally.restore(data["tally"])
         self._ordinals = {key_of(key): ordinal for ordinal, key in enumerate(data["keys"])}

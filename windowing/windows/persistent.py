@@ -106,17 +106,18 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         """Add tuples in arrival order; the result is exactly that of one `add` for each."""
         self._check_begun()
         one_for_each(payloads, message_ids=message_ids, channels=channels)
-        kept = None if message_ids is None else self._known.new_positions(message_ids, channels)
-        if kept is None or len(kept) == len(payloads):
-            return super().add_batch(
-                payloads, timestamps, stream=stream, keys=keys, sources=sources, trusted=trusted, tracked=tracked
-            )
+        kept = range(len(payloads)) if message_ids is None else self._known.new_positions(message_ids, channels)
+
+        def new(column: Any) -> Any:
+            same = column is None or isinstance(column, str) or len(kept) == len(payloads)
+            return column if same else values_at(column, kept)
+
         effects = super().add_batch(
-            values_at(payloads, kept),
-            None if timestamps is None else values_at(timestamps, kept),
-            stream=stream if isinstance(stream, str) else [stream[at] for at in kept],
-            keys=None if keys is None else values_at(keys, kept),
-            sources=None if sources is None else values_at(sources, kept),
+            new(payloads),
+            new(timestamps),
+            stream=new(stream),
+            keys=new(keys),
+            sources=new(sources),
             trusted=trusted,
             tracked=tracked,
         )

@@ -662,6 +662,7 @@ class PolicyWindowManager(TaskMachine):
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the machine's state from a snapshot. Raises SnapshotError for another format; the machine is then unchanged."""
         refuse_foreign(data, self.kind)
+        self.guard.fail()  # until all is restored
         self.shutdown()
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._ordinal = data["ordinal"]
