@@ -282,6 +282,7 @@ def test_settings_that_are_not_a_mapping_are_a_topology_error(settings: Any) -> 
         ("WindowedQuery", "lastProgress", "progress[-1]"),
         ("WindowedQuery", "isActive", "is_active"),
         ("WindowedStream", "writeStream", 'start({"default": ParquetSink("out")}, checkpoint="checkpoint")'),
+        ("WindowedStream", "foreachBatch", 'start({"default": FunctionSink(f)}, checkpoint="checkpoint")'),
         ("WindowedStream", "select", 'streams["default"].select, a DataFrame'),
     ],
 )

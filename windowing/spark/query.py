@@ -114,6 +114,7 @@ class WindowedStream(StormNames):
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("writeStream", "write"), 'start({"default": ParquetSink("out")}, checkpoint="checkpoint")'),
+        "foreachBatch": 'start({"default": FunctionSink(f)}, checkpoint="checkpoint")',
         **{name: f'streams["default"].{name}, a DataFrame' for name in _OF_A_FRAME},
     }
 
