@@ -9,6 +9,7 @@ rows, options --> LocalRun                         the oracle of the others
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 
 from tests.execution.test_chain_acks import Acking
 from tests.execution.test_turn import Task
+from tests.stores.memory_pages import MemoryPages
 from windowing import Count, bolt_of, millis, windowed_bolt
-from windowing.errors import BoltError, ConfigError, FailedException, ReportedFailedException
+from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.run import LocalRun
@@ -34,6 +36,7 @@ from windowing.windows import aggregate as agg
 from windowing.windows.config import OnError
 from windowing.windows.events import Expired
 from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.pages import PageRows
 
 NAMES = ("id", "ts", "key", "v")
 FIELDS = "id long, ts long, key string, v double"
@@ -421,3 +424,41 @@ def test_of_identical_objects_as_many_stay_unacked_as_have_failed() -> None:
     failed = [list(effect.tuples) for effect in done if isinstance(effect, WindowFailed)]
     assert failed == [[same, same, "b", "bad"], [same, "c"]], "the first of the four objects was in neither window"
     assert [row for effect in done if isinstance(effect, Expired) for row in effect.get() or ()] == ["a", same]
+
+
+# -- windows on disk ------------------------------------------------------------------------------------------------------------
+
+
+class LosingPages(MemoryPages):
+    """Has lost one of its pages."""
+
+    def read(self, page_id: int) -> PageRows:
+        if page_id == 3:
+            raise CorruptStateError("page 3 is damaged")
+        return super().read(page_id)
+
+
+@pytest.mark.parametrize("catches", [False, True], ids=["", "caught"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_damaged_page_is_not_an_error_of_the_bolt_that_reads_it(on_error: str, catches: bool) -> None:
+    def counted(window: Any) -> int:
+        with suppress(Exception) if catches else nullcontext():
+            return len(list(window))
+        return -1
+
+    window: dict[str, Any] = {
+        "length": millis(3_000),
+        "slide": millis(3_000),
+        "timestamp": "ts",
+        "max_events_in_memory": 1_000,
+    }
+    bolt = bolt_of(windowed_bolt(name="probe", output="n long", on_error=on_error, **window)(counted))
+    executor = WindowedBoltExecutor(bolt.config, component="probe", pages=LosingPages())
+    task = WindowTask(bolt, executor, FailTarget.RUN)
+    task.runner.open()
+    rows, nothing = [{"ts": ts} for ts in range(3_100)], executor.snapshot()
+    list(task.add(rows, task.columns(rows), None))
+    with pytest.raises(CorruptStateError, match="page 3 is damaged"):
+        list(task.drain(None))
+    executor.restore(nothing)
+    assert executor.store_failure is None

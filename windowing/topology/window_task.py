@@ -222,6 +222,7 @@ class WindowTask:
     def perform(self, effects: Iterable[Any]) -> Iterator[Any]:
         """Call the bolt on each window that fires; yield the effects that are left for the driver."""
         call, tracked = self._call, self._failed
+        on_disk = self.config.max_events_in_memory is not None
         for effect in effects:
             if type(effect) is Activation:
                 window, failed = effect.window, None
@@ -230,7 +231,10 @@ class WindowTask:
                 try:
                     emissions = call(window)
                 except BoltError as error:
-                    failed = self._failure(window, error)
+                    if not on_disk or self.executor.store_failure is None:
+                        failed = self._failure(window, error)
+                if on_disk and self.executor.store_failure is not None:
+                    raise self.executor.store_failure  # not the bolt's own error, which may be skipped, or caught by the bolt
                 if failed is not None:
                     yield failed
                 elif emissions:

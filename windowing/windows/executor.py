@@ -21,7 +21,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
-from windowing.errors import ConfigError, InvalidTimestampError, quote
+from windowing.errors import ConfigError, InvalidTimestampError, WindowingError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.events import Effect, Late, LateReason, title_of_field, values_at
@@ -193,6 +193,11 @@ class WindowedBoltExecutor:
         self._upto_ms = _MAX_TIMESTAMP - 1
         if self._now is not None and self.config.max_future_ms is not None:
             self._upto_ms = min(self._upto_ms, self._now + self.config.max_future_ms)
+
+    @property
+    def store_failure(self) -> WindowingError | None:
+        """The last error of the store of the pages, None if there was none or the windows are in memory."""
+        return self.manager.cache.failure if isinstance(self.manager, PagedWindowManager) else None
 
     @property
     def generator(self) -> WaterMarkEventGenerator:

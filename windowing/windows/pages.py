@@ -15,11 +15,12 @@ Source: Storm's `WindowState` and `SimpleWindowPartitionCache`, which evicts the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from windowing.errors import CorruptStateError
+from windowing.errors import CorruptStateError, WindowingError
 
 _SWEEP_AT = 64
 
@@ -155,6 +156,8 @@ class PageCache:
         self.resident = 0
         self.peak = 0
         self.pinned = 0
+        self.failure: WindowingError | None = None
+        """The last error of the store since `restore`, which may have been raised in code of the user that read a window."""
         self._next_id = 0
         self._recent: dict[Page, None] = {}  # resident pages, the least recently used first
         self._unnamed: list[int] = []  # stored versions that were replaced and that no checkpoint names
@@ -172,15 +175,19 @@ class PageCache:
             return page.rows
         assert page.id is not None
         self.make_room(page.count)
-        rows = self.store.read(page.id)
+        with self._recorded():
+            rows = self.store.read(page.id)
+            self._check_count(page, rows)
+        page.rows = rows
+        self._enter(page)
+        return rows
+
+    def _check_count(self, page: Page, rows: PageRows) -> None:
         if not len(rows.timestamps) == len(rows.payloads) == len(rows.sequences) == page.count:
             raise CorruptStateError(
                 f"page {page.id} has {len(rows.timestamps)} tuples, wanted {page.count}; restore the store and its "
                 "checkpoint from one copy, nothing was reset"
             )
-        page.rows = rows
-        self._enter(page)
-        return rows
 
     def admit(self, page: Page, rows: PageRows) -> None:
         """Add a new page with these rows; the page owns the lists from then on."""
@@ -257,12 +264,21 @@ class PageCache:
 
     # -- the store -------------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _recorded(self) -> Iterator[None]:
+        try:
+            yield
+        except WindowingError as problem:
+            self.failure = problem
+            raise
+
     def _write(self, page: Page) -> None:
         if not page.changed:
             return
         assert page.rows is not None
         replaced, page_id = page.id, self._next_id
-        self.store.write(page_id, page.rows)
+        with self._recorded():
+            self.store.write(page_id, page.rows)
         self._next_id += 1
         page.id, page.changed, named, page.named = page_id, False, page.named, False
         if replaced is not None:
@@ -275,7 +291,8 @@ class PageCache:
 
     def _sweep(self) -> None:
         if self._unnamed:
-            self.store.drop(self._unnamed)
+            with self._recorded():
+                self.store.drop(self._unnamed)
             self._unnamed = []
 
     def discard(self, pages: Iterable[Page]) -> None:
@@ -330,6 +347,7 @@ class PageCache:
         for page in self._recent:  # an iterator from before the restore may still unpin one
             page.rows, page.pins = None, 0
         self.resident = self.pinned = 0
+        self.failure = None
         self._next_id = 0 if data is None else data["next_id"]
         self._recent.clear()
         self._unnamed, self._replaced, self._superseded = [], [], []
