@@ -38,9 +38,8 @@ KEYS = [f"key {number}" for number in range(1000)]
 
 
 def sent(grouping: Grouping, tasks: int, tuples: Sequence[tuple[Any, ...]], seed: int = 0) -> list[Sequence[int]]:
-    chooser = grouping.targets(tasks, WORDS)
-    state = chooser.start(seed)
-    return [chooser(values, state) for values in tuples]
+    choose, state = grouping.targets(tasks, WORDS), grouping.start(tasks, seed)
+    return [choose(values, state) for values in tuples]
 
 
 def words(*keys: str) -> list[tuple[Any, ...]]:
@@ -62,19 +61,12 @@ def test_shuffles_of_several_emitters_start_at_different_tasks() -> None:
 
 
 def test_a_shuffle_continues_from_a_saved_state() -> None:
-    chooser = ShuffleGrouping().targets(3, WORDS)
-    state = chooser.start(2)
-    first = [chooser(("a", 1), state) for _ in range(4)]
+    choose, state = ShuffleGrouping().targets(3, WORDS), ShuffleGrouping().start(3, 2)
+    first = [choose(("a", 1), state) for _ in range(4)]
     saved = list(state)
-    rest = [chooser(("a", 1), state) for _ in range(4)]
+    rest = [choose(("a", 1), state) for _ in range(4)]
     assert first == [(2,), (0,), (1,), (2,)]
-    assert [chooser(("a", 1), saved) for _ in range(4)] == rest
-
-
-def test_local_or_shuffle_uses_only_the_tasks_of_the_worker() -> None:
-    chooser = LocalOrShuffleGrouping().targets(5, WORDS, local=[3, 1])
-    state = chooser.start()
-    assert [chooser(("a", 1), state) for _ in range(4)] == [(1,), (3,), (1,), (3,)]
+    assert [choose(("a", 1), saved) for _ in range(4)] == rest
 
 
 def test_equal_keys_go_to_one_task_regardless_of_other_fields() -> None:
@@ -104,9 +96,9 @@ def test_the_task_of_a_key_does_not_depend_on_the_process() -> None:
         "from windowing.topology.groupings import FieldsGrouping, PartialKeyGrouping\n"
         "from windowing.schema.types import Schema\n"
         "for kind in FieldsGrouping, PartialKeyGrouping:\n"
-        "    chooser = kind(('w', 'd')).targets(50, Schema.parse('w string, d double'))\n"
-        "    state = chooser.start()\n"
-        "    print([chooser((f'k{n}', n / 3), state)[0] for n in range(100)])\n"
+        "    grouping = kind(('w', 'd'))\n"
+        "    choose, state = grouping.targets(50, Schema.parse('w string, d double')), grouping.start(50)\n"
+        "    print([choose((f'k{n}', n / 3), state)[0] for n in range(100)])\n"
     )
     seen = set()
     for salt in ("1", "2"):
@@ -132,11 +124,11 @@ def test_partial_key_uses_different_pairs_of_tasks_for_different_keys() -> None:
 
 
 def test_partial_key_chooses_the_less_loaded_of_two_tasks() -> None:
-    chooser = PartialKeyGrouping(("word",)).targets(3, WORDS)
+    choose = PartialKeyGrouping(("word",)).targets(3, WORDS)
     one, other = sorted({task for (task,) in (sent(PartialKeyGrouping(("word",)), 3, words("a") * 2))})
-    state = chooser.start()
+    state = PartialKeyGrouping(("word",)).start(3)
     state[one] = 5
-    assert [chooser(("a", 1), state) for _ in range(5)] == [(other,)] * 5
+    assert [choose(("a", 1), state) for _ in range(5)] == [(other,)] * 5
     assert state[one] == state[other] == 5
 
 

@@ -241,8 +241,8 @@ class StreamRoutes:
         self._output = router.result.outputs.get(output_name(component, stream))
         self._routes = []
         for reader, grouping in readers:
-            chooser = grouping.targets(reader.parallelism, declared.schema, range(reader.parallelism))
-            state = [] if declared.direct else chooser.start(task)
+            chooser = grouping.targets(reader.parallelism, declared.schema)
+            state = grouping.start(reader.parallelism, task)
             only = reader.parallelism == 1 and grouping.kind not in (GroupingKind.CUSTOM, GroupingKind.DIRECT)
             first_id = task_ids[reader.id].start
             self._routes.append(_Route(reader.id, chooser, state, (0,) if only else None, inboxes[reader.id], first_id))

@@ -438,7 +438,7 @@ class StageWriter:
             assert output is not None
             first = self._stages[reader.id].first if reader.id in self._stages else None
             choose = None if output.direct else grouping.targets(reader.parallelism, output.schema)
-            state = [] if choose is None else choose.start(task + self._seed)
+            state = grouping.start(reader.parallelism, task + self._seed)
             by_code = grouping.kind is GroupingKind.CUSTOM
             spread = spread_of(grouping, reader.parallelism, output.schema)
             routes.append(

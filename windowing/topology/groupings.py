@@ -1,14 +1,14 @@
 """Groupings: they choose the tasks of a component that get a tuple.
 
-    chooser = grouping.targets(tasks, schema)      once per (emitting task, stream, subscriber)
-    state   = chooser.start(seed)                  a list of ints: plain data, stored and restored by the driver
-    chooser(values, state) -> task indexes         0 <= index < tasks
+    choose = grouping.targets(tasks, schema)       once per (emitting task, stream, subscriber)
+    state  = grouping.start(tasks, seed)           a list of ints: plain data, stored and restored by the driver
+    choose(values, state) -> task indexes          0 <= index < tasks
 
 | grouping          | tasks of a tuple                                     | state                          |
 |-------------------|------------------------------------------------------|--------------------------------|
 | Shuffle           | the next one, round robin from a seeded start        | [next]                         |
 | None              | as shuffle (Storm: at random)                        | [next]                         |
-| LocalOrShuffle    | the next one in the same worker, or as shuffle if there is none | [next]              |
+| LocalOrShuffle    | as shuffle: no driver has workers with tasks of their own | [next]                    |
 | Fields            | pmod(xxhash64(key), tasks)                           | []                             |
 | PartialKey        | of the key's two candidates the one with fewer tuples; the first if equal | [tuples for each task] |
 | All               | every one                                            | []                             |
@@ -22,10 +22,10 @@ Laws: the choice depends on (values, state) only, so a replay from a saved state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from windowing.errors import ConfigError, FailedException, UnreadableValueError, describe_error, quote
 from windowing.schema.hashing import GroupingError, hasher_of, key_hasher, signed
@@ -47,14 +47,8 @@ class GroupingKind(Enum):
     CUSTOM = "custom"
 
 
-class Chooser(Protocol):
-    """Chooses the tasks of each tuple of one stream."""
-
-    def start(self, seed: int = 0) -> list[int]:
-        """Return the state before the first tuple; `seed` is the emitting task, so that emitters start with different tasks."""
-
-    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
-        """Return the indexes of the tasks that get a tuple, and update `state`."""
+Chooser = Callable[[Sequence[Any], list[int]], Sequence[int]]
+"""Returns the indexes of the tasks that get a tuple with these values, and updates the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +57,13 @@ class Grouping:
 
     kind: ClassVar[GroupingKind]
 
-    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        """Return the chooser among `tasks` tasks for tuples of `schema`; `local` are those in the emitter's worker."""
+    def targets(self, tasks: int, schema: Schema) -> Chooser:
+        """Return the chooser among `tasks` tasks for tuples of `schema`."""
         raise NotImplementedError
+
+    def start(self, tasks: int, seed: int = 0) -> list[int]:
+        """Return the state before the first tuple; `seed` is the emitting task, so that emitters start with different tasks."""
+        return []
 
     def definition(self) -> dict[str, Any]:
         """Return the grouping as plain JSON data."""
@@ -79,16 +77,26 @@ class Grouping:
 class ShuffleGrouping(Grouping):
     """Evenly: the numbers of tuples of two tasks differ by one at most.
 
-    >>> chooser = ShuffleGrouping().targets(3, Schema.parse("n long"))
-    >>> state = chooser.start()
-    >>> [*chooser((7,), state), *chooser((7,), state), *chooser((7,), state), *chooser((7,), state)], state
+    >>> grouping = ShuffleGrouping()
+    >>> choose, state = grouping.targets(3, Schema.parse("n long")), grouping.start(3)
+    >>> [*choose((7,), state), *choose((7,), state), *choose((7,), state), *choose((7,), state)], state
     ([0, 1, 2, 0], [1])
     """
 
     kind = GroupingKind.SHUFFLE
 
-    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        return _RoundRobin(range(tasks))
+    def targets(self, tasks: int, schema: Schema) -> Chooser:
+        choices = _single(tasks)
+
+        def choose(values: Sequence[Any], state: list[int]) -> Sequence[int]:
+            position = state[0]
+            state[0] = position + 1 if position + 1 < tasks else 0
+            return choices[position]
+
+        return choose
+
+    def start(self, tasks: int, seed: int = 0) -> list[int]:
+        return [seed % tasks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +107,10 @@ class NoneGrouping(ShuffleGrouping):
 
 
 @dataclass(frozen=True, slots=True)
-class LocalOrShuffleGrouping(Grouping):
-    """A shuffle among the tasks in the emitter's own worker if it has any, else among all."""
+class LocalOrShuffleGrouping(ShuffleGrouping):
+    """In Storm a shuffle among the tasks in the emitter's own worker; here a shuffle, for there are no such workers."""
 
     kind = GroupingKind.LOCAL_OR_SHUFFLE
-
-    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        return _RoundRobin(sorted(local) or range(tasks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +120,9 @@ class FieldsGrouping(Grouping):
     fields: tuple[str, ...]
     kind = GroupingKind.FIELDS
 
-    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        return _ByKey(tasks, _key_hasher(self.fields, schema))
+    def targets(self, tasks: int, schema: Schema) -> Chooser:
+        key_hash, choices = _key_hasher(self.fields, schema), _single(tasks)
+        return lambda values, state: choices[signed(key_hash(values)) % tasks]
 
     def definition(self) -> dict[str, Any]:
         return {"kind": self.kind.value, "fields": list(self.fields)}
@@ -135,8 +141,24 @@ class PartialKeyGrouping(FieldsGrouping):
 
     kind = GroupingKind.PARTIAL_KEY
 
-    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        return _LeastLoaded(tasks, _key_hasher(self.fields, schema))
+    def targets(self, tasks: int, schema: Schema) -> Chooser:
+        key_hash, second_hash, choices = _key_hasher(self.fields, schema), hasher_of("int"), _single(tasks)
+
+        def choose(values: Sequence[Any], state: list[int]) -> Sequence[int]:
+            chosen = 0
+            if tasks > 1:
+                first_hash = key_hash(values)
+                chosen = signed(first_hash) % tasks
+                other = (chosen + 1 + signed(second_hash(1, first_hash)) % (tasks - 1)) % tasks
+                if state[other] < state[chosen]:
+                    chosen = other
+            state[chosen] += 1
+            return choices[chosen]
+
+        return choose
+
+    def start(self, tasks: int, seed: int = 0) -> list[int]:
+        return [0] * tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +167,9 @@ class AllGrouping(Grouping):
 
     kind = GroupingKind.ALL
 
-    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        return _Fixed(tuple(range(tasks)))
+    def targets(self, tasks: int, schema: Schema) -> Chooser:
+        every = tuple(range(tasks))
+        return lambda values, state: every
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +178,8 @@ class GlobalGrouping(Grouping):
 
     kind = GroupingKind.GLOBAL
 
-    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        return _Fixed((0,))
+    def targets(self, tasks: int, schema: Schema) -> Chooser:
+        return lambda values, state: (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +188,14 @@ class DirectGrouping(Grouping):
 
     kind = GroupingKind.DIRECT
 
-    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        return _Refusing(())
+    def targets(self, tasks: int, schema: Schema) -> Chooser:
+        def choose(values: Sequence[Any], state: list[int]) -> Sequence[int]:
+            raise GroupingError(
+                "a plain emit on a direct stream names no task; call emit_direct(task, values), or declare the stream without "
+                "direct="
+            )
+
+        return choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +208,40 @@ class CustomGrouping(Grouping):
     choose: Any
     kind = GroupingKind.CUSTOM
 
-    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
-        return _Custom(tasks, getattr(self.choose, "choose_tasks", self.choose), str(self))
+    def targets(self, tasks: int, schema: Schema) -> Chooser:
+        written = getattr(self.choose, "choose_tasks", self.choose)
+
+        def choose(values: Sequence[Any], state: list[int]) -> Sequence[int]:
+            try:
+                returned = written(values, tasks)
+            except (FailedException, UnreadableValueError):
+                raise
+            except Exception as problem:
+                raise GroupingError(
+                    f"{self} failed on {quote(values)} with {describe_error(problem)}; return the index of a task for any tuple"
+                ) from problem
+            chosen = (returned,) if isinstance(returned, int) else returned
+            if not isinstance(chosen, list | tuple | range):
+                raise GroupingError(f"{self} returned {quote(returned)}; return the index of a task, or a list of them")
+            for task in chosen:
+                if not isinstance(task, int) or isinstance(task, bool) or not 0 <= task < tasks:
+                    raise GroupingError(
+                        f"{self}: there is no task {quote(task)}, tasks are counted from 0 to {tasks - 1}; emit to one"
+                    )
+            return tuple(chosen)
+
+        return choose
 
     def definition(self) -> dict[str, Any]:
         return {"kind": self.kind.value, "function": title_of(self.choose)}
 
     def __str__(self) -> str:
         return f"{self.kind.value}({title_of(self.choose)})"
+
+
+def _single(tasks: int) -> list[tuple[int]]:
+    """Return the choice of each task alone."""
+    return [(task,) for task in range(tasks)]
 
 
 def direct_targets(task: Any, readers: Mapping[str, range], stream: str) -> tuple[str, int]:
@@ -212,109 +267,3 @@ def _key_hasher(fields: tuple[str, ...], schema: Schema) -> Callable[[Sequence[A
         raise ConfigError(f"the key names {quote(missing[0])}, the stream has {schema.ddl}; name fields that are there")
     positions = [schema.names.index(name) for name in fields]
     return key_hasher(tuple((position, schema.types[position]) for position in positions))
-
-
-class _Fixed:
-    __slots__ = ("_tasks",)
-
-    def __init__(self, tasks: tuple[int, ...]) -> None:
-        self._tasks = tasks
-
-    def start(self, seed: int = 0) -> list[int]:
-        return []
-
-    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
-        return self._tasks
-
-
-class _RoundRobin:
-    __slots__ = ("_choices",)
-
-    def __init__(self, tasks: Iterable[int]) -> None:
-        self._choices = [(task,) for task in tasks]
-
-    def start(self, seed: int = 0) -> list[int]:
-        return [seed % len(self._choices)]
-
-    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
-        position = state[0]
-        state[0] = position + 1 if position + 1 < len(self._choices) else 0
-        return self._choices[position]
-
-
-class _ByKey:
-    __slots__ = ("_choices", "_hash")
-
-    def __init__(self, tasks: int, key_hash: Callable[[Sequence[Any]], int]) -> None:
-        self._choices = [(task,) for task in range(tasks)]
-        self._hash = key_hash
-
-    def start(self, seed: int = 0) -> list[int]:
-        return []
-
-    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
-        return self._choices[signed(self._hash(values)) % len(self._choices)]
-
-
-class _LeastLoaded:
-    __slots__ = ("_choices", "_hash", "_second_hash")
-
-    def __init__(self, tasks: int, key_hash: Callable[[Sequence[Any]], int]) -> None:
-        self._choices = [(task,) for task in range(tasks)]
-        self._hash = key_hash
-        self._second_hash = hasher_of("int")
-
-    def start(self, seed: int = 0) -> list[int]:
-        return [0] * len(self._choices)
-
-    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
-        tasks = len(self._choices)
-        chosen = 0
-        if tasks > 1:
-            first_hash = self._hash(values)
-            chosen = signed(first_hash) % tasks
-            other = (chosen + 1 + signed(self._second_hash(1, first_hash)) % (tasks - 1)) % tasks
-            if state[other] < state[chosen]:
-                chosen = other
-        state[chosen] += 1
-        return self._choices[chosen]
-
-
-class _Refusing(_Fixed):
-    __slots__ = ()
-
-    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
-        raise GroupingError(
-            "a plain emit on a direct stream names no task; call emit_direct(task, values), or declare the stream without direct="
-        )
-
-
-class _Custom(_Fixed):
-    __slots__ = ("_choose", "_title")
-
-    def __init__(self, tasks: int, choose: Callable[[Sequence[Any], int], Any], title: str) -> None:
-        super().__init__(tuple(range(tasks)))
-        self._choose = choose
-        self._title = title
-
-    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
-        tasks = len(self._tasks)
-        try:
-            returned = self._choose(values, tasks)
-        except (FailedException, UnreadableValueError):
-            raise
-        except Exception as problem:
-            raise GroupingError(
-                f"{self._title} failed on {quote(values)} with {describe_error(problem)}; return the index of a task for any tuple"
-            ) from problem
-        chosen = (returned,) if isinstance(returned, int) else returned
-        if not isinstance(chosen, list | tuple | range):
-            raise GroupingError(
-                f"{self._title} returned {quote(returned)}; return the index of a task, or a list of them"
-            )
-        for task in chosen:
-            if not isinstance(task, int) or isinstance(task, bool) or not 0 <= task < tasks:
-                raise GroupingError(
-                    f"{self._title}: there is no task {quote(task)}, tasks are counted from 0 to {tasks - 1}; emit to one"
-                )
-        return tuple(chosen)

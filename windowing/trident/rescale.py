@@ -27,7 +27,7 @@ from typing import Any
 
 from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.schema.types import Schema
-from windowing.topology.groupings import FieldsGrouping
+from windowing.topology.groupings import Chooser, FieldsGrouping
 from windowing.trident.fence import (
     LEDGER,
     NO_TXID,
@@ -255,13 +255,13 @@ def _sent_by(plan: TridentPlan, number: int, key: Sequence[str] | None) -> Parti
 
 
 def _router(fields: tuple[str, ...], key: Schema) -> PartitionOf:
-    choosers: dict[int, Any] = {}
+    choosers: dict[int, Chooser] = {}
 
     def partition(values: Any, partitions: int) -> int:
-        chooser = choosers.get(partitions)
-        if chooser is None:
-            chooser = choosers[partitions] = FieldsGrouping(fields).targets(partitions, key)
-        (found,) = chooser(values, chooser.start(0))
+        choose = choosers.get(partitions)
+        if choose is None:
+            choose = choosers[partitions] = FieldsGrouping(fields).targets(partitions, key)
+        (found,) = choose(values, [])
         return int(found)
 
     return partition

@@ -59,7 +59,8 @@ class ExchangeBatch:
 
     def __init__(self, writer: ExchangeWriter, batch: ProcessorContext) -> None:
         self._writer, self._batch = writer, batch
-        self._chosen = [] if writer.chooser is None else writer.chooser.start(writer.task + batch.txid)
+        grouping, seed = writer.exchange.grouping, writer.task + batch.txid
+        self._chosen = [] if writer.chooser is None else grouping.start(writer.tasks, seed)
         self.largest: dict[str | None, int] = {}
 
     def route(self, rows: list[Row]) -> dict[int, list[Row]]:

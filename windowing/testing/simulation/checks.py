@@ -244,7 +244,7 @@ def _home_of(plan: TridentPlan, key: str) -> int:
     [exchange] = plan.into(str(state.group))
     row = (key, *(0 for _ in exchange.schema.names[1:]))
     choose: Chooser = exchange.grouping.targets(state.partitions, exchange.schema)
-    [home] = choose(row, choose.start())
+    [home] = choose(row, exchange.grouping.start(state.partitions))
     return home
 
 
