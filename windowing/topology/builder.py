@@ -64,7 +64,7 @@ class Declarer(StormNames):
         return self.grouping(component, ShuffleGrouping(), stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Subscribe as by shuffle, but only to tasks in the emitter's own worker if there are any."""
+        """Subscribe as by shuffle; in Storm only to tasks in the emitter's own worker, and there are no such workers here."""
         return self.grouping(component, LocalOrShuffleGrouping(), stream)
 
     def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
