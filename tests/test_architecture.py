@@ -56,13 +56,14 @@ RINGS = {
     "trident": pure("errors codec schema windows acking topology execution"),
     "__init__": pure(PURE_RINGS),
     "columnar": driver("errors schema windows topology", "pyarrow numpy pandas"),
-    "stores": driver("errors codec schema windows topology trident", "psycopg redis confluent_kafka"),
-    "queues": driver("errors codec schema windows trident columnar stores", "pyarrow redis pika"),
+    "stores": driver("optional errors codec schema windows topology trident", "psycopg redis confluent_kafka"),
+    "queues": driver("optional errors codec schema windows trident columnar stores", "pyarrow redis pika"),
     "local": driver(f"{PURE_RINGS} columnar stores queues", "matplotlib"),
-    "monitoring": driver(f"{PURE_RINGS} local", "prometheus_client opentelemetry"),
-    "spark": driver(f"{PURE_RINGS} columnar stores queues monitoring", "pyspark pandas pyarrow numpy"),
+    "monitoring": driver(f"optional {PURE_RINGS} local", "prometheus_client opentelemetry"),
+    "spark": driver(f"optional {PURE_RINGS} columnar stores queues monitoring", "pyspark pandas pyarrow numpy"),
     "testing": driver(f"{PURE_RINGS} columnar stores local", "hypothesis sortedcontainers"),
     "cli": driver(f"{PURE_RINGS} columnar stores local spark monitoring testing __init__", "click typer rich"),
+    "optional": driver(),
     "__main__": driver("cli"),
 }
 

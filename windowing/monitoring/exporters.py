@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, describe_error, quote
 from windowing.execution.metrics import METRICS, PREFIX, Metric, MetricKind, RunMetrics, Sample, samples
-from windowing.schema.checks import with_extra
+from windowing.optional import with_extra
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -10,11 +10,9 @@ KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional     a Kafka topic as a T
 PartitionedSpout and Root are imported with the package; the others on first use.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from windowing.schema.checks import with_extra
+from windowing.optional import installed, on_first_use, with_extra
 
 try:
     from windowing.queues.spout import PartitionedSpout, Root
@@ -41,30 +39,18 @@ __all__ = [
     "SqliteQueue",
 ]
 
-
-_BY_NAME = {
-    **dict.fromkeys(("KafkaTridentSpoutOpaque", "KafkaTridentSpoutTransactional"), "kafka_spouts"),
-    "RabbitQueue": "rabbit",
-    "RedisStream": "redis_stream",
-    **dict.fromkeys(("Message", "MessageSource", "Spooled"), "spooled"),
-    "SqliteQueue": "sqlite_queue",
-}
-
-_NEEDED = {
-    "KafkaTridentSpoutOpaque": "confluent_kafka",
-    "KafkaTridentSpoutTransactional": "confluent_kafka",
-    "RabbitQueue": "pika",
-    "RedisStream": "redis",
-}
-
-if not TYPE_CHECKING:  # `import *` would fail for the first name whose package is not installed
-    __all__ = [name for name in __all__ if name not in _NEEDED or find_spec(_NEEDED[name]) is not None]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _BY_NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_BY_NAME[name]}"), name)
-    except ModuleNotFoundError as problem:
-        raise with_extra(problem, f"{__name__}.{name}") from problem
+if not TYPE_CHECKING:
+    _KAFKA = ("KafkaTridentSpoutOpaque", "KafkaTridentSpoutTransactional")
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            **dict.fromkeys(_KAFKA, "queues.kafka_spouts"),
+            **dict.fromkeys(("Message", "MessageSource", "Spooled"), "queues.spooled"),
+            "RabbitQueue": "queues.rabbit",
+            "RedisStream": "queues.redis_stream",
+            "SqliteQueue": "queues.sqlite_queue",
+        },
+    )
+    __all__ = installed(
+        __all__, {**dict.fromkeys(_KAFKA, "confluent_kafka"), "RabbitQueue": "pika", "RedisStream": "redis"}
+    )

@@ -59,35 +59,6 @@ def checked_patience(patience_s: Any, whose: str) -> None:
         )
 
 
-# -- packages that are not there -------------------------------------------------------------------------------------------------
-
-
-_EXTRAS = {
-    **dict.fromkeys(("pyspark", "pandas", "pyarrow", "numpy", "google"), "spark"),
-    "psycopg": "postgres",
-    "redis": "redis",
-    "pika": "rabbitmq",
-    "confluent_kafka": "kafka",
-    "prometheus_client": "prometheus",
-    "opentelemetry": "opentelemetry",
-}
-"""The extra of this library that installs a package."""
-
-
-def with_extra(problem: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
-    """Return the error for `what`, which needs a package that is not installed: it names the extra that installs it.
-
-    >>> str(with_extra(ModuleNotFoundError("No module named 'pika'", name="pika"), "windowing.queues.RabbitQueue"))
-    "windowing.queues.RabbitQueue needs the package pika; pip install 'windowing[rabbitmq]'"
-    """
-    extra = _EXTRAS.get((problem.name or "").partition(".")[0])
-    if extra is None:
-        return problem
-    return ModuleNotFoundError(
-        f"{what} needs the package {problem.name}; pip install 'windowing[{extra}]'", name=problem.name
-    )
-
-
 # -- names of Storm's API --------------------------------------------------------------------------------------------------------
 
 

@@ -14,11 +14,9 @@ PartitionedSpout, SqliteQueue  sources in Python, which may take acks; Root
 MetricsListener, BatchMetrics  the metrics of each batch
 """
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from windowing.schema.checks import with_extra
+from windowing.optional import installed, on_first_use, with_extra
 
 try:
     from windowing.queues.spout import PartitionedSpout, Root
@@ -67,27 +65,19 @@ __all__ = [
     "windowed",
 ]
 
-
-_BY_NAME = {
-    "DeltaSink": "windowing.spark.delta_sink",
-    "KafkaSink": "windowing.spark.kafka_rows",
-    "kafka": "windowing.spark.kafka_rows",
-    "PostgresSink": "windowing.spark.postgres_sink",
-    "rescale": "windowing.spark.rescaling",
-    "SqliteQueue": "windowing.queues.sqlite_queue",
-    "submit_trident": "windowing.spark.trident_submit",
-}
-
-_NEEDED = {"KafkaSink": "confluent_kafka", "kafka": "confluent_kafka", "PostgresSink": "psycopg"}
-
-if not TYPE_CHECKING:  # `import *` would fail for the first name whose package is not installed
-    __all__ = [name for name in __all__ if name not in _NEEDED or find_spec(_NEEDED[name]) is not None]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _BY_NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(_BY_NAME[name]), name)
-    except ModuleNotFoundError as problem:
-        raise with_extra(problem, f"{__name__}.{name}") from problem
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            "DeltaSink": "spark.delta_sink",
+            "KafkaSink": "spark.kafka_rows",
+            "PostgresSink": "spark.postgres_sink",
+            "SqliteQueue": "queues.sqlite_queue",
+            "kafka": "spark.kafka_rows",
+            "rescale": "spark.rescaling",
+            "submit_trident": "spark.trident_submit",
+        },
+    )
+    __all__ = installed(
+        __all__, {"KafkaSink": "confluent_kafka", "kafka": "confluent_kafka", "PostgresSink": "psycopg"}
+    )

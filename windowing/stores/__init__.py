@@ -12,11 +12,9 @@
 Each name is loaded on first use, so a server's client is needed only if its store is used, and a windowed bolt loads no Trident.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from windowing.schema.checks import with_extra
+from windowing.optional import installed, on_first_use
 
 if TYPE_CHECKING:
     from windowing.stores.factory import (
@@ -49,26 +47,16 @@ __all__ = [
     "store_of",
 ]
 
-_MODULES = {
-    "MemoryStore": "memory",
-    "PostgresStore": "postgres",
-    "RedisStore": "redis",
-    "SqlitePages": "pages",
-    "SqliteStore": "sqlite",
-}
-
-_NEEDED = {"PostgresStore": "psycopg", "RedisStore": "redis"}
-
-_NAMES = frozenset(__all__)
-
-if not TYPE_CHECKING:  # `import *` would fail for the first name whose package is not installed
-    __all__ = [name for name in __all__ if name not in _NEEDED or find_spec(_NEEDED[name]) is not None]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'factory')}"), name)
-    except ModuleNotFoundError as problem:
-        raise with_extra(problem, f"{__name__}.{name}") from problem
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(
+        __name__,
+        dict.fromkeys(__all__, "stores.factory")
+        | {
+            "MemoryStore": "stores.memory",
+            "PostgresStore": "stores.postgres",
+            "RedisStore": "stores.redis",
+            "SqlitePages": "stores.pages",
+            "SqliteStore": "stores.sqlite",
+        },
+    )
+    __all__ = installed(__all__, {"PostgresStore": "psycopg", "RedisStore": "redis"})

@@ -1,0 +1,52 @@
+"""Optional packages: names of the public packages that are imported on first use, and the extra that installs what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+_EXTRAS = {
+    **dict.fromkeys(("pyspark", "pandas", "pyarrow", "numpy", "google"), "spark"),
+    "psycopg": "postgres",
+    "redis": "redis",
+    "pika": "rabbitmq",
+    "confluent_kafka": "kafka",
+    "prometheus_client": "prometheus",
+    "opentelemetry": "opentelemetry",
+}
+"""The extra of this library that installs a package."""
+
+
+def with_extra(problem: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
+    """Return the error for `what`, which needs a package that is not installed: it names the extra that installs it.
+
+    >>> str(with_extra(ModuleNotFoundError("No module named 'pika'", name="pika"), "windowing.queues.RabbitQueue"))
+    "windowing.queues.RabbitQueue needs the package pika; pip install 'windowing[rabbitmq]'"
+    """
+    extra = _EXTRAS.get((problem.name or "").partition(".")[0])
+    if extra is None:
+        return problem
+    return ModuleNotFoundError(
+        f"{what} needs the package {problem.name}; pip install 'windowing[{extra}]'", name=problem.name
+    )
+
+
+def on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package that imports each of these names from its module when it is first used."""
+
+    def load(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(f"windowing.{modules[name]}"), name)
+        except ModuleNotFoundError as problem:
+            raise with_extra(problem, f"{package}.{name}") from problem
+
+    return load
+
+
+def installed(names: Iterable[str], needed: Mapping[str, str]) -> list[str]:
+    """Return the names whose package, by name in `needed`, is installed; `import *` would fail for another one."""
+    return [name for name in names if name not in needed or find_spec(needed[name]) is not None]
