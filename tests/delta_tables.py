@@ -152,6 +152,31 @@ def test_a_table_that_does_not_match_the_stream_is_refused_before_the_first_batc
     assert not (tmp_path / "new").exists()
 
 
+def test_other_partitions_than_those_of_the_table_are_refused_before_the_first_batch(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    given = delta.createDataFrame([], "k string, ends long, held array<long>").schema
+    owner = OutputOwner("q", "default", None, given)
+    for name, by in (("plain", ()), ("by_k", ("k",)), ("by_two", ("k", "ends"))):
+        delta.createDataFrame([], given).write.format("delta").partitionBy(*by).save(str(tmp_path / name))
+    for name, by, is_by in (
+        ("plain", "k", "has no partitions"),
+        ("by_k", "ends", "is partitioned by 'k'"),
+        ("by_k", ("k", "ends"), "is partitioned by 'k'"),
+        ("by_two", ("ends", "k"), "is partitioned by 'k', 'ends'"),
+    ):
+        sink = DeltaSink(str(tmp_path / name), partition_by=by)
+        with pytest.raises(ConfigError, match=f"is there and {is_by}, which appended rows cannot change; leave out"):
+            sink.claim(delta, owner)
+        with pytest.raises(Exception, match=r"[Pp]artition"):  # so the refusal is right: Delta takes no batch
+            sink._save(delta.createDataFrame([("a", 1, [1])], given).write)
+    for name, by in (("plain", ()), ("by_k", ()), ("by_k", "k"), ("by_two", ("k", "ends"))):
+        sink = DeltaSink(str(tmp_path / name), partition_by=by)
+        sink.claim(delta, owner)
+        sink.write(delta.createDataFrame([("a", 1, [1])], given), 0)
+    assert delta.read.format("delta").load(str(tmp_path / "by_k")).count() == 1, "the batch of one application, once"
+
+
 def test_a_table_of_another_format_and_a_missing_database_are_refused_before_the_first_batch(
     delta: SparkSession, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from windowing.errors import ConfigError, SinkError, describe_error, quote
 from windowing.schema.checks import did_you_mean
 from windowing.spark.hadoop import Folder, checked_folder, java_causes, literal_path, refused_by_files, unreachable
-from windowing.spark.sinks import OutputOwner, required_owner
+from windowing.spark.sinks import OutputOwner, different_columns, required_owner
 
 _SETTINGS = (
     "spark.jars.packages=io.delta:delta-spark_<4.1 or 4.2>_2.13:4.4.0, "
@@ -36,7 +36,8 @@ class DeltaSink:
 
     path: the folder of the table; or table: its name in the catalog, `flights` or `main.air.flights`. A table that does not exist
     is created with the columns of the stream, partitioned by partition_by; an existing one is checked before the first batch: it
-    must have the stream's columns, with their types. Cost: a job for each batch with rows, and a commit of the table.
+    must have the stream's columns, with their types, and the partitions of partition_by, if that is given. Cost: a job for each
+    batch with rows, and a commit of the table.
 
     The session must have Delta. Do not set `delta.setTransactionRetentionDuration` below the longest pause of the query: a batch
     that is repeated after Delta has deleted its version would be in the table twice.
@@ -60,7 +61,7 @@ class DeltaSink:
             )
         self._path = None if path is None else checked_folder("path", path)
         self._table = table
-        self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        self.partition_by = different_columns("partition_by= of a DeltaSink", partition_by)
         self._owner: OutputOwner | None = None
 
     def __repr__(self) -> str:
@@ -88,7 +89,9 @@ class DeltaSink:
             if self._is_there(spark):
                 self._require_delta(spark)
                 self._require_fitting(spark, owner.schema)
-                self._require_not_ahead(spark, owner)
+                location, partitions = self._detail(spark)
+                self._require_partitions(partitions)
+                self._require_not_ahead(spark, owner, location)
             else:
                 self._save(spark.createDataFrame([], owner.schema).write)
         except ConfigError:
@@ -169,15 +172,29 @@ class DeltaSink:
                     f"... ALTER COLUMN {field.name} DROP NOT NULL, or write to another table"
                 )
 
-    def _require_not_ahead(self, spark: SparkSession, owner: OutputOwner) -> None:
+    def _detail(self, spark: SparkSession) -> tuple[str, list[str]]:
+        """Return the folder of the table, and the columns by which it is partitioned."""
+        jvm: Any = spark._jvm
+        tables, session = jvm.io.delta.tables.DeltaTable, spark._jsparkSession
+        found = tables.forName(session, self._table) if self._path is None else tables.forPath(session, self._path)
+        row = DataFrame(found.detail(), spark).select("location", "partitionColumns").collect()[0]
+        return str(row[0]), list(row[1])
+
+    def _require_partitions(self, there: list[str]) -> None:
+        """Raise ConfigError for other partitions than those that were asked for; Delta would refuse the first batch."""
+        if self.partition_by and [name.lower() for name in there] != [name.lower() for name in self.partition_by]:
+            is_by = f"is partitioned by {', '.join(map(quote, there))}" if there else "has no partitions"
+            raise ConfigError(
+                f"{self!r} is there and {is_by}, which appended rows cannot change; leave out partition_by=, or write to another "
+                "table"
+            )
+
+    def _require_not_ahead(self, spark: SparkSession, owner: OutputOwner, location: str) -> None:
         jvm: Any = spark._jvm
         logs = jvm.org.apache.spark.sql.delta.DeltaLog
         if not _is_class(logs):  # a platform's own Delta may not have this class
             return
-        path = self._path
-        if path is None:
-            path = str(spark.sql(f"DESCRIBE DETAIL {self._table}").collect()[0]["location"])
-        snapshot = logs.forTableWithSnapshot(spark._jsparkSession, path)._2()
+        snapshot = logs.forTableWithSnapshot(spark._jsparkSession, location)._2()
         version = snapshot.transactions().get(_application(owner))
         written, begun = int(version.get()) if version.isDefined() else -1, owner.last_batch
         if written > (-1 if begun is None else begun):

@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
 from windowing.errors import ConfigError, SinkError, describe_error, quote
 from windowing.spark.output import quoted
-from windowing.spark.sinks import OutputOwner, required_owner
+from windowing.spark.sinks import OutputOwner, different_columns, required_owner
 from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
 from windowing.stores.remote import checked_address, masked
 
@@ -121,12 +121,7 @@ class PostgresSink:
     def __init__(self, url: str, table: str, key: str | Sequence[str] = (), *, patience_s: float = 60.0) -> None:
         checked_address(url, patience_s, "postgresql://user:password@host:5432/database")
         self._url, self._table, self._patience_s = url, checked_table(table), patience_s
-        self.key = (key,) if isinstance(key, str) else tuple(key or ())
-        for name in self.key:
-            if not isinstance(name, str) or not name or self.key.count(name) > 1:
-                raise ConfigError(
-                    f"key= of the table {quote(table)} is a column or several different ones, got {quote(key)}"
-                )
+        self.key = different_columns(f"key= of the table {quote(table)}", key)
         self._owner: OutputOwner | None = None
         self._schema = ""
 

@@ -359,6 +359,15 @@ def required_owner(sink: Any, owner: OutputOwner | None) -> OutputOwner:
     return owner
 
 
+def different_columns(option: str, given: Any) -> tuple[str, ...]:
+    """Return the columns of an option: one, several different ones, or none. Raises ConfigError."""
+    names = (given,) if isinstance(given, str) else () if given is None else given
+    are_names = isinstance(names, Collection) and all(isinstance(name, str) and name for name in names)
+    if not are_names or len(set(names)) < len(names):
+        raise ConfigError(f"{option} is a column or several different ones, got {quote(given)}")
+    return tuple(names)
+
+
 def owner_of(spark: SparkSession, checkpoint: str, stream: str, schema: StructType | None = None) -> OutputOwner:
     """Return a stream of a checkpoint as an owner; a checkpoint without an id gets one."""
     return OutputOwner(query_id(spark, checkpoint), stream, last_batch(spark, checkpoint), schema)
