@@ -263,3 +263,68 @@ def test_options_of_librdkafka_are_translated_to_those_of_the_java_client() -> N
         "kafka.ssl.truststore.type": "PEM",
     }
     assert _of_spark({"sasl.mechanisms": "PLAIN"}) == {"kafka.sasl.mechanism": "PLAIN"}, "librdkafka's other name"
+
+
+PRIVATE = "-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n"
+ENCRYPTED = PRIVATE.replace("PRIVATE", "ENCRYPTED PRIVATE")
+PROOF = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+def test_a_key_and_its_certificate_in_files_are_sent_to_the_java_client_as_text(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text(ENCRYPTED)
+    (tmp_path / "proof.pem").write_text(PROOF)
+    files = {"ssl.key.location": str(tmp_path / "key.pem"), "ssl.certificate.location": str(tmp_path / "proof.pem")}
+    text = {
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.key": ENCRYPTED,
+        "kafka.ssl.keystore.certificate.chain": PROOF,
+        "kafka.ssl.key.password": "s3cret",
+    }
+    assert _of_spark({**files, "ssl.key.password": "s3cret"}) == text
+    assert _of_spark({"ssl.key.pem": ENCRYPTED, "ssl.certificate.pem": PROOF, "ssl.key.password": "s3cret"}) == text
+    (tmp_path / "key.pem").write_text(PRIVATE)
+    plain = _of_spark({**files, "ssl.key.password": "s3cret"})
+    assert "kafka.ssl.key.password" not in plain, "Java refuses a password for a key that has none"
+    assert _of_spark(
+        {
+            "ssl.ca.pem": PROOF,
+            "ssl.keystore.location": "/own.p12",
+            "ssl.keystore.password": "s3cret",
+            "ssl.endpoint.identification.algorithm": "none",
+            "enable.ssl.certificate.verification": True,
+            "socket.timeout.ms": 5,
+        }
+    ) == {
+        "kafka.ssl.truststore.certificates": PROOF,
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.keystore.location": "/own.p12",
+        "kafka.ssl.keystore.type": "PKCS12",
+        "kafka.ssl.keystore.password": "s3cret",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.socket.timeout.ms": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"ssl.key.pem": PRIVATE}, "give both 'ssl.key.location' and 'ssl.certificate.location'"),
+        ({"ssl.certificate.pem": PROOF}, "give both 'ssl.key.location' and 'ssl.certificate.location'"),
+        ({"ssl.key.location": "/none/key.pem"}, "'ssl.key.location' cannot be read: FileNotFoundError"),
+        (
+            {"ssl.key.pem": PRIVATE.replace("PRIVATE", "RSA PRIVATE"), "ssl.certificate.pem": PROOF},
+            "is not in the form PKCS#8 (BEGIN PRIVATE KEY), the only one that Spark's client reads; convert it: openssl pkcs8",
+        ),
+        ({"ssl.ca.location": "/"}, "'ssl.ca.location' is '/', and Spark's client takes one PEM file"),
+        ({"ssl.ca.location": "probe"}, "or leave the option out for those of Java"),
+        ({"ssl.crl.location": "/crl.pem"}, "no option 'ssl.crl.location', and would ignore it; leave it out"),
+        ({"enable.ssl.certificate.verification": False}, "whose client always verifies brokers"),
+    ],
+)
+def test_options_about_tls_that_the_java_client_does_not_have_are_refused_by_name(
+    given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as found:
+        _of_spark(given)
+    assert sentence in str(found.value)
+    assert "MIIB" not in str(found.value)

@@ -17,8 +17,11 @@ their offsets (`failOnDataLoss`), or are logged and counted; they are never skip
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -26,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, describe_error, quote
 from windowing.schema.types import Schema
 from windowing.spark.offsets import skip_gaps_of
 from windowing.spark.output import quoted
@@ -58,9 +61,9 @@ def kafka(
     Needs the extra `kafka`, and Spark's connector in the session. starting: where a new checkpoint begins, "earliest" or "latest".
     per_batch: maximum number of messages of a micro-batch. on_gap: messages removed before they were read end the query ("raise"),
     or are skipped with a warning and counted in the metrics as `skipped_offsets` ("skip"). options: settings of librdkafka
-    (`security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password`, `ssl.ca.location`), which are converted to those of
-    Spark's connector. Messages of aborted transactions are not read (`read_committed`). patience_s: seconds to wait for an answer
-    of the brokers.
+    (`security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password`, `ssl.ca.location`, `ssl.key.location`), which are
+    converted to those of Spark's connector; one about TLS that it lacks is refused. Messages of aborted transactions are not read
+    (`read_committed`). patience_s: seconds to wait for an answer of the brokers.
 
     Raises ConfigError for a topic that does not exist, refused credentials, or a session without the connector; SourceError for
     brokers that do not answer for `patience_s`.
@@ -131,10 +134,88 @@ def _of_spark(options: Mapping[str, Any]) -> dict[str, str]:
         given["sasl.jaas.config"] = (
             f"org.apache.kafka.common.security.{module} required username={_in_jaas(user)} password={_in_jaas(password)};"
         )
-    authority = given.pop("ssl.ca.location", None)
-    if authority is not None:
-        given |= {"ssl.truststore.location": authority, "ssl.truststore.type": "PEM"}
-    return {f"kafka.{name}": value for name, value in given.items()}
+    return {f"kafka.{name}": value for name, value in _ssl_of_java(given).items()}
+
+
+_SSL_OF_JAVA = {"ssl.keystore.password", "ssl.key.password", "ssl.endpoint.identification.algorithm"}
+"""The options about TLS that have the same name and meaning in both clients."""
+_VERIFY = "enable.ssl.certificate.verification"
+_PKCS8 = re.compile(r"-----BEGIN (?P<encrypted>ENCRYPTED )?PRIVATE KEY-----")
+
+
+def _ssl_of_java(given: dict[str, str]) -> dict[str, str]:
+    """Return the options with those about TLS in the form of Java's client. Raises ConfigError for one that it does not have.
+
+    Paths of authorities and PKCS#12 files stay paths, which must exist on every machine of the cluster. A key and its certificate,
+    which are two files of librdkafka and one of Java, are read here and sent as text; Kafka's client hides the key in its log.
+    """
+    ssl = {name: value for name, value in given.items() if name.startswith("ssl")}
+    others = {name: value for name, value in given.items() if name not in ssl}
+    if others.pop(_VERIFY, "true").lower() != "true":
+        raise ConfigError(
+            f"the option {_VERIFY}=False cannot be met on Spark, whose client always verifies brokers; leave it out, and give "
+            "their authority by 'ssl.ca.location'"
+        )
+    java: dict[str, str] = {}
+    if (authority := ssl.pop("ssl.ca.location", None)) is not None:
+        if authority == "probe" or os.path.isdir(authority):
+            raise ConfigError(
+                f"'ssl.ca.location' is {quote(authority)}, and Spark's client takes one PEM file with all authorities; put them "
+                "into a file, or leave the option out for those of Java"
+            )
+        java |= {"ssl.truststore.location": authority, "ssl.truststore.type": "PEM"}
+    if (authorities := ssl.pop("ssl.ca.pem", None)) is not None:
+        java |= {"ssl.truststore.certificates": authorities, "ssl.truststore.type": "PEM"}
+    if (bundle := ssl.pop("ssl.keystore.location", None)) is not None:
+        java |= {"ssl.keystore.location": bundle, "ssl.keystore.type": "PKCS12"}
+    key, certificate = _pem_of(ssl, "ssl.key"), _pem_of(ssl, "ssl.certificate")
+    if key is not None and certificate is not None:
+        java |= {
+            "ssl.keystore.key": _checked_key(key, ssl),
+            "ssl.keystore.certificate.chain": certificate,
+            "ssl.keystore.type": "PEM",
+        }
+    elif key is not None or certificate is not None:
+        raise ConfigError(
+            "a client that proves who it is has a key and a certificate: give both 'ssl.key.location' and "
+            "'ssl.certificate.location', or both 'ssl.key.pem' and 'ssl.certificate.pem'"
+        )
+    if ssl.get("ssl.endpoint.identification.algorithm") == "none":
+        ssl["ssl.endpoint.identification.algorithm"] = ""
+    unknown = sorted(set(ssl) - _SSL_OF_JAVA)
+    if unknown:
+        raise ConfigError(
+            f"Spark's client of Kafka has no option {unknown[0]!r}, and would ignore it; leave it out. What it has are "
+            "ssl.ca.location, ssl.key.location and ssl.certificate.location (and .pem for a text), ssl.keystore.location, "
+            f"{', '.join(sorted(_SSL_OF_JAVA))}"
+        )
+    return others | java | ssl
+
+
+def _pem_of(ssl: dict[str, str], name: str) -> str | None:
+    """Take `<name>.pem`, or the content of the file `<name>.location`, from the options; None if neither is there."""
+    text, path = ssl.pop(f"{name}.pem", None), ssl.pop(f"{name}.location", None)
+    if text is not None or path is None:
+        return text
+    try:
+        return Path(path).read_text()
+    except (OSError, ValueError) as problem:
+        raise ConfigError(
+            f"'{name}.location' cannot be read: {describe_error(problem)}; give the path of a PEM file on this machine"
+        ) from None
+
+
+def _checked_key(key: str, ssl: dict[str, str]) -> str:
+    """Return a private key that Java can read. Its password is taken from the options if the key has none: Java would refuse it."""
+    found = _PKCS8.search(key)
+    if found is None:
+        raise ConfigError(
+            "the private key of the options is not in the form PKCS#8 (BEGIN PRIVATE KEY), the only one that Spark's client reads; "
+            "convert it: openssl pkcs8 -topk8 -nocrypt -in key.pem -out key8.pem"
+        )
+    if found["encrypted"] is None:
+        ssl.pop("ssl.key.password", None)
+    return key
 
 
 def _key(value: Any) -> Any:
@@ -168,10 +249,6 @@ class KafkaSink:
         options: Mapping[str, Any] | None = None,
         patience_s: float = 60.0,
     ) -> None:
-        if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 < patience_s < 1e6:
-            raise ConfigError(
-                f"the patience of a sink is a number of seconds above 0, got {quote(patience_s)}; give 60.0"
-            )
         if key is not None and not isinstance(key, str):
             raise ConfigError(f"key= of a KafkaSink is one column, got {quote(key)}")
         self._servers, self.key = servers, key
