@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -495,3 +496,11 @@ def test_on_spark_entries_are_acked_after_the_commit_of_their_batch(
     assert all(max(commits) >= root for root, commits in told), "acked after the commit of what settled it"
     assert pending(db) == 0
     assert json.loads((checkpoint / "offsets" / "0").read_text().splitlines()[2])["source"]
+
+
+def test_a_server_that_does_not_answer_is_waited_for_once_for_the_patience() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(SourceError, match="the server cannot be reached"):
+            RedisStream(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "orders", "n long", patience_s=0.5)
+        assert 0.4 < time.monotonic() - began < 2

@@ -447,13 +447,13 @@ class RedisStream(PartitionedSpout):
     def _call(self, *command: Any) -> Any:
         try:
             if self._open is None:
-                again = Retry(ExponentialBackoff(cap=1.0, base=0.05), 8)
+                # A connection that is lost is made again. A server that does not answer is not asked again: it was waited for.
+                again = Retry(ExponentialBackoff(cap=1.0, base=0.05), 8, supported_errors=(redis.ConnectionError,))
                 self._open = redis.Redis.from_url(
                     self._url,
                     socket_timeout=self._patience_s,
                     socket_connect_timeout=min(self._patience_s, 5.0),
                     retry=again,
-                    retry_on_error=[redis.ConnectionError, redis.TimeoutError],
                 )
             return self._open.execute_command(*command)  # type: ignore[no-untyped-call]
         except (redis.RedisError, ValueError, OSError) as problem:
