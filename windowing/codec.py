@@ -44,8 +44,9 @@ def frame(magic: bytes, body: bytes) -> bytes:
     return _HEADER.pack(magic, VERSION, zlib.crc32(body), len(body)) + body
 
 
-def unframe(magic: bytes, blob: bytes, what: str) -> bytes:
+def unframe(magic: bytes, blob: bytes | None, what: str) -> bytes:
     """Return the body of a frame; `what` names the blob in the CorruptStateError."""
+    blob = b"" if blob is None else blob  # of a damaged row
     if len(blob) < _HEADER.size or blob[:4] != magic:
         raise CorruptStateError(
             f"{what} is not ours: it begins with {quote(blob[:4])}, wanted {magic!r}; nothing was reset"

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 from tests.dying import in_a_child
 from tests.stores.state_world import Add
 from tests.stores.store_contract import commit
-from windowing.errors import WindowingError
+from windowing.cli.loading import CommandRefused
+from windowing.cli.stored import read_states
+from windowing.errors import CorruptStateError, WindowingError
 from windowing.queues import Root, SqliteQueue
 from windowing.stores import SqliteStore, map_state
 from windowing.stores.pages import SqlitePages
@@ -209,3 +212,38 @@ def test_a_state_file_damaged_after_a_kill_in_a_commit_has_committed_data_or_is_
         name: result for name, result in results.items() if result not in (told, told + 1, "CORRUPT", "INCOMPATIBLE")
     }
     assert wrong == {}
+
+
+@pytest.mark.parametrize("kind", [*FILES, "windowing states"])
+def test_a_file_with_damaged_bytes_is_read_or_refused_by_an_error_of_the_library(tmp_path: Path, kind: str) -> None:
+    """Half of the damage is in the first page, which has the schema: SQLite quotes it in errors that Python cannot decode."""
+    job, found = FILES["trident store" if kind == "windowing states" else kind]
+    (tmp_path / "left").mkdir()
+    killed(tmp_path / "left/file.db", job, after=5, delay_s=None)
+    whole = (tmp_path / "left/file.db").read_bytes()
+    chance = random.Random(kind)
+    refused, raw = 0, []
+    for number in range(150):
+        damaged = bytearray(whole)
+        for _ in range(chance.choice([1, 1, 4, 40])):
+            at = chance.randrange(4096 if chance.random() < 0.5 else len(damaged))
+            damaged[at] = chance.choice([0, 0xFF, damaged[at] ^ 1 << chance.randrange(8)])
+        copy = tmp_path / f"{number}.db"
+        copy.write_bytes(damaged)
+        try:
+            read_states(copy) if kind == "windowing states" else found(copy)
+        except (WindowingError, CommandRefused):
+            refused += 1
+        except Exception as problem:
+            if traceback.extract_tb(problem.__traceback__)[-1].filename != __file__:  # `found` has read other data
+                raw.append(f"damage {number}: {problem!r}")
+    assert raw == []
+    assert 20 < refused < 150
+
+
+def test_a_record_that_is_no_bytes_is_damage_and_not_a_missing_record(tmp_path: Path) -> None:
+    with closing(SqliteRecordStore(tmp_path / "r.db")) as store:
+        store.write({"coordinator": b"7"}, {})
+        store._db.execute("UPDATE windowing_records SET value = 'text'")
+        with pytest.raises(CorruptStateError, match="the record coordinator is 'text'"):
+            store.read("coordinator")

@@ -34,7 +34,16 @@ from windowing.errors import ConfigError, CorruptStateError, SourceError, printa
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, whole_number
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
-from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole, transaction
+from windowing.stores.sqlite_files import (
+    BUSY,
+    DAMAGED,
+    checked_path,
+    code_of,
+    decoded_errors,
+    make_durable,
+    make_whole,
+    transaction,
+)
 
 _WAIT_S = 30.0
 _ROWS_PER_BATCH = 20_000
@@ -279,7 +288,8 @@ class SqliteQueue(PartitionedSpout):
     def _translated_errors(self) -> Iterator[None]:
         """Raise errors of SQLite and of the file system as SourceError or CorruptStateError."""
         try:
-            yield
+            with decoded_errors():
+                yield
         except sqlite3.Error as problem:
             code = code_of(problem)
             if code in DAMAGED:
@@ -295,8 +305,6 @@ class SqliteQueue(PartitionedSpout):
             raise SourceError(
                 f"the queue {self.path} {what}, then start again; it holds what it held before"
             ) from problem
-        except UnicodeDecodeError as problem:  # raised for the text of SQLite's error, which quotes the damaged schema
-            raise self._damaged("its schema cannot be read") from problem
         except OSError as problem:
             raise SourceError(
                 f"the queue {self.path} cannot be opened: {printable(str(problem))}; look at the disk and the rights of the folder"

@@ -38,7 +38,7 @@ from windowing.codec import META_MAGIC, dumps, frame, inflated, loads, unframe
 from windowing.errors import CheckpointError, CorruptStateError, quote
 from windowing.schema.rows import Record, record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
-from windowing.stores.sqlite_files import OwnedConnection, checked_path, make_durable
+from windowing.stores.sqlite_files import OwnedConnection, checked_path, decoded_errors, make_durable
 from windowing.topology.state import NEVER
 from windowing.windows.config import WindowConfig
 from windowing.windows.pages import CheckpointedPages, PageRows
@@ -318,7 +318,8 @@ class SqlitePages:
     @contextmanager
     def _raising(self, what: str) -> Iterator[None]:
         try:
-            yield
+            with decoded_errors():
+                yield
         except sqlite3.OperationalError as problem:
             hint = (
                 "it is in use by another process: one task has one file" if "locked" in str(problem) else str(problem)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError
+from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError, quote
 from windowing.stores.sqlite_files import SqliteFile, checked_path, transaction
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
@@ -187,7 +187,9 @@ class SqliteRecordStore(SqliteFile):
         """Return the value last written under `path`."""
         with self._translated():
             found = self._db.execute("SELECT value FROM windowing_records WHERE path = ?", (path,)).fetchone()
-        return None if found is None else bytes(found[0])
+        if found is not None and not isinstance(found[0], bytes):
+            raise self._error(TypeError(f"the record {path} is {quote(found[0])}"), True)
+        return None if found is None else found[0]
 
     def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """Write all changes and return True if each path of `expected` has the expected value; else write nothing, return False."""

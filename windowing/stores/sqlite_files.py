@@ -41,6 +41,19 @@ def code_of(problem: sqlite3.Error) -> int:
 
 
 @contextmanager
+def decoded_errors() -> Iterator[None]:
+    """Raise a DatabaseError with the code of damage where Python cannot decode a text of SQLite: its own error quotes the damaged
+    schema, or a text in the file is damaged.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as problem:
+        error = sqlite3.DatabaseError("its schema or a text in it cannot be read")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error from problem
+
+
+@contextmanager
 def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
     """Run the body as one transaction of a connection that commits by hand; an exception rolls it back."""
     db.execute(begin)
@@ -134,7 +147,8 @@ class SqliteFile:
     def _translated(self) -> Iterator[None]:
         """Translate errors of SQLite and the file system into those of this class."""
         try:
-            yield
+            with decoded_errors():
+                yield
         except (sqlite3.Error, OSError) as problem:
             is_damaged = isinstance(problem, sqlite3.Error) and code_of(problem) in DAMAGED
             raise self._error(problem, is_damaged) from problem

@@ -43,6 +43,7 @@ from windowing.stores.sqlite_files import (
     OwnedConnection,
     checked_path,
     code_of,
+    decoded_errors,
     make_durable,
     make_whole,
     transaction,
@@ -359,7 +360,8 @@ class StateFile:
     def _explained(self, done: str) -> Iterator[None]:
         """Translate errors of SQLite and the file system into errors of this library."""
         try:
-            yield
+            with decoded_errors():
+                yield
         except (sqlite3.Error, OSError) as problem:
             code = code_of(problem) if isinstance(problem, sqlite3.Error) else None
             if code in DAMAGED:
@@ -375,8 +377,6 @@ class StateFile:
                 f"the state file {self.path} cannot be {done}: {problem}; it holds what it held before; look at the disk and "
                 "the rights of the file, then start again"
             ) from problem
-        except UnicodeDecodeError as problem:  # in the text of SQLite's own error, which quotes the damaged schema
-            raise self.damaged("its schema cannot be read") from problem
 
     # -- damage --------------------------------------------------------------------------------------------------------
 
