@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from click.testing import CliRunner
 
 from windowing import cli
 from windowing.acking.batches import BatchRecord, RootPartial
-from windowing.cli import commands
+from windowing.cli import commands, loading, templates
 from windowing.cli.doctor import Finding, diagnose
 from windowing.cli.stored import LocalFiles, page_of, read_checkpoint
 from windowing.codec import dumps, frame
@@ -163,7 +165,6 @@ def test_check_shows_the_error_and_line_of_a_broken_file(tmp_path, text, code, s
         (["status", "none"], "one on HDFS is hdfs:///"),
         (["status", "."], "is no checkpoint"),
         (["states", "none.db"], "there is no file 'none.db'"),
-        (["states", "redis://me:secret@127.0.0.1/0"], "me:***@127.0.0.1/0"),
     ],
 )
 def test_a_usage_error_is_one_sentence_with_exit_code_2(bolts, arguments, sentence):
@@ -633,10 +634,11 @@ def test_states_refuses_a_folder_and_an_unknown_kind_of_server(tmp_path):
     assert "Redis" not in done.output
 
 
-def test_an_unreachable_server_is_reported_without_the_password():
-    done = run("states", "postgresql://me:secret@127.0.0.1:1/db")
+@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
+def test_an_unreachable_server_is_reported_without_the_password(scheme):
+    done = run("states", f"{scheme}://me:secret@127.0.0.1:1/0")
     assert done.exit_code == 1
-    assert "me:***@127.0.0.1:1/db cannot be read" in done.output
+    assert "me:***@127.0.0.1:1/0 cannot be read" in done.output
     assert "secret" not in done.output
 
 
@@ -647,6 +649,111 @@ def test_a_closed_output_pipe_ends_the_command_without_an_error_message(bolts):
         process.stdout.close()
         said = process.stderr.read()
     assert (process.returncode, said) == (1, b"")
+
+
+ENDLESS = """
+import sys
+from windowing import *
+
+@bolt(output="n int")
+def one(tuple):
+    return 1
+
+@spout(output="word string")
+class Words(Spout):
+    def open(self, context, collector):
+        self.collector = collector
+        print("begun", file=sys.stderr, flush=True)
+
+    def next_tuple(self):
+        self.collector.emit(("a",))
+
+def topology():
+    builder = TopologyBuilder("t")
+    builder.set_spout("words", Words)
+    builder.set_bolt("one", one).shuffle_grouping("words")
+    return builder.build()
+"""
+IN_THE_FILE = "import sys, time; print('begun', file=sys.stderr, flush=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "stopped by hand"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
+)
+@pytest.mark.parametrize(
+    ("command", "text", "end"),
+    [
+        ("check file.py", IN_THE_FILE, ""),
+        ("run file.py:topology", ENDLESS, "; nothing was drained"),
+        ("simulate --seeds 1000000 --processes 2", "", ""),
+    ],
+)
+def test_a_stopped_command_ends_with_one_line_and_the_exit_code_of_the_signal(
+    tmp_path, command, text, end, number, code, said
+):
+    (tmp_path / "file.py").write_text(text)
+    given = [sys.executable, "-m", "windowing", *command.split()]
+    where = {
+        "cwd": tmp_path,
+        "env": os.environ | {"PYTHONPATH": str(ROOT)},
+        "start_new_session": True,
+        "preexec_fn": lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's job in the background ignores it
+    }
+    with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **where) as process:
+        if text:
+            assert process.stderr.readline() == "begun\n"
+        while not text and len(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()) < 2:
+            time.sleep(0.5)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # a terminal sends it to all processes of a command
+        else:
+            process.send_signal(number)
+        shown, problem = process.communicate(timeout=30)
+    assert (process.returncode, shown, problem) == (code, "", f"Error: {said}{end}\n")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_sigterm_ends_the_page_of_a_run_as_ctrl_c_does(tmp_path):
+    (tmp_path / "file.py").write_text(ENDLESS)
+    given = [sys.executable, "-m", "windowing", "ui", f"{tmp_path}/file.py:topology"]
+    with subprocess.Popen(given, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr.readline() == "begun\n"
+        process.terminate()
+        shown, problem = process.communicate(timeout=30)
+    assert (process.returncode, shown.splitlines()[1:], problem) == (0, ["ended by SIGTERM"], "")
+
+
+@pytest.mark.parametrize("command", ["--help", "check", "explain", "simulate --seeds 1"])
+def test_output_to_a_full_disk_ends_a_command_with_one_line(bolts, command):
+    target = {"check": [bolts], "explain": [f"{bolts}:two"]}.get(command, [])
+    given = [sys.executable, "-m", "windowing", *command.split(), *target]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(given, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "No space left on device; make room (a file, or the output of the command)" in done.stderr
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_named(bolts, tmp_path, monkeypatch):
+    (tmp_path / "rows.json").write_text('[{"word": "a"}]')
+    done = run("explain", f"{bolts}:two", tmp_path / "rows.json", "--svg", "/dev/full")
+    assert done.exit_code == 1
+    assert "No space left on device: '/dev/full'; make room" in done.output
+    written = []
+
+    def full_at_the_second(path, content):
+        written.append(path)
+        if len(written) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        loading.write(path, content)
+
+    monkeypatch.setattr(templates, "write", full_at_the_second)
+    assert run("new", tmp_path / "job").exit_code == 1
+    assert not (tmp_path / "job").exists(), "the next try would be refused"
 
 
 def test_status_names_a_damaged_file_of_a_checkpoint(tmp_path):

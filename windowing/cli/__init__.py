@@ -15,7 +15,8 @@
 
 A file of cases has one JSON object per line, in the format of `windowing/testing/replay.py`, with the expected `events`.
 Exit code: 0 for success, 1 if the command ran and the result is bad (a case differs, a mistake was found, a run failed), 2 for an
-invalid file or option. A mistake of the user is printed as a sentence; text from data is escaped.
+invalid file or option, 130 or 143 if it was stopped by Ctrl-C or SIGTERM. A mistake of the user is printed as a sentence; text
+from data is escaped.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import math
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,7 +52,10 @@ from windowing.cli.loading import (
     mistakes_of,
     module_of,
     safe,
+    stopped,
+    stopper,
     topology_of,
+    write,
 )
 from windowing.cli.running import components_table, phases_line, run_on_page, run_on_screen
 from windowing.cli.stored import (
@@ -61,7 +66,7 @@ from windowing.cli.stored import (
     metrics_in,
     page_of,
     read_checkpoint,
-    read_postgres_states,
+    read_server_states,
     read_states,
     spark_session,
 )
@@ -70,17 +75,13 @@ from windowing.errors import WindowingError, quote, represented
 from windowing.execution.compiler import execution_plan
 from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
+from windowing.stores.factory import REMOTE
 from windowing.stores.remote import masked
 from windowing.testing.replay import check_case, replay
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Topology
 from windowing.trident import TridentTopology
 from windowing.windows.measures import Duration
-
-__all__ = [
-    "commands",
-]
-
 
 _NEEDED = ("length", "slide", "event_time", "stateful", "clock_start_ms", "ops", "events")
 
@@ -204,8 +205,7 @@ def _numbers(verdicts: list[_Verdict]) -> tuple[str, str, str]:
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_STORES = "give the path of a SqliteStore on a file system of this machine, or postgresql://..."
-_REDIS = ("redis://", "rediss://", "unix://")
+_STORES = "give the path of a SqliteStore on a file system of this machine, postgresql://... or redis://..."
 
 
 class _Seconds(click.FloatRange):
@@ -320,9 +320,9 @@ def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path 
         return
     line = explain(bolt, json_of(rows), drain=drain)
     if svg is not None:
-        svg.write_text(line.svg(), encoding="utf-8")
+        write(svg, line.svg().encode())
     if png is not None:
-        png.write_bytes(line.png())
+        write(png, line.png())
     if svg is None and png is None:
         click.echo(line.text(max(60, _console().width)))
 
@@ -360,8 +360,8 @@ def run_command(
     console = _console()
     try:
         result = run_on_screen(topology, batches, span, console, state)
-    except KeyboardInterrupt:
-        raise CommandFailed("stopped by hand; nothing was drained") from None
+    except KeyboardInterrupt as stop:
+        raise stopped(stop, "; nothing was drained") from None
     outputs: Mapping[str, list[Any]] = result.outputs if isinstance(result, ClusterResult) else result.sinks
     for name, output in outputs.items():
         for row in output[:show]:
@@ -416,8 +416,8 @@ def ui_command(
             if keep:
                 click.echo("the run is over; Ctrl-C ends the page")
                 threading.Event().wait()
-    except KeyboardInterrupt:
-        click.echo("ended by hand")
+    except KeyboardInterrupt as stop:
+        click.echo(f"ended by {stopper(stop)}")
 
 
 def _show_query(checkpoint: CheckpointFiles, for_seconds: float | None, port: int) -> None:
@@ -425,8 +425,8 @@ def _show_query(checkpoint: CheckpointFiles, for_seconds: float | None, port: in
         with page_of(checkpoint, port) as page:
             click.echo(f"open {page.url}; Ctrl-C ends the page, not the query")
             threading.Event().wait(None if for_seconds is None else min(for_seconds, threading.TIMEOUT_MAX))
-    except KeyboardInterrupt:
-        click.echo("ended by hand")
+    except KeyboardInterrupt as stop:
+        click.echo(f"ended by {stopper(stop)}")
 
 
 def _batches_for(topology: Topology | TridentTopology, file: Path | None) -> dict[str, list[list[Any]]] | None:
@@ -562,16 +562,12 @@ def _tasks(given: tuple[str, ...]) -> int | dict[str, int]:
 def states_command(store: str) -> None:
     """Print, for each Trident state in STORE, its partitions, their rows, and the batch and attempt that wrote last.
 
-    STORE is a SQLite file or postgresql://... Only reads.
+    STORE is a SQLite file, postgresql://... or redis://... Only reads.
     """
-    if store.startswith(("postgresql://", "postgres://")):
-        rows = read_postgres_states(store)
+    scheme, sign, _ = store.partition("://")
+    if sign and scheme in REMOTE:
+        rows = read_server_states(store, REMOTE[scheme][0])
         store = masked(store)
-    elif store.startswith(_REDIS):
-        raise CommandRefused(
-            f"{masked(store)} cannot be looked at: the keys of Redis would have to be walked through, beside its writers; ask the "
-            "server itself, a state has the keys of its name"
-        )
     else:
         rows = read_states(local_path(store.removeprefix("sqlite:"), _STORES))
     if not rows:
@@ -611,4 +607,10 @@ def simulate_command(context: click.Context, seeds: int, start: int, processes: 
     """
     from windowing.testing import simulator
 
-    context.exit(simulator.main(["--seeds", str(seeds), f"--start={start}", "--processes", str(processes)]))
+    try:
+        code = simulator.main(["--seeds", str(seeds), f"--start={start}", "--processes", str(processes)])
+    except BrokenExecutor as problem:
+        raise CommandFailed(
+            "a process of the simulator was killed; look at the memory, or give fewer --processes"
+        ) from problem
+    context.exit(code)

@@ -3,20 +3,28 @@
 Laws
 - A user's mistake gives a sentence and an exit code, never a traceback: 1 if the command ran and the result is bad, 2 if it cannot
   run. An error raised by the user's own file is shown with its file and line.
+- Ctrl-C and SIGTERM end a command in the same way: `with` blocks are left, then it prints a sentence. So does a full disk, also one
+  that the output is written to.
 - Text from data and messages is escaped before it is printed.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import inspect
 import json
+import os
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -44,18 +52,92 @@ class CommandFailed(CommandRefused):
     exit_code = 1
 
 
+class CommandStopped(CommandRefused):
+    """Ctrl-C has stopped the command. Exit code 130, as of a shell."""
+
+    exit_code = 130
+
+
+class CommandTerminated(CommandRefused):
+    """SIGTERM has stopped the command. Exit code 143."""
+
+    exit_code = 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come."""
+
+
+def stopped(stop: KeyboardInterrupt, more: str = "") -> CommandRefused:
+    """Return the error of a command that was stopped. more: the end of its sentence."""
+    kind = CommandTerminated if isinstance(stop, Terminated) else CommandStopped
+    return kind(f"stopped by {stopper(stop)}{more}")
+
+
+def stopper(stop: KeyboardInterrupt) -> str:
+    """Return what has stopped a command, for a message."""
+    return "SIGTERM" if isinstance(stop, Terminated) else "hand"
+
+
 class CommandGroup(click.Group):
-    """Prints errors of the library as sentences."""
+    """Prints errors of the library and of the system as sentences."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        with _sigterm_raised():
+            try:
+                return super().main(*arguments, **options)
+            except OSError as problem:  # click itself ends a command whose output is a closed pipe
+                _end_by(problem)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except WindowingError as problem:
             raise CommandFailed(str(problem)) from problem
-        except BrokenPipeError:  # click ends the command, as `head` has ended
-            raise
-        except OSError as problem:
-            raise CommandRefused(f"{describe_error(problem)}; look at the path and its rights") from problem
+        except KeyboardInterrupt as stop:
+            raise stopped(stop) from None
+
+
+@contextmanager
+def _sigterm_raised() -> Iterator[None]:
+    """Let the first SIGTERM raise Terminated in the `with` block; a second one ends the process."""
+
+    def raising(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, raising)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_by(problem: OSError) -> NoReturn:
+    """End the command with a sentence about an error of the system, also if its output cannot be written any more."""
+    is_full = problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    where = "" if problem.filename else " (a file, or the output of the command)"
+    way_out = f"make room{where}" if is_full else f"look at the path and its rights{where}"
+    error = (CommandFailed if is_full else CommandRefused)(f"{describe_error(problem)}; {way_out}")
+    with suppress(OSError):
+        error.show()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # Python would try again at its end, print a traceback and change the exit code
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(error.exit_code)
+
+
+def write(file: Path, content: bytes) -> None:
+    """Write a file. The OSError of a write, unlike that of an open, does not name it: so this one does."""
+    try:
+        file.write_bytes(content)
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, str(file)) from problem
 
 
 def safe(text: str) -> str:

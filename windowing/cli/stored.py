@@ -7,9 +7,9 @@
     <checkpoint>/metadata, offsets/N, commits/N                          of Spark: the query; batch N was begun, was committed
     a store in SQLite: tables <state> and <state>_fences                 rows and fences of Trident states
 
-Nothing is written or created, and no lock is held longer than a read: SQLite files are opened read-only, and PostgreSQL is read in
-a read-only transaction. The states of bolts are in Spark's state store, which only Spark can read; a checkpoint given as a store of
-states is refused.
+Nothing is written or created, and no lock is held longer than a read: SQLite files are opened read-only, PostgreSQL is read in a
+read-only transaction, and the keys of Redis are scanned in small steps. The states of bolts are in Spark's state store, which only
+Spark can read; a checkpoint given as a store of states is refused.
 
 A checkpoint on this machine is read without Spark. One on another file system (`hdfs://`, `s3a://`) is read by the same functions,
 through the file systems of a Spark session that runs in this process (spark/hadoop.py).
@@ -22,14 +22,16 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from windowing.cli.loading import CommandFailed, CommandRefused
-from windowing.errors import CheckpointError, StoreUnavailableError, WindowingError, quote
+from windowing.errors import CheckpointError, WindowingError, quote
 from windowing.execution.metrics import RunMetrics
 from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
+from windowing.stores.sqlite_files import decoded_errors
 from windowing.trident.fence import Fence, PartitionId
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -327,20 +329,19 @@ def _time_of(files: CheckpointFiles, batch: str) -> str:
         return ""
 
 
-def read_postgres_states(url: str) -> list[tuple[str, str, str, str, str]]:
-    """Return the lines of `read_states` for a PostgreSQL database, read in one read-only transaction.
+def read_server_states(url: str, module: str) -> list[tuple[str, str, str, str, str]]:
+    """Return the lines of `read_states` for a server: "postgres", or "redis", the names of its module and of its extra.
 
-    Raises CommandRefused if the extra is not installed, CommandFailed for errors of the server. Cost: a count of each partition.
+    Raises CommandRefused if the extra is not installed, StoreUnavailableError for errors of the server. Cost: a count of the rows
+    of each partition; on Redis also a scan of all keys of the database.
     """
     try:
-        from windowing.stores.postgres import stored_states
+        server = import_module(f"windowing.stores.{module}")
     except ImportError as problem:
-        raise CommandRefused(f"PostgreSQL cannot be asked: {problem}; pip install 'windowing[postgres]'") from problem
-    try:
-        found = stored_states(url)
-    except StoreUnavailableError as problem:
-        raise CommandFailed(str(problem)) from problem
-    return [line for state, rows, fences in found for line in _lines(state, rows, fences)]
+        raise CommandRefused(
+            f"{masked(url)} cannot be asked: {problem}; pip install 'windowing[{module}]'"
+        ) from problem
+    return [line for state, rows, fences in server.stored_states(url) for line in _lines(state, rows, fences)]
 
 
 def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
@@ -359,7 +360,10 @@ def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
     if not path.is_file():
         raise CommandRefused(f"there is no file {quote(str(path))}; give the path of a SqliteStore")
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=2.0)) as db:
+        with (
+            decoded_errors(),
+            closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=2.0)) as db,
+        ):
             names = [
                 name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
             ]
@@ -379,7 +383,10 @@ def _partitions(db: sqlite3.Connection, state: str) -> Iterator[tuple[str, str, 
 
 
 def _lines(state: str, rows: dict[int, int], fences: dict[int, bytes]) -> Iterator[tuple[str, str, str, str, str]]:
-    for partition in sorted(rows.keys() | fences.keys()):
+    partitions = rows.keys() | fences.keys()
+    if not all(isinstance(partition, int) for partition in partitions):
+        raise CommandFailed(f"the state {state} is damaged: a partition has no number; restore its store from a copy")
+    for partition in sorted(partitions):
         name = "ledger" if partition < 0 else str(partition)
         if partition not in fences:
             yield state, name, str(rows.get(partition, 0)), "no fence", ""

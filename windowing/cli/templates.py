@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from windowing.cli.loading import CommandRefused
+from windowing.cli.loading import CommandRefused, write
 
 _BOLTS = '''\
 """The windows of @NAME@."""
@@ -106,8 +107,10 @@ def write_project(folder: Path) -> list[Path]:
     if folder.exists():
         raise CommandRefused(f"{folder} is there already, and nothing of it was changed; take another name")
     folder.mkdir(parents=True)
-    written = []
-    for name, text in _FILES.items():
-        (folder / name).write_text(text.replace("@NAME@", folder.name), encoding="utf-8")
-        written.append(folder / name)
-    return written
+    try:
+        for name, text in _FILES.items():
+            write(folder / name, text.replace("@NAME@", folder.name).encode())
+    except BaseException:
+        shutil.rmtree(folder)  # it would be refused the next time
+        raise
+    return [folder / name for name in _FILES]

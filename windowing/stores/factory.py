@@ -176,13 +176,14 @@ def state_table(
 # -- store_of --------------------------------------------------------------------------------------------------------------------
 
 
-_REMOTE = {
+REMOTE = {
     "postgresql": ("postgres", "PostgresStore"),
     "postgres": ("postgres", "PostgresStore"),
     "redis": ("redis", "RedisStore"),
     "rediss": ("redis", "RedisStore"),
     "unix": ("redis", "RedisStore"),
 }
+"""By scheme: the module, which is also the name of the extra, and the class of the store."""
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.DOTALL)
 """A single letter is the drive of a path."""
 
@@ -202,13 +203,13 @@ def store_of(address: str | os.PathLike[str]) -> Store:
     scheme, rest = ("sqlite", text) if found is None else (found["scheme"], found["rest"])
     if scheme == "memory" and not rest:
         return MemoryStore()
-    if scheme in _REMOTE and rest.startswith("//"):
-        return _remote(text, *_REMOTE[scheme])
+    if scheme in REMOTE and rest.startswith("//"):
+        return _remote(text, *REMOTE[scheme])
     if scheme == "sqlite" and rest and "://" not in rest and not rest.startswith("//"):
         return SqliteStore(rest)
     # A malformed address may hold a password where `masked` does not look for one.
     shown = quote(masked(text)) if "://" in text or "@" not in text else f"{scheme}:... (the rest may hold a password)"
-    why = "" if scheme in (*_REMOTE, "sqlite", "memory") else f": {quote(scheme)} is no scheme of a store"
+    why = "" if scheme in (*REMOTE, "sqlite", "memory") else f": {quote(scheme)} is no scheme of a store"
     raise ConfigError(
         f"there is no store at {shown}{why}; give the path of a SQLite file (sqlite:PATH if it begins with a word and a colon), "
         "postgresql://..., redis://... or memory:"

@@ -17,6 +17,7 @@ Cost: one round trip for a read, one for a commit; undoing an attempt reads only
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError
+from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError, printable
 from windowing.stores.remote import Remote, checked_address, masked
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
@@ -35,6 +36,7 @@ from windowing.trident.kinds import TransactionAttempt
 _HEADER = struct.Struct(">IqBI")  # crc, txid, flags (_HAS_VALUE, _HAS_PREVIOUS), length of the value
 _HAS_VALUE, _HAS_PREVIOUS = 1, 2
 _PAGE = 1000
+_OF_STATE = re.compile(rb"windowing:\{(?P<state>[A-Za-z_]\w*)/(?P<partition>-?\d+)\}:(?P<part>fence|rows)")
 _CANNOT_NOW = ("BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
 
 _READ = """
@@ -223,3 +225,28 @@ class RedisMap(Remote):
                 "give the state another name; nothing was reset"
             )
         return None
+
+
+def stored_states(url: str) -> list[tuple[str, dict[int, int], dict[int, bytes]]]:
+    """Return for each state in a database its name, the row counts and the fence records of its partitions, for `windowing states`.
+
+    Raises StoreUnavailableError with the message of the server. Cost: a scan of all keys of the database, 1,000 in a call, beside
+    which the server answers other clients.
+    """
+    found: dict[str, tuple[dict[int, int], dict[int, bytes]]] = {}
+    try:
+        with redis.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=5.0) as client:
+            for key in client.scan_iter(match="windowing:{*/*}:*", count=_PAGE):
+                named = _OF_STATE.fullmatch(key)
+                if named is None:
+                    continue
+                rows, fences = found.setdefault(named["state"].decode(), ({}, {}))
+                partition = int(named["partition"])
+                if named["part"] == b"rows":
+                    rows[partition] = client.hlen(key)
+                elif (record := client.hget(key, "record")) is not None:
+                    fences[partition] = record
+    except (redis.RedisError, OSError, ValueError) as problem:
+        text = printable(masked(f"{type(problem).__name__}: {problem}", url))
+        raise StoreUnavailableError(f"Redis at {masked(url)} cannot be read: {text}") from None
+    return [(state, *found[state]) for state in sorted(found)]

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import active_children
 from typing import Any
 
 from windowing.errors import printable
@@ -158,8 +160,21 @@ def _tallies(start: int, seeds: int, processes: int) -> Iterator[SeedsResult]:
     if processes == 1:
         yield from map(run_seeds, chunks)
         return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(run_seeds, chunks)
+    others = set(active_children())
+    with ProcessPoolExecutor(processes, initializer=_end_by_signals) as pool:
+        try:
+            yield from pool.map(run_seeds, chunks)
+        except BaseException:  # a failed seed closes this generator, Ctrl-C and SIGTERM raise in it
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(active_children()) - others:
+                worker.terminate()
+            raise
+
+
+def _end_by_signals() -> None:
+    """Let signals end a worker without a traceback; it has inherited the handlers of the process that made it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def main(arguments: list[str] | None = None) -> int:
