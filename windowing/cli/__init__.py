@@ -32,7 +32,7 @@ from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 from rich.console import Console
@@ -135,17 +135,13 @@ def replay_command(
 
 def _cases(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the cases of a file with their names. Raises UsageError for a file that cannot be read."""
-    with _opened(file) as lines:
+    with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
         try:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield _case(line, f"{file.name}:{number}")
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as problem:
             raise click.UsageError(f"{file} cannot be read: {problem}") from problem
-
-
-def _opened(file: Path) -> IO[str]:
-    return gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
 
 
 def _case(line: str, where: str) -> tuple[str, dict[str, Any]]:

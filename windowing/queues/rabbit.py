@@ -93,7 +93,9 @@ class RabbitQueue(MessageSource):
         self._is_known = False
         is_stream = self._with_connection(self._is_stream)
         self.close()
-        self._require_kind(is_stream)
+        if is_stream != self._stream:
+            what = "is a stream; read it with" if is_stream else "is no stream; read it without"
+            raise ConfigError(f"{self.name} {what} stream=True")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_connection": None, "_channel": None, "_last": None}
@@ -227,11 +229,6 @@ class RabbitQueue(MessageSource):
                 raise
             return False
         return True
-
-    def _require_kind(self, is_stream: bool) -> None:
-        if is_stream != self._stream:
-            what = "is a stream; read it with" if is_stream else "is no stream; read it without"
-            raise ConfigError(f"{self.name} {what} stream=True")
 
     def _waiting(self) -> int:
         return int(self._channel.queue_declare(self.queue, passive=True).method.message_count)

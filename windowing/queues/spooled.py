@@ -18,7 +18,6 @@ A source of any broker that keeps messages until they are confirmed can be writt
 
 from __future__ import annotations
 
-import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -144,8 +143,10 @@ class Spooled(SqliteQueue):
         odd: list[tuple[str, bytes]] = []
         with self._transaction() as (db, facts):
             for message in messages:
-                if message.id is not None and not _is_new(db, message.id):
-                    continue
+                if message.id is not None:
+                    new = db.execute("INSERT OR IGNORE INTO taken (id) VALUES (?)", (message.id,)).rowcount
+                    if not new:
+                        continue
                 try:
                     rows.append((1, encode_value(row_of_json(message.body, self._schema))))
                 except BadMessage as problem:
@@ -161,7 +162,3 @@ class Spooled(SqliteQueue):
             if messages[-1].id is not None:
                 facts["after"] = messages[-1].id
             db.execute("DELETE FROM taken WHERE n <= (SELECT max(n) FROM taken) - ?", (_REMEMBERED,))
-
-
-def _is_new(db: sqlite3.Connection, id: str) -> bool:
-    return db.execute("INSERT OR IGNORE INTO taken (id) VALUES (?)", (id,)).rowcount == 1

@@ -198,7 +198,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
         or _said_by_kafka("\n".join(said), query)
         or _said_of_input(said, query)
         or _lacking("\n".join(texts), query)
-        or _unanswered(error, query)
+        or (_unusable(error, query) if unanswered(error, query.checkpoint) else None)  # its files are not damaged then
         or _damaged(said, query)
         or _not_written(error, query)
     )
@@ -375,11 +375,6 @@ def _not_written(error: BaseException, query: FailedQuery) -> WindowingError | N
         return None
     said = java_causes(error)[-1]
     return _unusable(error, query) if names_file_of(query.checkpoint, said) or "No space left" in said else None
-
-
-def _unanswered(error: BaseException, query: FailedQuery) -> WindowingError | None:
-    """Return the error for a file system of the checkpoint that does not answer, else None; its files are then not damaged."""
-    return _unusable(error, query) if unanswered(error, query.checkpoint) else None
 
 
 def _unusable(error: BaseException, query: FailedQuery) -> WindowingError:

@@ -13,10 +13,10 @@ their origins), "typed" (any other value that codec.py encodes). No pickle.
 
 PersistentWindow is the window of one task in one file, as a State that takes part in checkpoints:
 
-    init(n)              restore the executor of checkpoint n, a new one for NEVER prepare_commit(n)    make pages and manifest
-    durable; after a crash the coordinator decides whether n is committed or rolled back commit(n)            make the manifest
-    current; delete the pages that it does not name rollback()           discard what was prepared; the previous checkpoint stays
-    with all its pages, and init must follow
+    init(n)              restore the executor of checkpoint n, a new one for NEVER
+    prepare_commit(n)    make pages and manifest durable; after a crash the coordinator decides: commit(n) or rollback()
+    commit(n)            make the manifest current; delete the pages that it does not name
+    rollback()           discard what was prepared; the previous checkpoint stays with all its pages, and init must follow
 
 Laws: a damaged page or manifest is a CorruptStateError that names it. One process uses a file at a time. After `flush`, `prepare`
 or `commit` has returned, the data survives kill -9 and loss of power. `init(n)` restores exactly what `prepare_commit(n)` stored.

@@ -310,13 +310,11 @@ class PostgresTable(Patient):
                 if self._is_written(query, stream, batch_id):
                     return False
                 self._put(rows())
-                self._do("UPDATE {sinks} SET batch = %(batch)s WHERE target = %(target)s", **self._mark(batch_id))
+                mark = "UPDATE {sinks} SET batch = %(batch)s WHERE target = %(target)s"
+                self._do(mark, target=self.table[-1], batch=batch_id)
                 return True
 
         return self._patiently(write)
-
-    def _mark(self, batch_id: int) -> dict[str, Any]:
-        return {"target": self.table[-1], "batch": batch_id}
 
     def _is_written(self, query: str, stream: str, batch_id: int) -> bool:
         """Return whether the batch is in the table, and lock the row of the table until the transaction ends."""

@@ -1,7 +1,7 @@
 """SQLite files: durable commits in the file itself, checks of paths, and the meaning of SQLite's errors.
 
-    before a commit   the old contents of changed pages are in `<file>-journal` on the disk; a killed transaction is undone from
-    there after it          the changes are in the file on the disk, and the journal is not needed any more
+    before a commit   the old contents of changed pages are in `<file>-journal` on the disk; it undoes a killed transaction
+    after it          the changes are in the file on the disk, and the journal is not needed any more
 
 So a finished commit does not depend on a second file. SQLite's write-ahead log keeps the newest commits beside the file; a log that
 is truncated, damaged or missing is silently taken for a shorter history. The price of the journal is two or three more syncs of the
