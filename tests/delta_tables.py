@@ -172,9 +172,9 @@ def test_other_partitions_than_those_of_the_table_are_refused_before_the_first_b
             sink._save(delta.createDataFrame([("a", 1, [1])], given).write)
     for name, by in (("plain", ()), ("by_k", ()), ("by_k", "k"), ("by_two", ("k", "ends"))):
         sink = DeltaSink(str(tmp_path / name), partition_by=by)
-        sink.claim(delta, owner)
+        sink.claim(delta, owner._replace(query=f"q {by}"))
         sink.write(delta.createDataFrame([("a", 1, [1])], given), 0)
-    assert delta.read.format("delta").load(str(tmp_path / "by_k")).count() == 1, "the batch of one application, once"
+    assert delta.read.format("delta").load(str(tmp_path / "by_k")).count() == 2
 
 
 def test_a_table_of_another_format_and_a_missing_database_are_refused_before_the_first_batch(
