@@ -93,7 +93,7 @@ def _refuse_other(data: dict[str, Any], spec: Any) -> None:
 class PaneKeyState(KeyProgress):
     """The panes of one key, each of `gcd(length, slide)` numbers; the buffer holds the values that are not numbered yet."""
 
-    __slots__ = ("_aggregation", "_ends", "_folded", "_last_ms", "_length", "_merged", "_panes", "_slide", "_width")
+    __slots__ = ("_aggregation", "_ends", "_folded", "_length", "_merged", "_panes", "_slide", "_width")
 
     buffer: ListBuffer
 
@@ -106,14 +106,12 @@ class PaneKeyState(KeyProgress):
         self._ends: list[int] = []
         self._merged: SlidingMerge | None = None
         self._folded = 0  # the values before this position are in panes
-        self._last_ms = 0  # the timestamp of the last of them
 
     def _fold(self, numbered: int) -> None:
         """Add the values up to number `numbered` to their panes."""
         low, width, buffer = self._folded, self._width, self.buffer
         if numbered <= low:
             return
-        self._last_ms = buffer.timestamp_at(numbered - 1)
         while low < numbered:
             end = (low // width + 1) * width
             high = min(end, numbered)
@@ -142,7 +140,9 @@ class PaneKeyState(KeyProgress):
         if self._merged is None:
             self._merged = SlidingMerge(self._ends, self._panes.__getitem__, self._aggregation.merge, self._length, 0)
         head, tail = self._merged.window(end)
-        return (*(entry[0] for entry in head.values()), *tail.values())
+        if not head:
+            return (tail[None],)
+        return (head[None][0], tail[None]) if tail else (head[None][0],)
 
     def expire(self, horizon: int, tally: Tally) -> int:
         gone = bisect_right(self._ends, horizon)
@@ -160,7 +160,6 @@ class PaneKeyState(KeyProgress):
             "base": self._folded,
             "newest": self.newest,
             "covered": self.shown_upto,
-            "last_ms": self._last_ms,
             "panes": [[end, plain(self._panes[end][None])] for end in self._ends],
             "timestamps": values["timestamps"],
             "values": values["payloads"],
@@ -177,7 +176,7 @@ class PaneKeyState(KeyProgress):
         """Fill the state of a new key with a snapshot."""
         self.numbered_upto, self.horizon, panes = data["mark"], data["horizon"], data["panes"]
         self.newest, self.shown_upto = panes["newest"], panes["covered"]
-        self._folded, self._last_ms = panes["base"], panes["last_ms"]
+        self._folded = panes["base"]
         self._panes = {end: {None: plain(values)} for end, values in panes["panes"]}
         self._ends = list(self._panes)
         self.buffer.load(panes["timestamps"], panes["values"], None, panes["base"])
