@@ -88,8 +88,8 @@ class Task:
     def hook(self, method: str, *arguments: int) -> None:
         assert method in ("pre_prepare", "pre_commit", "pre_rollback")
 
-    def ack(self, payload: Any, component: str) -> None:
-        self.acked.append(payload)
+    def ack_all(self, payloads: list[Any], component: str) -> None:
+        self.acked += payloads
 
     def fail(self, payload: Any, component: str) -> None:
         self.failed.append(payload)

@@ -101,19 +101,17 @@ class Guard:
         return run
 
     def fail(self) -> None:
-        """Mark the machine spent; for an entry without effects that failed half way."""
-        self._end(_SPENT)
+        """Mark the machine spent, and end the iterator of its last entry; for an entry without effects that failed half way."""
+        run, self._run = self._run, None
+        self._entry += 1
+        self.state = _SPENT
+        if run is not None:
+            run.close()
 
     def reset(self) -> None:
         """Free the machine after its state was restored; an iterator from before the restore ends at once."""
-        self._end(FREE)
-
-    def _end(self, state: MachineState) -> None:
-        run, self._run = self._run, None
-        self._entry += 1
-        self.state = state
-        if run is not None:
-            run.close()
+        self.fail()
+        self.state = FREE
 
     def ended(self, entry: int, failed: bool) -> None:
         """Record that the iterator of an entry has ended; an entry from before a restore is ignored."""
