@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from tests.execution.chains import Chain, chained
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Tuple
 from windowing.spark.stage_writer import StageWriter
 from windowing.spark.state import TaskValues, decode_table
+from windowing.stores.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
 from windowing.topology.decorators import bolt, tumbling
@@ -228,6 +231,29 @@ def test_a_windowed_bolt_may_have_a_state() -> None:
 
     found = chained(one_bolt(Windows), {"in": [[("a", n) for n in range(5)], [("a", 5), ("a", 6)]]})
     assert [batch.get("bolt") for batch in found] == [[(1, 1), (2, 5)], [(3, 9)], [(4, 6)]]
+
+
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+def test_a_window_that_failed_leaves_nothing_in_the_state_on_spark_and_what_it_put_in_one_process(policy: str) -> None:
+    @tumbling(count(1), timestamp="n", output="windows long", on_error=policy, message_id="n")
+    class Windows:
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def execute(self, window: Any) -> Any:
+            seen = self.state.get("windows", 0) + 1
+            self.state.put("windows", seen)
+            if window.get()[0].n == 2:
+                raise ValueError("behind the write")
+            return seen
+
+    rows = [("a", n) for n in range(1, 6)]
+    on_spark = [row for batch in chained(one_bolt(Windows), {"in": [rows]}) for row in batch.get("bolt", ())]
+    assert on_spark == [(1,), (2,), (3,), (4,)]
+    with LocalCluster(
+        one_bolt(Windows), batches={"in": [rows]}, clock=VirtualClock(), states=MemoryStateProvider()
+    ) as cluster:
+        assert cluster.run()["bolt"] == [(1,), (3,), (4,), (5,)]
 
 
 @given(st.lists(st.tuples(st.sampled_from("gpdbui"), st.integers(0, 3), st.integers()), max_size=40))

@@ -21,6 +21,7 @@ from windowing.execution.plan import Section
 from windowing.spark import trident_stages
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batch
 from windowing.spark.operator import Shipped
+from windowing.spark.state import PART_BYTES, decode_table
 from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
 from windowing.stores import MapStateFactory, SqliteStore, map_state
@@ -193,10 +194,10 @@ def reporting(row: Any, collector: Any) -> None:
     collector.emit((row.k,))
 
 
-def rows_behind_source(words: list[str], windowed: bool) -> list[ExchangeRow]:
+def rows_behind_source(words: list[str], windowed: bool, function: Any = reporting) -> list[ExchangeRow]:
     """Return the rows of the stage behind a source in which each word reports an error, and "last" fails the batch."""
     topology = TridentTopology("reporting")
-    stream = topology.new_stream("in", InputSpout("k string")).flat_map(reporting, "k string")
+    stream = topology.new_stream("in", InputSpout("k string")).flat_map(function, "k string")
     (stream.tumbling_window(count(2), None, Count(), "n long") if windowed else stream).sink("out")
     plan = topology.build().by_section()
     columns = {"c0": pa.array(words, pa.string()), TASK_AND_CLOCK: pa.array([7] * len(words), pa.int64())}
@@ -217,3 +218,12 @@ def test_a_task_that_spark_retries_logs_the_first_errors_and_how_many_more_there
         rows_behind_source(["to"] * (LAST_KEPT + 3) + ["last"], windowed=True)
     lines = [each.getMessage() for each in caplog.records]
     assert lines == ["spout in reports ValueError: bad to"] * LAST_KEPT + ["4 more errors were reported"]
+
+
+def test_large_tuples_are_sent_in_packets_of_limited_size() -> None:
+    words = [f"{number:07d}" for number in range(40)]
+    sent = rows_behind_source(words, windowed=False, function=lambda row: row.k * (1 << 17))  # 0.9 MB each
+    packets = [decode_table(row.data) for row in sent if row.kind == "out"]
+    assert len(packets) > 2
+    assert max(packet.nbytes for packet in packets) <= PART_BYTES
+    assert [value[:7] for packet in packets for value in packet.column("k").to_pylist()] == words

@@ -12,8 +12,16 @@ from typing import Any, ClassVar
 import pytest
 from pyspark import cloudpickle
 
-from windowing.errors import BoltError, ConfigError, FailedException, SupersededError, WindowingError
+from windowing.errors import (
+    BoltError,
+    ConfigError,
+    FailedException,
+    InvalidTimestampError,
+    SupersededError,
+    WindowingError,
+)
 from windowing.local import TridentCluster, VirtualClock, run_trident
+from windowing.schema.values import InvalidTimestampWarning
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology.decorators import spout
@@ -982,6 +990,29 @@ def test_tuples_without_a_timestamp_are_late_as_invalid_and_every_tuple_is_count
     assert run.batch({"in": [("c", 1)]})["out"] == [("c", "late")]
     ((window,),) = [task.windows().values() for tasks in run.tasks.values() for task in tasks if task.windows()]
     assert window.counts() == {"in": 3, "shown": 0, "skipped": 0, "pending": 1, "expired": 0, "late": 2, "fired": 0}
+
+
+def test_a_timestamp_function_that_fails_is_a_warning_or_an_error_with_its_cause() -> None:
+    def soon(row: Any) -> Any:
+        return {1: 1, 2: "soon"}[row.n]
+
+    def run(on_invalid: str) -> TridentRun:
+        options: Any = {"timestamp": soon, "on_invalid": on_invalid}
+        return run_of(
+            lambda s: (
+                s.global_().tumbling_window(count(1), "n", b.Sum(), "total long", **options).late_stream().project("n")
+            )
+        )
+
+    with pytest.warns(
+        InvalidTimestampWarning, match=r"function '.*soon' gave 'soon' for Row\(word='b', n=2\); such rows are inv"
+    ):
+        assert run("late").batch({"in": [("a", 1), ("b", 2)]})["out"] == [(2,)]
+    with pytest.raises(
+        InvalidTimestampError, match=r"failed in the timestamp function '.*soon' on .*: KeyError: 3"
+    ) as raised:
+        run("raise").batch({"in": [("c", 3)]})
+    assert isinstance(raised.value.__cause__, KeyError)
 
 
 def test_a_partition_without_tuples_sends_no_partial_result() -> None:

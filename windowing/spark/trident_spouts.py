@@ -34,8 +34,8 @@ from windowing.errors import CheckpointError, FailedException, ReportedFailedExc
 from windowing.spark.failures import Seal, marked
 from windowing.spark.session import require_spark
 from windowing.spark.spouts import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow, registered
-from windowing.spark.state import decode_table
-from windowing.spark.trident_stages import packed_rows
+from windowing.spark.state import decode_table, encode_table
+from windowing.spark.trident_stages import table_of
 from windowing.topology.components import TaskContext
 from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import Fail, SendBatch, TridentSpoutCoordinator
@@ -208,7 +208,8 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             output = TridentOutput(self._schema, self._spout.report)
             emitter.emit_batch(batch, output)
             rows = output.take()
-            made.append(_SpoutRows(packed_rows(self._who, self._schema, rows) if rows else b"", len(rows)))
+            data = encode_table(table_of(self._who, self._schema, rows)) if rows else b""
+            made.append(_SpoutRows(data, len(rows)))
         for emitter in self._spout.emitters:
             # This emission defines the batch, also if the run fails later.
             if isinstance(emitter, CommitterEmitter):

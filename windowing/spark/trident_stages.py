@@ -55,7 +55,6 @@ from windowing.schema.types import Schema
 from windowing.spark import failpoints
 from windowing.spark.exchange import (
     FIRST_TASK,
-    PACKET_ROWS,
     ArrowStage,
     ExchangeRow,
     RowNumbering,
@@ -67,28 +66,26 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.output import arrow_column
-from windowing.spark.state import decode_table, encode_table
+from windowing.spark.state import decode_table
 from windowing.spark.task_metrics import MetricsChannel, group_metrics
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values, unreadable_in
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.operations import Aggregate, AggregationStage, Operation
-from windowing.trident.plan import Phase, TridentPlan
+from windowing.trident.plan import Phase, SpoutNode, TridentPlan
 from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 
 _MAX_TEXT = 500
 
 
-def packed_rows(who: str, schema: Schema, rows: Sequence[Row]) -> bytes:
-    """Return tuples as Arrow bytes. Raises BoltError for a value that is not of its declared type."""
-    if not schema.names:
-        return b""
+def table_of(who: str, schema: Schema, rows: Sequence[Row]) -> pa.Table:
+    """Return tuples as a table. Raises BoltError for a value that is not of its declared type."""
     fields = arrow_schema(schema)
-    columns = zip(fields, zip(*rows, strict=True), strict=True)
-    return encode_table(
-        pa.Table.from_arrays([arrow_column(who, "default", field, column) for field, column in columns], schema=fields)
+    columns = zip(fields, zip(*rows, strict=True) if rows else [()] * len(fields), strict=True)
+    return pa.Table.from_arrays(
+        [arrow_column(who, "default", field, column) for field, column in columns], schema=fields
     )
 
 
@@ -156,20 +153,16 @@ class PacketWriter:
         self._rows: dict[tuple[int, str, str], tuple[Schema, list[Row]]] = {}
         """Pending tuples by target, kind and stream of their exchange rows."""
 
-    def send(self, exchange: Exchange, rows: list[Row]) -> None:
-        """Send tuples over an exchange."""
-        writer = self._writers.get(exchange.id)
-        if writer is None:
-            writer = ExchangeBatch(ExchangeWriter(self._plan, exchange, self._task), self._batch)
-            self._writers[exchange.id] = writer
-        first = self._plan.stages[exchange.target].first
-        for task, part in writer.route(rows).items():
-            self.put("rows", str(exchange.id), exchange.schema, part, first + task)
-
     def emit(self, emitted: GroupOutput) -> None:
         """Send the output of a stage."""
-        for exchange, rows in emitted.exchanges.items():
-            self.send(self._plan.exchanges[exchange], rows)
+        for id, rows in emitted.exchanges.items():
+            exchange, writer = self._plan.exchanges[id], self._writers.get(id)
+            if writer is None:
+                writer = ExchangeBatch(ExchangeWriter(self._plan, exchange, self._task), self._batch)
+                self._writers[id] = writer
+            first = self._plan.stages[exchange.target].first
+            for task, part in writer.route(rows).items():
+                self.put("rows", str(id), exchange.schema, part, first + task)
         for sink, rows in emitted.sinks.items():
             self.put("out", sink, self._plan.graph.nodes[self._plan.sinks[sink]].schema, rows)
 
@@ -184,9 +177,10 @@ class PacketWriter:
     def take(self) -> Iterator[ExchangeRow]:
         """Yield the tuples sent since the last call, cut into packets."""
         for (target, kind, stream), (schema, rows) in sorted(self._rows.items(), key=itemgetter(0)):
-            for start in range(0, len(rows), PACKET_ROWS):
-                part = rows[start : start + PACKET_ROWS]
-                yield self._sent.row(target, kind, stream, len(part), packed_rows(stream, schema, part))
+            if schema.names:
+                yield from self._sent.packets(target, kind, stream, table_of(stream, schema, rows))
+            elif rows:
+                yield self._sent.row(target, kind, stream, len(rows), b"")
         self._rows.clear()
 
     def finish(self, begin: Iterable[int] = ()) -> Iterator[ExchangeRow]:
@@ -547,8 +541,7 @@ class TridentSpoutStage(ArrowStage):
                     with_copies(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
                 )
             if work is not None:
-                reported = work.errors(failed)
-                yield record_batch(reports(title, reported))
+                yield record_batch(reports(title, work.errors(failed)))
                 if self._channel is not None:
                     self._channel.send(txid - 1, partition, work.now, work.done(failed is not None))
 
@@ -557,10 +550,10 @@ class _SpoutWork:
     """The work on one partition of a source in one batch."""
 
     def __init__(self, plan: TridentPlan, spout: int, partition: int, txid: int, now: int, closing: ExitStack) -> None:
-        group = plan.stage_of(spout)
-        self._schema, self._name = plan.graph.nodes[spout].schema, plan.graph.nodes[spout].title
-        source = next(node.source.name for node in plan.spouts if node.number == spout)
-        self._dead_letters = f"{source}.{DEAD_LETTERS}"
+        group, node = plan.stage_of(spout), plan.graph.nodes[spout]
+        assert isinstance(node, SpoutNode)
+        self._schema, self._name = node.schema, node.title
+        self._dead_letters = f"{node.source.name}.{DEAD_LETTERS}"
         batch = ProcessorContext(TransactionAttempt(txid, 0), now, as_of=txid - 1)
         task = partition % group.parallelism
         self._writer = PacketWriter(plan, task, partition, batch, now)
@@ -641,7 +634,7 @@ class _SpoutWork:
             self._sent[exchange.target] += len(rows)
             here = self._here.get(exchange.target)
             if here is None:
-                self._writer.send(exchange, rows)
+                self._writer.emit(GroupOutput({exchange.id: rows}))
             else:
                 began = time.perf_counter()
                 try:

@@ -424,6 +424,8 @@ class _Turn:
         return self._side_rows(invalid, LateReason.INVALID) + emissions
 
     def _window_failed(self, failed: WindowFailed) -> None:
+        if self.values is not None:
+            self.values.undo()  # a call counts as a whole or not at all
         if failed.action is OnError.DEAD_LETTER:
             self.dead_letters += 1
             self.rows.append((DEAD_LETTERS, self.windows.dead_letter(failed.window, failed.error).row()))

@@ -27,7 +27,7 @@ from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.config import WINDOWS_OUTSIDE_TRIDENT
 from windowing.topology.declaration import REASON
-from windowing.topology.user_code import TIMELESS, holds_times
+from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times
 from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
 from windowing.trident.fields import Row, chosen, extended, key_picker, picker, short_title
 from windowing.trident.operations import AggSpec, Check, Operation, resolve_spec
@@ -85,7 +85,7 @@ class WindowClock:
         assert callable(self._timestamp)
         try:
             return timestamp_of(self._timestamp(self._record(row)))
-        except Exception:  # a row without a usable timestamp is invalid, as in all windows
+        except Exception:  # the window of the row warns of it, or raises
             return None
 
     def source(self, row: Row) -> str | None:
@@ -123,6 +123,8 @@ class WindowProcessor(TridentProcessor):
         self._key = None if config.key is None else key_picker(schema, config.key)
         self._single = config.key is not None and len(config.key) == 1
         self.clock = WindowClock(config, schema)
+        function = config.timestamp if callable(config.timestamp) else None
+        self._stamp = function and TimestampFunction(function, bolt.name, config.on_invalid)
         self._executor = WindowedBoltExecutor(config, component=bolt.name)
         view = None if isinstance(bolt.target, WindowFold) else self._with_records
         self._task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
@@ -191,10 +193,18 @@ class WindowProcessor(TridentProcessor):
     def _columns(self, rows: list[Row]) -> TupleColumns:
         config, key = self.bolt.config, self._key
         return TupleColumns(
-            [self.clock.timestamp(row) for row in rows] if config.event_time else None,
+            self._timestamps(rows) if config.event_time else None,
             keys=None if key is None else [key(row)[0] if self._single else key(row) for row in rows],
             sources=None if config.source is None else [self.clock.source(row) for row in rows],
         )
+
+    def _timestamps(self, rows: list[Row]) -> list[int | None]:
+        """Return the timestamp of each row; warn if the user's function fails, or raise as `on_invalid` says."""
+        if self._stamp is None:
+            return list(map(self.clock.timestamp, rows))
+        found = [self._stamp(self._make(row)) for row in rows]
+        self._stamp.warn()
+        return found
 
     def _performed(self, effects: Iterator[TaskEffect], slot: _WindowSlot) -> list[Row]:
         """Add late tuples to the slot and return the rows that the bolt emitted; the error of a skipped window is reported."""
