@@ -19,7 +19,7 @@ Laws
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -144,13 +144,22 @@ class TridentResult:
         return self.sinks[sink]
 
 
+@dataclass(slots=True)
+class _AttemptOutput:
+    """The output of an attempt until its commit: rows by sink, dead letters, the numbers of late tuples by (component, reason)."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    dead: list[DeadBatch] = field(default_factory=list)
+    late: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
 class TridentRouter(Router):
     """A Router that also holds the batches that are under way.
 
     stamps: for each txid its time and whether it drains. answers: the rows of requests that are under way.
     """
 
-    __slots__ = ("_causes", "_dead", "_late", "_rows", "answers", "inboxes", "stamps", "trident")
+    __slots__ = ("_causes", "_held", "answers", "inboxes", "stamps", "trident")
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, ackers=1)
@@ -159,9 +168,7 @@ class TridentRouter(Router):
         self.answers: dict[BatchId, list[Row]] = {}
         self.trident = TridentResult()
         self._causes: dict[int, str] = {}
-        self._rows: dict[TransactionAttempt, dict[str, list[Row]]] = {}
-        self._dead: dict[TransactionAttempt, list[DeadBatch]] = {}
-        self._late: dict[TransactionAttempt, dict[tuple[str, str], int]] = {}
+        self._held: dict[TransactionAttempt, _AttemptOutput] = {}
 
     @property
     def errors(self) -> list[ReportedError]:
@@ -207,33 +214,32 @@ class TridentRouter(Router):
 
     # -- what batches gave ---------------------------------------------------------------------------------------------
 
+    def held(self, attempt: TransactionAttempt) -> _AttemptOutput:
+        """Return what an attempt gave so far."""
+        return self._held.setdefault(attempt, _AttemptOutput())
+
     def hold(self, attempt: TransactionAttempt, sinks: dict[str, list[Row]]) -> None:
         """Hold rows of sinks until their attempt is committed."""
-        held = self._rows.setdefault(attempt, {})
+        held = self.held(attempt).rows
         for name, rows in sinks.items():
             held.setdefault(name, []).extend(rows)
 
     def hold_dead(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
         """Hold the dead letters of an attempt until it is committed."""
-        self._dead.setdefault(attempt, []).append(dead)
+        self.held(attempt).dead.append(dead)
 
     def hold_late(self, attempt: TransactionAttempt, component: str, late: Mapping[str, int]) -> None:
         """Hold the numbers of late tuples of an attempt, by reason, until it is committed."""
-        held = self._late.setdefault(attempt, {})
-        for reason, count in late.items():
-            held[component, reason] = held.get((component, reason), 0) + count
+        self.held(attempt).late.update({(component, reason): count for reason, count in late.items()})
 
     def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
         """Return the rows of a committed attempt, and discard those of the other attempts at its txid."""
-        rows = self._rows.get(attempt, {})
-        result = self.trident
-        result.dead_letters += self._dead.get(attempt, [])
-        for where, count in self._late.get(attempt, {}).items():
+        found, result = self.held(attempt), self.trident
+        result.dead_letters += found.dead
+        for where, count in found.late.items():
             result.late[where] = result.late.get(where, 0) + count
-        self._rows = {each: held for each, held in self._rows.items() if each.txid > attempt.txid}
-        self._dead = {each: held for each, held in self._dead.items() if each.txid > attempt.txid}
-        self._late = {each: held for each, held in self._late.items() if each.txid > attempt.txid}
-        return rows
+        self._held = {each: held for each, held in self._held.items() if each.txid > attempt.txid}
+        return found.rows
 
 
 class Sending:

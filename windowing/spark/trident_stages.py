@@ -266,12 +266,12 @@ def _processed_with_windows(
     """Return the result of a task with windows: its rows, the counts of its tuples, and the windows to store."""
     component = task.stage.component
     _restore(subtopology, stored, f"windows of {component}, task {task.task}")
-    before, late_before = _counts(subtopology), _late(subtopology)
+    before, late_before = _counts(subtopology)
     sent = _processed(plan, task, rows, batch, subtopology)
-    after = _counts(subtopology)
+    after, late = _counts(subtopology)
     numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
     sent += [to_driver("metric", component, number, source=name) for name, number in numbers.items()]
-    late = _late(subtopology) - late_before
+    late -= late_before
     windows = TaskMetrics(task.stage.id, task.task, late=dict(late), windows_fired=numbers["fired"])
     windows.expired, windows.skipped, windows.pending = (numbers[name] for name in ("expired", "skipped", "pending"))
     windows.acked = windows.expired + late.total()
@@ -307,21 +307,13 @@ def stored_windows(kept: Any) -> bytes:
     return frame(_MAGIC, dumps(kept))
 
 
-def _counts(subtopology: Subtopology) -> dict[str, int]:
-    """Return the counts of the tuples of all windows of the stage, added up."""
-    total: dict[str, int] = {}
+def _counts(subtopology: Subtopology) -> tuple[Counter[str], Counter[str]]:
+    """Return the counts of the tuples of all windows of the stage, added up, and of the late ones by reason."""
+    counts, late = Counter[str](), Counter[str]()
     for window in subtopology.windows().values():
-        for name, number in window.counts().items():
-            total[name] = total.get(name, 0) + number
-    return total
-
-
-def _late(subtopology: Subtopology) -> Counter[str]:
-    """Return the number of late tuples of all windows of the stage, by reason."""
-    total = Counter[str]()
-    for window in subtopology.windows().values():
-        total += window.late
-    return total
+        counts.update(window.counts())
+        late.update(window.late)
+    return counts, late
 
 
 # -- Partial aggregation in columns: combiners applied to an Arrow batch without a Python tuple per row ----------------------------
@@ -541,7 +533,9 @@ class TridentSpoutStage(ArrowStage):
                     with_copies(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
                 )
             if work is not None:
-                yield record_batch(reports(title, work.errors(failed)))
+                reported = work.errors(failed)
+                if reported:
+                    yield record_batch(reports(title, reported))
                 if self._channel is not None:
                     self._channel.send(txid - 1, partition, work.now, work.done(failed is not None))
 
@@ -572,19 +566,16 @@ class _SpoutWork:
                 closing.callback(made.cleanup)
                 self._here[id] = GroupBatch(made, plan.batch_groups[spout], batch)
                 self._groups[id] = TaskMetrics(id, task)
-        self._folds = {exchange.id: self._folds_of(exchange) for exchange in self.exchanges}
+        self._folds: dict[int, list[tuple[tuple[int, int], ColumnFold, Any]]] = {each.id: [] for each in self.exchanges}
+        """For each exchange the steps behind it that can fold columns, with their slots."""
+        for exchange in self.exchanges:
+            here = self._here.get(exchange.target)
+            for target in exchange.targets if here is not None else ():
+                fold = ColumnFold.of(plan.processor(target[0]).operation, self._schema)
+                if fold is not None and here is not None:
+                    self._folds[exchange.id].append((target, fold, here.slot(target[0])))
         self._tuples = 0
         self.unread: list[Row] = []
-
-    def _folds_of(self, exchange: Exchange) -> list[tuple[tuple[int, int], ColumnFold, Any]]:
-        """Return the steps behind an exchange that can fold columns, each with its slot."""
-        here = self._here.get(exchange.target)
-        found = []
-        for target in exchange.targets if here is not None else ():
-            fold = ColumnFold.of(self._plan.processor(target[0]).operation, self._schema)
-            if fold is not None and here is not None:
-                found.append((target, fold, here.slot(target[0])))
-        return found
 
     def fold(self, columns: pa.RecordBatch) -> list[Exchange]:
         """Fold a batch in columns where the steps can; return the exchanges whose steps need its rows.
@@ -753,7 +744,7 @@ class TridentBatchStage(ArrowStage):
         except FailedException as problem:
             failed = to_driver("failed", group, text=f"{group}, task {task.task}: {cause_of(problem)}")
             found, has_failed = with_copies(failed, self._writers), True
-        output = [*found, *reports(group, reported, self.attempt.attempt)]
+        output = [*found, *reports(group, reported, self.attempt.attempt)] if reported else found
         if self._channel is not None:
             took_ms = 1000 * (time.perf_counter() - began)
             metrics = group_metrics(self._plan.value, task, rows, output, took_ms, has_failed)

@@ -250,10 +250,12 @@ class CachedMap:
 
 
 class _Map(StormNames):
-    """The common base of the three maps: keys and values as bytes, and puts as updates."""
+    """The common base of the three maps: keys and values as bytes, and puts as updates. owner: of the commits; a non-transactional
+    map has no fence, and so ignores it.
+    """
 
-    def __init__(self, backing: BackingMap, codec: StateCodec | None = None) -> None:
-        self.backing = backing
+    def __init__(self, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None) -> None:
+        self.backing, self._owner = backing, owner
         self.codec: StateCodec = TypedJson() if codec is None else codec
         # A cache may be outdated by another process: a commit detects that, a query would not.
         self._queried = backing.beneath if isinstance(backing, CachedMap) else backing
@@ -343,11 +345,7 @@ class _FencedMap(_Map):
     """A map whose commits are fenced; its two subclasses differ in how they handle a replayed batch."""
 
     kind: ClassVar[StateType]
-
-    def __init__(self, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None) -> None:
-        super().__init__(backing, codec)
-        self._owner = owner
-        self._batch: CachedBatchReadsMap | None = None
+    _batch: CachedBatchReadsMap | None = None
 
     def own(self, owner: Owner) -> None:
         """Set the owner of the following commits."""
@@ -515,11 +513,10 @@ MAPS: dict[StateType, type[NonTransactionalMap | TransactionalMap | OpaqueMap]] 
 def map_of(
     kind: StateType, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None
 ) -> MapState:
-    """Return the map of this kind over a backing map; a non-transactional map has no fence and so no owner."""
+    """Return the map of this kind over a backing map."""
     if kind not in MAPS:
         raise ConfigError(f"a state's kind is a StateType, got {quote(kind)}; give StateType.OPAQUE, for one")
-    made = MAPS[kind]
-    return made(backing, codec, owner) if issubclass(made, _FencedMap) else made(backing, codec)
+    return MAPS[kind](backing, codec, owner)
 
 
 def _is_attempt(attempt: Any) -> bool:

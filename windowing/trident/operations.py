@@ -124,8 +124,8 @@ class Operation:
         return self
 
     def processor(self, node: ProcessorNode) -> TridentProcessor:
-        """Return the processor of one task; the operation must be bound."""
-        raise NotImplementedError
+        """Return the processor of one task, by default one that passes all rows on; the operation must be bound."""
+        return TridentProcessor()
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +258,6 @@ class Merge(Operation):
             return first
         return check.renamed(self.names, first.types, f"{first.ddl}; name each of them")
 
-    def processor(self, node: ProcessorNode) -> TridentProcessor:
-        return TridentProcessor()
-
 
 @dataclass(frozen=True, slots=True)
 class SinkOperation(Operation):
@@ -275,9 +272,6 @@ class SinkOperation(Operation):
     def resolve(self, check: Check) -> Schema | None:
         named = check.attempt(checked_name, self.name, "the name of a sink")
         return None if named is None else check.inputs[0]
-
-    def processor(self, node: ProcessorNode) -> TridentProcessor:
-        return TridentProcessor()
 
 
 # -- joins -----------------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ give. The rows of a spout with several tasks are distributed in turn. A batch th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -200,12 +201,8 @@ class GroupBatch:
 
     def late(self) -> dict[str, int]:
         """Return how many tuples of the batch were late in windows of this task, by reason, whether or not a stream reads them."""
-        found: dict[str, int] = {}
-        for number in self._nodes:
-            if isinstance(self._task.processors[number], WindowProcessor):
-                for row in self._slots[number].late:
-                    found[row[-1]] = found.get(row[-1], 0) + 1
-        return found
+        windows = (number for number in self._nodes if isinstance(self._task.processors[number], WindowProcessor))
+        return Counter(row[-1] for number in windows for row in self._slots[number].late)
 
     def _run(self, ahead: list[tuple[int, int, list[Row]]]) -> None:
         """Take rows through the group depth first, in the order in which single rows would go."""

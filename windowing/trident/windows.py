@@ -363,6 +363,3 @@ class LateTuples(Operation):
             check.note("no tuple is late without a timestamp; give the window timestamp=")
             return None
         return check.attempt(extended, check.inputs[0], Schema((REASON,), ("string",)))
-
-    def processor(self, node: ProcessorNode) -> TridentProcessor:
-        return TridentProcessor()

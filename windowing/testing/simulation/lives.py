@@ -85,8 +85,8 @@ class SimulatedRouter(TridentRouter):
         super().hold_dead(attempt, dead)
 
     def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
-        self._world.checks.released(self._world.acting, attempt, self._dead.get(attempt, []))
-        return super().release(attempt) if self._world.is_current() else self._rows.get(attempt, {})
+        self._world.checks.released(self._world.acting, attempt, self.held(attempt).dead)
+        return super().release(attempt) if self._world.is_current() else self.held(attempt).rows
 
 
 class _LifeClock(SystemClock):
