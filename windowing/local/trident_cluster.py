@@ -547,12 +547,7 @@ class TridentCluster(LoopedCluster):
         """Return the answer of a DRPC function; no batch begins meanwhile. Raises FailedException if the request fails, or is not
         answered within `topology.message.timeout.secs`."""
         self._begin()
-        task = self.task_set.requests.get(function)
-        if task is None:
-            known = self.task_set.requests
-            raise ConfigError(
-                f"there is no function {quote(function)}; {did_you_mean(str(function), known) if known else 'there is none'}"
-            )
+        task = self.task_set.requests[self.plan.function(function).function]
         if not isinstance(args, str):
             raise ConfigError(
                 f"ask({function!r}, ...) is given {quote(args)}; give one text, which the function splits"

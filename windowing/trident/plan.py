@@ -450,6 +450,13 @@ class TridentPlan(ExecutionPlan):
             raise ConfigError(f"there is no stream {quote(stream)}; {did_you_mean(str(stream), known)}")
         return known[stream]
 
+    def function(self, name: Any) -> Drpc:
+        """Return a DRPC function. Raises ConfigError, which names the nearest one."""
+        if name not in self.drpc:
+            known = did_you_mean(str(name), self.drpc) if self.drpc else "there is none"
+            raise ConfigError(f"there is no function {quote(name)}; {known}")
+        return self.drpc[name]
+
     @property
     def written(self) -> tuple[WrittenState, ...]:
         """The states that a step persists, in the order of their ids."""

@@ -24,9 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Exchange
-from windowing.schema.checks import did_you_mean
 from windowing.topology.components import TaskContext
 from windowing.topology.groupings import Grouping
 from windowing.trident.fence import Life, Progress, owned
@@ -303,9 +301,7 @@ class TridentRun:
 
     def ask(self, function: str, args: str) -> list[Row]:
         """Return the answer of a DRPC function."""
-        found = self.plan.drpc.get(function)
-        if found is None:
-            raise ConfigError(f"there is no function {quote(function)}; {did_you_mean(str(function), self.plan.drpc)}")
+        found = self.plan.function(function)
         groups = {self.plan.batch_groups[found.spout]}
         flight = BatchInFlight(self, ProcessorContext(("request", function)), groups, {found.spout: [(args,)]})
         flight.commit()

@@ -123,8 +123,9 @@ class WindowProcessor(TridentProcessor):
         self._key = None if config.key is None else key_picker(schema, config.key)
         self._single = config.key is not None and len(config.key) == 1
         self.clock = WindowClock(config, schema)
-        function = config.timestamp if callable(config.timestamp) else None
-        self._stamp = function and TimestampFunction(function, bolt.name, config.on_invalid)
+        self._stamp = None
+        if callable(config.timestamp):
+            self._stamp = TimestampFunction(config.timestamp, bolt.name, config.on_invalid)
         self._executor = WindowedBoltExecutor(config, component=bolt.name)
         view = None if isinstance(bolt.target, WindowFold) else self._with_records
         self._task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
