@@ -711,6 +711,7 @@ class TridentBatchStage(ArrowStage):
     ) -> None:
         self._plan, self.attempt, self._channel = plan, attempt, channel
         self.tasks = {task.number: task for task in plan.value.tasks_at(depth)}
+        self._writing = {number for number, task in self.tasks.items() if writes(task)}
         self._writers = writers_behind(plan.value, depth)
         self._before = {task.number for each in before for task in plan.value.tasks_at(each)}
 
@@ -730,16 +731,17 @@ class TridentBatchStage(ArrowStage):
     def _process(self, task: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
         txid = self.attempt.txid
         done = with_copies(to_driver("done", "", task.number), self._writers)
-        if writes(task) and not self._can_write(task, rows):
+        is_writing = task.number in self._writing
+        if is_writing and not self._can_write(task, rows):
             return done
         group, reported, began = task.stage.component, list[BaseException](), time.perf_counter()
         has_failed = False
         try:
-            if writes(task):
+            if is_writing:
                 failpoints.hit("before_state_commit", txid - 1)
             batch = ProcessorContext(self.attempt, as_of=txid - 1)
             found = process(self._plan.value, task, rows, batch, None, reported).output
-            if writes(task):
+            if is_writing:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
             failed = to_driver("failed", group, text=f"{group}, task {task.task}: {cause_of(problem)}")
