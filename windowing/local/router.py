@@ -267,9 +267,7 @@ class StreamRoutes:
         def edge() -> int:
             return bits(64) or 1
 
-        def to_task(task: int) -> list[_Route]:
-            if not routes:
-                return routes
+        def to_task(task: int | None) -> list[_Route]:
             reader, index = direct_targets(task, direct, origin.stream)
             return [route._replace(fixed=(index,)) for route in routes if route.reader == reader]
 
@@ -282,7 +280,7 @@ class StreamRoutes:
             if output is not None:
                 output.append(values)
             ids = []
-            for _, chooser, state, fixed, inboxes, first_id in routes if task is None else to_task(task):
+            for _, chooser, state, fixed, inboxes, first_id in to_task(task) if direct else routes:
                 for index in fixed or chooser(values, state):
                     edges = None
                     if tree is not None:
