@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from windowing import count, is_tick, millis, seconds, sliding, tumbling, windowed_bolt
+from windowing import GroupingError, count, is_tick, millis, seconds, sliding, tumbling, windowed_bolt
 from windowing.errors import BoltError, ConfigError, FailedException, ReportedFailedException, WindowingError
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
@@ -204,6 +204,44 @@ def test_a_direct_stream_that_no_bolt_reads_needs_no_task(outputs):
     result = run_topology(builder.build(), clock=VirtualClock(), outputs=outputs)
     assert result.acked == 3
     assert result.outputs == {name: [(1,), (2,), (3,)] for name in outputs}
+
+
+@bolt(output="n long")
+def collected(tuple, collector):
+    collector.emit(tuple["n"])
+
+
+@bolt(output="n long")
+class Manual(Bolt):
+    def execute(self, tuple):
+        self.collector.emit(tuple["n"], anchors=tuple)
+        self.collector.ack(tuple)
+
+
+@pytest.mark.parametrize("emitter", [twice, collected, Manual])
+def test_a_tuple_fails_if_the_grouping_of_what_it_emits_raises_a_failed_exception(emitter):
+    def choose(values, tasks):
+        if values[0] in (2, 4):
+            raise FailedException("no task for it")
+        return 0
+
+    builder = TopologyBuilder().configure(max_attempts=2)
+    builder.set_spout("source", InputSpout("n long"))
+    builder.set_bolt("emitter", emitter).shuffle_grouping("source")
+    builder.set_bolt("reader", twice).custom_grouping("emitter", choose)
+    result = run_topology(builder.build(), {"source": [[(1,), (2,), (3,)]]}, clock=VirtualClock())
+    lost = {twice: [1, 2], collected: [2], Manual: [2]}[emitter]
+    assert sorted(letter.values[0] for letter in result.dead_letters) == lost
+    assert (result.acked, len(result["reader"])) == (3 - len(lost), 3 - len(lost))
+
+
+def test_an_error_of_a_grouping_ends_the_run_with_its_sentence():
+    builder = TopologyBuilder()
+    builder.set_spout("source", InputSpout("n long"))
+    builder.set_bolt("emitter", twice).shuffle_grouping("source")
+    builder.set_bolt("reader", twice).custom_grouping("emitter", lambda values, tasks: 7)
+    with pytest.raises(GroupingError, match="there is no task 7"):
+        run_topology(builder.build(), {"source": [[(1,)]]}, clock=VirtualClock())
 
 
 def test_a_bolt_with_manual_acks_may_hold_tuples_and_anchor_to_several():

@@ -24,6 +24,7 @@ from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed
 from windowing.errors import ConfigError, FailedException, ReportedFailedException, quote
 from windowing.local.router import ACK, ACKS, FAIL, INIT, INITS, Delivery, Outbox, Router
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
+from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
@@ -177,24 +178,18 @@ class BoltTask(ComponentTask):
         return BoltCollector(self) if self.acks_by_itself else None
 
     def handle(self, message: Delivery) -> None:
-        emitted = self.attempt(message)
-        if emitted is None or self.acks_by_itself:
-            return
         anchors = () if message._anchors is None else (message._anchors,)
-        for row in emitted:
-            self.outbox[row.stream].send(row.values, anchors, row.task)
-        self.ack(message)
-
-    def attempt(self, message: Delivery) -> Any:
-        """Call the bolt; return the rows it emitted, None if it failed the tuple."""
         try:
-            return self.caller.execute(message)
+            for row in self.caller.execute(message):
+                self.outbox[row.stream].send(row.values, anchors, row.task)
         except FailedException as problem:
             self.failed(message, problem)
-            return None
+            return
+        if not self.acks_by_itself:
+            self.ack(message)
 
     def failed(self, message: Delivery, problem: FailedException) -> None:
-        """Fail a tuple for which the bolt raised FailedException."""
+        """Fail a tuple for which the bolt, or the grouping of a row that it emitted, raised FailedException."""
         if isinstance(problem, ReportedFailedException):
             self.report_error(problem)
         if not self.is_settled(message):
@@ -268,22 +263,20 @@ class BasicBoltTask(BoltTask):
         (call, rows_of), send, component = self._by_return, self._send, self.context.component
         done: list[Anchors] = []
         for message in arrived:
+            anchors = message._anchors
             try:
-                rows = rows_of(call(message))
+                for row in rows_of(call(message)):
+                    send(row, () if anchors is None else (anchors,))
             except FailedException as problem:
                 self.router.ack_all(done, component)
                 done = []
                 self.failed(message, problem)
                 continue
+            except GroupingError:
+                raise
             except BaseException as problem:
                 raise self.caller.attributed(problem, message) from problem
-            anchors = message._anchors
-            if anchors is None:
-                for row in rows:
-                    send(row)
-            else:
-                for row in rows:
-                    send(row, (anchors,))
+            if anchors is not None:
                 done.append(anchors)
         self.router.ack_all(done, component)
 
