@@ -92,7 +92,9 @@ def test_defaults_of_spark_are_checked_and_all_wrong_settings_are_reported_at_on
     with pytest.raises(SessionError, match="has 3 settings with which data could be lost") as caught:
         require_session(foreign)
     first, *lines = str(caught.value).splitlines()
-    assert first.endswith("use windowing.spark.session(), or change what each line names:")
+    assert first.endswith(
+        "use windowing.spark.session(), or configure(builder) for a builder of your own, or change what each line names:"
+    )
     assert [line.split()[1] for line in lines] == [
         "spark.sql.streaming.stateStore.checkpointFormatVersion",
         "spark.sql.execution.arrow.maxRecordsPerBatch",

@@ -270,8 +270,8 @@ def require_session(spark: SparkSession, connect: bool = False) -> None:
         count = "a setting" if len(wrong) == 1 else f"{len(wrong)} settings"
         lines = "".join(f"\n  - {problem}" for problem in wrong)
         raise SessionError(
-            f"the session has {count} with which data could be lost; use windowing.spark.session(), or change what each line "
-            f"names:{lines}"
+            f"the session has {count} with which data could be lost; use windowing.spark.session(), or "
+            f"configure(builder) for a builder of your own, or change what each line names:{lines}"
         )
     if not is_connect(spark):
         _share_modules(spark)
