@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from windowing.spark.settings import freeze_modules, seldom_collected
+from windowing.spark.exchange import freeze_modules
+from windowing.spark.operator import seldom_collected
 
 
 @pytest.fixture(autouse=True)

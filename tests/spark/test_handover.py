@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from windowing.spark import FunctionSink, submit
-from windowing.spark.settings import LIMIT, SMALL_BYTES, ArrowBatchLimit
+from windowing.spark.writer import LIMIT, SMALL_BYTES, ArrowBatchLimit
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import tumbling

@@ -1,21 +1,16 @@
-"""Settings of the session and of the process that hold while a query starts or a batch is evaluated, and are restored after it.
+"""What holds while a query starts: the settings of its session, which are restored after it, and the lock of its checkpoint.
 
-a start    `take`: a checkpoint has one query at a time. On a local disk two locks detect a query of another process: that of the
-           driver, and that of its JVM, which outlives a killed driver by a second or more and still writes. Elsewhere Spark
-           detects it when both write the same entry of its logs (failures.py); by then both may have written a batch to a sink.
-           `settings_of`: as many shuffle partitions as tasks; the time zone by the name UTC, because Arrow's timestamps carry the
-           name; on a local disk the manager of checkpoint files that renames by a system call (Spark's default starts a process for
-           every file access, a third of a second per batch); Python workers shared with other queries (by default Spark has
-           separate workers per session, and a query's session is its own copy)
-a batch    `ArrowBatchLimit`: no limit on the bytes that Spark passes to Python at once, because Spark checks it for each field
-a task     `freeze_modules`: the full garbage collection after each task skips the objects of imported modules
-a turn     `seldom_collected`: Python's cycle collector runs every 50,000 objects. A turn makes at least one object per key and
-           window, hardly any of them in a cycle; with the default of 700 it took a fifth of the time of a turn of 500,000 rows
+- `take`: a checkpoint has one query at a time. On a local disk two locks detect a query of another process: that of the driver, and
+  that of its JVM, which outlives a killed driver by a second or more and still writes. Elsewhere Spark detects it when both write
+  the same entry of its logs (failures.py); by then both may have written a batch to a sink.
+- `settings_of`: as many shuffle partitions as tasks; the time zone by the name UTC, because Arrow's timestamps carry the name; on a
+  local disk the manager of checkpoint files that renames by a system call (Spark's default starts a process for every file access,
+  a third of a second per batch); Python workers shared with other queries (by default Spark has separate workers per session, and
+  a query's session is its own copy).
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import struct
 import sys
@@ -29,95 +24,6 @@ from pyspark.sql import SparkSession
 
 from windowing.errors import CheckpointError
 from windowing.spark.hadoop import Folder
-
-_OBJECTS = 50_000
-"""Costs next to nothing, and still bounds the memory that cycles of a bolt's own objects can hold."""
-
-
-# -- a task ----------------------------------------------------------------------------------------------------------------------
-
-
-_modules = 0
-"""The number of imported modules when their objects were frozen."""
-
-
-def freeze_modules() -> None:
-    """Exclude all existing objects of this process from further garbage collections; called when a task begins.
-
-    PySpark collects after each task. Traversing the objects of 850 modules (pandas, PyArrow, PySpark) took three quarters of the
-    CPU of a worker with small tasks. Objects are frozen only if modules have been imported since the last time. A frozen cycle that
-    becomes garbage is never freed, at most once for each import. Reference counting is not affected.
-    """
-    global _modules
-    if len(sys.modules) != _modules:
-        _modules = len(sys.modules)
-        gc.freeze()
-
-
-# -- a turn ----------------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Run the cycle collector of this process less often inside the `with` block; one that is off stays off.
-
-    >>> with seldom_collected():
-    ...     gc.get_threshold()[0] >= 50_000
-    True
-    """
-    young, *older = gc.get_threshold()
-    gc.set_threshold(max(young, _OBJECTS) if young else 0, *older)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, *older)
-
-
-# -- a batch --------------------------------------------------------------------------------------------------------------------
-
-
-LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
-SMALL_BYTES = 128 << 20
-"""The largest packed size of a task in a batch with which the next batch runs without the limit."""
-_NO_LIMIT = str(2**31 - 1)
-
-
-class ArrowBatchLimit:
-    """Lifts the limit if the previous batch was small; one object per run. The first batch runs with the limit.
-
-    Law: the limit decides how rows are cut into Arrow batches, never the result. Without it all rows of a task may be one Arrow
-    batch, which cannot exceed 2 GiB. A batch that is many times larger than the previous one, and fails for that reason, ends the
-    query; the next start repeats it with the limit.
-    """
-
-    def __init__(self) -> None:
-        self._largest: int | None = None
-        self._users: bool | None = None
-
-    def took(self, largest: int | None) -> None:
-        """Record the packed bytes of the largest task of a batch; None if no task had rows."""
-        self._largest = largest or 0
-
-    @contextmanager
-    def of_batch(self, spark: SparkSession) -> Iterator[None]:
-        """Lift the limit inside the `with` block, unless the batch may be large or the user has set the limit."""
-        if self._largest is None or self._largest > SMALL_BYTES or self._is_users(spark):
-            yield
-            return
-        spark.conf.set(LIMIT, _NO_LIMIT)
-        try:
-            yield
-        finally:
-            spark.conf.unset(LIMIT)
-
-    def _is_users(self, spark: SparkSession) -> bool:
-        if self._users is None:
-            self._users = spark.conf.get(LIMIT, None) is not None
-        return self._users
-
-
-# -- a start --------------------------------------------------------------------------------------------------------------------
-
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -34,7 +35,6 @@ from windowing.spark.failures import Seal, WorkerError, is_sendable, marked
 from windowing.spark.hadoop import failed_in_task
 from windowing.spark.metrics import LastExecution
 from windowing.spark.output import Layout
-from windowing.spark.settings import ArrowBatchLimit
 from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
 from windowing.spark.spouts import struct_of
 from windowing.spark.state import decode_table
@@ -120,6 +120,47 @@ class _Unpacked:
             for batch in batches:
                 for data in batch.column(0).to_pylist():
                     yield from decode_table(data).to_batches()
+
+
+LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
+SMALL_BYTES = 128 << 20
+"""The largest packed size of a task in a batch with which the next batch runs without the limit."""
+_NO_LIMIT = str(2**31 - 1)
+
+
+class ArrowBatchLimit:
+    """Lifts Spark's limit on the bytes that Python gets at once, which Spark checks for each field, if the last batch was small;
+    one object per run. The first batch runs with the limit.
+
+    Law: the limit decides how rows are cut into Arrow batches, never the result. Without it all rows of a task may be one Arrow
+    batch, which cannot exceed 2 GiB. A batch that is many times larger than the previous one, and fails for that reason, ends the
+    query; the next start repeats it with the limit.
+    """
+
+    def __init__(self) -> None:
+        self._largest: int | None = None
+        self._users: bool | None = None
+
+    def took(self, largest: int | None) -> None:
+        """Record the packed bytes of the largest task of a batch; None if no task had rows."""
+        self._largest = largest or 0
+
+    @contextmanager
+    def of_batch(self, spark: SparkSession) -> Iterator[None]:
+        """Lift the limit inside the `with` block, unless the batch may be large or the user has set the limit."""
+        if self._largest is None or self._largest > SMALL_BYTES or self._is_users(spark):
+            yield
+            return
+        spark.conf.set(LIMIT, _NO_LIMIT)
+        try:
+            yield
+        finally:
+            spark.conf.unset(LIMIT)
+
+    def _is_users(self, spark: SparkSession) -> bool:
+        if self._users is None:
+            self._users = spark.conf.get(LIMIT, None) is not None
+        return self._users
 
 
 class BatchWriter:
