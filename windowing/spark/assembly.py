@@ -103,6 +103,7 @@ class Assembly:
                 'drain=True fires the windows that are open at the end of the input, and semantics="storm" cannot drain: Storm has '
                 'no end of a stream; leave drain out, or use semantics="lossless" with a new checkpoint'
             )
+        chosen = trigger_options(trigger, drain)
         channel = self.channel or MetricsChannel(self.spark, writer.name)
         assert channel.totals is not None
         counted = metrics.exchange_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
@@ -115,7 +116,7 @@ class Assembly:
             output=lambda folder: metrics.observed(self.rows(folder, CLOCK_APART, channel), counted),
             writer=writer,
             partitions=self.partitions,
-            trigger=trigger_options(trigger, drain),
+            trigger=chosen,
             query_name=query_name,
             drawn=self.drawn or self.plan,
             totals=channel.totals,

@@ -15,7 +15,6 @@ Laws
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -404,6 +403,6 @@ def _stored(executor: dict[str, Any], tables: list[pa.Table], seen: list[Any], n
     tuples = pa.concat_tables(tables, promote_options="default") if tables else None
     held = np.empty(0, np.int64) if tuples is None else tuples.column(SEQUENCE).to_numpy()
     store = ChunkStore()
-    chunks = store.write(tuples, held, 0, os.urandom(8))
+    chunks = store.write(tuples, held, 0)
     stored = StoredTask(dumps(executor), chunks, len(chunks), number, seen)
     return TaskState(stored.stored(), store.puts, {})

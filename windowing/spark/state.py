@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
+from os import urandom
 from typing import Any
 
 import numpy as np
@@ -182,7 +183,6 @@ class ChunkStore:
         fresh: pa.Table | None,
         held: np.ndarray[Any, Any],
         next_id: int,
-        nonce: bytes,
         idle: np.ndarray[Any, Any] | None = None,
     ) -> list[Chunk]:
         """Store the rows of `fresh` that outlive the batch, given the sequence numbers still `held`; return the new chunks.
@@ -207,7 +207,7 @@ class ChunkStore:
         tables = [chunk.live_rows() for chunk in kept if chunk.id in merged]
         if fresh is not None:
             tables.append(fresh.filter(pa.array(np.isin(_sequences(fresh), held))))
-        rows = pa.concat_tables(tables) if tables else None
+        rows, nonce = pa.concat_tables(tables) if tables else None, urandom(8)
         if rows is not None and rows.num_rows:
             ordered = rows.sort_by([(TIMESTAMP, "ascending"), (SEQUENCE, "ascending")])
             for id, part in enumerate(cut(ordered), start=next_id):

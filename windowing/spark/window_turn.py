@@ -18,7 +18,6 @@ Laws
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -155,14 +154,13 @@ class TaskStage:
         rows: Sequence[ExchangeRow],
         batch: int = -1,
         *,
-        nonce: bytes | None = None,
         watcher: AckWatch | None = None,
         fitted: Fitted | None = None,
     ) -> TurnResult:
         """Process the rows of one batch for `task`, in any order. Raises BoltError, CorruptStateError, and the exceptions of custom
         policies. fitted: see BoltRunner.
         """
-        return _Turn(self, task, stored, watcher, fitted).run(rows, batch, nonce or os.urandom(8))
+        return _Turn(self, task, stored, watcher, fitted).run(rows, batch)
 
 
 class _Turn:
@@ -213,7 +211,7 @@ class _Turn:
 
     # -- the turn ------------------------------------------------------------------------------------------------------
 
-    def run(self, rows: Sequence[ExchangeRow], batch: int, nonce: bytes) -> TurnResult:
+    def run(self, rows: Sequence[ExchangeRow], batch: int) -> TurnResult:
         packets, controls = packets_and_controls(rows)
         table = self._new_rows(self.format.arrived(packets)) if packets else None
         self.arrived = 0 if table is None else table.num_rows
@@ -234,7 +232,7 @@ class _Turn:
             drains = any(control.kind == "drain" for control in controls)
             self._perform(self.executor.drain() if drains else self.executor.turn())
             self.windows.before_commit(batch + 1)
-            metadata = self._metadata(table, accepted, nonce)
+            metadata = self._metadata(table, accepted)
         finally:
             self.windows.close()
         done = self._done(now)
@@ -441,7 +439,7 @@ class _Turn:
 
     # -- the new state -------------------------------------------------------------------------------------------------
 
-    def _metadata(self, table: pa.Table | None, accepted: np.ndarray[Any, Any], nonce: bytes) -> bytes:
+    def _metadata(self, table: pa.Table | None, accepted: np.ndarray[Any, Any]) -> bytes:
         """Return the new metadata; `chunks` then has the changes of the chunks."""
         by_key: bytes | None = None
         if self.numbered is not None:
@@ -459,7 +457,7 @@ class _Turn:
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
         fresh = None if table is None or not self.manager.keeps_tuples else self._fresh(table, accepted, numbers)
         idle_rows = None if self.idle is None else self.idle.idle_rows
-        written = self.chunks.write(fresh, held, self.stored.next_id, nonce, idle_rows)
+        written = self.chunks.write(fresh, held, self.stored.next_id, idle_rows)
         seen = self.stored.seen if self.known is None or table is None else self.known.plain()
         next_id = self.stored.next_id + max(1, len(self.chunks.puts))
         return StoredTask(state, written, next_id, self.next_number, seen, by_key, self.deadlines).stored()
