@@ -187,6 +187,14 @@ def test_a_row_is_invalid_if_the_bolt_reads_such_a_value_of_it(ask: Any, columna
     assert raw(arrow_column("b", "late", pa.field("day", pa.date32()), [encoded[3]])) == [YEAR_10000]
 
 
+def test_such_a_row_does_no_harm_to_a_columnar_window_that_does_not_contain_it() -> None:
+    task = windows(lambda window: int(window.get()["v"].sum()), columnar="numpy")
+    late = (12, b"a", 8, 5, b"caf\xe9")
+    first, second = task.run(GOOD, late, (13, b"a", 4, 5, b"x")), task.run((25, b"a", 2, 5, b"y"), drain=True)
+    assert (totals(first), sides(first)) == ([1], [])
+    assert (totals(second), sides(second)) == ([4, 2], [(8, "invalid")])
+
+
 def test_a_row_that_is_invalid_because_the_bolt_read_it_is_acked_once() -> None:
     task = windows(lambda window: sum(row.v for row in window if row.day), length=millis(20))
     turns = task.run(GOOD, BAD), task.run((15, b"b", 4, 5, b"x")), task.run(drain=True)
