@@ -431,6 +431,23 @@ def test_an_unavailable_file_system_is_not_reported_as_damaged_state(what: str) 
     assert isinstance(other, CorruptStateError), "another store has gone"
 
 
+@pytest.mark.parametrize(
+    "said", ["[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED]", "[CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT]"]
+)
+def test_a_full_local_disk_is_not_reported_as_damaged_state(said: str) -> None:
+    full = "While appending to file: /local/workingDir-259e0c92/MANIFEST-000001: No space left on device"
+    error: Any = PySparkRuntimeError(
+        f"An error occurred while calling o429.save.\n: org.apache.spark.SparkException: {said}"
+    )
+    error.java_exception = Java(
+        f"org.apache.spark.SparkException: {said}", Java(f"org.rocksdb.RocksDBException: {full}")
+    )
+    found = library_error(error, SUMS)
+    assert isinstance(found, CheckpointError)
+    assert not isinstance(found, CorruptStateError)
+    assert f"'sums' cannot write the working copy of its state: {full}; make room there" in str(found)
+
+
 KEY = "java.nio.file.AccessDeniedException: jobs/c/{0}: Writing Object on jobs/c/{0}: S3Exception: Access Denied:AccessDenied"
 CLIENT = "software.amazon.awssdk.services.s3.model.S3Exception: Access Denied (Service: S3, Status Code: 403)"
 

@@ -55,6 +55,7 @@ _UNREADABLE = re.compile(
     r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
     r"|STDS_FAILED_TO_READ_OPERATOR_METADATA"  # of Spark 4.1, for a missing folder
 )
+_NO_ROOM = re.compile(r"RocksDBException: ([^\n]*No space left on device)")
 _SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
@@ -199,6 +200,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
         or _said_of_input(said, query)
         or _lacking("\n".join(texts), query)
         or (_unusable(error, query) if unanswered(error, query.checkpoint) else None)  # its files are not damaged then
+        or _without_room(said, query)
         or _damaged(said, query)
         or _not_written(error, query)
     )
@@ -375,6 +377,17 @@ def _not_written(error: BaseException, query: FailedQuery) -> WindowingError | N
         return None
     said = java_causes(error)[-1]
     return _unusable(error, query) if names_file_of(query.checkpoint, said) or "No space left" in said else None
+
+
+def _without_room(said: list[str], query: FailedQuery) -> WindowingError | None:
+    """Return the error for a full local disk, for which Spark says that a state cannot be loaded or committed, else None."""
+    found = next((each for each in map(_NO_ROOM.search, said) if each is not None), None)
+    if found is None:
+        return None
+    return CheckpointError(
+        f"{query.name!r} cannot write the working copy of its state: {printable(found[1])}; make room there, or set "
+        "spark.local.dir to a larger disk; nothing of the batch was committed: start again then"
+    )
 
 
 def _unusable(error: BaseException, query: FailedQuery) -> WindowingError:
