@@ -19,6 +19,7 @@ from tests.stores.state_world import Add
 from tests.stores.store_contract import commit
 from windowing.cli.loading import CommandRefused
 from windowing.cli.stored import read_states
+from windowing.codec import META_MAGIC, dumps, frame
 from windowing.errors import CorruptStateError, WindowingError
 from windowing.queues import Root, SqliteQueue
 from windowing.stores import SqliteStore, map_state
@@ -239,6 +240,53 @@ def test_a_file_with_damaged_bytes_is_read_or_refused_by_an_error_of_the_library
                 raw.append(f"damage {number}: {problem!r}")
     assert raw == []
     assert 20 < refused < 150
+
+
+def test_a_record_that_damage_has_removed_or_renamed_is_not_a_missing_record(tmp_path: Path) -> None:
+    """A missing record of a coordinator begins its topology at txid 1 again."""
+    given = {f"words/{name}": frame(META_MAGIC, dumps(name)) for name in ("coordinator", *map(str, range(12)))}
+    with closing(SqliteRecordStore(tmp_path / "whole.db")) as store:
+        assert store.write(given, {})
+    whole = (tmp_path / "whole.db").read_bytes()
+    chance = random.Random(7)
+    refused = 0
+    for number, at in enumerate(chance.choices([at for at, byte in enumerate(whole) if byte], k=250)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << chance.randrange(8)
+        copy = tmp_path / f"{number}.db"
+        copy.write_bytes(damaged)
+        try:
+            with closing(SqliteRecordStore(copy)) as store:
+                assert {path: store.read(path) for path in given} == given, f"byte {at}"
+        except WindowingError:
+            refused += 1
+    assert 200 < refused < 250
+
+
+@pytest.mark.parametrize("kind", ["trident store", "records", "queue", "state file"])
+def test_a_file_whose_schema_has_lost_its_tables_is_not_a_new_file(tmp_path: Path, kind: str) -> None:
+    job, found = FILES[kind]
+    (tmp_path / "left").mkdir()
+    killed(tmp_path / "left/file.db", job, after=5, delay_s=None)
+    damaged = bytearray((tmp_path / "left/file.db").read_bytes())
+    damaged[103:105] = b"\0\0"  # the number of entries in the first page
+    (tmp_path / "file.db").write_bytes(damaged)
+    with pytest.raises(CorruptStateError):
+        found(tmp_path / "file.db")
+
+
+def test_records_of_an_earlier_version_are_read_and_guarded_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    with closing(SqliteRecordStore(path)) as store:
+        store.write({"a": b"1", "b": b"2"}, {})
+        store._db.execute("DROP TABLE windowing_records_sum")
+    with closing(SqliteRecordStore(path)) as store:
+        assert store.write({"a": None, "c": b"3"}, {"b": b"2"})
+    with closing(SqliteRecordStore(path)) as store:
+        assert store.paths("") == ["b", "c"]
+        store._db.execute("UPDATE windowing_records SET path = 'd' WHERE path = 'b'")
+    with pytest.raises(CorruptStateError, match="2 records were found, and others than were written"):
+        SqliteRecordStore(path)
 
 
 def test_a_record_that_is_no_bytes_is_damage_and_not_a_missing_record(tmp_path: Path) -> None:

@@ -349,6 +349,7 @@ def downgrade(path: Path) -> None:
             plain = Fence.of(record, place)._replace(owner="", rows=None).record()
             db.execute("UPDATE counts_fences SET record = ? WHERE partition = ?", (plain, partition))
         db.execute("DELETE FROM windowing_records WHERE path = 'words/master/life'")
+        db.execute("DROP TABLE windowing_records_sum")
 
 
 def test_states_and_records_from_before_owners_are_continued_and_checked(tmp_path: Path) -> None:

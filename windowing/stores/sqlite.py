@@ -3,6 +3,7 @@
     table <state>           partition, key, txid, value, previous, crc      one row a key
     table <state>_fences    partition, record                              one row a partition
     windowing_records       path -> value          "word_count/coordinator", "word_count/spouts/sentences/coordinator/meta/7", ...
+    windowing_records_sum   rows, digest                                   the number of all records, the XOR of their checksums
 
 A write is one transaction: it compares the fence, or the expected records, and then writes everything. Committed data is in the
 file on the disk (sqlite_files.py); a kill at any point leaves the state before or after the transaction.
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError, quote
-from windowing.stores.sqlite_files import SqliteFile, checked_path, transaction
+from windowing.stores.sqlite_files import SqliteFile, checked_path, checksum_of, digest_of, transaction
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
@@ -168,7 +169,10 @@ _AFTER_ALL = "\U0010ffff"
 
 
 class SqliteRecordStore(SqliteFile):
-    """A RecordStore in a file. Cost of a write: one transaction, and so one sync of the disk.
+    """A RecordStore in a file. Cost of a write: one transaction, and so one sync of the disk; of opening: a read of all records.
+
+    A record that is missing means a new topology to its reader. So the file also has the number of all records and the XOR of their
+    checksums, written in the same transaction and compared when it is opened: a record that damage has removed or renamed is found.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -180,8 +184,17 @@ class SqliteRecordStore(SqliteFile):
 
     def __init__(self, path: str | Path, timeout_s: float = 30.0) -> None:
         self._timeout_s = timeout_s
-        table = "windowing_records (path TEXT PRIMARY KEY, value BLOB NOT NULL)"
-        super().__init__(checked_path(path, "records").absolute(), timeout_s, table)
+        super().__init__(
+            checked_path(path, "records").absolute(),
+            timeout_s,
+            "windowing_records (path TEXT PRIMARY KEY, value BLOB NOT NULL)",
+            "windowing_records_sum (id INTEGER PRIMARY KEY, rows INTEGER NOT NULL, digest INTEGER NOT NULL)",
+        )
+        try:
+            self._verify()
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, path: str) -> bytes | None:
         """Return the value last written under `path`."""
@@ -196,12 +209,32 @@ class SqliteRecordStore(SqliteFile):
         with self._translated(), transaction(self._db):
             if any(self.read(path) != blob for path, blob in expected.items()):
                 return False
+            known = self._db.execute("SELECT rows, digest FROM windowing_records_sum").fetchone()
+            if known is None:
+                raise self._error(ValueError("the number of its records is gone"), True)
+            rows, digest = known
             for path, blob in changes.items():
+                if (old := self.read(path)) is not None:
+                    rows, digest = rows - 1, digest ^ _checksum(path, old)
                 if blob is None:
                     self._db.execute("DELETE FROM windowing_records WHERE path = ?", (path,))
                 else:
+                    rows, digest = rows + 1, digest ^ _checksum(path, blob)
                     self._db.execute("INSERT OR REPLACE INTO windowing_records VALUES (?, ?)", (path, blob))
+            self._db.execute("UPDATE windowing_records_sum SET rows = ?, digest = ?", (rows, digest))
         return True
+
+    def _verify(self) -> None:
+        """Compare all records with their number and digest, which a file of an earlier version gets now."""
+        with self._translated(), transaction(self._db):
+            ((sound,),) = self._db.execute("PRAGMA quick_check(windowing_records)").fetchmany(1)
+            kept = self._db.execute("SELECT rows, digest FROM windowing_records_sum").fetchall()
+            records = self._db.execute("SELECT path, value FROM windowing_records").fetchall()
+            found = len(records), digest_of(_checksum(path, value) for path, value in records)
+            if not kept:
+                self._db.execute("INSERT INTO windowing_records_sum VALUES (1, ?, ?)", found)
+        if sound != "ok" or kept not in ([], [found]):
+            raise self._error(ValueError(f"{found[0]} records were found, and others than were written"), True)
 
     def paths(self, prefix: str) -> list[str]:
         """Return all paths that begin with `prefix`, sorted."""
@@ -223,3 +256,7 @@ class SqliteRecordStore(SqliteFile):
             f"the records in {self.path} cannot be read or written: {problem}; the file holds what it held before; look at "
             "the disk, the rights of the file, and who else uses it"
         )
+
+
+def _checksum(path: Any, value: Any) -> int:
+    return checksum_of("", path.encode(errors="surrogateescape") if isinstance(path, str) else path, value)

@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,13 @@ def decoded_errors() -> Iterator[None]:
         error = sqlite3.DatabaseError("its schema or a text in it cannot be read")
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         raise error from problem
+
+
+def _has_lost_tables(db: sqlite3.Connection) -> bool:
+    """Return whether a file has pages of data and no table: its schema is damaged, and would be taken for that of a new file."""
+    queries = ("SELECT count(*) FROM sqlite_master", "PRAGMA page_count", "PRAGMA freelist_count")
+    tables, pages, free = (db.execute(query).fetchone()[0] for query in queries)
+    return not tables and pages > 1 + free
 
 
 @contextmanager
@@ -109,6 +117,27 @@ def make_whole(path: Path, fill: Callable[[sqlite3.Connection], object]) -> None
         os.close(folder)
 
 
+def checksum_of(name: str, key: Any, value: Any) -> int:
+    """Return the checksum of a row over its state, its key, and its value or the absence of one; -1 for no bytes.
+
+    It is not a CRC. A CRC is linear, so if an even number of rows changed by the same bits, the XOR of all checksums would stay the
+    same, and rows of an older commit would be taken for those of the last one.
+    """
+    if not isinstance(key, bytes) or not isinstance(value, bytes | None):
+        return -1
+    whose = f"{name} {len(key)} ".encode(errors="surrogateescape")
+    row = blake2b(b"%b%b%b" % (whose, key, b"-" if value is None else b"+" + value), digest_size=7)
+    return int.from_bytes(row.digest(), "big")
+
+
+def digest_of(checksums: Iterable[int]) -> int:
+    """Return the XOR of the checksums of all rows: with their number it shows a lost row."""
+    digest = 0
+    for checksum in checksums:
+        digest ^= checksum
+    return digest
+
+
 def checked_path(path: Any, what: str) -> Path:
     """Return the path of a file. Raises ConfigError for a value that is not a path: None, a number, empty text."""
     if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text and "\0" not in text:
@@ -129,6 +158,8 @@ class SqliteFile:
         try:
             with self._translated():
                 make_durable(self._db, timeout_s)
+                if _has_lost_tables(self._db):
+                    raise self._error(ValueError("it has pages of data, and no table"), True)
                 for table in tables:
                     self._db.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
         except BaseException:

@@ -30,7 +30,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,10 @@ from windowing.stores.sqlite_files import (
     DAMAGED,
     OwnedConnection,
     checked_path,
+    checksum_of,
     code_of,
     decoded_errors,
+    digest_of,
     make_durable,
     make_whole,
     transaction,
@@ -123,7 +124,7 @@ class FileStore:
 
     def prepare(self, txid: int, changes: Changes) -> None:
         rows = [(key, value, checksum_of(self.name, key, value)) for key, value in changes.items()]
-        digest = _xor(checksum for _, _, checksum in rows)
+        digest = digest_of(checksum for _, _, checksum in rows)
         head = replace(self.head, prepared=txid, prepared_rows=len(rows), prepared_digest=digest)
         with self._file.transaction() as db:
             number = self._number or self._enter(db)
@@ -201,7 +202,7 @@ class FileStore:
         self.prepared()
 
     def _whole(self, table: str, checksums: list[int], rows: int, digest: int) -> None:
-        if (len(checksums), _xor(checksums)) != (rows, digest):
+        if (len(checksums), digest_of(checksums)) != (rows, digest):
             raise self._file.damaged(
                 f"of the {rows} {table} values of the state {self.name} {len(checksums)} were found, or others"
             )
@@ -213,26 +214,6 @@ class FileStore:
 
     def _damaged(self, key: Any) -> CorruptStateError:
         return self._file.damaged(f"the value of {key_shown(key)} in the state {self.name} does not have its checksum")
-
-
-def checksum_of(name: str, key: Any, value: Any) -> int:
-    """Return the checksum of a row over its state, its key, and its value or the absence of one; -1 for no bytes.
-
-    It is not a CRC. A CRC is linear, so if an even number of rows changed by the same bits, the XOR of all checksums would stay the
-    same, and rows of an older commit would be taken for those of the last one.
-    """
-    if not isinstance(key, bytes) or not isinstance(value, bytes | None):
-        return -1
-    whose = f"{name} {len(key)} ".encode(errors="surrogateescape")
-    row = blake2b(b"%b%b%b" % (whose, key, b"-" if value is None else b"+" + value), digest_size=7)
-    return int.from_bytes(row.digest(), "big")
-
-
-def _xor(checksums: Iterable[int]) -> int:
-    digest = 0
-    for checksum in checksums:
-        digest ^= checksum
-    return digest
 
 
 # -- StateFile -------------------------------------------------------------------------------------------------------------------
