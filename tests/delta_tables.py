@@ -223,6 +223,15 @@ def test_a_batch_that_does_not_match_the_table_is_a_sink_error(delta: SparkSessi
     assert stored(delta, tmp_path / "held") == []
 
 
+def test_a_row_that_violates_a_constraint_of_the_table_is_a_sink_error(delta: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "held"))
+    sink.claim(delta, OutputOwner("q", "default", None, delta.createDataFrame([], "k string").schema))
+    delta.sql(f"ALTER TABLE delta.`{tmp_path}/held` ADD CONSTRAINT short CHECK (length(k) < 3)")
+    with pytest.raises(SinkError, match=r"does not take batch 0: .*short.*; mend the table and start again"):
+        sink.write(delta.createDataFrame([("abcd",)], "k string"), 0)
+    assert stored(delta, tmp_path / "held") == []
+
+
 if __name__ == "__main__":
     os.environ["WINDOWING_FAILPOINT_GROUP"] = str(os.getpgrp())
     own = session("job", cores=2, **SETTINGS)

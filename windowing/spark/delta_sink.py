@@ -29,6 +29,8 @@ _SETTINGS = (
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}\Z", re.ASCII)
 _UNCONFIGURED = ("DELTA_CONFIGURE_SPARK_SESSION", "DELTA_SPARK_SESSION_NOT_SET")
 _OVERTAKEN = "ConcurrentTransactionException"
+_OF_DELTA = re.compile(rf"{_OVERTAKEN}|DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|EXCEED_CHAR_VARCHAR)")
+"""What Delta refuses while it writes: another writer of the query, a row that the table does not take."""
 
 
 class DeltaSink:
@@ -110,7 +112,7 @@ class DeltaSink:
         try:
             self._save(rows.write.options(**once))
         except Exception as problem:
-            ours = isinstance(problem, AnalysisException) or refused_by_files(problem) or _OVERTAKEN in str(problem)
+            ours = isinstance(problem, AnalysisException) or refused_by_files(problem) or _OF_DELTA.search(str(problem))
             if not ours:
                 raise
             raise self._refused(problem, f"does not take batch {batch_id}") from problem
@@ -211,7 +213,9 @@ class DeltaSink:
             )
         if refused_by_files(problem):
             return SinkError(unreachable(self._path or f"the table {self._table}", problem))
-        said = next(iter(java_causes(problem)), describe_error(problem)).partition("\n")[0]
+        causes = java_causes(problem)
+        of_delta = (cause for cause in causes if _OF_DELTA.search(cause))
+        said = next(of_delta, causes[0] if causes else describe_error(problem)).partition("\n")[0]
         return SinkError(
             f"{self!r} {what}: {quote(said[:500])}; mend the table and start again: nothing of the batch is in it"
         )
