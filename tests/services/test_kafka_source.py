@@ -276,7 +276,7 @@ def test_a_key_and_its_certificate_in_files_are_sent_to_the_java_client_as_text(
     files = {"ssl.key.location": str(tmp_path / "key.pem"), "ssl.certificate.location": str(tmp_path / "proof.pem")}
     text = {
         "kafka.ssl.keystore.type": "PEM",
-        "kafka.ssl.keystore.key": ENCRYPTED,
+        "kafka.ssl.keystore.key": "The key is a secret:\n" + ENCRYPTED,
         "kafka.ssl.keystore.certificate.chain": PROOF,
         "kafka.ssl.key.password": "s3cret",
     }
@@ -303,6 +303,14 @@ def test_a_key_and_its_certificate_in_files_are_sent_to_the_java_client_as_text(
         "kafka.ssl.endpoint.identification.algorithm": "",
         "kafka.socket.timeout.ms": "5",
     }
+
+
+def test_neither_password_nor_key_is_in_the_plan_of_a_query(spark: SparkSession) -> None:
+    given = {**options(), "ssl.key.pem": PRIVATE, "ssl.certificate.pem": PROOF, "ssl.key.password": "s3cret"}
+    read = {**_of_spark(given), "kafka.bootstrap.servers": servers(), "subscribe": "t"}
+    plan = cast(Any, spark.readStream.format("kafka").options(**read).load())._jdf.queryExecution().toString()
+    assert "kafka.ssl.keystore.key=*" in plan
+    assert not [secret for secret in (str(options()["sasl.password"]), "PRIVATE KEY", "s3cret") if secret in plan]
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,8 @@ def _of_spark(options: Mapping[str, Any]) -> dict[str, str]:
 _SSL_OF_JAVA = {"ssl.keystore.password", "ssl.key.password", "ssl.endpoint.identification.algorithm"}
 """The options about TLS that have the same name and meaning in both clients."""
 _VERIFY = "enable.ssl.certificate.verification"
+_HIDDEN = "The key is a secret:\n"
+"""Text before a key is allowed in PEM. Spark shows no option in plans and logs whose text has the word secret."""
 _PKCS8 = re.compile(r"-----BEGIN (?P<encrypted>ENCRYPTED )?PRIVATE KEY-----")
 
 
@@ -171,7 +173,7 @@ def _ssl_of_java(given: dict[str, str]) -> dict[str, str]:
     key, certificate = _pem_of(ssl, "ssl.key"), _pem_of(ssl, "ssl.certificate")
     if key is not None and certificate is not None:
         java |= {
-            "ssl.keystore.key": _checked_key(key, ssl),
+            "ssl.keystore.key": _HIDDEN + _checked_key(key, ssl),
             "ssl.keystore.certificate.chain": certificate,
             "ssl.keystore.type": "PEM",
         }
