@@ -193,6 +193,22 @@ def test_each_of_none_gives_the_function_all_fields() -> None:
     assert out(lambda s: s.group_by("word").each(None, both, "key string").to_stream(), [("a", 1)]) == [("a", 1, "a1")]
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda s, function: s.filter(function),
+        lambda s, function: s.filter(b.Negate(function)),
+        lambda s, function: s.peek(function),
+    ],
+)
+def test_a_condition_that_returns_a_generator_is_an_error_and_keeps_no_tuple(build: Any) -> None:
+    def yielding(row: Any) -> Any:
+        yield row.n > 1
+
+    with pytest.raises(BoltError, match=r"it returned <generator object .*>, whose body nobody runs"):
+        out(lambda s: build(s, lambda row: yielding(row)), WORDS)
+
+
 def test_map_replaces_each_tuple_and_keeps_the_fields_if_no_output_is_named() -> None:
     assert out(lambda s: s.map(lambda row: (row.word * 2, row.n)), [("a", 1)]) == [("aa", 1)]
     assert out(lambda s: s.map(lambda row: row.n + 0.5, "half double"), [("a", 1)]) == [(1.5,)]

@@ -61,6 +61,10 @@ def keep(row: Any) -> bool:
     return True
 
 
+def yielding(row: Any) -> Any:
+    yield row.n > 1
+
+
 STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     # -- Storm's testStreamProjectionValidation, in its order ----------------------------------------------------------
     (r"step 2, project\(wrd\): there is no field 'wrd'; did you mean 'word'\?", lambda t, s: s.project("wrd")),
@@ -118,6 +122,12 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     (r"each\(n\) with later: 'later' is async, but a tuple is handed out", lambda t, s: s.each("n", later, "x long")),
     (r"Needy.* cannot be called with \(\)", lambda t, s: s.each("n", Needy, "x long")),
     (r"Needy.prepare.* cannot be called with \(context\)", lambda t, s: s.each("n", Needy(1), "x long")),
+    (
+        r"filter\(\) with yielding: 'yielding' yields, but its answer is what it returns",
+        lambda t, s: s.filter(yielding),
+    ),
+    (r"peek with yielding: 'yielding' yields, but its answer", lambda t, s: s.peek(yielding)),
+    (r"map with yielding: 'yielding' yields, but its answer", lambda t, s: s.map(yielding)),
     (r"3 is no function and has no execute", lambda t, s: s.each("n", 3, "x long")),
     (
         r"each\(n\) with <lambda>: .*<lambda>\(\) cannot be called with a tuple",

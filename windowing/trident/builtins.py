@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.rows import refuse_awaitable
 from windowing.trident.fields import short_title, stored_key
-from windowing.trident.processors import call_hook, code_of
+from windowing.trident.processors import call_hook, code_of, refuse_unrun
 
 if TYPE_CHECKING:
     from windowing.trident.streams import Stream
@@ -221,7 +220,7 @@ class Negate:
 
     def keep(self, tuple: Any) -> bool:
         keeps = getattr(self.filter, "keep", self.filter)(tuple)
-        refuse_awaitable(keeps)
+        refuse_unrun(keeps)
         return not keeps
 
     def cleanup(self) -> None:

@@ -28,7 +28,8 @@ Source: Storm's `TridentProcessor`, `ProcessorContext`, `AggregateProcessor`, `G
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, product
@@ -159,6 +160,13 @@ def raised(who: str, problem: BaseException, where: str, file: str | None = None
     )
 
 
+def refuse_unrun(returned: Any) -> None:
+    """Raise RowError for a coroutine or a generator: nobody runs its body."""
+    refuse_awaitable(returned)
+    if isinstance(returned, Generator):
+        raise RowError(f"it returned {quote(returned)}, whose body nobody runs; make the function a plain one")
+
+
 def call_hook(target: Any, method: str, *arguments: Any) -> None:
     """Call an optional method of user code, if it has it."""
     hook = getattr(target, method, None)
@@ -194,6 +202,8 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
         raise ConfigError(
             f"{title!r} takes a collector, but its answer is what it returns; write a function of ({handed})"
         )
+    if returns and handed == "tuple" and inspect.isgeneratorfunction(body):
+        raise ConfigError(f"{title!r} yields, but its answer is what it returns; write a plain function of (tuple)")
     return Code(target, named, style)
 
 
@@ -331,7 +341,7 @@ class FilterProcessor(RowProcessor):
     def _one(self, row: Row, emitted: list[Row]) -> None:
         keeps = self._call(self._record(row))
         if type(keeps) is not bool:
-            refuse_awaitable(keeps)
+            refuse_unrun(keeps)
         if keeps:
             emitted.append(row)
 
@@ -340,7 +350,7 @@ class PeekProcessor(RowProcessor):
     """Calls the code with each row and passes all rows on."""
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
-        refuse_awaitable(self._call(self._record(row)))
+        refuse_unrun(self._call(self._record(row)))
         emitted.append(row)
 
 
