@@ -272,6 +272,21 @@ def test_a_batch_spout_is_opened_before_is_ready_is_called() -> None:
     assert run(counting(Opened())).states == {"state1": COUNTS}
 
 
+def test_a_batch_spout_that_yields_its_rows_is_an_error_and_not_an_empty_batch() -> None:
+    class Yielding(IBatchSpout):
+        kind = SpoutKind.TRANSACTIONAL
+        output = "word string"
+
+        def is_ready(self, txid: int) -> Readiness:
+            return Readiness.READY if txid < 3 else Readiness.ENDED
+
+        def emit_batch(self, txid: int, collector: Any) -> Any:
+            yield "to"
+
+    with pytest.raises(BoltError, match=r"spout 'words' .*it returned <generator object .*, whose body nobody runs"):
+        run_trident(counting(Yielding()), clock=VirtualClock())
+
+
 def test_an_ended_stream_emits_empty_batches_until_the_others_have_ended() -> None:
     topology = TridentTopology("two")
     long, short = topology.new_stream("long", fixed(1)), topology.new_stream("short", fixed(2, [("be",), ("to",)]))

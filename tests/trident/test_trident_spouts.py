@@ -8,6 +8,7 @@ import pytest
 
 from windowing import seconds
 from windowing.errors import ConfigError, CorruptStateError, FailedException
+from windowing.schema.rows import RowError
 from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import (
     Ack,
@@ -868,3 +869,14 @@ def test_an_opaque_emitter_needs_only_emit_partition_batch_new():
     once = Once()
     assert once.partitions_of(["a", "b", "c"], 1, 2) == ["b"]
     assert once.emit_partition_batch_new(attempt("1:0"), Rows(), "a", None) == 1
+
+
+def test_an_emitter_that_yields_the_rows_of_a_repeated_batch_is_an_error():
+    class Yielding(Topic):
+        def emit_partition_batch(self, each: TransactionAttempt, collector: Any, partition: str, metadata: Any) -> Any:
+            yield from super().partitions[partition][slice(*metadata)]
+
+    reading = Read(TRANSACTIONAL, Yielding(p="abcd"), MemoryRecordStore())
+    assert reading.batch("1:0") == "ab"
+    with pytest.raises(RowError, match=r"it returned <generator object .*, whose body nobody runs"):
+        reading.batch("1:1")

@@ -66,7 +66,7 @@ from windowing.trident.executors import (
 from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan, targets_of
-from windowing.trident.processors import ProcessorContext, TridentOutput, raised
+from windowing.trident.processors import ProcessorContext, TridentOutput, raised, refuse_unrun
 from windowing.trident.spouts import (
     BatchSpoutExecutor,
     IBatchSpout,
@@ -384,7 +384,7 @@ class EmitterTask(_Source):
 
     def _emit(self, batch: SpoutBatch, skip: str | None) -> None:
         output, attempt = TridentOutput(self.node.schema, self._report), batch.attempt
-        self._emitter.emit_batch(batch, output)
+        refuse_unrun(self._emitter.emit_batch(batch, output))
         rows = output.take()
         if skip is not None:
             dead = DeadBatch(attempt.txid, str(self.node.source.name), self.context.task, skip, rows)

@@ -41,7 +41,7 @@ from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import Fail, SendBatch, TridentSpoutCoordinator
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
-from windowing.trident.processors import TridentOutput
+from windowing.trident.processors import TridentOutput, refuse_unrun
 from windowing.trident.spouts import CommitterEmitter, SpoutBatch, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 
@@ -206,7 +206,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         made = []
         for emitter in self._spout.emitters:
             output = TridentOutput(self._schema, self._spout.report)
-            emitter.emit_batch(batch, output)
+            refuse_unrun(emitter.emit_batch(batch, output))
             rows = output.take()
             data = encode_table(table_of(self._who, self._schema, rows)) if rows else b""
             made.append(_SpoutRows(data, len(rows)))

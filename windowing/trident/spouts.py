@@ -47,7 +47,7 @@ from windowing.errors import ConfigError, FailedException, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice
 from windowing.trident.coordinator import Readiness
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
-from windowing.trident.processors import Reporter, drop_report
+from windowing.trident.processors import Reporter, drop_report, refuse_unrun
 from windowing.trident.states import TridentCollector
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState, part_of, put_all
 from windowing.windows.measures import Duration, as_duration_ms
@@ -307,7 +307,7 @@ class _BatchEmitter(Emitter):
         self._spout = spout
 
     def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
-        self._spout.emit_batch(batch.attempt.txid, collector)
+        refuse_unrun(self._spout.emit_batch(batch.attempt.txid, collector))
 
     def success(self, attempt: TransactionAttempt) -> None:
         self._spout.ack(attempt.txid)
@@ -575,7 +575,7 @@ class _TransactionalEmitter(_Reader):
         for partition in self.mine:
             stored = self.stored(partition, attempt.txid)
             if attempt.txid in stored:
-                emitter.emit_partition_batch(attempt, collector, partition, stored.get(attempt.txid))
+                refuse_unrun(emitter.emit_partition_batch(attempt, collector, partition, stored.get(attempt.txid)))
             else:
                 last = self.previous(partition, batch)
                 new[stored] = emitter.emit_partition_batch_new(attempt, collector, partition, last)
