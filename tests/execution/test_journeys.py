@@ -19,7 +19,7 @@ AT_MOST = {
     "plain": (71, 15),
     "window": (163, 27),
     "stateful": (110, 20),
-    "trident": (182, 28),  # ColumnFold checks a step; a state need not have a close; `decoded_errors`: 3
+    "trident": (183, 28),  # ColumnFold checks a step; a state need not have a close; a damaged SQLite file is named: 4
 }
 """Functions and files. A change that lengthens a journey gives its reason here.
 
