@@ -151,6 +151,9 @@ def in_the_old_format(saved):
             [end, shown, [[key, list(cell)] for key, cell in zip(keys, zip(*columns, strict=True), strict=True)]]
             for end, shown, keys, columns in manager["panes"]
         ]
+    for panes in (track["panes"] for track in manager.get("tracks", ())):
+        ends, columns = panes.pop("cells")
+        panes["panes"] = [[end, list(cell)] for end, cell in zip(ends, zip(*columns, strict=True), strict=True)]
     return saved
 
 
@@ -170,6 +173,15 @@ def test_a_snapshot_has_few_lists_per_pane_for_any_number_of_keys():
     saved = json.dumps(manager.snapshot()["panes"])
     assert json.loads(saved)[0][2][:2] == ["k0", "k1"]
     assert saved.count("[") == 1 + 50 * 5
+
+
+def test_a_snapshot_has_few_lists_for_any_number_of_panes_of_a_key():
+    manager = manager_of(count(5000), count(1), {"n": agg.count(), "total": agg.sum()}, timestamp="ts")
+    list(manager.add_batch([1] * 5000, list(range(5000))))
+    list(manager.advance(5000))
+    (track,) = manager.snapshot()["tracks"]
+    assert track["panes"]["cells"][0] == list(range(2, 5001))
+    assert json.dumps(track).count("[") == 7
 
 
 @PANED

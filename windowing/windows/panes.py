@@ -160,7 +160,7 @@ class PaneKeyState(KeyProgress):
             "base": self._folded,
             "newest": self.newest,
             "covered": self.shown_upto,
-            "panes": [[end, plain(self._panes[end][None])] for end in self._ends],
+            "cells": saved_cells({end: pane[None] for end, pane in self._panes.items()}),
             "timestamps": values["timestamps"],
             "values": values["payloads"],
         }
@@ -177,7 +177,9 @@ class PaneKeyState(KeyProgress):
         self.numbered_upto, self.horizon, panes = data["mark"], data["horizon"], data["panes"]
         self.newest, self.shown_upto = panes["newest"], panes["covered"]
         self._folded = panes["base"]
-        self._panes = {end: {None: plain(values)} for end, values in panes["panes"]}
+        # Until November 2026 they were stored as [end, partial].
+        cells = restored_cells(*panes["cells"]) if "cells" in panes else restored_cells(panes["panes"])
+        self._panes = {end: {None: partial} for end, partial in cells.items()}
         self._ends = list(self._panes)
         self.buffer.load(panes["timestamps"], panes["values"], None, panes["base"])
 
@@ -287,7 +289,7 @@ class _Pane:
 
 
 def saved_cells(cells: Mapping[Any, Partial]) -> list[Any]:
-    """Return the cells of a pane in the form of a snapshot: the keys, and a column for each place in their partials.
+    """Return cells in the form of a snapshot: their keys, and a column for each place in their partials.
 
     A long window has tens of thousands of cells, written and read in each micro-batch on Spark; columns do so at C speed.
 
@@ -301,8 +303,12 @@ def restored_cells(keys: Sequence[Any], columns: Sequence[Sequence[Any]] | None 
     """Return the cells of `saved_cells`, as a copy. With one argument, a list of [key, partial], it reads the former format."""
     if columns is None:
         return {key_of(key): plain(partial) for key, partial in keys}
-    named = map(key_of, keys) if list in set(map(type, keys)) else keys
-    return dict(zip(named, map(list, zip(*map(plain, columns), strict=True)), strict=True))
+    return dict(zip(_keys_of(keys), map(list, zip(*map(plain, columns), strict=True)), strict=True))
+
+
+def _keys_of(saved: Sequence[Any]) -> Iterable[Any]:
+    """Return the keys of a snapshot (`key_of`); in one step if each is a single field."""
+    return map(key_of, saved) if list in set(map(type, saved)) else saved
 
 
 class TimePaneManager(TaskMachine):
@@ -616,8 +622,8 @@ class TimePaneManager(TaskMachine):
         self.guard.fail()  # until all is restored
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._tally.restore(data["tally"])
-        self._ordinals = {key_of(key): ordinal for ordinal, key in enumerate(data["keys"])}
-        self._ordinal = len(self._ordinals)
+        self._ordinal = len(data["keys"])
+        self._ordinals = dict(zip(_keys_of(data["keys"]), range(self._ordinal), strict=True))
         self._newest.clear()
         self._panes.clear()
         self._ends[:] = [end for end, *_ in data["panes"]]
