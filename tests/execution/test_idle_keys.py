@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 
 from tests.execution.test_turn import COLUMNS, OUTPUT, Task, batches_of, bolt_with, control, packet, rows_of, window_row
 from windowing import count, millis
+from windowing.codec import NAN
 from windowing.columnar import Keys
 from windowing.errors import CorruptStateError
+from windowing.spark import state
 from windowing.spark.operator import Stored
 from windowing.spark.rows import NamedRows
 from windowing.spark.state import SEQUENCE, TIMESTAMP, StoredIdleKeys, StoredTask, states_of, stored_keys
@@ -48,6 +50,14 @@ DEFINITIONS: list[dict[str, Any]] = [
 ]
 DRAWN = st.lists(st.lists(st.tuples(st.integers(-8, 25), st.sampled_from("abcdef")), max_size=4), max_size=9)
 Row = namedtuple("Row", ["id", "ts", "key", "v"])
+
+
+@pytest.fixture(scope="module", autouse=True, params=["by Arrow", "in a dictionary"])
+def keys_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keys are found in both ways, however many there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "_FEW", 0 if request.param == "by Arrow" else sys.maxsize)
+        yield
 
 
 def bolt_over_the_clock(**options: Any) -> Any:
@@ -125,6 +135,43 @@ def test_only_keys_with_a_tuple_or_a_due_window_are_loaded(monkeypatch: pytest.M
     assert sorted(loaded) == sorted({row["key"] for _, row in drained})
 
 
+def test_a_turn_with_few_of_many_keys_decodes_only_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_FEW", 8)
+    task, decoded, keys_of = task_with_keys(1000), [], state._keys_of
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "_keys_of", lambda table, what: decoded.append(table.num_rows) or keys_of(table, what))
+        patch.delattr(Keys, "coded")
+        patch.setattr(KeyState, "snapshot", property(lambda _: pytest.fail("the snapshot of a key is stored nowhere")))
+        assert task.run(rows_of([(13, "k7"), (14, "new"), (3, "k9")], 2000)).rows == []
+    assert decoded == [2]
+    assert len(task.run(rows_of([(19, "k5")], 3000)).rows) == 1000
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked"),
+    [
+        ("a", "a"),
+        (("a", 1), ("a", 1)),
+        (0.0, -0.0),
+        (NAN, NAN),
+        (1, True),
+        (Decimal("1.0"), Decimal("1.00")),
+        (("a", 0.0), ("a", -0.0)),
+    ],
+)
+def test_a_stored_key_is_found_by_every_key_that_equals_it(kept: Any, asked: Any) -> None:
+    executor = WindowedBoltExecutor(bolt_with(**DEFINITIONS[0]).config, sequenced=True)
+    list(executor.add_batch(["it", "another"], [1, 1], keys=[kept, "another"]))
+    assert executor.manager.numbered is not None
+    stored = stored_keys(None, executor.manager.numbered.loaded())
+    found = StoredIdleKeys(stored, None, None, list, "the state")
+    loaded = found.of([asked, "new"])
+    assert loaded is not None
+    assert [each["key"] for each in loaded.states] == [kept]
+    assert found.of([asked]) is None, "a key is returned once"
+    assert found.left().column("key").to_pylist() == ['"another"']
+
+
 def test_the_state_of_an_older_version_is_read() -> None:
     """Written by the version before keys were stored separately; the file lists the rows that each of its tasks then emitted."""
     found = json.loads((Path(__file__).parents[1] / "data" / "state_without_keys.json").read_text())
@@ -170,7 +217,7 @@ def test_keys_that_cannot_be_read_are_an_error(keys: bytes | None, message: str)
     task = task_with_keys(3)
     assert task.metadata is not None
     stored = StoredTask.of(task.metadata, "the state")
-    assert [state["key"] for state in states_of(stored.keys or b"", "the state")] == ["k0", "k1", "k2"]
+    assert [each["key"] for each in states_of(stored.keys or b"", "the state")] == ["k0", "k1", "k2"]
     if keys is None:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, pa.schema([("x", pa.int64())])):
@@ -188,8 +235,8 @@ def test_a_key_of_any_type_is_stored_as_its_value() -> None:
     machine = executor.manager.numbered
     assert machine is not None
     found = states_of(stored_keys(None, machine.loaded()), "the state")
-    assert [state["key"] for state in found] == keys
-    assert found == [{name: state[name] for name in found[0]} for state in machine.snapshot(events=False)["tracks"]]
+    assert [each["key"] for each in found] == keys
+    assert found == [{name: each[name] for name in found[0]} for each in machine.snapshot(events=False)["tracks"]]
 
 
 def test_a_drain_expires_keys_by_first_arrival_in_any_order_of_loading() -> None:

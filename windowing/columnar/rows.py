@@ -166,6 +166,21 @@ class Keys(Sequence[Any]):
         chosen = pa.array(np.asarray(positions, dtype=np.int64))
         return Keys([column.take(chosen) for column in self._columns])
 
+    def among(self, keys: Sequence[Any]) -> Numbers | None:
+        """Return the positions of the tuples that have one of `keys`; None for keys of several columns, or of another type.
+
+        >>> Keys([pa.chunked_array([["b", "a", None, "b"]])]).among(["b", None]).tolist()
+        [0, 2, 3]
+        """
+        if len(self._columns) > 1:
+            return None
+        try:
+            found = pc.is_in(self._columns[0], value_set=pa.array(keys, self._columns[0].type))
+        except UNFIT:
+            return None
+        positions: Numbers = np.flatnonzero(found.to_numpy())
+        return positions
+
     def coded(self) -> tuple[Numbers, list[Any]]:
         """Return a number for each tuple, and the keys of the numbers, in order of first arrival.
 

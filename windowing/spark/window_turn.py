@@ -446,9 +446,8 @@ class _Turn:
         if self.numbered is not None:
             held = np.asarray(self.numbered.held_sequences(), dtype=np.int64)
             numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
-            snapshot = self.executor.snapshot(events=False)
+            snapshot = self.executor.snapshot(events=False, keys=not self.by_key)
             if self.by_key:
-                snapshot["manager"]["tracks"] = []
                 by_key = stored_keys(None if self.idle is None else self.idle.left(), self.numbered.loaded())
             state = self._dumped(snapshot)
         else:

@@ -447,11 +447,15 @@ class WindowedBoltExecutor:
             "fired": tally.fired,
         }
 
-    def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the executor's state as plain data (see WindowManager.snapshot)."""
+    def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
+        """Return the executor's state as plain data (see WindowManager.snapshot).
+
+        keys: False leaves out the keys of a machine that numbers its tuples, for a driver that stores them apart.
+        """
+        apart = None if keys else self.manager.numbered
         return {
             **snapshot_header("WindowedBoltExecutor"),
-            "manager": self.manager.snapshot(events),
+            "manager": self.manager.snapshot(events) if apart is None else apart.snapshot_without_keys(),
             "generator": self.generator.snapshot(),
             "side": dict(self.side),
             "closed": self.closed,

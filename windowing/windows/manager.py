@@ -490,6 +490,11 @@ class KeyedMachine(TaskMachine, Generic[T]):
         self.enter()
         for state in self._states.values():
             state.settle(self._by_window)
+        return {**self.snapshot_without_keys(), "tracks": [state.snapshot(events) for state in self._states.values()]}
+
+    def snapshot_without_keys(self) -> dict[str, Any]:
+        """Return the snapshot of a machine of which a driver stores the keys apart (`WindowManager.loaded`)."""
+        self.enter()
         return {
             **snapshot_header(self.kind),
             "watermark": self.watermark,
@@ -497,7 +502,7 @@ class KeyedMachine(TaskMachine, Generic[T]):
             "sequence": self._sequence,
             "ordinal": self._ordinal,
             "tally": self.tally.snapshot(),
-            "tracks": [state.snapshot(events) for state in self._states.values()],
+            "tracks": [],
         }
 
     def restore(self, data: dict[str, Any]) -> None:
