@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import signal
 import sqlite3
@@ -715,6 +716,22 @@ def test_a_stopped_command_ends_with_one_line_and_the_exit_code_of_the_signal(
     assert (process.returncode, shown, problem) == (code, "", f"Error: {said}{end}\n")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_sigterm_ends_a_process_that_user_code_forks_as_without_a_command():
+    begun, told = os.pipe()
+
+    def work():
+        os.write(told, b".")
+        time.sleep(60)
+
+    with loading._sigterm_raised():
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        os.read(begun, 1)
+        child.terminate()
+        child.join()
+    assert child.exitcode == -signal.SIGTERM
 
 
 def test_sigterm_ends_the_page_of_a_run_as_ctrl_c_does(tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from windowing import count, millis, seconds, tumbling, windowed_bolt
 from windowing.acking.acker import Failed, Reason
 from windowing.errors import BoltError, ConfigError, FailedException
+from windowing.local import windowed
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
 from windowing.stores.states import MemoryStateProvider
@@ -496,3 +497,10 @@ def test_each_message_of_windows_that_emit_several_rows_is_acked_after_all_of_th
     reasons = {message.reason for message in watch.heard.values() if isinstance(message, Failed)}
     assert reasons <= {Reason.FAILED}, "a tree that is never complete fails by its timeout"
     assert share or cluster.result.acked == 14
+
+
+def test_rows_that_no_bolt_reads_are_not_anchored_in_between(monkeypatch):
+    monkeypatch.setattr(windowed, "anchored", lambda *_: pytest.fail("no tree needs another tuple"))
+    twice = windowed_bolt(length=count(3), slide=count(3), output="n long", name="twice")(lambda w: [(1,), (2,)])
+    result = run_topology(topology_of(InputSpout("n long"), twice), {"source": [[(n,) for n in range(6)]]})
+    assert ([row for rows in result.outputs.values() for row in rows], result.acked) == ([(1,), (2,)] * 2, 6)

@@ -291,7 +291,8 @@ def test_a_key_and_its_certificate_in_files_are_sent_to_the_java_client_as_text(
             "ssl.keystore.location": "/own.p12",
             "ssl.keystore.password": "s3cret",
             "ssl.endpoint.identification.algorithm": "none",
-            "enable.ssl.certificate.verification": True,
+            "enable.ssl.certificate.verification": 1,
+            "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
             "socket.timeout.ms": 5,
         }
     ) == {
@@ -301,6 +302,7 @@ def test_a_key_and_its_certificate_in_files_are_sent_to_the_java_client_as_text(
         "kafka.ssl.keystore.type": "PKCS12",
         "kafka.ssl.keystore.password": "s3cret",
         "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
         "kafka.socket.timeout.ms": "5",
     }
 

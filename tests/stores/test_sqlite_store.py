@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.stores.state_world import Add
 from tests.stores.store_contract import commit, committed_without_conflict
 from windowing.errors import CorruptStateError, StoreUnavailableError, SupersededError
 from windowing.stores import MapStateFactory, SqliteStore, map_state
+from windowing.stores.sqlite_files import _has_lost_tables
 from windowing.trident.fence import LEDGER, PartitionId
 from windowing.trident.kinds import StateType
 
@@ -256,6 +258,19 @@ def kill_at_random_times(path: Path, kind: StateType, kills: int, seed: int) -> 
     work(path, kind, 1)
     assert check(path, kind) == max(1, txid)
     return txid
+
+
+def test_a_new_file_in_which_another_process_makes_its_tables_meanwhile_is_not_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    class Meanwhile:
+        def execute(self, query: str) -> Any:
+            found = db.execute(query).fetchone()
+            filled(path)
+            return SimpleNamespace(fetchone=lambda: found)
+
+    with closing(sqlite3.connect(path)) as db:
+        assert not _has_lost_tables(cast(Any, Meanwhile()))
 
 
 KINDS = [StateType.OPAQUE, StateType.TRANSACTIONAL]

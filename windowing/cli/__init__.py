@@ -15,8 +15,8 @@
 
 A file of cases has one JSON object per line, in the format of `windowing/testing/replay.py`, with the expected `events`.
 Exit code: 0 for success, 1 if the command ran and the result is bad (a case differs, a mistake was found, a run failed), 2 for an
-invalid file or option, 130 or 143 if it was stopped by Ctrl-C or SIGTERM. A mistake of the user is printed as a sentence; text
-from data is escaped.
+invalid file or option, 130 or 143 if it was stopped by Ctrl-C or SIGTERM (`ui`, which both are to end: 0). A mistake of the user is
+printed as a sentence; text from data is escaped.
 """
 
 from __future__ import annotations

@@ -100,11 +100,16 @@ class CommandGroup(click.Group):
 
 @contextmanager
 def _sigterm_raised() -> Iterator[None]:
-    """Let the first SIGTERM raise Terminated in the `with` block; a second one ends the process."""
+    """Let the first SIGTERM raise Terminated in the `with` block; a second one ends the process, and the first a process that user
+    code forks.
+    """
+    command = os.getpid()
 
     def raising(number: int, _: Any) -> None:
         signal.signal(number, signal.SIG_DFL)
-        raise Terminated
+        if os.getpid() == command:
+            raise Terminated
+        os.kill(os.getpid(), number)
 
     if threading.current_thread() is not threading.main_thread():
         yield

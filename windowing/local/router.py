@@ -224,7 +224,7 @@ class StreamRoutes:
     of these tasks. tree: [root, 0] for a row that begins a tuple tree; the 0 is replaced by the XOR of the tree's first edges.
     """
 
-    __slots__ = ("_output", "_routes", "origin", "send")
+    __slots__ = ("_output", "_routes", "has_bolts", "origin", "send")
 
     def __init__(
         self,
@@ -246,6 +246,8 @@ class StreamRoutes:
             only = reader.parallelism == 1 and grouping.kind not in (GroupingKind.CUSTOM, GroupingKind.DIRECT)
             first_id = task_ids[reader.id].start
             self._routes.append(_Route(reader.id, chooser, state, (0,) if only else None, inboxes[reader.id], first_id))
+        self.has_bolts = bool(self._routes)
+        """Whether a bolt reads the stream; the rows of an output are not tracked."""
         direct = {reader.id: task_ids[reader.id] for reader, _ in readers} if declared.direct else {}
         self.send: Callable[..., list[int]] = self._made_send(router, direct)
         if topology.setting(component, "debug"):
@@ -254,7 +256,7 @@ class StreamRoutes:
     @property
     def is_read(self) -> bool:
         """Whether the stream has a reader: a bolt, or an output of the run."""
-        return bool(self._routes) or self._output is not None
+        return self.has_bolts or self._output is not None
 
     def _made_send(self, router: Router, direct: Mapping[str, range]) -> Callable[..., list[int]]:
         """Return `send`, with all lookups done in advance. direct: the task ids of the readers of a direct stream.

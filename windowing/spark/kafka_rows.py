@@ -137,8 +137,13 @@ def _of_spark(options: Mapping[str, Any]) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in _ssl_of_java(given).items()}
 
 
-_SSL_OF_JAVA = {"ssl.keystore.password", "ssl.key.password", "ssl.endpoint.identification.algorithm"}
-"""The options about TLS that have the same name and meaning in both clients."""
+_SSL_OF_JAVA = {
+    "ssl.cipher.suites",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+    "ssl.keystore.password",
+}
+"""The options about TLS that have the same name and meaning in both clients; of suites, those of TLS 1.3 have the same names."""
 _VERIFY = "enable.ssl.certificate.verification"
 _HIDDEN = "The key is a secret:\n"
 """Text before a key is allowed in PEM. Spark shows no option in plans and logs whose text has the word secret."""
@@ -153,7 +158,7 @@ def _ssl_of_java(given: dict[str, str]) -> dict[str, str]:
     """
     ssl = {name: value for name, value in given.items() if name.startswith("ssl")}
     others = {name: value for name, value in given.items() if name not in ssl}
-    if others.pop(_VERIFY, "true").lower() != "true":
+    if others.pop(_VERIFY, "true").lower() not in ("true", "t", "1"):
         raise ConfigError(
             f"the option {_VERIFY}=False cannot be met on Spark, whose client always verifies brokers; leave it out, and give "
             "their authority by 'ssl.ca.location'"

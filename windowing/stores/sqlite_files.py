@@ -56,8 +56,9 @@ def decoded_errors() -> Iterator[None]:
 
 def _has_lost_tables(db: sqlite3.Connection) -> bool:
     """Return whether a file has pages of data and no table: its schema is damaged, and would be taken for that of a new file."""
-    queries = ("SELECT count(*) FROM sqlite_master", "PRAGMA page_count", "PRAGMA freelist_count")
-    tables, pages, free = (db.execute(query).fetchone()[0] for query in queries)
+    # The tables last: another process may make them between two of the queries, and nobody drops them.
+    queries = ("PRAGMA page_count", "PRAGMA freelist_count", "SELECT count(*) FROM sqlite_master")
+    pages, free, tables = (db.execute(query).fetchone()[0] for query in queries)
     return not tables and pages > 1 + free
 
 

@@ -19,7 +19,7 @@ import hashlib
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -163,9 +163,11 @@ def _tallies(start: int, seeds: int, processes: int) -> Iterator[SeedsResult]:
     others = set(active_children())
     with ProcessPoolExecutor(processes, initializer=_end_by_signals) as pool:
         try:
-            yield from pool.map(run_seeds, chunks)
+            # Not `pool.map`: it cancels the rest, and Python before 3.13 prints a traceback for each that a broken pool then fails.
+            tallies = deque(pool.submit(run_seeds, chunk) for chunk in chunks)
+            while tallies:
+                yield tallies.popleft().result()
         except BaseException:  # a failed seed closes this generator, Ctrl-C and SIGTERM raise in it
-            pool.shutdown(wait=False, cancel_futures=True)
             for worker in set(active_children()) - others:
                 worker.terminate()
             raise

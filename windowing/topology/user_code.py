@@ -205,9 +205,10 @@ class TimestampFunction:
         return None
 
     def warn(self) -> None:
-        """Warn of the first failure, if there was one."""
-        if self.problem is not None:
-            warn_of(self.problem)
+        """Warn of the first failure since the last call, if there was one."""
+        problem, self.problem = self.problem, None
+        if problem is not None:
+            warn_of(problem)
 
     def _unusable(self, text: str, problem: Exception | None) -> None:
         if self._raises:
