@@ -218,15 +218,22 @@ def test_a_stateful_bolt_gets_its_hooks_and_may_write_in_pre_prepare() -> None:
     assert calls == [("prepare", 1), ("commit", 1), ("prepare", 2), ("commit", 2)]
 
 
+class CountsWindows:
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def counted(self) -> int:
+        """Count a window in the state; return its number."""
+        seen: int = self.state.get("windows", 0) + 1
+        self.state.put("windows", seen)
+        return seen
+
+
 def test_a_windowed_bolt_may_have_a_state() -> None:
     @tumbling(count(2), timestamp="n", output="windows long, sum long")
-    class Windows:
-        def init_state(self, state: Any) -> None:
-            self.state = state
-
+    class Windows(CountsWindows):
         def execute(self, window: Any) -> Any:
-            seen = self.state.get("windows", 0) + 1
-            self.state.put("windows", seen)
+            seen = self.counted()
             return seen, sum(t.n for t in window)
 
     found = chained(one_bolt(Windows), {"in": [[("a", n) for n in range(5)], [("a", 5), ("a", 6)]]})
@@ -236,13 +243,9 @@ def test_a_windowed_bolt_may_have_a_state() -> None:
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
 def test_a_window_that_failed_leaves_nothing_in_the_state_on_spark_and_what_it_put_in_one_process(policy: str) -> None:
     @tumbling(count(1), timestamp="n", output="windows long", on_error=policy, message_id="n")
-    class Windows:
-        def init_state(self, state: Any) -> None:
-            self.state = state
-
+    class Windows(CountsWindows):
         def execute(self, window: Any) -> Any:
-            seen = self.state.get("windows", 0) + 1
-            self.state.put("windows", seen)
+            seen = self.counted()
             if window.get()[0].n == 2:
                 raise ValueError("behind the write")
             return seen

@@ -45,6 +45,14 @@ def ran(*bolts, source=three, clock=None, batches=None, seed=None, **settings):
     )
 
 
+class Holds(Bolt):
+    """The base of bolts that hold tuples."""
+
+    def prepare(self, context, collector):
+        super().prepare(context, collector)
+        self.held = []
+
+
 class Recording(Spout):
     """A spout of some messages that records its acks and fails; a failed message is emitted again at the next `next_tuple`."""
 
@@ -246,11 +254,7 @@ def test_an_error_of_a_grouping_ends_the_run_with_its_sentence():
 
 def test_a_bolt_with_manual_acks_may_hold_tuples_and_anchor_to_several():
     @bolt(output="total long")
-    class Pairs(Bolt):
-        def prepare(self, context, collector):
-            super().prepare(context, collector)
-            self.held = []
-
+    class Pairs(Holds):
         def execute(self, tuple):
             self.held.append(tuple)
             if len(self.held) == 2:
@@ -434,12 +438,8 @@ def test_max_spout_pending_limits_the_tuples_in_flight():
     most = []
 
     @bolt()
-    class Holding(Bolt):
+    class Holding(Holds):
         """Acks its held tuples at each tick."""
-
-        def prepare(self, context, collector):
-            super().prepare(context, collector)
-            self.held = []
 
         def execute(self, tuple):
             if not is_tick(tuple):
@@ -548,12 +548,8 @@ def test_each_message_of_a_window_is_acked_after_all_rows_of_the_window(rows):
         return three_rows(window)[:rows]
 
     @bolt
-    class OneByOne(Bolt):
+    class OneByOne(Holds):
         """Holds the rows, and acks one of them for each tick."""
-
-        def prepare(self, context, collector):
-            super().prepare(context, collector)
-            self.held = []
 
         def execute(self, tuple):
             if not is_tick(tuple):
