@@ -30,7 +30,7 @@ Job = Callable[[], None]
 
 def killed(job: Job, chance: random.Random) -> int:
     """End the job by SIGKILL after a time."""
-    return ended(job, chance.uniform(0.02, 0.5))
+    return ended(job, chance.uniform(0.02, 0.2))
 
 
 def killed_in_the_store(job: Job, chance: random.Random) -> int:
@@ -46,7 +46,7 @@ def killed_in_the_store(job: Job, chance: random.Random) -> int:
 
 def terminated(job: Job, chance: random.Random) -> int:
     """End the job by SIGTERM, whose handler raises."""
-    return ended(terminable(job), chance.uniform(0.02, 0.5), signal.SIGTERM)
+    return ended(terminable(job), chance.uniform(0.02, 0.2), signal.SIGTERM)
 
 
 def without_space(job: Job, chance: random.Random) -> int:
