@@ -20,6 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.execution.chains import Chain
 from tests.execution.test_turn import COLUMNS, OUTPUT, Task, batches_of, bolt_with, control, packet, rows_of, window_row
 from windowing import count, millis
 from windowing.codec import NAN
@@ -30,7 +31,10 @@ from windowing.spark.operator import Stored
 from windowing.spark.rows import NamedRows
 from windowing.spark.state import SEQUENCE, TIMESTAMP, StoredIdleKeys, StoredTask, states_of, stored_keys
 from windowing.spark.window_turn import TaskStage
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt_of, windowed_bolt
+from windowing.windows.config import SkippedTuplesWarning
 from windowing.windows.events import Expired
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.key_state import KeyState
@@ -170,6 +174,29 @@ def test_a_stored_key_is_found_by_every_key_that_equals_it(kept: Any, asked: Any
     assert [each["key"] for each in loaded.states] == [kept]
     assert found.of([asked]) is None, "a key is returned once"
     assert found.left().column("key").to_pylist() == ['"another"']
+
+
+def test_equal_keys_of_streams_with_other_types_are_one_key() -> None:
+    builder = TopologyBuilder("numbers").configure({"topology.enable.message.timeouts": False})
+    for name, kind in (("doubles", "double"), ("longs", "long"), ("flags", "boolean")):
+        builder.set_spout(name, InputSpout(f"id long, ts long, key {kind}"))
+    # The first tuple of a key is in no window, so the state has keys and no tuples.
+    with pytest.warns(SkippedTuplesWarning):
+        second = windowed_bolt(name="second", length=count(1), slide=count(2), output="ids array<long>", **_EVENT_TIME)
+    bolt = builder.set_bolt("second", second(lambda window: ([row["id"] for row in window],)))
+    for name in ("doubles", "longs", "flags"):
+        bolt.global_grouping(name)
+    chain = Chain(builder.build())
+    first = {
+        "doubles": [(key, 1, float(key)) for key in range(1, 10)],
+        "longs": [(77, 1, 77)],
+        "flags": [(0, 1, False)],
+    }
+    assert "second" not in chain.run(first)
+    assert not any(chain.chunks.values())
+    assert "second" not in chain.run({"longs": [(33, 2, 3)]})
+    ids = chain.run({"doubles": [(770, 2, 77.0)], "flags": [(11, 2, True)]}, drain=True)["second"]
+    assert sorted(ids) == [([11],), ([33],), ([770],)]
 
 
 def test_the_state_of_an_older_version_is_read() -> None:

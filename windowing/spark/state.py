@@ -29,7 +29,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
 from functools import cached_property
 from operator import attrgetter
 from os import urandom
@@ -404,16 +403,11 @@ def _states(table: pa.Table, keys: Sequence[Any]) -> list[dict[str, Any]]:
 
 _FEW = 8
 """Keys that are at most an eighth of all are found by Arrow; more of them in a dictionary, which takes longer to make."""
-_OF_ONE_TEXT = frozenset((int, str, bytes, date, datetime, type(None)))
-
-
-def _has_one_text(key: Any) -> bool:
-    """Whether every equal key has the same text. 0.0 equals -0.0, True equals 1, and a Decimal has the zeros that it was given."""
-    return all(map(_has_one_text, key)) if type(key) is tuple else type(key) in _OF_ONE_TEXT
 
 
 class StoredIdleKeys:
-    """The IdleKeys of a task. rows: the tuples of all keys (`ChunkStore.read`), with `columns`, the keys of the rows.
+    """The IdleKeys of a task. rows: the tuples of all keys (`ChunkStore.read`), with `columns`, the keys of the rows; without rows
+    those of the batch. None if keys are equal that are stored as different texts (1 and 1.0).
 
     payloads: makes the tuples of rows. what: names the task in errors.
     """
@@ -451,7 +445,7 @@ class StoredIdleKeys:
         asked = list(keys)
         # The dictionary decodes all keys. It pays for many of them, and if there may be a second call.
         first, self._asked = not self._asked, True
-        if first and len(asked) * _FEW <= self._table.num_rows and all(map(_has_one_text, asked)):
+        if first and len(asked) * _FEW <= self._table.num_rows and self._columns is not None:
             texts = pa.array(map(encode_text, asked), pa.large_string())
             found = np.flatnonzero(pc.is_in(self._table.column("key"), value_set=texts).to_numpy())
         else:

@@ -215,7 +215,7 @@ class _Turn:
         packets, controls = packets_and_controls(rows)
         table = self._new_rows(self.format.arrived(packets)) if packets else None
         self.arrived = 0 if table is None else table.num_rows
-        self._restore(self.chunks.read(None if table is None else self.format.kept(table).schema))
+        self._restore(self.chunks.read(None if table is None else self.format.kept(table).schema), table)
         self.before, self.side_before = self.executor.counts(), Counter(self.executor.side)
         now = clock_of(rows)
         self.executor.set_clock(now)
@@ -278,13 +278,13 @@ class _Turn:
             self.watcher.expired(self.format.payloads(table.take(pa.array(again))))
         return table.take(pa.array(fresh, pa.int64()))
 
-    def _restore(self, held: pa.Table | None) -> None:
+    def _restore(self, held: pa.Table | None, table: pa.Table | None) -> None:
         stored = self.stored
         if stored.executor is None:
             return
         if held is not None:
             held = with_order(self.format.kept(held), held.column(TIMESTAMP), held.column(SEQUENCE))
-        self.idle = self._idle_keys(held)
+        self.idle = self._idle_keys(held, table)
         numbers: list[int] = []
         payloads: Sequence[Any] = ()
         if held is not None and self.idle is None:
@@ -304,12 +304,13 @@ class _Turn:
         elif held is not None:
             self.numbered.load(self._keys(held, payloads), numbers, held.column(TIMESTAMP).to_pylist(), payloads)
 
-    def _idle_keys(self, held: pa.Table | None) -> StoredIdleKeys | None:
+    def _idle_keys(self, held: pa.Table | None, table: pa.Table | None) -> StoredIdleKeys | None:
         """Return the stored keys, of which the machine loads those that it needs; None if it has to load all."""
         stored, key = self.stored, self.config.key
         if stored.keys is None or key is None or not self.by_key or stored.deadlines != self.deadlines:
             return None
-        columns = None if held is None else self.format.key_columns(held, key)
+        rows = table if held is None else held
+        columns = None if rows is None else self.format.key_columns(rows, key)
         if held is not None and columns is None:
             return None
         return StoredIdleKeys(stored.keys, held, columns, self.format.payloads, self.what)
