@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from windowing.acking.batches import RootPartial
+from windowing.columnar.rows import decode_table
 from windowing.execution.plan import Section
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
@@ -19,7 +20,6 @@ from windowing.spark.exchange import FIRST_TASK, TASK_AND_CLOCK, ExchangeRow, fr
 from windowing.spark.operator import Shipped, Stored
 from windowing.spark.sinks import output_streams
 from windowing.spark.stages import SpoutStage, StageTaskTurn
-from windowing.spark.state import decode_table
 from windowing.spark.unreadable import python_values
 from windowing.topology.plan import Topology
 

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.execution.chains import Chain, chained
+from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Tuple
 from windowing.spark.stage_writer import StageWriter
-from windowing.spark.state import TaskValues, decode_table
+from windowing.spark.state import TaskValues
 from windowing.stores.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt

@@ -19,11 +19,12 @@ from tests.execution.chains import Chain
 from tests.execution.test_chain import FIELDS, GROUPINGS, cases
 from windowing.columnar.bolts import arrow_type
 from windowing.columnar.hashing import hashed_columns, is_hashed
+from windowing.columnar.rows import cut, decode_table
 from windowing.errors import WindowingError
 from windowing.execution.compatibility import MOST_TASKS
 from windowing.schema.hashing import key_hash
 from windowing.schema.types import FieldType, Schema
-from windowing.spark import stage_writer, state
+from windowing.spark import stage_writer
 from windowing.spark.edges import partials_of
 from windowing.spark.exchange import (
     CLOCK_BITS,
@@ -40,7 +41,6 @@ from windowing.spark.exchange import (
 from windowing.spark.operator import Shipped
 from windowing.spark.output import table_frames
 from windowing.spark.stages import SpoutStage, hashed_reader
-from windowing.spark.state import cut, decode_table
 from windowing.spark.tuple_rows import TupleRows
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -356,7 +356,7 @@ def test_rows_without_a_clock_have_the_clock_of_the_driver_and_are_refused_witho
 
 
 def test_what_spark_gets_as_one_piece_is_bounded_in_rows_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "PART_BYTES", 100_000)
+    monkeypatch.setattr("windowing.columnar.rows.PART_BYTES", 100_000)
     texts = ["x" * 3_000] * 100 + ["y" * 250_000] + ["z"] * 60_000 + [None]
     table = pa.table({"text": texts, "lists": [[text] for text in texts], "number": range(len(texts))})
     frames = list(table_frames(table))

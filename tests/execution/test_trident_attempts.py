@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from windowing.columnar.rows import PART_BYTES, decode_table
 from windowing.errors import FailedException, WindowingError
 from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.execution.plan import Section
 from windowing.spark import trident_stages
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batch
 from windowing.spark.operator import Shipped
-from windowing.spark.state import PART_BYTES, decode_table
 from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
 from windowing.stores import MapStateFactory, SqliteStore, map_state

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from windowing import Activation, count, millis
 from windowing.codec import CHUNK_MAGIC, dumps, loads, unframe
+from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError
 from windowing.spark import state
 from windowing.spark.exchange import ExchangeRow
 from windowing.spark.operator import Stored
 from windowing.spark.rows import NamedRows
-from windowing.spark.state import decode_table, encode_table
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of, windowed_bolt
@@ -285,7 +285,8 @@ def test_a_batch_writes_only_data_that_outlives_it() -> None:
 def test_stored_rows_are_cut_into_chunks_of_a_bounded_size_which_are_written_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(state, "PART_BYTES", 8_000)
+    for module in ("columnar.rows", "spark.state"):
+        monkeypatch.setattr(f"windowing.{module}.PART_BYTES", 8_000)
     task = Task(bolt_with(length=millis(10_000), slide=millis(10_000), timestamp="ts"))
     written = []
     for index in range(30):

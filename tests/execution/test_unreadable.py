@@ -13,15 +13,22 @@ import pytest
 
 from tests.execution.chains import Chain
 from windowing import count, millis
+from windowing.columnar.rows import encode_table
 from windowing.errors import BoltError, UnreadableValueError, WindowingError
 from windowing.schema.hashing import key_hash
 from windowing.schema.tuples import Fields
 from windowing.spark.exchange import ExchangeRow, largest_of, timestamps_of
 from windowing.spark.operator import Stored
-from windowing.spark.output import arrow_column, frame_of
+from windowing.spark.output import frame_of
 from windowing.spark.rows import NamedRows
-from windowing.spark.state import encode_table
-from windowing.spark.unreadable import Unreadable, arrow_values, held_record_type, python_values, unreadable_in
+from windowing.spark.unreadable import (
+    Unreadable,
+    arrow_column,
+    arrow_values,
+    held_record_type,
+    python_values,
+    unreadable_in,
+)
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from windowing.columnar.rows import decode_table
 from windowing.errors import ConfigError
 from windowing.schema.values import InvalidTimestampWarning
 from windowing.spark.exchange import (
@@ -24,7 +25,7 @@ from windowing.spark.exchange import (
     timestamps_of,
 )
 from windowing.spark.rows import NamedRows
-from windowing.spark.state import TIMESTAMP, decode_table
+from windowing.spark.state import TIMESTAMP
 
 UTC = datetime.UTC
 NOON = 1_000_000
@@ -63,7 +64,7 @@ def test_each_task_gets_its_rows_in_order_in_one_packet_per_batch() -> None:
 
 
 def test_packets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windowing.spark.state.PART_BYTES", 1_000)
+    monkeypatch.setattr("windowing.columnar.rows.PART_BYTES", 1_000)
     out = pack(packer(1, "ts"), batch([{"ts": at} for at in range(100)], [0] * 100))
     packets = [row for row in out if row["kind"] == "rows"]
     assert max(decode_table(row["data"]).nbytes for row in packets) <= 1_000

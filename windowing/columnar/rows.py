@@ -3,6 +3,7 @@
     ColumnRows    rows[1] -> {"k": 2, "v": 0.5}    rows[1:] -> ColumnRows, the same memory    field_values("v") -> a list, no row
     Timestamps    bounds()    smallest and largest        outside(low, high)    those that are not between
     Keys          coded()     a number for each tuple, by first arrival, and the keys in that order
+    tables        cut, encode_table --> bytes --decode_table-->    as Arrow IPC, in parts of a bounded size
 
 Law: each compares equal to the list of its items. Cost: Arrow's and numpy's, a few ns a tuple.
 """
@@ -97,6 +98,49 @@ def owned(table: pa.Table | pa.RecordBatch) -> pa.Table:
     with pa.ipc.new_stream(copy, table.schema) as writer:
         writer.write_table(table)
     return pa.ipc.open_stream(copy.getvalue()).read_all()
+
+
+# -- Tables as bytes --------------------------------------------------------------------------------------------------------------
+
+
+PART_BYTES = 16 << 20
+"""The size at which rows are cut into parts for Spark, which holds a part as one array of bytes, more than once."""
+_WITH_THREADS = 1 << 20
+"""Arrow compresses in several threads from so many bytes on; for a small table their start costs five times as much as the rest."""
+
+
+def encode_table(table: pa.Table | pa.RecordBatch, compression: str = "lz4") -> bytes:
+    """Return a table as an Arrow IPC stream with compressed buffers."""
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=table.nbytes > _WITH_THREADS)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write(table)
+    return bytes(sink.getvalue())
+
+
+def decode_table(data: bytes | None) -> pa.Table:
+    """Return the table of an Arrow IPC stream."""
+    found = data or b""
+    options = pa.ipc.IpcReadOptions(use_threads=len(found) > _WITH_THREADS)
+    with pa.ipc.open_stream(pa.BufferReader(found), options=options) as reader:
+        return reader.read_all()
+
+
+def cut(table: pa.Table, most_rows: int | None = None) -> Iterator[pa.Table]:
+    """Yield the consecutive parts of a table: each has at most `most_rows` rows, and PART_BYTES unless it is a single row."""
+    step = most_rows or max(table.num_rows, 1)
+    for start in range(0, table.num_rows, step):
+        ahead = [table.slice(start, step)]
+        while ahead:
+            part = ahead.pop()
+            if part.nbytes > PART_BYTES and part.num_rows > 1:
+                half = part.num_rows // 2
+                ahead += [part.slice(half), part.slice(0, half)]
+            else:
+                yield part
+
+
+# -- Timestamps, keys -------------------------------------------------------------------------------------------------------------
 
 
 class Timestamps(Sequence[int]):

@@ -26,9 +26,9 @@ from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.schema.types import Schema
 from windowing.spark.edges import Roots
-from windowing.spark.output import arrow_column, fitted_column
+from windowing.spark.output import fitted_column
 from windowing.spark.tasks import RetriedBatch
-from windowing.spark.unreadable import any_of, asked_unreadable, tuples_in, unreadable_in
+from windowing.spark.unreadable import any_of, arrow_column, asked_unreadable, tuples_in, unreadable_in
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.plan import Component

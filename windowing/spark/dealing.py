@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.codec import CHUNK_MAGIC, dumps, frame, loads, unframe
+from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.execution.compatibility import Definition
 from windowing.schema.checks import did_you_mean
@@ -31,15 +32,7 @@ from windowing.schema.types import Schema
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
 from windowing.spark.rows import NamedRows
-from windowing.spark.state import (
-    SEQUENCE,
-    TIMESTAMP,
-    ChunkStore,
-    StoredTask,
-    decode_table,
-    encode_table,
-    states_of,
-)
+from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, states_of
 from windowing.spark.tuple_rows import INPUT
 from windowing.windows.key_state import key_of
 from windowing.windows.rescale import require_key, rescaled, union_of_ids

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.acking.batches import RootPartial
-from windowing.spark.state import decode_table, encode_table
+from windowing.columnar.rows import decode_table, encode_table
 
 EDGE, ROOTS = "__edge", "__roots"
 SOURCE_BITS = 16

@@ -42,12 +42,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, MapType, StructType
 
 from windowing.columnar.hashing import hashed_columns, is_hashed
-from windowing.columnar.rows import Numbers
+from windowing.columnar.rows import Numbers, cut, encode_table
 from windowing.errors import ConfigError, WindowingError
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
 from windowing.spark.output import frame_of, quoted
-from windowing.spark.state import TIMESTAMP, cut, encode_table
+from windowing.spark.state import TIMESTAMP
 from windowing.spark.unreadable import records_in, unreadable_in
 from windowing.topology.groupings import FieldsGrouping, Grouping, GroupingKind
 from windowing.topology.user_code import BOUND, TimestampFunction
@@ -136,7 +136,7 @@ class RowNumbering:
     def largest(self, targets: Iterable[int], stream: str, largest: Mapping[str | None, int]) -> Iterator[ExchangeRow]:
         """Yield the control rows with the largest timestamps of a stream, for every task of a reader."""
         sources = sorted(largest, key=lambda each: (each is not None, each or ""))
-        for target in targets if sources else ():
+        for target in targets:
             for source in sources:
                 yield self.row(target, "max", stream, largest[source], None, source)
 

@@ -21,12 +21,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from windowing.columnar.rows import owned
-from windowing.errors import BoltError, quote
+from windowing.columnar.rows import cut, owned
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.spouts import arrow_schema_in_spark
-from windowing.spark.state import cut
-from windowing.spark.unreadable import arrow_values
+from windowing.spark.unreadable import arrow_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,18 +162,6 @@ class Encoder:
         return pa.table({_STREAM: pa.repeat(pa.scalar(number, pa.int32()), count), **named})
 
 
-def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    """Return the emitted values of a field as an Arrow array. Raises BoltError for a value that is not of the field's type."""
-    array = _array(values, field.type)
-    if array is None:
-        wrong = next(value for value in values if _array([value], field.type) is None)
-        raise BoltError(
-            f"bolt {bolt!r} emitted {quote(wrong)} as field {field.name!r} of stream {stream!r}, which is "
-            f"declared {field.type}; emit that type, or change the declaration"
-        )
-    return array
-
-
 def fitted_column(column: Any, declared: pa.DataType) -> Any:
     """Return a column in its declared type if that gives the values of `arrow_column`; None if this is not certain."""
     kind = column.type
@@ -219,18 +205,6 @@ def metric_column(name: str) -> str:
 
 def _name(number: int, position: int) -> str:
     return f"_{number}_{position}"
-
-
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """Return the values as an Arrow array, None if Arrow refuses them. They have their declared types (schema/rows.py), or are
-    values that Python cannot hold (unreadable.py).
-    """
-    for array in (pa.array, arrow_values):
-        try:
-            return array(values, kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            continue
-    return None
 
 
 def _pandas_column(pandas: Any, column: pa.ChunkedArray, kind: pa.DataType) -> Any:

@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.columnar import ColumnRows, Keys
-from windowing.columnar.rows import MakeRows, codable, values_of
+from windowing.columnar.rows import MakeRows, codable, decode_table, values_of
 from windowing.schema.rows import record_type
 from windowing.spark.exchange import ExchangeRow
-from windowing.spark.state import TIMESTAMP, decode_table
+from windowing.spark.state import TIMESTAMP
 from windowing.spark.unreadable import any_of, plain, python_values, records_in, unreadable_in
 from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import WindowConfig

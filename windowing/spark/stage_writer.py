@@ -50,10 +50,9 @@ from windowing.spark.exchange import (
     parted,
     spread_of,
 )
-from windowing.spark.output import arrow_column
 from windowing.spark.state import TIMESTAMP, TaskValues
 from windowing.spark.tasks import BoltBatch, RetriedBatch
-from windowing.spark.unreadable import Held, Unreadable, plain, python_values, tuples_in
+from windowing.spark.unreadable import Held, Unreadable, arrow_column, plain, python_values, tuples_in
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.groupings import Chooser, GroupingKind, direct_targets

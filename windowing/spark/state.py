@@ -50,6 +50,7 @@ from windowing.codec import (
     unframe,
 )
 from windowing.columnar import Keys
+from windowing.columnar.rows import PART_BYTES, cut, decode_table, encode_table
 from windowing.errors import CorruptStateError, DefinitionChangedError
 from windowing.windows.config import WindowConfig
 from windowing.windows.key_state import SETTLED, KeyState
@@ -61,46 +62,11 @@ SEQUENCE = "\x1fseq"
 No user column has such a name (`windowed` refuses it; a topology cannot have it).
 """
 _FAN = 8
-PART_BYTES = 16 << 20
-"""The size at which rows are cut into parts for Spark, which holds a part as one array of bytes, more than once."""
-_WITH_THREADS = 1 << 20
-"""Arrow compresses in several threads from so many bytes on; for a small table their start costs five times as much as the rest."""
 _KEY = struct.Struct(">Q8s")
 
 Load = Callable[[bytes], bytes | None]
 NOTHING: dict[bytes, bytes] = {}
 """What is stored for a new task."""
-
-
-def encode_table(table: pa.Table | pa.RecordBatch, compression: str = "lz4") -> bytes:
-    """Return a table as an Arrow IPC stream with compressed buffers."""
-    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=table.nbytes > _WITH_THREADS)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write(table)
-    return bytes(sink.getvalue())
-
-
-def decode_table(data: bytes | None) -> pa.Table:
-    """Return the table of an Arrow IPC stream."""
-    found = data or b""
-    options = pa.ipc.IpcReadOptions(use_threads=len(found) > _WITH_THREADS)
-    with pa.ipc.open_stream(pa.BufferReader(found), options=options) as reader:
-        return reader.read_all()
-
-
-def cut(table: pa.Table, most_rows: int | None = None) -> Iterator[pa.Table]:
-    """Yield the consecutive parts of a table: each has at most `most_rows` rows, and PART_BYTES unless it is a single row."""
-    step = most_rows or max(table.num_rows, 1)
-    for start in range(0, table.num_rows, step):
-        ahead = [table.slice(start, step)]
-        while ahead:
-            part = ahead.pop()
-            if part.nbytes > PART_BYTES and part.num_rows > 1:
-                half = part.num_rows // 2
-                ahead += [part.slice(half), part.slice(0, half)]
-            else:
-                yield part
 
 
 @dataclass(slots=True)

@@ -30,11 +30,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from windowing.acking.pending import RetryPolicy
 from windowing.columnar.bolts import arrow_schema
+from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import CheckpointError, FailedException, ReportedFailedException, cause_of, describe_error
 from windowing.spark.failures import Seal, marked
 from windowing.spark.session import require_spark
 from windowing.spark.spouts import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow, registered
-from windowing.spark.state import decode_table, encode_table
 from windowing.spark.trident_stages import table_of
 from windowing.topology.components import TaskContext
 from windowing.trident.coordinator import Readiness

@@ -41,6 +41,7 @@ import pyarrow.compute as pc
 
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.bolts import arrow_schema
+from windowing.columnar.rows import decode_table
 from windowing.errors import (
     CorruptStateError,
     FailedException,
@@ -65,10 +66,8 @@ from windowing.spark.exchange import (
     record_batch,
 )
 from windowing.spark.operator import Shipped, Stored, TaskResult
-from windowing.spark.output import arrow_column
-from windowing.spark.state import decode_table
 from windowing.spark.task_metrics import MetricsChannel, group_metrics
-from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values, unreadable_in
+from windowing.spark.unreadable import Unreadable, any_unreadable, arrow_column, held, python_values, unreadable_in
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
@@ -187,8 +186,9 @@ class PacketWriter:
         """Yield the last rows, the largest timestamps for every task with windows, and the begin of the batch for these tasks."""
         yield from self.take()
         for exchange, writer in sorted(self._writers.items()):
-            tasks = self._plan.stages[self._plan.exchanges[exchange].target].tasks
-            yield from self._sent.largest(tasks, str(exchange), writer.largest)
+            if writer.largest:
+                tasks = self._plan.stages[self._plan.exchanges[exchange].target].tasks
+                yield from self._sent.largest(tasks, str(exchange), writer.largest)
         for task in begin:
             yield self._sent.row(task, "begin")
 
@@ -488,6 +488,7 @@ class TridentSpoutStage(ArrowStage):
         self, plan: Shipped[TridentPlan], spout: int, keep: bool, channel: MetricsChannel | None = None
     ) -> None:
         self._plan, self._spout, self._keep, self._channel = plan, spout, keep, channel
+        self._windowed = [task.number for task in plan.value.tasks if task.stage.section is Section.STREAM]
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield packets for each batch, then the rows at the end of the partition.
@@ -521,7 +522,7 @@ class TridentSpoutStage(ArrowStage):
                         failed = problem
             if work is not None and failed is None:
                 try:
-                    yield record_batch(work.finish())
+                    yield record_batch(work.finish(self._windowed))
                 except FailedException as problem:
                     failed = problem
             if failed is not None:
@@ -658,13 +659,12 @@ class _SpoutWork:
         errors = [error for made in self._made for error in made.take_reports()]
         return [*errors, failed] if isinstance(failed, ReportedFailedException) else errors
 
-    def finish(self) -> list[ExchangeRow]:
-        """Return the rows at the end of the partition."""
+    def finish(self, windowed: Iterable[int]) -> list[ExchangeRow]:
+        """Return the rows at the end of the partition, with the begin of the batch for the tasks with windows."""
         for group, batch in self._here.items():
             began = time.perf_counter()
             batch.finish(Phase.PROCESS)
             self._worked(group, began)
-        windowed = [task.number for task in self._plan.tasks if task.stage.section is Section.STREAM]
         return [
             *self._writer.finish(windowed),
             to_driver("metric", self._name, self._tuples, source="tuples"),

@@ -3,7 +3,7 @@ duplicate keys, or with arrays or structs as keys.
 
     Arrow column  --python_values--> [date, Unreadable, date]    an unreadable value becomes an Unreadable, all others Python values
     Arrow columns --tuples_in------> tuple, Held, tuple          raises UnreadableValueError for that field, and for no other
-    Unreadable    --arrow_values---> the same Arrow value        the late stream gets the original value
+    values        --arrow_column---> Arrow column                an Unreadable becomes its original value again, for the late stream
 
 Laws: an unreadable value that is never read has no effect, and is output unchanged. Fields that are read before a tuple enters a
 window (its timestamp, key, source, the fields of `aggregate=`) are checked in columns (`unreadable_in`), and an unreadable value
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from windowing.columnar import ColumnRows
 from windowing.columnar.manager import ColumnContent
 from windowing.columnar.rows import values_of
-from windowing.errors import UnreadableValueError, printable, quote
+from windowing.errors import BoltError, UnreadableValueError, printable, quote
 from windowing.schema.rows import record_type
 from windowing.schema.tuples import Tuple
 from windowing.windows.events import ListContent, TupleWindow
@@ -186,6 +186,30 @@ def records_in(columns: Iterable[Any], names: tuple[str, ...]) -> Iterator[Any]:
 def any_unreadable(columns: Iterable[Sequence[Any]]) -> bool:
     """Return whether columns of `python_values` hold an Unreadable. Cost: O(columns)."""
     return any(type(column) is _Mixed for column in columns)
+
+
+def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    """Return the emitted values of a field as an Arrow array. Raises BoltError for a value that is not of the field's type."""
+    array = _array(values, field.type)
+    if array is None:
+        wrong = next(value for value in values if _array([value], field.type) is None)
+        raise BoltError(
+            f"bolt {bolt!r} emitted {quote(wrong)} as field {field.name!r} of stream {stream!r}, which is "
+            f"declared {field.type}; emit that type, or change the declaration"
+        )
+    return array
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """Return the values as an Arrow array, None if Arrow refuses them. They have their declared types (schema/rows.py), or are
+    values that Python cannot hold.
+    """
+    for array in (pa.array, arrow_values):
+        try:
+            return array(values, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            continue
+    return None
 
 
 def arrow_values(values: Iterable[Any], kind: pa.DataType) -> pa.Array:

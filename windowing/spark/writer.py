@@ -27,6 +27,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, SinkError, describe_error
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
@@ -37,7 +38,6 @@ from windowing.spark.metrics import LastExecution
 from windowing.spark.output import Layout
 from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
 from windowing.spark.spouts import struct_of
-from windowing.spark.state import decode_table
 
 if TYPE_CHECKING:
     from windowing.spark.trident_commits import TridentCommits

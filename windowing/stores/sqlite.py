@@ -9,7 +9,7 @@ A write is one transaction: it compares the fence, or the expected records, and 
 file on the disk (sqlite_files.py); a kill at any point leaves the state before or after the transaction.
 
 Processes on one machine may share a file; writers wait for each other up to `timeout_s`. States and records may share a file too,
-and other tables in it are not touched. Table names are checked identifiers; everything else is bound. Cost of undoing an attempt: a
+and other tables in it are not touched. Table names are quoted; everything else is bound. Cost of undoing an attempt: a
 scan of the partition, only in retries.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError, quote
 from windowing.stores.sqlite_files import SqliteFile, checked_path, checksum_of, digest_of, transaction
 from windowing.stores.state_tables import View
-from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
+from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
 
 _CHUNK = 500
@@ -60,13 +60,13 @@ class SqliteMap(SqliteFile):
 
     def __init__(self, path: Path, place: PartitionId, timeout_s: float, view: View | None = None) -> None:
         self.place = place
-        self._rows = checked_state_name(place.state)
-        self._fences = f"{self._rows}_fences"
+        name = place.state.replace('"', '""')
+        self._rows, self._fences = f'"{name}"', f'"{name}_fences"'
         super().__init__(
             path,
             timeout_s,
-            f'"{self._fences}" (partition INTEGER PRIMARY KEY, record BLOB NOT NULL)',
-            f'"{self._rows}" (partition INTEGER NOT NULL, key BLOB NOT NULL, txid INTEGER NOT NULL, '
+            f"{self._fences} (partition INTEGER PRIMARY KEY, record BLOB NOT NULL)",
+            f"{self._rows} (partition INTEGER NOT NULL, key BLOB NOT NULL, txid INTEGER NOT NULL, "
             "value BLOB, previous BLOB, crc INTEGER NOT NULL, PRIMARY KEY (partition, key))",
         )
         if view is not None:
@@ -103,9 +103,9 @@ class SqliteMap(SqliteFile):
                 if found != claim.expected:
                     return found
                 fence = (self.place.partition, claim.fence.record())
-                self._db.execute(f'REPLACE INTO "{self._fences}" VALUES (?, ?)', fence)
+                self._db.execute(f"REPLACE INTO {self._fences} VALUES (?, ?)", fence)
             self._db.executemany(
-                f'REPLACE INTO "{self._rows}" VALUES (?, ?, ?, ?, ?, ?)',
+                f"REPLACE INTO {self._rows} VALUES (?, ?, ?, ?, ?, ?)",
                 (
                     (self.place.partition, key, *row, row.checksum(self.place, key))
                     for key, row in rows.items()
@@ -113,7 +113,7 @@ class SqliteMap(SqliteFile):
                 ),
             )
             self._db.executemany(
-                f'DELETE FROM "{self._rows}" WHERE partition = ? AND key = ?',
+                f"DELETE FROM {self._rows} WHERE partition = ? AND key = ?",
                 ((self.place.partition, key) for key, row in rows.items() if row is None),
             )
         return None
@@ -130,11 +130,11 @@ class SqliteMap(SqliteFile):
 
     def count(self) -> int:
         with self._translated():
-            query = f'SELECT count(*) FROM "{self._rows}" WHERE partition = ?'
+            query = f"SELECT count(*) FROM {self._rows} WHERE partition = ?"
             return int(self._db.execute(query, (self.place.partition,)).fetchone()[0])
 
     def _fence(self) -> Fence | None:
-        query = f'SELECT record FROM "{self._fences}" WHERE partition = ?'
+        query = f"SELECT record FROM {self._fences} WHERE partition = ?"
         found = self._db.execute(query, (self.place.partition,)).fetchone()
         return None if found is None else Fence.of(found[0], self.place)
 
@@ -146,7 +146,7 @@ class SqliteMap(SqliteFile):
         return found
 
     def _checked(self, condition: str, *bound: Any) -> dict[bytes, StateRow]:
-        query = f'SELECT {_COLUMNS} FROM "{self._rows}" WHERE partition = ? {condition}'
+        query = f"SELECT {_COLUMNS} FROM {self._rows} WHERE partition = ? {condition}"
         rows = self._db.execute(query, (self.place.partition, *bound))
         return {row[0]: StateRow.sound(self.place, *row) for row in rows}
 
