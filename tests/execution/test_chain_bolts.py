@@ -17,6 +17,7 @@ from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
+from windowing.local.run import run_local
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Tuple
 from windowing.spark.stage_writer import StageWriter
@@ -241,23 +242,30 @@ def test_a_windowed_bolt_may_have_a_state() -> None:
     assert [batch.get("bolt") for batch in found] == [[(1, 1), (2, 5)], [(3, 9)], [(4, 6)]]
 
 
-@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
-def test_a_window_that_failed_leaves_nothing_in_the_state_on_spark_and_what_it_put_in_one_process(policy: str) -> None:
-    @tumbling(count(1), timestamp="n", output="windows long", on_error=policy, message_id="n")
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [("skip", {"message_id": "n"}), ("dead_letter", {"message_id": "n"}), ("skip", {"max_events_in_memory": 1_000})],
+)
+def test_a_window_that_failed_leaves_nothing_in_the_state_in_any_runtime(policy: str, kept: dict[str, Any]) -> None:
+    @tumbling(count(1), timestamp="n", output="windows long", on_error=policy, **kept)
     class Windows(CountsWindows):
         def execute(self, window: Any) -> Any:
             seen = self.counted()
             if window.get()[0].n == 2:
+                self.state.delete("windows")
                 raise ValueError("behind the write")
             return seen
 
-    rows = [("a", n) for n in range(1, 6)]
-    on_spark = [row for batch in chained(one_bolt(Windows), {"in": [rows]}) for row in batch.get("bolt", ())]
-    assert on_spark == [(1,), (2,), (3,), (4,)]
-    with LocalCluster(
-        one_bolt(Windows), batches={"in": [rows]}, clock=VirtualClock(), states=MemoryStateProvider()
-    ) as cluster:
-        assert cluster.run()["bolt"] == [(1,), (3,), (4,), (5,)]
+    rows, wanted = [("a", n) for n in range(1, 6)], [(1,), (2,), (3,), (4,)]
+    states = MemoryStateProvider()
+    with LocalCluster(one_bolt(Windows), batches={"in": [rows]}, clock=VirtualClock(), states=states) as cluster:
+        assert cluster.run()["bolt"] == wanted
+    assert dict(states.state("bolt", 0).items()) == {"windows": 4}
+    alone = run_local(Windows, [[dict(zip(("word", "n"), row, strict=True)) for row in rows]])
+    assert (alone["default"], alone.state and alone.state.get("windows")) == (wanted, 4)
+    if "message_id" in kept:
+        on_spark = [row for batch in chained(one_bolt(Windows), {"in": [rows]}) for row in batch.get("bolt", ())]
+        assert on_spark == wanted
 
 
 @given(st.lists(st.tuples(st.sampled_from("gpdbui"), st.integers(0, 3), st.integers()), max_size=40))

@@ -21,6 +21,7 @@ Laws
   new, and no checkpoint has data of it.
 - After a rollback a bolt gets its state again by `init_state` (in Storm it keeps what it has in memory), and the tuples since the
   last commit fail. A tuple is acked or failed once; a tuple that the bolt fails is failed at once, and its changes stay.
+- A call on a window that fails leaves nothing in the state, as in every runtime.
 
 Tasks with states
     StatefulBoltTask       init_state               a tuple is acked with the checkpoint that holds its changes

@@ -44,7 +44,6 @@ from windowing.codec import (
     decode_value,
     dumps,
     encode_text,
-    encode_value,
     frame,
     loads,
     unframe,
@@ -52,6 +51,7 @@ from windowing.codec import (
 from windowing.columnar import Keys
 from windowing.columnar.rows import PART_BYTES, cut, decode_table, encode_table
 from windowing.errors import CorruptStateError, DefinitionChangedError
+from windowing.topology.state import EncodedState
 from windowing.windows.config import WindowConfig
 from windowing.windows.key_state import SETTLED, KeyState
 from windowing.windows.manager import StoredKeys
@@ -460,7 +460,7 @@ class StoredIdleKeys:
 _MAGIC = b"WNDV"
 
 
-class TaskValues:
+class TaskValues(EncodedState):
     """The State that `init_state` gets. `load` reads a value by key bytes; `scan` reads all values, in any order.
 
     >>> store = {}
@@ -483,74 +483,37 @@ class TaskValues:
         scan: Callable[[], Iterable[tuple[bytes, bytes]]],
         what: str,
     ) -> None:
+        super().__init__()
         self._load, self._scan, self._what = load, scan, what
         self._stored: dict[bytes, bytes | None] = {}
-        self._changed: dict[bytes, bytes | None] = {}
-        self._journal: list[tuple[bytes, tuple[bytes | None, ...]]] = []
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, `default` if there is none."""
-        found = self._found(encode_value(key))
-        return default if found is None else decode_value(found, self._what)
-
-    def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key. Raises TypeError for a value that is not plain data."""
-        self._set(encode_value(key), encode_value(value))
-
-    def delete(self, key: Any) -> Any:
-        """Remove a key; return the value that it had, or None."""
-        name = encode_value(key)
-        found = self._found(name)
-        if found is None:
-            return None
-        self._set(name, None)
-        return decode_value(found, self._what)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield all keys and values as of the first step, in the order of the encoded keys."""
-        over = dict(self._changed)
+        over = dict(self._changes)
         under = dict(self._scan())
         for name in sorted({*over, *under}):
             value = over[name] if name in over else unframe(_MAGIC, under[name], self._what)
             if value is not None:
                 yield decode_value(name, f"a key in the {self._what}"), decode_value(value, self._what)
 
-    def __contains__(self, key: object) -> bool:
-        return self._found(encode_value(key)) is not None
-
-    def begin(self) -> None:
-        """Begin a step that can be undone."""
-        self._journal.clear()
-
-    def undo(self) -> None:
-        """Revert all writes since `begin`."""
-        while self._journal:
-            name, before = self._journal.pop()
-            if before:
-                (self._changed[name],) = before
-            else:
-                del self._changed[name]
-
     @property
     def puts(self) -> dict[bytes, bytes]:
         """The values to write, by key bytes, in the order of the keys."""
-        changed = sorted(self._changed.items())
+        changed = sorted(self._changes.items())
         return {name: frame(_MAGIC, value) for name, value in changed if value is not None}
 
     @property
     def drops(self) -> list[bytes]:
         """The keys to remove, in order."""
-        return sorted(name for name, value in self._changed.items() if value is None)
+        return sorted(name for name, value in self._changes.items() if value is None)
 
-    def _found(self, name: bytes) -> bytes | None:
-        """Return the encoded value of an encoded key, None if there is none."""
-        if name in self._changed:
-            return self._changed[name]
-        if name not in self._stored:
-            blob = self._load(name)
-            self._stored[name] = None if blob is None else unframe(_MAGIC, blob, self._what)
-        return self._stored[name]
+    def _found(self, encoded: bytes) -> bytes | None:
+        if encoded in self._changes:
+            return self._changes[encoded]
+        if encoded not in self._stored:
+            blob = self._load(encoded)
+            self._stored[encoded] = None if blob is None else unframe(_MAGIC, blob, self._what)
+        return self._stored[encoded]
 
-    def _set(self, name: bytes, value: bytes | None) -> None:
-        self._journal.append((name, (self._changed[name],) if name in self._changed else ()))
-        self._changed[name] = value
+    def _decoded(self, blob: bytes, key: Any) -> Any:
+        return decode_value(blob, self._what)

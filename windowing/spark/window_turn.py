@@ -379,8 +379,6 @@ class _Turn:
 
     def _called(self, window: TupleWindow) -> list[Emission]:
         """Call the bolt on a window. If it reads a value that Python cannot hold, call it again without such rows."""
-        if self.values is not None:
-            self.values.begin()
         try:
             return self.bolt(window)
         except BoltError as error:
@@ -424,8 +422,6 @@ class _Turn:
         return self._side_rows(invalid, LateReason.INVALID) + emissions
 
     def _window_failed(self, failed: WindowFailed) -> None:
-        if self.values is not None:
-            self.values.undo()  # a call counts as a whole or not at all
         if failed.action is OnError.DEAD_LETTER:
             self.dead_letters += 1
             self.rows.append((DEAD_LETTERS, self.windows.dead_letter(failed.window, failed.error).row()))

@@ -1,4 +1,4 @@
-"""State, KeyValueState: the state of a stateful task; BufferedState: its implementation over any store of bytes.
+"""KeyValueState: the state of a stateful task; EncodedState: the changes in memory; BufferedState: both over a store of bytes.
 
     put, delete -> changes --prepare_commit(n)--> prepared under n --commit(n)--> committed
                       |                                |
@@ -11,6 +11,7 @@ Laws
 - `commit(n)` makes exactly the data of `prepare_commit(n)` current, without values put since then; a second call has no effect.
 - After `rollback` the state is the committed one, whatever was prepared. (In Storm's in-memory state the committed map itself is
   restored, so the next put changes the data of the next rollback.)
+- A call of the bolt counts as a whole or not at all: `undo` reverts the writes since `begin`.
 - A prepare costs the changes since the last one, not the size of the state.
 
 Source: Storm's `State`, `KeyValueState` and `InMemoryKeyValueState`.
@@ -65,6 +66,12 @@ class KeyValueState(CheckpointedState, Protocol):
         """Yield all keys and values, as of the first step, in the order of the keys' bytes."""
 
     def __contains__(self, key: object) -> bool: ...
+
+    def begin(self) -> None:
+        """Begin a call of the bolt."""
+
+    def undo(self) -> None:
+        """Revert all puts and deletes since `begin`, because the call failed and the run goes on without it."""
 
 
 class StateProvider(Protocol):
@@ -123,15 +130,69 @@ class StateStore(Protocol):
         """Delete the prepared changes."""
 
 
-class BufferedState:
-    """A KeyValueState over a StateStore; changes since the last prepare are in memory.
+class EncodedState:
+    """The base of states whose changes are in memory, as encoded keys and values.
 
-    Cost: a get or put encodes one value (2 us for a number) and reads one; a prepare writes the changes.
+    Cost: a get or put encodes one value (2 us for a number) and reads one.
     """
 
-    def __init__(self, store: StateStore) -> None:
-        self.store = store
+    def __init__(self) -> None:
         self._changes: dict[bytes, bytes | None] = {}
+        self._before: dict[
+            bytes, tuple[bool, bytes | None]
+        ] = {}  # by key written since `begin`: in `_changes`, its value
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key, `default` if there is none."""
+        blob = self._found(encode_value(key))
+        return default if blob is None else self._decoded(blob, key)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key. Raises TypeError for a value that is not plain data."""
+        encoded, blob = encode_value(key), encode_value(value)
+        self._before.setdefault(encoded, (encoded in self._changes, self._changes.get(encoded)))
+        self._changes[encoded] = blob
+
+    def delete(self, key: Any) -> Any:
+        """Remove a key; return the value that it had, or None."""
+        encoded = encode_value(key)
+        blob = self._found(encoded)
+        if blob is None:
+            return None
+        self._before.setdefault(encoded, (encoded in self._changes, self._changes.get(encoded)))
+        self._changes[encoded] = None
+        return self._decoded(blob, key)
+
+    def __contains__(self, key: object) -> bool:
+        return self._found(encode_value(key)) is not None
+
+    def begin(self) -> None:
+        """Begin a call that can be undone."""
+        self._before.clear()
+
+    def undo(self) -> None:
+        """Revert all writes since `begin`."""
+        for encoded, (changed, blob) in self._before.items():
+            if changed:
+                self._changes[encoded] = blob
+            else:
+                del self._changes[encoded]
+        self._before.clear()
+
+    def _found(self, encoded: bytes) -> bytes | None:
+        """Return the encoded value of an encoded key, None if there is none."""
+        raise NotImplementedError
+
+    def _decoded(self, blob: bytes, key: Any) -> Any:
+        raise NotImplementedError
+
+
+class BufferedState(EncodedState):
+    """A KeyValueState over a StateStore; changes since the last prepare are in memory. Cost: a prepare writes the changes."""
+
+    def __init__(self, store: StateStore) -> None:
+        super().__init__()
+        self.store = store
         self._prepared: Changes = store.prepared()
 
     @property
@@ -141,21 +202,6 @@ class BufferedState:
 
     # -- for the bolt --------------------------------------------------------------------------------------------------
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        blob = self._find(encode_value(key))
-        return default if blob is None else self._decoded(blob, key)
-
-    def put(self, key: Any, value: Any) -> None:
-        self._changes[encode_value(key)] = encode_value(value)
-
-    def delete(self, key: Any) -> Any:
-        encoded = encode_value(key)
-        blob = self._find(encoded)
-        if blob is None:
-            return None
-        self._changes[encoded] = None
-        return self._decoded(blob, key)
-
     def items(self) -> Iterator[tuple[Any, Any]]:
         over = {**self._prepared, **self._changes}
         under = ((key, blob) for key, blob in self.store.items() if key not in over)
@@ -164,14 +210,11 @@ class BufferedState:
             key = decode_value(encoded, f"a key of the state {self.store.name}")
             yield key, self._decoded(blob, key)
 
-    def __contains__(self, key: object) -> bool:
-        return self._find(encode_value(key)) is not None
-
-    def _find(self, key: bytes) -> bytes | None:
+    def _found(self, encoded: bytes) -> bytes | None:
         for changes in (self._changes, self._prepared):
-            if key in changes:
-                return changes[key]
-        return self.store.read(key)
+            if encoded in changes:
+                return changes[encoded]
+        return self.store.read(encoded)
 
     def _decoded(self, blob: bytes, key: Any) -> Any:
         try:
@@ -196,7 +239,7 @@ class BufferedState:
             )
         changes = {**self._prepared, **self._changes}
         store.prepare(txid, changes)
-        self._prepared, self._changes = changes, {}
+        self._prepared, self._changes, self._before = changes, {}, {}
 
     def commit(self, txid: int) -> None:
         """Make the data prepared under `txid` current. Raises CheckpointError if another txid, or none, is prepared."""
@@ -214,11 +257,11 @@ class BufferedState:
     def rollback(self) -> None:
         """Restore the state that was committed last."""
         self.store.rollback()
-        self._changes, self._prepared = {}, {}
+        self._prepared, self._changes, self._before = {}, {}, {}
 
     def forget(self) -> None:
         """Discard all that is not prepared."""
-        self._changes, self._prepared = {}, self.store.prepared()
+        self._prepared, self._changes, self._before = self.store.prepared(), {}, {}
 
     def require(self, txid: int) -> None:
         """Raise CorruptStateError unless the state is that of `txid`, or has never been committed (a new task)."""

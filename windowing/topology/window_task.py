@@ -144,18 +144,19 @@ class WindowTask:
         run = self.runner.run
         self._call = call or (run if view is None else lambda window: run(view(window)))
         self._failed = FailedTuples() if tracks and self.config.on_error is OnError.FAIL else None
-        self._task, self._stateful = 0, False
+        self._task = 0
+        self._state: Any = None
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def open(self, context: TaskContext, state: Any = None) -> None:
         """Make the bolt's instance and give it its state, if it has one."""
-        self._task, self._stateful = context.task_index, state is not None
+        self._task, self._state = context.task_index, state
         self.runner.open(context, state)
 
     def before_commit(self, txid: int) -> None:
         """Call the hooks of a stateful bolt; the driver then commits its state."""
-        if self._stateful:
+        if self._state is not None:
             self.runner.hook("pre_prepare", txid)
             self.runner.hook("pre_commit", txid)
 
@@ -228,6 +229,8 @@ class WindowTask:
                 window, failed = effect.window, None
                 if tracked is not None:
                     tracked.show(window)
+                if self._state is not None:
+                    self._state.begin()
                 try:
                     emissions = call(window)
                 except BoltError as error:
@@ -306,6 +309,8 @@ class WindowTask:
                 raise cause from None
             action = OnError.FAIL
         self.failures += 1
+        if self._state is not None:
+            self._state.undo()
         _clear_locals(error)
         tuples = () if self._failed is None else self._failed.fail(window)
         return WindowFailed(
