@@ -226,21 +226,28 @@ class Manual(Bolt):
         self.collector.ack(tuple)
 
 
-@pytest.mark.parametrize("emitter", [twice, collected, Manual])
-def test_a_tuple_fails_if_the_grouping_of_what_it_emits_raises_a_failed_exception(emitter):
-    def choose(values, tasks):
-        if values[0] in (2, 4):
-            raise FailedException("no task for it")
-        return 0
+@tumbling(count(1), output="n long", on_error="skip")
+def windowed(window):
+    return window.get()[0]["n"]
 
-    builder = TopologyBuilder().configure(max_attempts=2)
-    builder.set_spout("source", InputSpout("n long"))
-    builder.set_bolt("emitter", emitter).shuffle_grouping("source")
-    builder.set_bolt("reader", twice).custom_grouping("emitter", choose)
-    result = run_topology(builder.build(), {"source": [[(1,), (2,), (3,)]]}, clock=VirtualClock())
-    lost = {twice: [1, 2], collected: [2], Manual: [2]}[emitter]
-    assert sorted(letter.values[0] for letter in result.dead_letters) == lost
-    assert (result.acked, len(result["reader"])) == (3 - len(lost), 3 - len(lost))
+
+@bolt(output="n long", columnar="arrow")
+def columnar(batch):
+    return batch
+
+
+@pytest.mark.parametrize("emitter", [three, twice, collected, Manual, windowed, columnar])
+def test_a_failed_exception_of_a_grouping_ends_the_run_with_its_name_whatever_emits_the_row(emitter):
+    def choose(values, tasks):
+        raise FailedException("no task for it")
+
+    builder = TopologyBuilder()
+    builder.set_spout("source", three)
+    if emitter is not three:
+        builder.set_bolt("emitter", emitter).shuffle_grouping("source")
+    builder.set_bolt("reader", twice).custom_grouping("source" if emitter is three else "emitter", choose)
+    with pytest.raises(WindowingError, match=r"choose\) failed on \(\d,\) with FailedException: .*no task for it"):
+        run_topology(builder.build(), clock=VirtualClock())
 
 
 def test_an_error_of_a_grouping_ends_the_run_with_its_sentence():

@@ -189,7 +189,7 @@ class BoltTask(ComponentTask):
             self.ack(message)
 
     def failed(self, message: Delivery, problem: FailedException) -> None:
-        """Fail a tuple for which the bolt, or the grouping of a row that it emitted, raised FailedException."""
+        """Fail a tuple for which the bolt raised FailedException."""
         if isinstance(problem, ReportedFailedException):
             self.report_error(problem)
         if not self.is_settled(message):

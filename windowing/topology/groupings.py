@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
-from windowing.errors import ConfigError, FailedException, UnreadableValueError, describe_error, quote
+from windowing.errors import ConfigError, UnreadableValueError, describe_error, quote
 from windowing.schema.hashing import GroupingError, hasher_of, key_hasher, signed
 from windowing.schema.types import Schema
 from windowing.windows.aggregate import title_of
@@ -202,7 +202,8 @@ class DirectGrouping(Grouping):
 class CustomGrouping(Grouping):
     """A function of (values, tasks), or an object with `choose_tasks(values, tasks)`: it returns an index or several.
 
-    Its result must depend on its arguments only, so that a replay sends each tuple to the same tasks.
+    Its result must depend on its arguments only, so that a replay sends each tuple to the same tasks. Every exception of it, a
+    FailedException too, is a GroupingError, which ends the run: a tuple fails in the bolt that emits it.
     """
 
     choose: Any
@@ -214,7 +215,7 @@ class CustomGrouping(Grouping):
         def choose(values: Sequence[Any], state: list[int]) -> Sequence[int]:
             try:
                 returned = written(values, tasks)
-            except (FailedException, UnreadableValueError):
+            except UnreadableValueError:
                 raise
             except Exception as problem:
                 raise GroupingError(
