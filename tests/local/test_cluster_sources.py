@@ -15,14 +15,15 @@ import pytest
 
 from tests.dying import in_a_child
 from windowing import bolt, count, seconds, tumbling
-from windowing.errors import CheckpointError, ConfigError, FailedException, SourceError
-from windowing.local import LocalCluster, VirtualClock, run_topology
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, FailedException, SourceError
+from windowing.local import LocalCluster, TridentCluster, VirtualClock, run_topology
 from windowing.local.router import ClusterResult
 from windowing.queues import PartitionedSpout, Root, SqliteQueue
 from windowing.queues.spout import Offsets
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.plan import Topology
+from windowing.trident import TridentTopology
 
 WORDS = "word string, at long"
 NO_TIMEOUTS = {"topology.enable.message.timeouts": False}
@@ -349,6 +350,23 @@ def test_sources_that_a_cluster_cannot_read_are_refused_with_the_reason(tmp_path
         with pytest.raises(ConfigError, match=sentence):
             LocalCluster(declared, sources=sources, batches=batches)  # type: ignore[arg-type]
     assert queue.rows() == []
+
+
+def test_the_sources_of_a_cluster_whose_states_are_refused_are_closed(tmp_path: Path) -> None:
+    closed = []
+
+    class Closing(Numbers):
+        def close(self) -> None:
+            closed.append(self)
+
+    (tmp_path / "states.db").write_bytes(b"no database")
+    with pytest.raises(ConfigError, match="keeps nothing in state_path="):
+        LocalCluster(topology_of(same, "n long"), sources={"words": Closing(a=1)}, state_path=tmp_path / "states.db")
+    plan = TridentTopology("queued")
+    plan.new_stream("words", InputSpout("n long")).sink("rows")
+    with pytest.raises(CorruptStateError, match=r"states\.db"):
+        TridentCluster(plan, sources={"words": Closing(a=1)}, state_path=tmp_path / "states.db")
+    assert len(closed) == 2
 
 
 def test_an_error_of_the_source_ends_the_run_and_nothing_is_acked(tmp_path: Path) -> None:

@@ -318,13 +318,15 @@ class LocalCluster(LoopedCluster):
             sentence = "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
             log("topology %r: %s", topology.name, sentence)
         self._batches = _checked_batches(topology, batches)
+        router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
+        router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
+        super().__init__(topology.name, clock, router, seed)
         roots = _roots_of(topology, sources, batches)
         self._read = [each for streams in roots.values() for each in streams]
-        router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
-        super().__init__(topology.name, clock, router, seed)
-        router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
-        self._states = StatesInUse(topology, states, state_path)
+        self._closes: list[Callable[[], object]] = [each.close for each in self._read]
         try:
+            self._states = StatesInUse(topology, states, state_path)
+            self._closes.insert(0, self._states.release)
             self.task_set = ClusterTasks(topology, router, batches is not None, self._states.provider, roots)
         except BaseException:
             self._end("it could not be made")
@@ -420,7 +422,7 @@ class LocalCluster(LoopedCluster):
             roots.begin()
 
     def _held(self) -> Iterable[Callable[[], object]]:
-        return (self._states.release, *(roots.close for roots in self._read))
+        return self._closes
 
     def _settle(self) -> None:
         """Make rounds until no task has messages and no failed message waits for its retry."""

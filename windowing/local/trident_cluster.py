@@ -493,14 +493,18 @@ class TridentCluster(LoopedCluster):
             given |= sources_of(self.plan, sources, given)
         writers = _checked_sinks(self.plan, sinks)
         self._router.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
-        self._own = None if state_path is None else SqliteRecordStore(state_path)
-        store = self._own or records or MemoryRecordStore()
-        self._coordinator = coordinator_state(self.plan, store)
+        self._closes: list[Callable[[], object]] = [source.close for source in (sources or {}).values()]
         self.states: dict[str, list[Any]] = {}
         try:
+            store = records or MemoryRecordStore()
+            if state_path is not None:
+                own = store = SqliteRecordStore(state_path)
+                self._closes.append(own.close)
+            self._coordinator = coordinator_state(self.plan, store)
             for id, state in self.plan.states.items():
-                made = (state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions))
-                self.states[id] = list(made)
+                self.states[id] = []
+                for part in range(state.partitions):
+                    self.states[id].append(state.spec.factory.make_state(part, state.partitions))
             config = coordination or _coordination(self.plan)
             self.task_set = TridentTasks(self.plan, self._router, config, store, self.states, given)
         except BaseException:
@@ -595,7 +599,7 @@ class TridentCluster(LoopedCluster):
 
     def _held(self) -> Iterable[Callable[[], object]]:
         states = [partial(call_hook, state, "close") for partitions in self.states.values() for state in partitions]
-        return states if self._own is None else [*states, self._own.close]
+        return [*states, *self._closes]
 
     def _emissions(self) -> int:
         return self.task_set.master.begun

@@ -90,9 +90,6 @@ class _SourceCoordinator(BatchCoordinator):
     settle = success
     """Called when a run begins, with the last committed txid: an earlier run may have been killed before it acked that batch."""
 
-    def close(self) -> None:
-        self._source.close()
-
 
 class _SourceEmitter(Emitter):
     def __init__(self, spout: SourceBatches, task: int, tasks: int) -> None:
