@@ -19,17 +19,21 @@ from windowing.columnar.rows import PART_BYTES, decode_table
 from windowing.errors import FailedException, WindowingError
 from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.execution.plan import Section
-from windowing.spark import trident_stages
+from windowing.spark import trident_spouts, trident_stages
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batch
 from windowing.spark.operator import Shipped
+from windowing.spark.spouts import ReadAllAvailable
 from windowing.spark.task_metrics import TaskTotals
+from windowing.spark.trident_spouts import TridentSpoutReader
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
 from windowing.stores import MapStateFactory, SqliteStore, map_state
 from windowing.topology.components import InputSpout
 from windowing.trident.builtins import Count
 from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.plan import TridentPlan
+from windowing.trident.plan import SpoutNode, TridentPlan
+from windowing.trident.spouts import FixedBatchSpout, SpoutContext
 from windowing.trident.streams import TridentTopology
+from windowing.trident.transactional_state import MemoryRecordStore
 from windowing.windows.measures import count
 
 WORDS = st.lists(st.sampled_from(["to", "be", "or", "not"]), max_size=8)
@@ -227,3 +231,26 @@ def test_large_tuples_are_sent_in_packets_of_limited_size() -> None:
     assert len(packets) > 2
     assert max(packet.nbytes for packet in packets) <= PART_BYTES
     assert [value[:7] for packet in packets for value in packet.column("k").to_pylist()] == words
+
+
+def test_a_spout_of_batches_logs_the_first_errors_that_it_reports_in_ten_seconds(caplog: Any, monkeypatch: Any) -> None:
+    class Reporting(FixedBatchSpout):
+        def open(self, context: SpoutContext) -> None:
+            for number in range(LAST_KEPT + 3):
+                context.report_error(ValueError(f"bad {number}"))
+
+    topology = TridentTopology("reporting")
+    topology.new_stream("in", Reporting("k string", 1, [("to",)])).sink("out")
+    plan = topology.build()
+    (node,) = (each for each in plan.graph.nodes.values() if isinstance(each, SpoutNode))
+    reader, at_s = TridentSpoutReader(plan, node, MemoryRecordStore()), [100.0]
+    monkeypatch.setattr(trident_spouts.time, "monotonic", lambda: at_s[0])
+    reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    lines = [each.getMessage() for each in caplog.records]
+    assert lines[0] == "spout 'in' reports ValueError: bad 0"
+    assert lines[LAST_KEPT - 1 :] == [
+        f"spout 'in' reports ValueError: bad {LAST_KEPT - 1}; more of it are not logged for a while"
+    ]
+    at_s[0] += 10
+    reader._spout.report(ValueError("later"))
+    assert caplog.records[-1].getMessage() == "spout 'in' reports ValueError: later"

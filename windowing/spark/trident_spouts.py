@@ -32,6 +32,7 @@ from windowing.acking.pending import RetryPolicy
 from windowing.columnar.bolts import arrow_schema
 from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import CheckpointError, FailedException, ReportedFailedException, cause_of, describe_error
+from windowing.execution.metrics import LAST_KEPT
 from windowing.spark.failures import Seal, marked
 from windowing.spark.session import require_spark
 from windowing.spark.spouts import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow, registered
@@ -46,6 +47,7 @@ from windowing.trident.spouts import CommitterEmitter, SpoutBatch, SpoutContext,
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 
 _log = logging.getLogger("windowing.spark")
+_EVERY_S = 10
 
 
 def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> DataFrame:
@@ -72,7 +74,7 @@ class _Opened:
         tasks = plan.stage_of(node.number).parallelism
         self.retry = RetryPolicy.of(plan.config)
         self.state = TransactionalState(records, part_of(plan.name)).at(f"spouts/{part_of(name)}")
-        self.report = partial(_report, name)
+        self._name, self._since_s, self._reported = name, 0.0, 0
         contexts = [
             SpoutContext(
                 self.state.at("emitter"), task, tasks, TaskContext(name, task, tasks, plan.config), self.report
@@ -81,6 +83,16 @@ class _Opened:
         ]
         self.coordinator = TridentSpoutCoordinator(spout.get_coordinator(contexts[0]), self.state.at("coordinator"))
         self.emitters = [spout.get_emitter(context) for context in contexts]
+
+    def report(self, error: BaseException) -> None:
+        """Log an error that the spout reports, at most LAST_KEPT in 10 s; its process has no other channel to the driver."""
+        now_s = time.monotonic()
+        if self._reported == 0 or now_s >= self._since_s + _EVERY_S:
+            self._since_s, self._reported = now_s, 0
+        self._reported += 1
+        if self._reported <= LAST_KEPT:
+            rest = "; more of it are not logged for a while" if self._reported == LAST_KEPT else ""
+            _log.warning("spout %r reports %s%s", self._name, describe_error(error), rest)
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -229,8 +241,3 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _offset(self, number: int) -> dict[str, Any]:
         return {"spout": self._name, "batch": number}
-
-
-def _report(name: str, error: BaseException) -> None:
-    """Log an error that a spout reports; its process has no other channel to the driver."""
-    _log.warning("spout %r reports %s", name, describe_error(error))
