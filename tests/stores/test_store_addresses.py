@@ -127,6 +127,8 @@ def test_an_empty_address_is_refused_at_construction(make: Callable[[Any], Any],
 def test_an_empty_path_or_one_with_a_null_character_is_refused(make: Callable[[Any], Any], address: str) -> None:
     with pytest.raises(ConfigError, match=r"the path of .* is text or a Path, got"):
         make(address)
+    with pytest.raises(ConfigError, match=r"the path of .* is that of a file, got ':memory:'; .*MemoryStore\(\)"):
+        make(":memory:")
 
 
 @pytest.mark.parametrize("path", [None, 7, "", b"x"], ids=repr)

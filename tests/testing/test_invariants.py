@@ -268,6 +268,16 @@ ClusterMachine.TestCase.settings = settings(deadline=None, stateful_step_count=2
 test_a_cluster_driven_by_chance_keeps_its_promises = ClusterMachine.TestCase
 
 
+def test_a_watch_of_a_cluster_that_has_acked_is_refused():
+    builder = TopologyBuilder("late")
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("sink", bolt(output="n long")(lambda row: row.n)).shuffle_grouping("in")
+    with LocalCluster(builder.build(), batches={"in": [[(1,)]]}, clock=VirtualClock()) as cluster:
+        cluster.run()
+        with pytest.raises(ConfigError, match="make it before the first step"):
+            Watch(cluster)
+
+
 def test_the_checks_reject_wrong_counts_and_ids():
     good = {"in": 3, "shown": 2, "pending": 0, "late": 1, "skipped": 0, "expired": 2}
     check_counts(good, over=True)
@@ -276,6 +286,10 @@ def test_the_checks_reject_wrong_counts_and_ids():
             check_counts(good | wrong)
     with pytest.raises(AssertionError, match="never let go"):
         check_counts(good | {"expired": 1}, over=True)
+    with pytest.raises(AssertionError, match=r"1 tuples are pending: .*; drain\(\) the run first"):
+        check_counts(good | {"in": 4, "pending": 1}, over=True)
+    with pytest.raises(ConfigError, match=r"write check_counts\(result\.counts\)"):
+        check_counts([good])
     with pytest.raises(AssertionError, match=r"no fate: \['3'\]"):
         check_ids([1, 2, 3], shown=[1, 2])
     with pytest.raises(AssertionError, match=r"too many: {1: \['shown', 'late'\]}"):

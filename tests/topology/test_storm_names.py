@@ -15,6 +15,8 @@ from tests.execution.chains import chained
 from windowing import (
     BasicBolt,
     Bolt,
+    Count,
+    Duration,
     InputSpout,
     Spout,
     TopologyBuilder,
@@ -505,6 +507,14 @@ def test_importing_a_class_of_storm_is_refused_with_the_equivalent(name: str, wr
     with pytest.raises(ImportError, match=f"windowing has no '{name}'; write .*{re.escape(write)}"):
         exec(f"from windowing import {name}")
     assert not hasattr(windowing, "another")
+
+
+@pytest.mark.parametrize(("measure", "name"), [(Duration, "seconds"), (Duration, "of"), (Count, "of")])
+def test_a_measure_in_storms_spelling_is_refused_with_the_equivalent(measure: type, name: str) -> None:
+    with pytest.raises(
+        AttributeError, match=rf"'{measure.__name__}' has no '{name}'; write count\(100\), seconds\(10\)"
+    ):
+        getattr(measure, name)
 
 
 @pytest.mark.parametrize(

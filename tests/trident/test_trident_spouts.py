@@ -372,6 +372,16 @@ def test_an_invalid_batch_size_is_refused(size):
         RichSpoutBatchExecutor(Queue(""), max_batch_size=size)
 
 
+@pytest.mark.parametrize(
+    "arguments", [(("the cow",), ("the moon",)), ("the cow", "the moon"), (["cow"],), ([("cow",)], 1)]
+)
+def test_the_rows_of_a_fixed_spout_in_storms_form_are_refused(arguments):
+    with pytest.raises(ConfigError, match=r"takes one list of rows.*write FixedBatchSpout\('word string', 2, \["):
+        FixedBatchSpout("sentence string", 3, *arguments)
+    with pytest.raises(AttributeError, match="no 'setCycle'; write cycle=True"):
+        fixed().setCycle(True)
+
+
 # -- a spout of single tuples ---------------------------------------------------------------------------------------------
 
 

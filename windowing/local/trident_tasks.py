@@ -140,7 +140,8 @@ class TridentResult:
     def __getitem__(self, sink: str) -> list[Row]:
         """Return the rows of a sink."""
         if sink not in self.sinks:
-            raise KeyError(f"{quote(sink)} is no sink whose rows are kept, those are {', '.join(self.sinks) or 'none'}")
+            kept = ", ".join(self.sinks) or "none; add .sink(name) to a stream"
+            raise KeyError(f"{quote(sink)} is no sink whose rows are kept, those are {kept}")
         return self.sinks[sink]
 
 

@@ -140,8 +140,13 @@ def digest_of(checksums: Iterable[int]) -> int:
 
 
 def checked_path(path: Any, what: str) -> Path:
-    """Return the path of a file. Raises ConfigError for a value that is not a path: None, a number, empty text."""
+    """Return the path of a file. Raises ConfigError for a value that is not a path: None, a number, empty text, `:memory:`."""
     if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text and "\0" not in text:
+        if text == ":memory:":
+            raise ConfigError(
+                f"the path of {what} is that of a file, got ':memory:'; to keep the rows in memory, give a MemoryStore(), or leave "
+                "out state_path="
+            )
         return Path(text)
     raise ConfigError(f"the path of {what} is text or a Path, got {quote(path)}; give the path of a file")
 

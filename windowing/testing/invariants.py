@@ -34,6 +34,10 @@ def check_counts(counts: Mapping[str, int], over: bool = False) -> None:
 
     >>> check_counts({"in": 5, "shown": 2, "pending": 1, "late": 1, "skipped": 1})
     """
+    if not isinstance(counts, Mapping):
+        raise ConfigError(
+            f"check_counts takes the counts of a bolt, got {quote(counts)}; write check_counts(result.counts)"
+        )
     if any(isinstance(each, Mapping) for each in counts.values()):
         raise ConfigError(
             f"check_counts takes the counts of one bolt, got those of {', '.join(map(quote, counts))}; "
@@ -47,11 +51,13 @@ def check_counts(counts: Mapping[str, int], over: bool = False) -> None:
     accounted = counts["shown"] + counts["pending"] + counts["late"] + counts["skipped"]
     assert counts["in"] == accounted, f"{counts['in'] - accounted} of {counts['in']} tuples are nowhere: {dict(counts)}"
     assert min(counts.values()) >= 0, f"a count is below zero: {dict(counts)}"
+    assert not over or counts["pending"] == 0, (
+        f"{counts['pending']} tuples are pending: {dict(counts)}; drain() the run first, or leave out over=True"
+    )
     if "expired" in counts:
         accepted = counts["in"] - counts["late"]
         assert counts["expired"] <= accepted, f"more tuples expired than were accepted: {dict(counts)}"
         assert not over or counts["expired"] == accepted, f"tuples were never let go: {dict(counts)}"
-    assert not over or counts["pending"] == 0, f"{counts['pending']} tuples are pending at the end: {dict(counts)}"
 
 
 def check_ids(
@@ -83,6 +89,11 @@ class Watch:
     """
 
     def __init__(self, cluster: LocalCluster) -> None:
+        result = cluster.result
+        if result.acked or result.failures:
+            raise ConfigError(
+                "Watch hears of messages from now on, and some were acked or failed; make it before the first step"
+            )
         self._cluster = cluster
         self.heard: dict[int, Acked | Failed] = {}
         self._letters = 0

@@ -39,9 +39,9 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from windowing.errors import ConfigError, FailedException, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice
@@ -235,7 +235,7 @@ MAX_BATCH_SIZE = 1_000
 """The number of tuples of a rich spout in a batch, `topology.spout.max.batch.size`."""
 
 
-class FixedBatchSpout(IBatchSpout):
+class FixedBatchSpout(StormNames, IBatchSpout):
     """Emits given rows, `max_batch_size` per batch, and then ends; with `cycle` it begins again.
 
     >>> spout = FixedBatchSpout("word string", 2, [("a",), ("b",), ("c",)])
@@ -244,10 +244,21 @@ class FixedBatchSpout(IBatchSpout):
     """
 
     kind = SpoutKind.TRANSACTIONAL
+    _elsewhere: ClassVar[Mapping[str, str]] = {"setCycle": "cycle=True", "set_cycle": "cycle=True"}
 
     def __init__(self, output: str, max_batch_size: int, rows: Sequence[Sequence[Any]], cycle: bool = False) -> None:
         if type(max_batch_size) is not int or max_batch_size < 1:
             raise ConfigError(f"max_batch_size is a whole number from 1, got {quote(max_batch_size)}")
+        if (
+            type(cycle) is not bool
+            or not isinstance(rows, Sequence)
+            or not all(isinstance(row, list | tuple) for row in rows)
+        ):
+            given = rows if type(cycle) is bool else cycle
+            raise ConfigError(
+                f"FixedBatchSpout takes one list of rows, each a tuple, and cycle=True or False, got {quote(given)}; "
+                "write FixedBatchSpout('word string', 2, [('a',), ('b',)])"
+            )
         if cycle and not rows:
             raise ConfigError("cycle=True wants at least one row, got none; leave it out for a spout that ends at once")
         self.output = output

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from windowing.errors import ConfigError, quote
 
@@ -15,8 +16,19 @@ _ROUNDING = 1e-15
 """The relative error up to which a float counts as a whole number of milliseconds: 1.001 * 1000 is 1000.9999999999999."""
 
 
+class _Measure(type):
+    """Names the way to write `Duration.seconds(10)` and `Count.of(100)` of Storm."""
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
+
+        def __getattr__(cls, name):
+            sentence = f"{cls.__name__!r} has no {name!r}"
+            advice = "" if name.startswith("_") else "; write count(100), seconds(10) or a timedelta"
+            raise AttributeError(sentence + advice)
+
+
 @dataclass(frozen=True, slots=True, order=True)
-class Count:
+class Count(metaclass=_Measure):
     """A number of tuples, at least 1.
 
     >>> Count(3)
@@ -36,7 +48,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Duration:
+class Duration(metaclass=_Measure):
     """A span of time in whole milliseconds, zero or more (a length and a slide must be positive, a lag may be zero).
 
     >>> Duration(ms=1500)
