@@ -289,6 +289,8 @@ def test_an_error_in_cleanup_does_not_hide_the_first_error():
 def test_wrong_streams_batches_and_bolts_are_refused_with_the_fix():
     with pytest.raises(ConfigError, match=r"rows came on stream 'left', the declared ones are default; write streams="):
         LocalRun(word_count).feed([], "left")
+    with pytest.raises(ConfigError, match=r"declared ones are left, right; write feed\(rows, 'left'\)"):
+        LocalRun(word_count, streams=("left", "right")).feed([])
     with pytest.raises(ConfigError, match=r"streams is a list of input streams, got the text 'left'"):
         LocalRun(word_count, streams="left")
     with pytest.raises(ConfigError, match="a batch without stream names came to a bolt with the input streams a, b"):

@@ -23,13 +23,23 @@ from windowing import (
     Values,
     bolt,
     count,
+    execution_plan,
     sliding,
     spout,
     tumbling,
     windowed_bolt,
 )
 from windowing.errors import BoltError, ConfigError, WindowingError
-from windowing.local import LocalCluster, LocalRun, TridentCluster, VirtualClock, run_topology, run_trident
+from windowing.local import (
+    LocalCluster,
+    LocalRun,
+    TridentCluster,
+    VirtualClock,
+    run_local,
+    run_topology,
+    run_trident,
+    to_svg,
+)
 from windowing.schema.checks import StormNames, emit_advice, missing
 from windowing.schema.rows import record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
@@ -271,8 +281,8 @@ def test_a_java_method_of_a_collector_is_refused_with_the_python_name(run: Any) 
 def test_a_java_method_of_a_spout_collector_or_context_is_refused_with_the_python_name() -> None:
     assert "has no 'emitDirect'; write emit_direct()" in error_of(in_a_cluster, source(lambda _, out: out.emitDirect))
     context = TaskContext("count", 1, 4)
-    assert message_of(lambda: context.getThisTaskIndex).endswith("; write context.task_index")  # type: ignore[attr-defined]
-    assert message_of(lambda: context.getThisComponentId).endswith("; write context.component")  # type: ignore[attr-defined]
+    assert message_of(lambda: context.getThisTaskIndex).endswith("; write context.task_index")
+    assert message_of(lambda: context.getThisComponentId).endswith("; write context.component")
     assert context._replace(task_index=2).task == 2
 
 
@@ -298,7 +308,7 @@ def test_a_java_method_of_a_builder_or_stream_is_refused_with_the_python_name() 
         (state, "newValuesStream", "new_values_stream()"),
     ]:
         assert message_of(lambda owner=owner, name=name: getattr(owner, name)).endswith(f"; write {write}")  # type: ignore[misc]
-    assert message_of(lambda: stream.eachh).endswith("; did you mean 'each'?")  # type: ignore[attr-defined]
+    assert message_of(lambda: stream.eachh).endswith("; did you mean 'each'?")
 
 
 def test_a_missing_name_with_an_underscore_gets_no_suggestion() -> None:
@@ -515,6 +525,24 @@ def test_a_measure_in_storms_spelling_is_refused_with_the_equivalent(measure: ty
         AttributeError, match=rf"'{measure.__name__}' has no '{name}'; write count\(100\), seconds\(10\)"
     ):
         getattr(measure, name)
+
+
+def test_a_builder_in_place_of_its_topology_and_an_average_are_answered_with_what_to_write() -> None:
+    with pytest.raises(AttributeError, match=r"has no 'boxes'; write build\(\), which returns what to_svg"):
+        to_svg(TopologyBuilder("words"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"got a TopologyBuilder; call its build\(\): execution_plan\(builder\.build"):
+        execution_plan(TopologyBuilder("words"))
+    with pytest.raises(AttributeError, match=r"aggregate has no 'avg'; write mean\(field\)"):
+        windowing.aggregate.avg("n")
+
+
+def test_a_list_for_one_array_field_is_answered_with_the_tuple_to_return() -> None:
+    @tumbling(count(1), output="words array<string>")
+    def words(window: Any) -> Any:
+        return ["to", "be"]
+
+    with pytest.raises(BoltError, match="got 'to', wanted a list; give such a value, in a tuple: a returned list is"):
+        run_local(words, [[{"word": "to"}]])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from windowing.schema.types import Schema
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
 from windowing.topology.groupings import FieldsGrouping, GlobalGrouping, Grouping, GroupingKind, ShuffleGrouping
-from windowing.topology.plan import Component, Topology, output_name
+from windowing.topology.plan import Component, Topology, output_name, required
 
 _OUTSIDE = Schema((), ())
 _ANY_TASK = frozenset((GroupingKind.SHUFFLE, GroupingKind.NONE, GroupingKind.LOCAL_OR_SHUFFLE))
@@ -38,8 +38,8 @@ def execution_plan(given: Any) -> ExecutionPlan:
 
     Raises ConfigError or TopologyError for any other object, or for one with a mistake.
     """
-    if isinstance(given, Topology):
-        return plan_of_topology(given)
+    if isinstance(given, Topology) or hasattr(given, "set_bolt"):
+        return plan_of_topology(required(given, "execution_plan"))
     built = given.build() if hasattr(given, "new_stream") else given
     if hasattr(built, "by_section"):
         plan: ExecutionPlan = built.by_section()

@@ -152,8 +152,12 @@ class LocalRun:
         """
         if stream not in self.streams:
             raise ConfigError(
-                f"rows came on stream {quote(stream)}, the declared ones are {', '.join(self.streams)}; "
-                f"write streams=({quote(stream)}, ...)"
+                f"rows came on stream {quote(stream)}, the declared ones are {', '.join(self.streams)}; write "
+                + (
+                    f"feed(rows, {quote(self.streams[0])})"
+                    if stream == DEFAULT_STREAM
+                    else f"streams=({quote(stream)}, ...)"
+                )
             )
         arrived = list(map(record_of, listed(rows, "feed takes rows")))
         columns = self._task.columns(arrived, stream)

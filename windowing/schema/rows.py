@@ -300,9 +300,10 @@ def _misfit(values: Sequence[Any], schema: Schema, stream: str) -> str:
         try:
             converter_of(kind)(value)
         except Misfit as misfit:
+            alone = kind.startswith("array") and len(schema) == 1
             return (
                 f"field {name!r} of stream {stream!r} is declared {kind}: {misfit}; "
-                "give such a value, or change the declaration"
+                f"give such a value{', in a tuple: a returned list is a list of rows' if alone else ', or change the declaration'}"
             )
     return f"stream {stream!r} takes no such row"
 

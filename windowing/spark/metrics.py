@@ -133,7 +133,7 @@ def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:
 
 
 class MetricsListener(StreamingQueryListener):
-    """Stores the last BatchMetrics of each query, by the query's id, and calls `callback(metrics)` for each.
+    """Stores the last BatchMetrics of each query in `last[query.id]`, and calls `callback(metrics)` for each.
 
     Register it with `spark.streams.addListener(listener)`. Spark calls it on its own thread, shortly after a batch was committed.
     """

@@ -132,7 +132,11 @@ class TopologyBuilder(StormNames):
         c_sentences -- "shuffle" --> c_split
     """
 
-    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(("createTopology", "create_topology"), "build()")
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("createTopology", "create_topology"), "build()"),
+        "to_mermaid": "build().to_mermaid()",
+        "boxes": "build(), which returns what to_svg and to_png draw",
+    }
 
     def __init__(self, name: str = "topology") -> None:
         self.name = name

@@ -71,7 +71,8 @@ def windowed_bolt(
 
     A function of (window) returns or yields rows; a class may also have prepare(context) and cleanup(). `output` declares
     the fields of the rows, or maps streams to fields; without it the bolt emits nothing. `name` defaults to the function's
-    name; the options are those of `WindowConfig.of`. An unusable declaration raises ConfigError here, before data arrives.
+    name. `WindowConfig` says what the options mean; a span is written as `lag=seconds(5)`, without `_ms`. An unusable
+    declaration raises ConfigError here, before data arrives.
 
     >>> from windowing.windows.measures import seconds
     >>> @windowed_bolt(length=seconds(10), slide=seconds(5), timestamp="ts", output="words long")

@@ -246,7 +246,7 @@ def required(given: Any, runner: str) -> Topology:
         return given
     if hasattr(given, "set_bolt"):
         raise ConfigError(
-            f"{runner} runs a Topology, got a TopologyBuilder; call its build(): {runner}(builder.build())"
+            f"{runner} takes a Topology, got a TopologyBuilder; call its build(): {runner}(builder.build())"
         )
     if hasattr(given, "new_drpc_stream"):
         trident = {"submit": "submit_trident", "LocalCluster": "TridentCluster"}[runner]

@@ -35,7 +35,7 @@ from functools import reduce
 from itertools import chain, repeat
 from operator import add as _plus
 from operator import is_not, ne
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from windowing.errors import ConfigError, quote
 from windowing.windows.guard import made
@@ -433,3 +433,12 @@ def fold(
         if not callable(function):
             raise ConfigError(f"fold() takes functions, got {name}={quote(function)}; write {name}=lambda ...: ...")
     return Fold(init, add, merge, result, _named(field, "fold"))
+
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
+
+    def __getattr__(name):
+        names = "there are count, fold, max, mean, min, sum"
+        raise AttributeError(
+            f"aggregate has no {name!r}; {'write mean(field)' if name in ('avg', 'average') else names}"
+        )
