@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import windowing
 from windowing.errors import BoltError, ConfigError
 from windowing.local import run_local
 from windowing.schema.types import Schema
@@ -260,6 +261,11 @@ def test_an_error_in_a_copied_bolt_names_its_line() -> None:
 def test_an_undeclared_function_is_refused() -> None:
     refused(lambda: bolt_of(plain), "'plain' is not declared as a bolt", "@windowed_bolt(")
     refused(lambda: bolt_of(3), "'int' is not declared as a bolt")
+    refused(
+        lambda: bolt_of(windowing.bolt(lambda row: None)),
+        "or a bolt without windows",
+        "run it in a topology",
+    )
 
 
 def test_a_decorator_without_parentheses_is_refused() -> None:

@@ -147,6 +147,11 @@ def bolt_of(target: Any) -> WindowedBolt:
     if isinstance(found, WindowedBolt):
         return found
     marked = _innermost(target)
+    if isinstance(found, Declaration):
+        raise ConfigError(
+            f"{title_of(marked)!r} is declared as a spout, or a bolt without windows; put @windowed_bolt(length=..., "
+            "output=...) on it instead, or run it in a topology"
+        )
     parent = " (a class that it inherits from is)" if isinstance(getattr(marked, _MARK, None), WindowedBolt) else ""
     raise ConfigError(
         f"{title_of(marked)!r} is not declared as a bolt{parent}; put @windowed_bolt(length=..., output=...) on it"
