@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -118,3 +121,21 @@ def test_batches_that_always_fail_become_dead_letters() -> None:
         assert not read & world.checks.committed_rows
         dead_rows += sorted(read)
     assert len(dead_rows) > 30
+
+
+def test_a_signal_that_comes_while_the_workers_are_started_ends_the_simulation_and_the_workers() -> None:
+    code = (
+        "import multiprocessing, os, signal; multiprocessing.set_start_method('fork')\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from windowing.testing import simulator\n"
+        "os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "simulator.main(['--seeds', '1000000', '--processes', '2'])"
+    )
+    given = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen([sys.executable, "-c", code], **given) as process:
+        try:
+            problem = process.communicate(timeout=30)[1]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert problem.endswith("KeyboardInterrupt\n"), problem

@@ -34,6 +34,7 @@ _SHOWN_LINES = 40
 _SHRINK_RUNS = 400
 _TRIES = 8
 _CHUNK = 250
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -161,22 +162,30 @@ def _tallies(start: int, seeds: int, processes: int) -> Iterator[SeedsResult]:
         yield from map(run_seeds, chunks)
         return
     others = set(active_children())
-    with ProcessPoolExecutor(processes, initializer=_end_by_signals) as pool:
+    pool = ProcessPoolExecutor(processes, initializer=_end_by_signals)
+    try:
+        # Python drops an exception of a signal that comes within a fork, and does not know a child whose start it interrupted.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
             # Not `pool.map`: it cancels the rest, and Python before 3.13 prints a traceback for each that a broken pool then fails.
             tallies = deque(pool.submit(run_seeds, chunk) for chunk in chunks)
-            while tallies:
-                yield tallies.popleft().result()
-        except BaseException:  # a failed seed closes this generator, Ctrl-C and SIGTERM raise in it
-            for worker in set(active_children()) - others:
-                worker.terminate()
-            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        while tallies:
+            yield tallies.popleft().result()
+    except BaseException:  # a failed seed closes this generator, Ctrl-C and SIGTERM raise in it
+        for worker in set(active_children()) - others:
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown()
 
 
 def _end_by_signals() -> None:
-    """Let signals end a worker without a traceback; it has inherited the handlers of the process that made it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Let signals end a worker without a traceback; it has inherited the handlers and the mask of the process that made it."""
+    for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -202,4 +211,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    for stop in _STOPS:
+        signal.signal(stop, lambda number, _: sys.exit(128 + number))
     sys.exit(main())
