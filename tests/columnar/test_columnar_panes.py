@@ -239,6 +239,16 @@ def test_a_pane_that_grows_over_batches_adds_floats_in_the_order_of_arrival(aggr
         assert repr(columns.snapshot()) == repr(rows.snapshot())
 
 
+def test_an_offset_that_does_not_fit_into_64_bits_is_added_as_rows():
+    config = WindowConfig.of(
+        length=millis(10**20), slide=millis(10**20 - 1), offset=millis(10**19), timestamp="ts", aggregate=agg.sum("v")
+    )
+    rows, columns = TimePaneManager(config), ColumnarPaneManager(config)
+    list(rows.add_batch([{"v": 1}, {"v": 2}], [3, 4]))
+    list(columns.add_batch(ColumnRows(pa.table({"v": [1, 2]})), Timestamps(np.array([3, 4]))))
+    assert columns.snapshot() == rows.snapshot()
+
+
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 

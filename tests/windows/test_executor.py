@@ -90,6 +90,19 @@ def test_the_largest_and_smallest_timestamps_are_accepted(timestamp):
     assert window.end_timestamp >= timestamp
 
 
+def test_a_watermark_below_all_timestamps_does_not_make_an_invalid_one_valid():
+    for one_by_one in (True, False):
+        executor = executor_of(lag=millis(10))
+        list(executor.add("first", -(2**62) + 1))
+        list(executor.turn())
+        found = (
+            executor.add("bad", -(2**62))
+            if one_by_one
+            else [effect for _, effect in executor.add_batch("b", [-(2**62)])]
+        )
+        assert [reason for _, reason in late(found)] == ["invalid"]
+
+
 def test_after_a_drain_every_tuple_is_late_as_closed():
     executor = executor_of()
     list(executor.add("a", 1))

@@ -292,7 +292,7 @@ class ColumnarPaneManager(TimePaneManager):
             return None
         assert isinstance(timestamps, Timestamps)
         width, offset = self._width, self._offset
-        if width > _WIDEST:
+        if max(width, offset) > _WIDEST:
             return None
         return _grouped(offset - (offset - timestamps.array) // width * width, keys)
 

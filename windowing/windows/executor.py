@@ -189,7 +189,7 @@ class WindowedBoltExecutor:
         if self.closed or not self._event_time:
             self._from_ms, self._upto_ms = 1, 0
             return
-        self._from_ms = -_MAX_TIMESTAMP + 1 if self._late_below is None else self._late_below
+        self._from_ms = _BEFORE_ALL + 1 if self._late_below is None else max(self._late_below, _BEFORE_ALL + 1)
         self._upto_ms = _MAX_TIMESTAMP - 1
         if self._now is not None and self.config.max_future_ms is not None:
             self._upto_ms = min(self._upto_ms, self._now + self.config.max_future_ms)
