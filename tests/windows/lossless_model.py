@@ -287,7 +287,7 @@ class LosslessModel:
             case ["add", id] if self.streams is None:
                 self.add(index, id, options)
             case ["tick"] if self.streams is None:
-                if self.window.mix in (ModelMix.DURATION_DURATION, ModelMix.COUNT_DURATION):
+                if self.window.mix.endswith("D") or self.key_ttl_ms is not None:
                     self.turn(index, self.clock_ms - 1)
             case ["drain"]:
                 self.drain(index)

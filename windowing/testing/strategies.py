@@ -109,8 +109,7 @@ def cases(
         case["repeat"] = True
     if chosen(draw, keyed):
         case["keyed"] = True
-        # in the model a tick has no effect on a Count slide on processing time, so no key would be forgotten
-        if counted and (of_event_time or kind is ModelMix.COUNT_DURATION) and chosen(draw, key_ttl):
+        if counted and chosen(draw, key_ttl):
             case["key_ttl_ms"] = draw(st.integers(1, 20))
     if of_event_time and chosen(draw, idle):
         case["idle_timeout_ms"] = draw(st.integers(1, 15))
