@@ -379,14 +379,22 @@ def test_values_are_read_from_fields_of_mappings_namedtuples_and_objects_or_are_
     assert Aggregation(agg.max("carrier")).fold([Flight(1, "AA"), Flight(1, "UA")]) == "UA"
 
 
+@pytest.mark.parametrize("fields", [(), ("delay",), (None,), ("delay", "carrier"), ("delay", None)])
+def test_the_value_of_one_payload_is_that_of_a_batch(fields):
+    aggregation = Aggregation({"n": agg.count(), **{str(field): agg.max(field) for field in fields}})
+    payloads = [{"delay": 3, "carrier": "AA"}, Flight(5, "UA"), {"delay": 4, "carrier": None, "other": 1}]
+    assert [aggregation.value(payload) for payload in payloads] == list(aggregation.values(payloads))
+
+
 def test_a_tuple_without_the_aggregated_field_is_refused_and_changes_nothing():
     manager = manager_of(millis(10), millis(10), agg.sum("delay"), timestamp="ts")
     manager.add({"delay": 1}, 3)
     saved = manager.snapshot()
-    with pytest.raises(ConfigError, match="'delay', which a tuple does not have: 'delay'; name one of its fields"):
-        manager.add_batch([{"delay": 2}, {"delya": 3}], [4, 5])
-    assert manager.snapshot() == saved
-    manager.check()
+    for add in (manager.add, lambda payload, at: manager.add_batch([{"delay": 2}, payload], [4, at])):
+        with pytest.raises(ConfigError, match="'delay', which a tuple does not have: 'delay'; name one of its fields"):
+            add({"delya": 3}, 5)
+        assert manager.snapshot() == saved
+        manager.check()
 
 
 def test_a_bolt_that_modifies_a_result_does_not_change_the_partials():

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
@@ -45,8 +46,8 @@ def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggrega
     kinds = set(map(type, payloads))
     try:
         if len(kinds) == 1:
-            return list(map(_reader(kinds.pop(), field), payloads))
-        readers = {kind: _reader(kind, field) for kind in kinds}
+            return list(map(reader_of(kinds.pop(), field), payloads))
+        readers = {kind: reader_of(kind, field) for kind in kinds}
         return [readers[type(payload)](payload) for payload in payloads]
     except (KeyError, AttributeError) as missing:
         said = quote(missing.args[0] if missing.args else missing)
@@ -69,9 +70,11 @@ def title_of_field(field: Any) -> str:
     return repr(field) if isinstance(field, str) else f"{getattr(field, '__qualname__', 'function')}()"
 
 
-def _reader(kind: type, field: str) -> Callable[[Any], Any]:
+@lru_cache(maxsize=256)
+def reader_of(kind: type, *fields: str) -> Callable[[Any], Any]:
+    """Return a function from a tuple of type `kind` to its field, or to a tuple of several fields."""
     by_name = issubclass(kind, Mapping) or getattr(kind, "_by_name", False)
-    return itemgetter(field) if by_name else attrgetter(field)
+    return itemgetter(*fields) if by_name else attrgetter(*fields)
 
 
 # -- TupleWindow -----------------------------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that an aggregator reads."""
-        return super().add(self._aggregation.values([payload])[0], timestamp, key)
+        return super().add(self._aggregation.value(payload), timestamp, key)
 
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
@@ -363,7 +363,7 @@ class TimePaneManager(TaskMachine):
         if self.closed or self.guard.state is not FREE:
             self._open()
         aggregation = self._aggregation
-        value = payload if aggregation.whole else aggregation.values((payload,))[0]
+        value = payload if aggregation.whole else aggregation.value(payload)
         try:
             pane = self._last
             if pane is None or not pane.after < timestamp <= pane.end:

@@ -43,7 +43,7 @@ from windowing.windows.aggregate import (
     field_of,
     spec_of,
 )
-from windowing.windows.events import column_of
+from windowing.windows.events import column_of, reader_of
 from windowing.windows.guard import fault
 
 Partial = list[Any]
@@ -76,6 +76,7 @@ class Aggregation:
         self._fields = list(dict.fromkeys(field_of(part) for _, part in self.parts))
         self.whole = self._fields == [None]
         """Whether the value of a payload is the payload itself."""
+        self._named = bool(self._fields) and None not in self._fields
         # The place of an accumulator, its function, and the column of its value where several fields are read.
         self._adders: list[tuple[int, Callable[[Any, Any], Any], int | None]] = []
         self._runs: list[tuple[int, Callable[[Any, Sequence[Any]], Any], int | None]] = []
@@ -98,6 +99,15 @@ class Aggregation:
         if len(columns) == 1:
             return columns[0]
         return list(zip(*columns, strict=True)) if columns else [None] * len(payloads)
+
+    def value(self, payload: Any) -> Any:
+        """Return what `values` returns for one payload, in a third of the time where all aggregators read fields."""
+        if self._named:
+            try:
+                return reader_of(payload.__class__, *self._fields)(payload)
+            except (KeyError, AttributeError):
+                pass  # `values` raises the error that names the field
+        return self.values((payload,))[0]
 
     def init(self) -> Partial:
         """Return an empty partial as a new list; our own accumulators are never changed in place, so they are shared."""
