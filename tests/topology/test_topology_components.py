@@ -125,6 +125,40 @@ def test_the_parameters_of_ack_and_fail_decide_whether_a_spout_gets_its_values()
     refused(lambda: spout(output="n long")(Wrong), "Wrong.ack", "write def ack(self, message_id)")
 
 
+@pytest.mark.parametrize("method", ["open", "next_tuple", "ack", "fail", "close"])
+@pytest.mark.parametrize("arguments", [1, 2])
+def test_a_method_of_a_spout_that_yields_is_refused_because_nothing_of_it_would_run(
+    method: str, arguments: int
+) -> None:
+    def yields(self: Any) -> Any:
+        yield
+
+    def with_message(self: Any, message_id: Any) -> Any:
+        yield
+
+    def with_two(self: Any, first: Any, second: Any) -> Any:
+        yield
+
+    by_message = with_message if arguments == 1 else with_two
+    written = {"open": with_two, "ack": by_message, "fail": by_message}.get(method, yields)
+    wrong = type("Wrong", (), {"next_tuple": lambda self: None, method: written})
+    refused(lambda: spout(output="n long")(wrong), f"'Wrong.{method}' has a yield, so a call of it runs nothing")
+
+
+@pytest.mark.parametrize("method", ["prepare", "init_state", "pre_commit", "cleanup"])
+@pytest.mark.parametrize("mark", [bolt(output="n long"), tumbling(count(1), output="n long")])
+def test_a_hook_of_a_bolt_that_yields_is_refused_because_nothing_of_it_would_run(mark: Any, method: str) -> None:
+    def yields(self: Any) -> Any:
+        yield
+
+    def with_one(self: Any, given: Any) -> Any:
+        yield
+
+    methods = {"execute": lambda self, given: 0, "init_state": lambda self, state: None}
+    wrong = type("Wrong", (), {**methods, method: yields if method == "cleanup" else with_one})
+    refused(lambda: mark(wrong), f"'Wrong.{method}' has a yield, so a call of it runs nothing")
+
+
 def test_declaring_a_component_twice_is_refused() -> None:
     @bolt(output="n long")
     def marked(tuple: Any) -> Any: ...

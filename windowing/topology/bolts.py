@@ -227,7 +227,7 @@ def check_call(function: Callable[..., Any], arguments: tuple[str, ...], what: s
 
 
 def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
-    """Raise for a method of `target` that cannot be called with its arguments, or is async."""
+    """Raise for a method of `target` that cannot be called with its arguments, or whose body a call does not run."""
     for method, arguments in methods:
         if getattr(target, method, None) is not None:
             function, way_out = bound(target, method), f"write def {method}({', '.join(('self', *arguments))})"
@@ -235,6 +235,10 @@ def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple
             if method == "prepare" and "collector" not in arguments and found and "collector" in found[0].parameters:
                 way_out += "; the collector is the second argument of execute"
             refuse_async(getattr(target, method), f"{title}.{method}", "call")
+            if inspect.isgeneratorfunction(getattr(target, method)):
+                raise ConfigError(
+                    f"'{title}.{method}' has a yield, so a call of it runs nothing; make it a plain function"
+                )
             check_call(function, arguments, f"{title}.{method}", way_out)
 
 

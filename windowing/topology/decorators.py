@@ -434,10 +434,11 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
     values_back = set()
     for method in ("ack", "fail", "give_up"):
         if getattr(target, method, None) is not None:
+            arguments: tuple[str, ...] = ("message_id",)
             if _binds(bound(target, method), 2):
                 values_back.add(method)
-            else:
-                check_methods(target, title, ((method, ("message_id",)),))
+                arguments = ("message_id", "values")
+            check_methods(target, title, ((method, arguments),))
     return Declaration(
         kind=ComponentKind.SPOUT,
         title=title,
