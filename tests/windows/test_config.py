@@ -295,6 +295,8 @@ def test_a_custom_policy_is_given_as_its_factory() -> None:
     assert WindowConfig.of(eviction=_Keep).length is None
     assert WindowConfig.of(length=Count(1), trigger=_Keep).trigger is _Keep
     refused("eviction is what makes the policy", "lambda: _Keep(...)", eviction=_Keep())
+    named_as_in_storm = type("Sum", (), {"getState": lambda self: 1})
+    refused("Sum'> has getState, which nothing calls; write get_state", eviction=named_as_in_storm)
     refused("trigger must be callable without arguments", length=Count(1), trigger=lambda size: size)
 
 

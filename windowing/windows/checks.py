@@ -350,6 +350,9 @@ def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:
         )
 
 
+_POLICY_IN_STORM = {"getState": "get_state", "restoreState": "restore_state", "setContext": "set_context"}
+
+
 def _maker(given: Mapping[str, Any], option: str) -> None:
     factory = given[option]
     if not callable(factory):
@@ -363,6 +366,9 @@ def _maker(given: Mapping[str, Any], option: str) -> None:
             f"{option} must be callable without arguments, but {quote(factory)} says: {found[1]}; "
             f"write {option}=functools.partial(...) or a lambda that fills them in"
         )
+    for name, here in _POLICY_IN_STORM.items():
+        if callable(getattr(factory, name, None)):
+            raise ConfigError(f"{option} {quote(factory)} has {name}, which nothing calls; write {here}")
 
 
 def aggregators(given: Mapping[str, Any]) -> None:
