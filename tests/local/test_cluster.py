@@ -889,3 +889,11 @@ def test_an_error_names_the_task_of_a_component_with_several():
     builder.set_bolt("end", breaking).shuffle_grouping("source")
     with pytest.raises(BoltError, match="task 0 of spout 'source' failed in next_tuple"):
         run_topology(builder.build(), clock=VirtualClock())
+
+
+def test_a_run_whose_spouts_get_no_rows_is_refused():
+    builder = TopologyBuilder("words")
+    builder.set_spout("in", InputSpout("word string"))
+    builder.set_bolt("out", bolt(output="word string")(lambda row: row.word)).shuffle_grouping("in")
+    with pytest.raises(ConfigError, match=r"none are given; write run_topology\(topology, \{'in': \[\[row, row\]"):
+        run_topology(builder.build())

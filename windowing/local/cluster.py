@@ -529,7 +529,10 @@ def run_topology(
     state_path: str | Path | None = None,
     drain: bool = True,
 ) -> ClusterResult:
-    """Run a topology from its first tuple to its last ack, and return all results. See LocalCluster.run."""
+    """Run a topology from its first tuple to its last ack, and return all results. See LocalCluster.run.
+
+    Raises ConfigError if there are no rows because all spouts are InputSpouts, and neither batches nor sources are given.
+    """
     with LocalCluster(
         topology,
         batches=batches,
@@ -540,6 +543,11 @@ def run_topology(
         states=states,
         state_path=state_path,
     ) as cluster:
+        if batches is None and sources is None and all(spout.kind is ComponentKind.INPUT for spout in topology.spouts):
+            raise ConfigError(
+                f"topology {topology.name!r} gets all its rows from outside, and none are given; write "
+                f"run_topology(topology, {{{topology.spouts[0].id!r}: [[row, row], [row]]}}), or give sources="
+            )
         return cluster.run(drain)
 
 
