@@ -235,7 +235,11 @@ def test_rows_and_options_that_do_not_fit_a_queue_are_refused(tmp_path: Path) ->
     for rows in ([(1,), ("x",)], [(1,), (2, 3)]):
         with pytest.raises(ConfigError, match="takes rows of n bigint"):
             queue.put(rows)
-    assert len(queue) == 0
+    words = SqliteQueue(tmp_path / "words.db", "word string")
+    for row in ("cow", {"word": "cow"}):
+        with pytest.raises(ConfigError, match=r"takes a list of rows, got .*cow.*; write put\(\[row, row\]\)"):
+            words.put(row)
+    assert len(queue) == len(words) == 0
     with pytest.raises(ConfigError, match="was made with fields 'n bigint', now 'm bigint'"):
         SqliteQueue(tmp_path / "q.db", "m long")
     with pytest.raises(ConfigError, match="was made with partitions '1', now '2'"):

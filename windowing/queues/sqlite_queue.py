@@ -20,7 +20,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,8 @@ class SqliteQueue(PartitionedSpout):
 
     def put(self, rows: Iterable[Any]) -> int:
         """Append rows (tuples, or dicts by name) in one transaction; return their number. Any process may call it."""
+        if isinstance(rows, str | bytes | Mapping):
+            raise ConfigError(f"the queue {self.path} takes a list of rows, got {quote(rows)}; write put([row, row])")
         try:
             values = [(1, encode_value(row_of(row, self._schema, "queue"))) for row in rows]
         except (RowError, TypeError) as problem:

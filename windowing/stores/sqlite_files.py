@@ -144,8 +144,8 @@ def checked_path(path: Any, what: str) -> Path:
     if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text and "\0" not in text:
         if text == ":memory:":
             raise ConfigError(
-                f"the path of {what} is that of a file, got ':memory:'; to keep the rows in memory, give a MemoryStore(), or leave "
-                "out state_path="
+                f"the path of {what} is that of a file, got ':memory:'; give one (a MemoryStore(), or a run without state_path=, "
+                "keeps its rows in memory)"
             )
         return Path(text)
     raise ConfigError(f"the path of {what} is text or a Path, got {quote(path)}; give the path of a file")
