@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -823,6 +824,10 @@ def test_doctor_lists_installed_packages(monkeypatch):
     found = {finding.what: finding for finding in diagnose(query=False)}
     assert found["Python"].good
     assert found["pyspark"].good
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra in extras.keys() - {"topology", "connect", "cli", "examples", "bench", "docs", "dev"}:
+        package = re.match(r"[\w-]+", extras[extra][0])[0]
+        assert package in found, f"the extra {extra} installs it"
     done = run("doctor", "--no-query")
     assert "pyspark" in done.output
 

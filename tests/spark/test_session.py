@@ -221,6 +221,11 @@ def test_a_master_given_in_spark_defaults_or_the_environment_is_kept(
     (tmp_path / "job.conf").write_text("spark.master spark://b:7077\nspark.driver.memory 3g\n")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {tmp_path}/job.conf --name x pyspark-shell")
     assert given_settings() == {"spark.master": "spark://b:7077", "spark.driver.memory": "3g"}
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name it's pyspark-shell")
+    with pytest.raises(
+        SessionError, match="PYSPARK_SUBMIT_ARGS cannot be split into arguments: No closing quotation; close"
+    ):
+        session()
 
 
 @pytest.mark.parametrize(

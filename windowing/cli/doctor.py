@@ -17,7 +17,15 @@ from windowing.topology.decorators import tumbling
 from windowing.windows.measures import seconds
 
 _SPARK = ("pyspark", "pandas", "pyarrow", "protobuf", "xxhash")
-_OTHER = {"matplotlib": "draw", "psycopg": "postgres", "redis": "redis"}
+_OTHER = {
+    "matplotlib": "draw",
+    "psycopg": "postgres",
+    "redis": "redis",
+    "pika": "rabbitmq",
+    "confluent-kafka": "kafka",
+    "prometheus_client": "prometheus",
+    "opentelemetry-api": "opentelemetry",
+}
 _JAVA = 17
 
 

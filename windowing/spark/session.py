@@ -421,7 +421,12 @@ def given_settings() -> dict[str, str]:
         if submitted.get(_MASTER) == "local[*]" and not named:
             del submitted[_MASTER]  # spark-submit's default
         return submitted
-    arguments = _of_words(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    try:
+        arguments = _of_words(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    except ValueError as problem:  # PySpark would raise it when it starts the JVM
+        raise SessionError(
+            f"the environment variable PYSPARK_SUBMIT_ARGS cannot be split into arguments: {problem}; close its quotes, or unset it"
+        ) from None
     return _of_file(arguments.pop(_FILE, None)) | arguments
 
 
