@@ -195,9 +195,11 @@ def test_a_row_is_invalid_if_the_bolt_reads_such_a_value_of_it(ask: Any, columna
 
 
 def test_such_a_row_does_no_harm_to_a_columnar_window_that_does_not_contain_it() -> None:
-    task = windows(lambda window: int(window.get()["v"].sum()), columnar="numpy")
+    asked: list[int] = []
+    task = windows(lambda window: asked.append(len(window)) or int(window.get()["v"].sum()), columnar="numpy")
     late = (12, b"a", 8, 5, b"caf\xe9")
     first, second = task.run(GOOD, late, (13, b"a", 4, 5, b"x")), task.run((25, b"a", 2, 5, b"y"), drain=True)
+    assert asked == [1, 2, 1, 1], "only the window with the row is shown twice"
     assert (totals(first), sides(first)) == ([1], [])
     assert (totals(second), sides(second)) == ([4, 2], [(8, "invalid")])
 

@@ -303,23 +303,31 @@ class Shared:
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
-        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._arrays: dict[str, np.ndarray[Any, Any] | None] = {}
 
-    def array(self, name: str) -> np.ndarray[Any, Any]:
-        """Return a whole column, read-only; for numbers without nulls it is the table's own memory.
+    def array(self, name: str) -> np.ndarray[Any, Any] | None:
+        """Return a whole column, read-only; for numbers without nulls it is the table's own memory. None if Python cannot hold a
+        value of it, such as a text that is not UTF-8.
 
         A table in several chunks is replaced by one in a single chunk. Cost: that copy, once.
         """
-        found = self._arrays.get(name)
-        if found is None:
+        if name not in self._arrays:
             values = column(self.table, name)
             if values.num_chunks > 1:
                 self.table = self.table.combine_chunks()
                 values = self.table.column(name)
-            one = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-            found = self._arrays[name] = one.to_numpy(zero_copy_only=False)
-            found.flags.writeable = False
-        return found
+            try:
+                self._arrays[name] = _read_only(values)
+            except UNFIT:
+                self._arrays[name] = None
+        return self._arrays[name]
+
+
+def _read_only(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    one = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    found: np.ndarray[Any, Any] = one.to_numpy(zero_copy_only=False)
+    found.flags.writeable = False
+    return found
 
 
 class ColumnRows(Sequence[Any]):
@@ -362,8 +370,11 @@ class ColumnRows(Sequence[Any]):
         return ColumnRows(self._shared, dicts_of, self._low, self._count, list(names))
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
-        """Return a column as a read-only numpy array: a view. Raises ConfigError if there is no such column."""
-        return self._shared.array(name)[self._low : self._low + self._count]
+        """Return a column as a read-only numpy array: a view. Raises ConfigError if there is no such column, and Arrow's errors if
+        Python cannot hold a value of these rows.
+        """
+        whole = self._shared.array(name)
+        return _read_only(column(self.table, name)) if whole is None else whole[self._low : self._low + self._count]
 
     @classmethod
     def of(cls, payloads: Sequence[Any], make: MakeRows = dicts_of, types: pa.Schema | None = None) -> ColumnRows:

@@ -265,19 +265,16 @@ def _one_by_one(column: Any) -> np.ndarray[Any, Any] | None:
 # -- windows without such rows -------------------------------------------------------------------------------------------
 
 
-def readable_window(
-    window: TupleWindow, fields: Collection[str] | None, asked: bool
-) -> tuple[TupleWindow, list[Any]] | None:
+def readable_window(window: TupleWindow, fields: Collection[str] | None) -> tuple[TupleWindow, list[Any]] | None:
     """Return a window without the rows that hold an unreadable value in one of these fields (None: in any), and the new rows among
     those removed; None if all its rows are readable.
 
-    For a bolt with `columnar=` the rows stay columns. Its numpy arrays are parts of larger ones, so a row of another window can be
-    the cause of an error; if the bolt `asked` for an unreadable value, this window gets columns of its own.
+    For a bolt with `columnar=` the rows stay columns.
     """
     content: Any = window._live()
     inside: Any = content._content if isinstance(content, ColumnContent) else content
     parts = [_parted(rows, fields) for rows in (inside.current(), inside.new(), inside.expired())]
-    if not any(len(lost) for _, lost in parts) and not (asked and isinstance(content, ColumnContent)):
+    if not any(len(lost) for _, lost in parts):
         return None
     found: Any = ListContent(*(kept for kept, _ in parts))  # type: ignore[arg-type]  # rows in columns are sequences too
     if isinstance(content, ColumnContent):

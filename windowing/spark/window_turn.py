@@ -402,9 +402,8 @@ class _Turn:
             field = asked_field(again)
             # Drop the rows with such a value in the field that was read, or in any field if the field is unknown.
             fields = None if field is None or fields is None or field in fields else {*fields, field}
-            asked = asked_unreadable(again)
-            parted = None if self.config.aggregate is not None else readable_window(window, fields, asked)
-            if parted is None or (not len(parted[0]) and not asked):
+            parted = None if self.config.aggregate is not None else readable_window(window, fields)
+            if parted is None or (not len(parted[0]) and not asked_unreadable(again)):
                 return None
             if self.values is not None:
                 self.values.undo()
@@ -416,7 +415,7 @@ class _Turn:
                 if fields is None or isinstance(problem.__cause__, FailedException):
                     return None
                 again = problem
-        if invalid and not self.left_out:
+        if not self.left_out:
             _log.warning("task %d: %s; such rows are invalid", self.task, error.args[0])
         self.left_out += len(invalid)
         return self._side_rows(invalid, LateReason.INVALID) + emissions
