@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, DrainedCheckpointError
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    DrainedCheckpointError,
+)
 from windowing.execution.compatibility import of_bolt
+from windowing.spark import MemorySink
 from windowing.spark.definition import DRAINED_FILE, columns_of, frame, keep, pending_batch, query_id, stored
 from windowing.spark.hadoop import Folder
+from windowing.spark.sinks import OutputOwner
 from windowing.topology.decorators import bolt_of, sliding
 from windowing.windows.measures import count, seconds
 
@@ -74,6 +82,7 @@ def test_a_change_that_stored_windows_depend_on_is_refused_and_named(
     spark: SparkSession, tmp_path: Path, define: Define, changed: dict[str, Any], said: str
 ) -> None:
     keep(spark, str(tmp_path), define())
+    log(tmp_path, "offsets", 0)
     before = (tmp_path / "windowing/definition.json").read_bytes()
     with pytest.raises(DefinitionChangedError) as caught:
         keep(spark, str(tmp_path), define(**changed))
@@ -81,6 +90,26 @@ def test_a_change_that_stored_windows_depend_on_is_refused_and_named(
     assert "start with a new checkpoint" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "windowing/definition.json").read_bytes() == before
+
+
+def test_a_start_that_was_refused_before_its_first_batch_fixes_nothing(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    class Table(MemorySink):
+        def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
+            if owner.schema is None or owner.schema.names != ["n", "k"]:
+                raise ConfigError("the table has other columns")
+            super().claim(spark, owner)
+
+    source = feed().add([{"k": "a", "ts": 500, "v": 1.0}, {"k": "a", "ts": 4500, "v": 1.0}]).read()
+    with pytest.raises(ConfigError, match="the table has other columns"):
+        run(bolt(), source, sinks={"default": Table()}, tasks=2)
+
+    @sliding(seconds(8), seconds(8), timestamp="ts", output="n long, k string", name="sums")
+    def sums(window: Any) -> Any:
+        return len(window), window.get()[0].k
+
+    assert run(sums, source, sinks={"default": Table()}, tasks=1, drain=True).rows() == [(2, "a")]
 
 
 @pytest.mark.parametrize(

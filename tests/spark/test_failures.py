@@ -448,6 +448,31 @@ def test_a_full_local_disk_is_not_reported_as_damaged_state(said: str) -> None:
     assert f"'sums' cannot write the working copy of its state: {full}; make room there" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (
+            "org.apache.spark.storage.TimeTrackingOutputStream.write(TimeTrackingOutputStream.java:59)",
+            "'sums' cannot write the rows of a shuffle to spark.local.dir: No space left on device; make room there",
+        ),
+        (
+            "org.apache.hadoop.fs.RawLocalFileSystem$LocalFSFileOutputStream.write(RawLocalFileSystem.java:412)",
+            f"checkpoint {SUMS.checkpoint} cannot be used: java.io.IOException: No space left on device; make room there",
+        ),
+    ],
+)
+def test_a_disk_that_a_shuffle_fills_is_not_reported_as_that_of_the_checkpoint(frame: str, said: str) -> None:
+    full = "java.io.IOException: No space left on device"
+    trace = f"{full}\n\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)\n\tat {frame}"
+    shuffle = "\n\tat org.apache.spark.shuffle.ShuffleWriteProcessor.write(ShuffleWriteProcessor.scala:58)"
+    aborted = f"org.apache.spark.SparkException: Job aborted due to stage failure: Lost task 0.3: {trace}{shuffle}"
+    error: Any = PySparkRuntimeError(f"An error occurred while calling o421.save.\n: {aborted}")
+    error.java_exception = Java(aborted, Java(full))
+    found = library_error(error, SUMS)
+    assert isinstance(found, CheckpointError)
+    assert said in str(found)
+
+
 KEY = "java.nio.file.AccessDeniedException: jobs/c/{0}: Writing Object on jobs/c/{0}: S3Exception: Access Denied:AccessDenied"
 CLIENT = "software.amazon.awssdk.services.s3.model.S3Exception: Access Denied (Service: S3, Status Code: 403)"
 

@@ -85,7 +85,8 @@ def _setting(spark: SparkSession, name: str) -> str | None:
 
 
 def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
-    """Compare `wanted` with the stored definition of a checkpoint, then store it; a new checkpoint gets its id.
+    """Compare `wanted` with the stored definition of a checkpoint, then store it; a new checkpoint gets its id. Without a batch
+    nothing depends on a stored definition: that of a start that was refused is replaced.
 
     Raises DefinitionChangedError (what differs, or another format, and the way out), CheckpointError (offsets without a
     definition, a replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file
@@ -94,7 +95,7 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
     found = _stored(spark, checkpoint)
     folder, offsets = Folder(spark, checkpoint) / "windowing", Folder(spark, checkpoint) / "offsets"
     begun = _batches(offsets)
-    if found is not None:
+    if begun and found is not None:
         place = DefinitionLocation(f"checkpoint {checkpoint}", folder.of(FILE), _ANEW, format=FORMAT)
         compatibility.compare(found, wanted, place, lambda: pending_batch(spark, checkpoint))
     elif begun:

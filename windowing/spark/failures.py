@@ -55,7 +55,11 @@ _UNREADABLE = re.compile(
     r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
     r"|STDS_FAILED_TO_READ_OPERATOR_METADATA"  # of Spark 4.1, for a missing folder
 )
-_NO_ROOM = re.compile(r"RocksDBException: ([^\n]*No space left on device)")
+_NO_ROOM = re.compile(
+    r"RocksDBException: ([^\n]*No space left on device)"
+    # Called by Spark itself, and not through the file system of a checkpoint or an output.
+    r"|IOException: (No space left on device)(?:\n\s+at java\.[^\n]*)*\n\s+at org\.apache\.spark\.(?!sql)"
+)
 _SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
@@ -380,12 +384,15 @@ def _not_written(error: BaseException, query: FailedQuery) -> WindowingError | N
 
 
 def _without_room(said: list[str], query: FailedQuery) -> WindowingError | None:
-    """Return the error for a full local disk, for which Spark says that a state cannot be loaded or committed, else None."""
+    """Return the error for a full local disk, which Spark reports as a state that cannot be loaded or committed, or without a path;
+    else None.
+    """
     found = next((each for each in map(_NO_ROOM.search, said) if each is not None), None)
     if found is None:
         return None
+    what = "the rows of a shuffle to spark.local.dir" if found[1] is None else "the working copy of its state"
     return CheckpointError(
-        f"{query.name!r} cannot write the working copy of its state: {printable(found[1])}; make room there, or set "
+        f"{query.name!r} cannot write {what}: {printable(found[1] or found[2])}; make room there, or set "
         "spark.local.dir to a larger disk; nothing of the batch was committed: start again then"
     )
 
