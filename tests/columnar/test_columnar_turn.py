@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from tests.execution.test_turn import OUTPUT, Task, batches_of
+from tests.execution.test_idle_keys import loads_counted
+from tests.execution.test_turn import OUTPUT, Task, batches_of, rows_of
 from windowing import count, millis, windowed_bolt
 from windowing.columnar import Keys, Timestamps
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
 from windowing.local.cluster import run_topology
+from windowing.spark import state
 from windowing.spark.context import execution_context
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import NamedRows
@@ -32,6 +35,8 @@ SHAPES: list[dict[str, Any]] = [
     {"length": count(4), "slide": count(3), "timestamp": "ts"},
     {"length": count(3), "slide": millis(5), "timestamp": "ts", "key": "key"},
     {"length": millis(15), "slide": count(2), "timestamp": "ts"},
+    {"length": millis(20), "slide": millis(5), "timestamp": "ts", "lag": millis(5), "lateness": "window", "key": "key"},
+    {"length": count(3), "slide": count(2), "timestamp": "ts", "key": ("key", "v"), "key_ttl": millis(15)},
     {"length": count(4), "slide": count(2)},
 ]
 SHAPE = pytest.mark.parametrize("shape", range(len(SHAPES)))
@@ -71,8 +76,14 @@ def refuse_rows(*_: Any) -> Any:
 
 @SHAPE
 @settings(max_examples=settings().max_examples // 3)
-@given(drawn=BATCHES)
-def test_a_columnar_bolt_emits_the_same_rows_and_metrics_in_a_turn_as_a_row_bolt(shape, drawn):
+@given(drawn=BATCHES, few=st.sampled_from([0, sys.maxsize]))
+def test_a_columnar_bolt_emits_the_same_rows_and_metrics_in_a_turn_as_a_row_bolt(shape, drawn, few):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "_FEW", few)
+        compare_turns(shape, drawn)
+
+
+def compare_turns(shape: int, drawn: Any) -> None:
     tasks = {form: Task(bolt_over(form, shape)) for form in FORMS}
     batches = [*batches_of(drawn), []]
     for number, batch in enumerate(batches):
@@ -81,6 +92,21 @@ def test_a_columnar_bolt_emits_the_same_rows_and_metrics_in_a_turn_as_a_row_bolt
         assert results["arrow"].rows == results["numpy"].rows == results[None].rows
         assert results["arrow"].metrics == results[None].metrics
         assert len(tasks["arrow"].chunks) == len(tasks[None].chunks)
+
+
+@pytest.mark.parametrize("form", ["arrow", "numpy"])
+def test_a_turn_of_a_columnar_bolt_loads_only_the_keys_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    task = Task(bolt_over(form, 1))  # tumbling by 10 ms
+    assert task.run(rows_of([(1, f"k{key}") for key in range(1000)], 0)).rows == []
+    with loads_counted(monkeypatch) as loaded:
+        assert task.run(rows_of([(2, "k7"), (3, "new"), (3, "k9")], 1000)).rows == []
+    assert loaded == ["k7", "k9"]
+    fired = task.run(rows_of([(11, "k5")], 2000)).rows
+    assert [row["key"] for _, row in fired] == [*(f"k{key}" for key in range(1000)), "new"]
+    assert {row["key"]: row["ids"] for _, row in fired if len(row["ids"]) > 1} == {"k7": [7, 1000], "k9": [9, 1002]}
+    assert [row["key"] for _, row in task.run([], drain=True).rows] == ["k5"]
 
 
 @pytest.mark.parametrize("aggregate", [None, {"n": agg.count(), "s": agg.sum("v")}])

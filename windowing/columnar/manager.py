@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -338,7 +338,7 @@ class ColumnarWindowManager(WindowManager):
         rows, times = ColumnRows.of(payloads, self._make), list(timestamps)
         staged: list[tuple[KeyState, Sequence[int] | None]] = []
         for key, at in positions_by_key(keys).items():
-            state = self._touched[key] = self._state_of(key)
+            state = self._touched[key] = self._states.get(key) or self._add_key(key)
             numbers = [self._sequence + position for position in at]
             _columns(state).stage_at([times[position] for position in at], rows.take(at), numbers)
             staged.append((state, at))
@@ -357,15 +357,21 @@ class ColumnarWindowManager(WindowManager):
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
     ) -> None:
-        """Fill a machine restored from a snapshot without events with its tuples."""
+        """Fill a machine restored from a snapshot without events with its tuples. The tuples of a key are a slice of one table."""
         rows = ColumnRows.of(payloads, self._make)
         numbers, times = np.asarray(sequences, dtype=np.int64), np.asarray(timestamps, dtype=np.int64)
-        for key, places in positions_by_key(repeat(None, len(rows)) if keys is None else keys).items():
-            at = np.asarray(places)
-            at = at[np.lexsort((numbers[at], times[at]))]
+        order = np.lexsort((numbers, times))
+        groups = positions_by_key(repeat(None, len(rows)) if keys is None else map(list(keys).__getitem__, order))
+        by_key = order[np.fromiter(chain.from_iterable(groups.values()), np.int64, len(rows))]
+        numbers, times = numbers[by_key], times[by_key]
+        if bool((by_key[1:] < by_key[:-1]).any()):
+            rows = rows.take(by_key)
+        low = 0
+        for key, places in groups.items():
+            high = low + len(places)
             buffer = _columns(self._states[key])
-            ordered = len(at) == len(rows) and bool((at[1:] > at[:-1]).all())
-            buffer.load(times[at], rows if ordered else rows.take(at), numbers[at], buffer.base)
+            buffer.load(times[low:high], rows[low:high], numbers[low:high], buffer.base)
+            low = high
 
 
 def _columns(state: KeyState) -> ColumnBuffer:

@@ -186,8 +186,8 @@ class _Turn:
         self.numbered = self.manager.numbered
         self.takes_columns = self.manager.takes_columns
         self.payloads_of = self.format.in_columns if self.takes_columns else self.format.payloads
-        # Windows of rows by key are stored by key, so that a turn loads only the keys that it needs.
-        self.by_key = self.numbered is not None and not self.takes_columns and self.config.key is not None
+        # Windows by key are stored by key, so that a turn loads only the keys that it needs.
+        self.by_key = self.numbered is not None and self.config.key is not None
         self.deadlines = deadline_options(self.config) if self.by_key else ""
         self.idle: StoredIdleKeys | None = None
         self.windows = WindowTask(bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
@@ -313,7 +313,7 @@ class _Turn:
         columns = None if rows is None else self.format.key_columns(rows, key)
         if held is not None and columns is None:
             return None
-        return StoredIdleKeys(stored.keys, held, columns, self.format.payloads, self.what)
+        return StoredIdleKeys(stored.keys, held, columns, self.payloads_of, self.what)
 
     def _row(self, number: int) -> Any:
         try:
