@@ -197,6 +197,15 @@ def test_an_ambiguous_emit_of_a_row_and_a_value_is_refused_without_guessing() ->
     )
 
 
+def test_an_emit_anchored_to_the_rows_of_a_window_is_refused_with_the_row_alone_in_one_process_too() -> None:
+    @tumbling(count(1), output="n long")
+    def anchored(window: Any, out: Any) -> None:
+        out.emit(window.get(), (1,))
+
+    with pytest.raises(BoltError, match=r"write emit\(\(1,\)\) \(it is anchored by itself\)"):
+        run_local(anchored, [[{"word": "to"}]])
+
+
 # -- names in camelCase ------------------------------------------------------------------------------------------------
 
 
@@ -536,13 +545,22 @@ def test_a_builder_in_place_of_its_topology_and_an_average_are_answered_with_wha
         windowing.aggregate.avg("n")
 
 
-def test_a_list_for_one_array_field_is_answered_with_the_tuple_to_return() -> None:
+def test_a_list_for_an_array_field_and_a_dict_of_streams_are_answered_with_what_to_return() -> None:
     @tumbling(count(1), output="words array<string>")
     def words(window: Any) -> Any:
         return ["to", "be"]
 
-    with pytest.raises(BoltError, match="got 'to', wanted a list; give such a value, in a tuple: a returned list is"):
+    with pytest.raises(BoltError, match=r"got 'to', wanted a list; put a value .* into a tuple: \(value,\)"):
         run_local(words, [[{"word": "to"}]])
+
+    @tumbling(count(1), output={"default": "n long", "slow": "n long"})
+    def both(window: Any) -> Any:
+        return {"default": [(1,)], "slow": [(2,)]}
+
+    with pytest.raises(
+        BoltError, match=r"to emit rows to several streams, take a collector: emit\(row, stream='slow'\)"
+    ):
+        run_local(both, [[{"word": "to"}]])
 
 
 @pytest.mark.parametrize(

@@ -211,8 +211,8 @@ def stream_or_value(values: Any, stream: Any, streams: Collection[str]) -> str:
 
 
 def _is_tuple(value: Any) -> bool:
-    """Return whether it is a Tuple of a topology; the class itself cannot be imported here."""
-    return hasattr(type(value), "source_component")
+    """Return whether it is a Tuple of a topology, or a Row of one process; the classes cannot be imported here."""
+    return hasattr(type(value), "source_component") or hasattr(type(value), "_positions")
 
 
 def _is_anchor(value: Any) -> bool:

@@ -30,7 +30,7 @@ from operator import call
 from typing import Any, ClassVar
 
 from windowing.errors import BoltError, quote
-from windowing.schema.checks import StormNames, did_you_mean, getters
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean, getters
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
 from windowing.schema.values import Misfit, converter_of, converters_of
@@ -300,11 +300,9 @@ def _misfit(values: Sequence[Any], schema: Schema, stream: str) -> str:
         try:
             converter_of(kind)(value)
         except Misfit as misfit:
-            alone = kind.startswith("array") and len(schema) == 1
-            return (
-                f"field {name!r} of stream {stream!r} is declared {kind}: {misfit}; "
-                f"give such a value{', in a tuple: a returned list is a list of rows' if alone else ', or change the declaration'}"
-            )
+            as_rows = len(schema) == 1 and kind.startswith("array") and not isinstance(value, list | tuple)
+            hint = _AS_ONE_VALUE if as_rows else "; give such a value, or change the declaration"
+            return f"field {name!r} of stream {stream!r} is declared {kind}: {misfit}{hint}"
     return f"stream {stream!r} takes no such row"
 
 
@@ -323,6 +321,9 @@ def _by_name(row: Mapping[Any, Any], schema: Schema, stream: str) -> tuple[Any, 
     return tuple(row[name] for name in schema.names)
 
 
+_AS_ONE_VALUE = "; put a value that is itself a list or a dict into a tuple: (value,)"
+
+
 def _wanted(schema: Schema, stream: str) -> str:
     return f"stream {stream!r} has {_counted(len(schema), 'field')} ({schema.ddl})"
 
@@ -335,5 +336,7 @@ def _hint(row: Any, schema: Schema) -> str:
     if isinstance(row, tuple) and row and all(isinstance(item, tuple | list | Mapping) for item in row):
         return "; a tuple is one row: give a list for several"
     if len(schema) == 1 and schema.types[0].startswith(("array", "map", "struct")):
-        return "; put a value that is itself a list or a dict into a tuple: (value,)"
+        return _AS_ONE_VALUE
+    if isinstance(row, Mapping) and DEFAULT_STREAM in row:
+        return "; to emit rows to several streams, take a collector: emit(row, stream='slow')"
     return "; give a value for each of its fields, and nothing else"
