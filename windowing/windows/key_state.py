@@ -26,7 +26,6 @@ _DETACH_OVER = 1024
 
 SETTLED = {
     "ordinal": "ordinal",
-    "born": "born",
     "base": "held_from",
     "mark": "numbered_upto",
     "horizon": "horizon",
@@ -215,9 +214,9 @@ class KeyProgress(QueueProgress, ABC):
 class KeyState(KeyProgress):
     """One queue with the state of its assigner, its firings and its expiry. Made by the WindowManager."""
 
-    __slots__ = ("born", "fired_at", "last", "last_high", "last_low", "late_insertions")
+    __slots__ = ("fired_at", "last", "last_high", "last_low", "late_insertions")
 
-    def __init__(self, key: Any, ordinal: int, buffer: Buffer, born: int = 0) -> None:
+    def __init__(self, key: Any, ordinal: int, buffer: Buffer, sequence: int = 0) -> None:
         # KeyProgress.__init__ is not called: on Spark every batch makes a state for each of its keys.
         self.key = key
         self.ordinal = ordinal
@@ -225,11 +224,10 @@ class KeyState(KeyProgress):
         self.numbered_upto = self.horizon = self.shown_upto = 0
         self.newest: int | None = None
         self.deadline: int | None = None
-        self.born = born
         self.last_low = 0
         self.last_high = 0
         self.last: Sequence[Any] | None = None
-        self.fired_at = born
+        self.fired_at = sequence
         self.late_insertions = 0
 
     def _make_room(self, staged: list[int]) -> None:
@@ -283,7 +281,7 @@ class KeyState(KeyProgress):
         data: dict[str, Any] = {
             "key": self.key,
             "ordinal": self.ordinal,
-            "born": self.born,
+            "born": self.fired_at,  # read by version 0.2.0 only
             "base": low,
             "mark": self.numbered_upto,
             "horizon": self.horizon,
@@ -307,7 +305,7 @@ class KeyState(KeyProgress):
     @classmethod
     def restored(cls, data: dict[str, Any], buffer: Buffer) -> KeyState:
         """Return the state of a snapshot; a snapshot without tuples gives an empty queue, for `ListBuffer.load`."""
-        state = cls(key_of(data["key"]), data["ordinal"], buffer, data["born"])
+        state = cls(key_of(data["key"]), data["ordinal"], buffer)
         state.numbered_upto, state.horizon, state.shown_upto = data["mark"], data["horizon"], data["covered"]
         state.last_low, state.last_high = data["last_window"]
         state.last = None if data["last"] is None else list(data["last"])

@@ -172,9 +172,8 @@ def _deal_states(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int],
 def _offset_numbers(state: Data, sequence: int, ordinal: int) -> Data:
     """Return a key's state with its arrival numbers and order of arrival offset by those of the tasks before its own."""
     moved = {**state, "ordinal": state["ordinal"] + ordinal}
-    for name in ("born", "fired_at"):
-        if name in state:
-            moved[name] = state[name] + sequence
+    if "fired_at" in state:
+        moved["fired_at"] = state["fired_at"] + sequence
     if state.get("sequences") is not None:
         moved["sequences"] = [number + sequence for number in state["sequences"]]
     return moved
