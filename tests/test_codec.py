@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import namedtuple
+from collections import Counter, namedtuple
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum, IntEnum
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,14 @@ PLAIN = st.recursive(
 Pair = namedtuple("Pair", "left right")
 
 
+class Carrier(str, Enum):  # noqa: UP042 - its str() is not its value
+    UNITED = "UA"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
 def same(left: Any, right: Any) -> bool:
     """Whether two values are equal and of equal types: 1 and True are different."""
     if type(left) is not type(right) or left != right:
@@ -58,7 +68,14 @@ def test_encoding_is_deterministic(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "read"), [(Pair(1, "b"), (1, "b")), (bytearray(b"\x00"), b"\x00"), ("\ud800", "\ud800")]
+    ("value", "read"),
+    [
+        (Pair(1, "b"), (1, "b")),
+        (bytearray(b"\x00"), b"\x00"),
+        ("\ud800", "\ud800"),
+        (Carrier.UNITED, "UA"),
+        (Level.HIGH, 3),
+    ],
 )
 def test_a_value_of_a_subclass_is_read_as_its_plain_type(value: Any, read: Any) -> None:
     assert same(decode_value(encode_value(value), "a value"), read)
@@ -76,7 +93,7 @@ def test_a_long_value_is_compressed_and_a_short_one_is_plain_json() -> None:
     assert len(encode_value(["storm"] * 10_000)) < 1_000
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 0, {"a": object()}, [{1: print}]])
+@pytest.mark.parametrize("value", [object(), lambda: 0, {"a": object()}, [{1: print}], pd.NaT, Counter("a")])
 def test_a_value_that_is_not_plain_data_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="keep plain data"):
         encode_value(value)

@@ -3,9 +3,9 @@
     frame    magic 4 · version u16 · crc32 u32 · length u64 · body
     value    a value of a type that JSON lacks is a one-entry object: {"$": [kind, text]}
 
-Laws: decoding gives what was encoded, types included (instances of a subclass become the plain type: a namedtuple becomes a tuple).
-A value that cannot be encoded raises TypeError before anything is stored. Bytes that cannot be decoded raise CorruptStateError and
-no other error.
+Laws: decoding gives what was encoded, types included (instances of a subclass become the plain type: a namedtuple becomes a tuple;
+but a dict or list of a subclass, a Counter say, is refused, because the plain one lacks its methods). A value that cannot be
+encoded raises TypeError before anything is stored. Bytes that cannot be decoded raise CorruptStateError and no other error.
 """
 
 from __future__ import annotations
@@ -157,9 +157,9 @@ def _plain(value: Any, reference: Reference | None) -> Any:
         return {"$": ["map", [[_plain(k, reference), _plain(v, reference)] for k, v in value.items()]]}
     if reference is not None and (data := reference(value)) is not None:
         return {"$": ["row", _plain(data, reference)]}
-    for base in (int, float, str):
-        if isinstance(value, base):  # numpy's float64, an IntEnum: the plain value is equal
-            return base(value)
+    for base, plain in ((int, int), (float, float), (str, str.__str__)):
+        if isinstance(value, base):  # numpy's float64, an IntEnum, a str that is an Enum: the plain value is equal
+            return plain(value)
     return {"$": _tagged(value, reference)}
 
 
@@ -171,6 +171,8 @@ def _tagged(value: Any, reference: Reference | None) -> list[Any]:
             return ["bytes", base64.b64encode(value).decode()]
         case Decimal():
             return ["decimal", str(value)]
+        case date() if value != value:  # pandas' NaT is a datetime, and has no text that can be read
+            pass
         case datetime():
             return ["datetime", value.isoformat()]
         case date():
