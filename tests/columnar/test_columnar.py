@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.windows.histories import by_op, counts_of, run_steps
+from tests.windows.histories import FAR_MS, by_op, counts_of, moved, run_steps
 from tests.windows.lossless_model import ModelMix, run_model
 from windowing import tumbling
 from windowing.columnar import ColumnarMachines, ColumnarWindowManager, ColumnBuffer, ColumnRows, viewed
@@ -70,9 +70,15 @@ class Columns(LosslessReplay):
 
 
 @pytest.mark.parametrize("mix", list(ModelMix))
-@given(data=st.data(), batched=st.booleans(), form=st.sampled_from(["arrow", "numpy"]), sequenced=st.booleans())
-def test_columnar_windows_match_the_model(mix, data, batched, form, sequenced):
-    case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
+@given(
+    data=st.data(),
+    batched=st.booleans(),
+    form=st.sampled_from(["arrow", "numpy"]),
+    sequenced=st.booleans(),
+    by_ms=st.sampled_from([0, 0, *FAR_MS]),
+)
+def test_columnar_windows_match_the_model(mix, data, batched, form, sequenced, by_ms):
+    case = moved(data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})), by_ms) | {"batched": batched}
     run = Columns(case, form, sequenced)
     events = []
     for step in run_steps(case, run):

@@ -48,6 +48,20 @@ def counts_of(result: ModelResult) -> dict[str, int]:
     }
 
 
+def moved(case: Mapping[str, Any], by_ms: int) -> dict[str, Any]:
+    """Return the case with all its times moved by `by_ms`."""
+    time_at = {"clock": 1, "tuple": 3}
+    ops = [
+        [*op[:at], op[at] + by_ms, *op[at + 1 :]] if (at := time_at.get(op[0])) is not None else op
+        for op in case["ops"]
+    ]
+    return {**case, "clock_start_ms": case["clock_start_ms"] + by_ms, "ops": ops}
+
+
+FAR_MS = [2**62 - 10**14, -(2**62) + 10**14]
+"""Cases that are moved by so much are near the largest or the smallest timestamp."""
+
+
 def run_steps(case: Mapping[str, Any], run: LosslessReplay | None = None) -> Iterator[list[list[Any]]]:
     """Yield the events of each op (of each batch in a batched case), and `check` the executor after it."""
     run = run or LosslessReplay(case)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.windows.histories import run_steps
+from tests.windows.histories import FAR_MS, moved, run_steps
 from windowing.errors import ConfigError, SnapshotError
 from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
@@ -89,9 +89,9 @@ def over_windows(config: WindowConfig) -> WindowManager:
 
 
 @PANED
-@given(data=st.data(), batched=st.booleans())
-def test_panes_give_the_results_of_full_windows(mix, data, batched):
-    case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
+@given(data=st.data(), batched=st.booleans(), by_ms=st.sampled_from([0, 0, *FAR_MS]))
+def test_panes_give_the_results_of_full_windows(mix, data, batched, by_ms):
+    case = moved(data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})), by_ms) | {"batched": batched}
     config = config_of(case, aggregate=data.draw(st.sampled_from([ALL, *ALONE.values()])))
     panes, full = Recorded(case, config, panes_of(config)), Recorded(case, config, over_windows(config))
     assert run_of(panes, case) == run_of(full, case)

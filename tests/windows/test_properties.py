@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.windows.histories import by_op, counts_of, run_steps
+from tests.windows.histories import FAR_MS, by_op, counts_of, moved, run_steps
 from tests.windows.lossless_model import LosslessModel, ModelMix, run_model
 from windowing.testing.replay import LosslessReplay
 from windowing.testing.strategies import cases
@@ -65,6 +65,37 @@ def test_tuples_in_batches_equal_tuples_one_by_one(mix, data):
     events = [event for step in run_steps(case, one) for event in step]
     assert by_op(event for step in run_steps(batched, many) for event in step) == by_op(events)
     assert many.executor.counts() == one.executor.counts()
+
+
+@EVERY_MIX
+@pytest.mark.parametrize("by_ms", FAR_MS)
+@given(data=st.data())
+def test_near_the_largest_and_the_smallest_timestamp_the_engine_equals_the_model(mix, by_ms, data):
+    case = moved(data.draw(any_case(mix)), by_ms) | {"batched": data.draw(st.booleans())}
+    run = LosslessReplay(case)
+    events = [event for step in run_steps(case, run) for event in step]
+    expected = run_model(case)
+    assert by_op(events) == by_op(expected.events)
+    assert run.executor.counts() == counts_of(expected)
+
+
+@EVERY_MIX
+@given(data=st.data())
+def test_an_advance_that_was_dropped_half_way_is_repeated_after_a_restore(mix, data):
+    case = data.draw(any_case(mix))
+    run, events = LosslessReplay(case), []
+    for index, op in enumerate(case["ops"]):
+        if op[0] in ("watermark", "tick", "drain") and data.draw(st.booleans()):
+            saved = json.dumps(run.executor.snapshot())
+            effects = run.executor.drain() if op[0] == "drain" else run.executor.turn()
+            for _ in range(data.draw(st.integers(0, 3))):
+                next(effects, None)
+            if data.draw(st.booleans()):
+                run.executor = run.build()
+            run.executor.restore(json.loads(saved))
+            run.executor.check()
+        events += run.feed(index, [op])
+    assert by_op(events) == by_op(events_of(case))
 
 
 @EVERY_MIX
