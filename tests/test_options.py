@@ -1178,11 +1178,15 @@ def test_an_option_without_effect_is_logged_at_the_start(caplog: pytest.LogCaptu
     builder = TopologyBuilder("fed").configure(max_spout_pending=3, enable_message_timeouts=False)
     builder.set_spout("rows", InputSpout(FIELDS))
     builder.set_bolt("where", Where).shuffle_grouping("rows")
+    builder.set_bolt("probe", probe({**TIME, "watermark_interval": millis(5)})).shuffle_grouping("rows")
+    builder.set_bolt("usual", probe(TIME)).shuffle_grouping("rows")
     LocalCluster(builder.build(), clock=VirtualClock()).close()
     assert caplog.records == []
     LocalCluster(builder.build(), batches={"rows": ROWS}, clock=VirtualClock()).close()
     assert [record.getMessage() for record in caplog.records] == [
-        "topology 'fed': topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
+        "topology 'fed': topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole",
+        "topology 'fed': watermark_interval= of bolt 'probe' has no effect on the rows of batches=: windows advance after each "
+        "batch",
     ]
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -65,8 +65,9 @@ from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, output_name, required
 from windowing.topology.state import NEVER, StateProvider
+from windowing.windows.config import WindowConfig
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.measures import Duration
+from windowing.windows.measures import Count, Duration
 
 _log = logging.getLogger("windowing")
 
@@ -314,8 +315,7 @@ class LocalCluster(LoopedCluster):
         topology = self.topology = required(topology, "LocalCluster")
         log = _log.warning
         announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
-        if batches is not None and topology.config.max_spout_pending is not None:
-            sentence = "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
+        for sentence in () if batches is None else _without_effect_on_batches(topology):
             log("topology %r: %s", topology.name, sentence)
         self._batches = _checked_batches(topology, batches)
         router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
@@ -549,6 +549,16 @@ def run_topology(
                 f"run_topology(topology, {{{topology.spouts[0].id!r}: [[row, row], [row]]}}), or give sources="
             )
         return cluster.run(drain)
+
+
+def _without_effect_on_batches(topology: Topology) -> Iterator[str]:
+    """Yield a sentence for each option that is given but has no effect on the rows of `batches=`."""
+    if topology.config.max_spout_pending is not None:
+        yield "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
+    usual_ms = WindowConfig(length=Count(1), slide=Count(1)).watermark_interval_ms
+    for name, component in topology.components.items():
+        if component.window is not None and component.window.config.watermark_interval_ms != usual_ms:
+            yield f"watermark_interval= of bolt {name!r} has no effect on the rows of batches=: windows advance after each batch"
 
 
 def _roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any) -> dict[str, list[Any]]:
