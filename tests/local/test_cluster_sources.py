@@ -337,7 +337,7 @@ def test_sources_that_a_cluster_cannot_read_are_refused_with_the_reason(tmp_path
         ),
         (topology, {"words": {"default": queue, "x": queue}}, None, r"is for no stream of it"),
         (topology, {"words": {}}, None, r"has a stream 'default' without a source"),
-        (topology, [queue], None, r"sources= is a mapping of InputSpouts"),
+        (topology, [queue], None, r"sources= is a mapping of InputSpouts.*; write sources=\{'words': source\}"),
         (topology, {"words": queue}, {}, r"was given both batches= and sources="),
         (
             topology_of(counted, **{"topology.acker.executors": 0}),

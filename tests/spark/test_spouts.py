@@ -154,7 +154,7 @@ def test_invalid_offsets_of_a_spout_are_a_source_error(change: dict[str, Any], s
 @pytest.mark.parametrize(
     ("given_rows", "sentence"),
     [
-        ([1, 2], "its read yields pyarrow RecordBatches"),
+        ([1, 2], "its read yields pyarrow RecordBatches, such as pyarrow.RecordBatch.from_pylist"),
         (pa.RecordBatch.from_pydict({"m": [1]}), "gave columns m; its fields are n"),
         (pa.RecordBatch.from_pydict({"n": ["x"]}), "a value that is not of its field"),
     ],

@@ -202,7 +202,9 @@ def roots_of(topology: Topology, sources: Mapping[str, Any], batches: Any) -> di
             "its windows, a source is read as it comes: leave one of the two out"
         )
     if not isinstance(sources, Mapping):
-        raise ConfigError(f"sources= is a mapping of InputSpouts to their sources, got {quote(sources)}")
+        raise ConfigError(
+            f"sources= is a mapping of InputSpouts to their sources, got {quote(sources)}; write sources={{'words': source}}"
+        )
     require_inputs(topology, sources, "sources names")
     found: dict[str, list[SpoutRoots]] = {}
     for name, given in sources.items():

@@ -167,7 +167,8 @@ rows were lost, or it is another source; offsets only grow
         )
         if not plain:
             raise SourceError(
-                f"spout {self._name!r} says its offsets are {quote(found)}; wanted a whole number for each partition, by name"
+                f"spout {self._name!r} says its offsets are {quote(found)}; wanted a whole number for each partition, by name, "
+                "such as {'0': 7}"
             )
         for name, at in since.items():
             if found.get(name, at) < at:
@@ -195,7 +196,10 @@ def fitted(batch: Any, schema: Schema, name: str) -> pa.RecordBatch:
     """Return a batch that `read` yielded, cast to the types of the fields. Raises SourceError for other columns or values."""
     wanted = arrow_schema(schema)
     if not isinstance(batch, pa.RecordBatch):
-        raise SourceError(f"spout {name!r} gave {quote(batch)}; its read yields pyarrow RecordBatches")
+        raise SourceError(
+            f"spout {name!r} gave {quote(batch)}; its read yields pyarrow RecordBatches, such as "
+            "pyarrow.RecordBatch.from_pylist([row, row]) of dicts"
+        )
     if batch.schema.names != wanted.names:
         raise SourceError(
             f"spout {name!r} gave columns {', '.join(batch.schema.names)}; its fields are {', '.join(wanted.names)}"
