@@ -897,3 +897,5 @@ def test_a_run_whose_spouts_get_no_rows_is_refused():
     builder.set_bolt("out", bolt(output="word string")(lambda row: row.word)).shuffle_grouping("in")
     with pytest.raises(ConfigError, match=r"none are given; write run_topology\(topology, \{'in': \[\[row, row\]"):
         run_topology(builder.build())
+    with LocalCluster(builder.build(), {"in": [[("to",)]]}) as cluster:  # the batches come second, as in run_topology
+        assert cluster.run()["out"] == [("to",)]

@@ -303,8 +303,8 @@ class LocalCluster(LoopedCluster):
     def __init__(
         self,
         topology: Topology | None = None,
-        *,
         batches: Batches | None = None,
+        *,
         sources: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         seed: int | None = None,

@@ -467,8 +467,8 @@ class TridentCluster(LoopedCluster):
     def __init__(
         self,
         topology: TridentTopology | TridentPlan | None = None,
-        *,
         batches: Batches | None = None,
+        *,
         sources: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         seed: int | None = None,
