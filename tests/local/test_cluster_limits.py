@@ -389,6 +389,29 @@ def test_a_timeout_that_no_bolt_can_have_forgotten_is_not_logged(caplog):
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("timeouts", [True, False])
+def test_a_spout_that_is_full_with_the_tuples_of_an_event_time_window_is_logged(timeouts, caplog):
+    @spout(output="n long")
+    def numbers():
+        yield from range(6)
+
+    @tumbling(millis(100), timestamp="n", output="n long")
+    def sized(window):
+        return len(window)
+
+    topology = chain(numbers, sized, max_spout_pending=2, enable_message_timeouts=timeouts, max_attempts=1).build()
+    with LocalCluster(topology, clock=VirtualClock()) as cluster:
+        cluster.run_for(seconds(40))
+    (told,) = [record.getMessage() for record in caplog.records]
+    begins = (
+        "a tuple of spout 'source' was not acked within" if timeouts else "spout 'source' has waited 30 s for an ack"
+    )
+    assert told.startswith(begins)
+    assert (
+        "with 2 in flight it emits no other one, and a window over event time (bolt 'bolt0') acks a tuple only" in told
+    )
+
+
 @pytest.mark.parametrize("clock", [None, VirtualClock()])
 def test_without_timeouts_a_run_ends_although_a_bolt_has_forgotten_its_acks(clock, caplog):
     topology = chain(InputSpout("n long"), same, Forgets, enable_message_timeouts=False).build()

@@ -159,6 +159,12 @@ class Router:
             "collector.ack(tuple) or collector.fail(tuple) for each tuple, or use a BasicBolt, which does so by itself"
         )
 
+    def windows_that_wait(self) -> str:
+        """Return the bolts with windows in memory over event time, for a sentence; empty if there is none."""
+        configs = {bolt: tasks[0].config for bolt, tasks in self.windowed.items()}
+        found = [bolt for bolt, each in configs.items() if each.event_time and each.max_events_in_memory is None]
+        return f"a window over event time (bolt {', '.join(map(repr, sorted(found)))})" if found else ""
+
     def edge(self) -> int:
         """Return a new id for a root or an edge; never 0."""
         return self._bits(64) or 1

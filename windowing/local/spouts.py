@@ -282,6 +282,7 @@ class SpoutTask(ComponentTask):
         self._awake_ms: int | None = None
         """When the spout is called again, after its collector's `sleep`."""
         self._reported_blocking = self._reported_timeout = False
+        self._full_since_ms: int | None = None
         target = component.declaration.target
         self._file = (
             None if target is None else file_of(target, "next_tuple" if component.declaration.is_class else None)
@@ -350,6 +351,10 @@ class SpoutTask(ComponentTask):
         source, room, tracked, where = self.source, self.pending.room, self._tracked, _ASKED
         next_tuple, at_once = source.next_tuple, self._at_once
         self.dry = False
+        if room > 0:
+            self._full_since_ms = None
+        else:
+            self._report_full()
         try:
             for _ in range(times):
                 if len(tracked) >= room:
@@ -402,13 +407,37 @@ class SpoutTask(ComponentTask):
             self._perform(self.pending.failed(message.root, now_ms, message.reason, message.seen))
 
     def _report_timeout(self, seen: str | None) -> None:
-        """Log the first timeout if it may be that of a bolt that has forgotten an ack. seen: the component that was seen last."""
-        forgotten = self.router.forgotten_acks(seen or self.context.component)
-        if forgotten:
+        """Log the first timeout if the topology may be its cause. seen: the component that was seen last."""
+        why = self._why_unacked(seen)
+        if why:
             self._reported_timeout = True
             timeout_s = f"{self.context.config.message_timeout_ms / 1000:g}"
             said = "a tuple of %s was not acked within topology.message.timeout.secs, %s s; %s"
-            _log.warning(said, self.context.called("spout"), timeout_s, forgotten)
+            _log.warning(said, self.context.called("spout"), timeout_s, why)
+
+    def _report_full(self) -> None:
+        """Without timeouts, log once that so many messages have been in flight for so long that the run may never end."""
+        now_ms, config = self.router.now_ms, self.context.config
+        if self._full_since_ms is None:
+            self._full_since_ms = now_ms
+        waited_ms = now_ms - self._full_since_ms
+        if config.enable_message_timeouts or self._reported_timeout or waited_ms < config.message_timeout_ms:
+            return
+        why = self._why_unacked(None)
+        if why:
+            self._reported_timeout = True
+            said = "%s has waited %g s for an ack, without timeouts; %s"
+            _log.warning(said, self.context.called("spout"), waited_ms / 1000, why)
+
+    def _why_unacked(self, seen: str | None) -> str:
+        """Return why a message may be neither acked nor failed; empty if the topology is not the cause."""
+        waiting = self.router.windows_that_wait() if self.pending.room <= 0 else ""
+        if not waiting:
+            return self.router.forgotten_acks(seen or self.context.component)
+        return (
+            f"with {len(self.pending)} in flight it emits no other one, and {waiting} acks a tuple only after later ones came; "
+            "set topology.max.spout.pending to more than a window holds, or leave it out"
+        )
 
     def tick(self) -> None:
         if self._awake_ms is not None and self._awake_ms <= self.router.now_ms:
