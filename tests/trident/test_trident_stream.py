@@ -5,9 +5,11 @@ Among the tests are equivalents of Storm's TridentIntegrationTest, one for each 
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 from pyspark import cloudpickle
@@ -182,6 +184,16 @@ def test_negate_of_a_class_makes_an_instance_for_each_task_as_filter_does() -> N
 def test_negate_refuses_what_is_no_filter(wrong: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         b.Negate(wrong)
+
+
+@pytest.mark.parametrize("named", [operator.attrgetter("n"), Mock(spec=[], return_value=1), lambda *row: row[0].n])
+def test_a_condition_needs_no_signature_that_python_can_read(named: Any) -> None:
+    assert sorted(out(lambda s: s.filter(named), WORDS)) == sorted(WORDS)
+    assert out(lambda s: s.filter(b.Negate(named)), WORDS) == []
+    assert sorted(out(lambda s: s.peek(named), WORDS)) == sorted(WORDS)
+    assert out(lambda s: s.map(named, "n long"), [("a", 1)]) == [(1,)]
+    with pytest.raises(ConfigError, match=r"a bolt takes .tuple. or .tuple, collector.; "):
+        out(lambda s: s.each("n", named, "key long"), WORDS)
 
 
 def test_each_of_none_gives_the_function_all_fields() -> None:

@@ -182,13 +182,20 @@ def bound(target: type[Any], method: str) -> Callable[..., Any]:
     return function if isinstance(found, staticmethod | classmethod) else functools.partial(function, None)
 
 
-def style_of_function(function: Callable[..., Any], body: Any, title: str, argument: str = "window") -> CallStyle:
-    """Return the style that the signature of `function` means; `body` is the code that runs, `argument` names its argument."""
+def style_of_function(
+    function: Callable[..., Any], body: Any, title: str, argument: str = "window", *, returns: bool = False
+) -> CallStyle:
+    """Return the style that the signature of `function` means; `body` is the code that runs, `argument` names its argument.
+
+    returns: it gets no collector, so its signature need not say whether it takes one (`operator.attrgetter` has none).
+    """
     forms = f"a bolt takes ({argument}) or ({argument}, collector)"
     refuse_async(body, title, argument)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
+        if returns:
+            return CallStyle.ROWS
         raise ConfigError(f"the signature of {title!r} cannot be read, but {forms}; wrap it in a function") from None
     kinds = inspect.Parameter
     parameters = list(signature.parameters.values())
@@ -197,6 +204,8 @@ def style_of_function(function: Callable[..., Any], body: Any, title: str, argum
     positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
     needed = sum(p.default is kinds.empty for p in positional)
     if not positional and any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
+        if returns:
+            return CallStyle.ROWS
         raise ConfigError(
             f"{title}{signature} does not say how it is called, but {forms}; use functools.wraps in a decorator"
         )

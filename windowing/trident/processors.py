@@ -197,7 +197,7 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
     else:
         _require_made(target, title)
         called, body = _method(target, named), getattr(target, named)
-    style = style_of_function(called, body, title if named is None else f"{title}.{named}", handed)
+    style = style_of_function(called, body, title if named is None else f"{title}.{named}", handed, returns=returns)
     if returns and style is CallStyle.COLLECTOR:
         raise ConfigError(
             f"{title!r} takes a collector, but its answer is what it returns; write a function of ({handed})"
