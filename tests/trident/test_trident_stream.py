@@ -123,6 +123,30 @@ def test_a_function_may_be_an_object_with_a_collector_and_each_task_has_its_own_
     assert sorted(Letters.log) == ["cleanup", "cleanup", "prepare 0 of 2", "prepare 1 of 2"]
 
 
+def test_cleanup_follows_a_prepare_that_raises() -> None:
+    class Opens(Letters):
+        log: ClassVar[list[str]] = []
+
+        def prepare(self, context: Any) -> None:
+            super().prepare(context)
+            raise OSError("no connection")
+
+        def cleanup(self) -> None:
+            super().cleanup()
+            raise AttributeError("connection")
+
+    def built(stream: Stream) -> Stream:
+        return stream.each("word", Letters(), "letter string").each("word", Opens(), "other string")
+
+    topology = TridentTopology("test")
+    built(topology.new_stream("in", Given("word string, n long")).parallelism_hint(1)).sink("out")
+    for run in (lambda: run_of(built, tasks=1), lambda: run_trident(topology, batches={"in": [WORDS]})):
+        Letters.log, Opens.log = [], []
+        with pytest.raises(BoltError, match="failed in prepare: OSError: no connection"):
+            run()
+        assert (Letters.log, Opens.log) == (["prepare 0 of 1", "cleanup"], ["prepare 0 of 1", "cleanup"])
+
+
 def test_each_without_output_filters_as_filter_does() -> None:
     assert out(lambda s: s.each("n", lambda row: row.n > 1), WORDS) == [("a", 3), ("b", 2)]
     assert out(lambda s: s.filter(lambda row: row.word == "b"), WORDS) == [("b", 2)]

@@ -8,9 +8,10 @@ Laws: all data of an unfinished batch is in its slot, so several batches can be 
 slot. The result does not depend on the pieces in which rows arrive, nor on the driver.
 
 User code is a function of (tuple) or (tuple, collector), or an object or a class with the operation's method (execute, keep, ...)
-and optionally prepare(context) and cleanup(). Each task has its own instance: a class is called without arguments, an object is
-copied. A wrong signature is reported when the topology is built. An exception of user code becomes one BoltError that names
-operation, tuple and line; a FailedException passes unchanged and fails the batch.
+and optionally prepare(context) and cleanup(), which is also called if prepare raised: it may find only a part of what prepare sets.
+Each task has its own instance: a class is called without arguments, an object is copied. A wrong signature is reported when the
+topology is built. An exception of user code becomes one BoltError that names operation, tuple and line; a FailedException passes
+unchanged and fails the batch.
 
     combiner      partial, in each partition          combine(combine(init(a), init(b)), init(c))
                   ==== exchange ====
@@ -131,21 +132,21 @@ class Code:
 
 
 class TaskCode(UserCode):
-    """One task's instance, with `prepare(context)` already called; `call` is the function to call."""
+    """One task's instance of a user's object or class."""
 
-    def __init__(self, code: Code, who: str, context: Any) -> None:
-        super().__init__(who, code.target, code.method)
-        self.call: Callable[..., Any] = code.target
-        if code.method is None:
-            return
+    def open(self, context: Any) -> Callable[..., Any]:
+        """Make the instance, call its `prepare(context)`, and return the function to call."""
+        if self._method is None:
+            return self._target
+        is_class = isinstance(self._target, type)
         try:
-            self.instance = code.target() if isinstance(code.target, type) else copy.deepcopy(code.target)
+            self.instance = self._target() if is_class else copy.deepcopy(self._target)
         except BaseException as problem:
             copied = "when it was copied for its task (open files and connections in prepare)"
-            where = "when its instance was made" if isinstance(code.target, type) else copied
-            raise self.user_code_error(problem, where) from problem
-        self.call = getattr(self.instance, code.method)
+            raise self.user_code_error(problem, "when its instance was made" if is_class else copied) from problem
         self.hook("prepare", context)
+        called: Callable[..., Any] = getattr(self.instance, self._method)
+        return called
 
     def user_code_error(self, problem: BaseException, where: str) -> BaseException:
         """Return the error to raise `from` an exception of the code; a FailedException is returned unchanged."""
@@ -274,7 +275,7 @@ class TridentProcessor:
     report: Reporter = staticmethod(drop_report)
 
     def prepare(self, context: Any) -> None:
-        """Make the instances of user code, before the first batch. `context` is a TaskContext."""
+        """Make the instances of user code, before the first batch; if it raises, `cleanup` follows. `context` is a TaskContext."""
 
     def start_batch(self, batch: ProcessorContext) -> Any:
         """Return the slot of a batch, which holds its data until it is finished."""
@@ -306,12 +307,11 @@ class UserProcessor(TridentProcessor):
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any]) -> None:
         self._owner, self._code, self._record = who, code, record
-        self._task: TaskCode
+        self._task = TaskCode(who, code.target, code.method)
         self._call: Callable[..., Any]
 
     def prepare(self, context: Any) -> None:
-        self._task = TaskCode(self._code, self._owner, context)
-        self._call = self._task.call
+        self._call = self._task.open(context)
 
     def cleanup(self) -> None:
         self._task.close()

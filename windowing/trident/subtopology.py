@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,9 +136,14 @@ class Subtopology:
         self.answers = {drpc.answer for drpc in plan.drpc.values()} & inside
 
     def prepare(self) -> None:
-        """Make the instances of user code."""
-        for processor in self.processors.values():
-            processor.prepare(self._context)
+        """Make the instances of user code. If one of them raises, all are cleaned up, and their errors in `cleanup` are dropped."""
+        try:
+            for processor in self.processors.values():
+                processor.prepare(self._context)
+        except BaseException:
+            with suppress(Exception):
+                self.cleanup()
+            raise
 
     def windows(self) -> dict[int, WindowProcessor]:
         """Return the windows of this task by node, for drivers that store their snapshots."""
@@ -150,9 +156,10 @@ class Subtopology:
         return taken
 
     def cleanup(self) -> None:
-        """Call `cleanup` of user code."""
-        for processor in self.processors.values():
-            processor.cleanup()
+        """Call `cleanup` of user code, once; of all of it, even if some of it raises."""
+        with ExitStack() as closing:
+            for processor in reversed(self.processors.values()):
+                closing.callback(processor.cleanup)
 
 
 class GroupBatch:
