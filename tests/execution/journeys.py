@@ -43,7 +43,7 @@ from windowing.spark.exchange import (
     ExchangeRow,
     Packer,
     WindowTimestamps,
-    record_batch,
+    record_batches,
     with_max_future,
 )
 from windowing.spark.operator import _VARIABLES, Shipped, TaskProcessor
@@ -278,7 +278,7 @@ def trident_in_workers(folder: Path, found: list[Any] | None = None) -> Journey:
         for position, depth in enumerate(depths):
             begun = [ExchangeRow(each.number, "begin", "", 0, 0, 0, None, 0, None) for each in plan.tasks_at(depth)]
             stage = arrived(TridentBatchStage(shipped, depth, depths[:position], attempt))
-            given = iter([*wire, record_batch(begun)])
+            given = iter([*wire, *record_batches(begun)])
             with journey.traced():
                 wire = list(stage.pack(given, 0, number))
         if found is not None:

@@ -20,7 +20,7 @@ from windowing.errors import FailedException, WindowingError
 from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.execution.plan import Section
 from windowing.spark import trident_spouts, trident_stages
-from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batch
+from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batches
 from windowing.spark.operator import Shipped
 from windowing.spark.spouts import ReadAllAvailable
 from windowing.spark.task_metrics import TaskTotals
@@ -104,7 +104,7 @@ def attempt_at(
         rows += [ExchangeRow(task.number, "begin", "", 0, 0, 0, None, 0, None) for task in plan.tasks_at(depth)]
         chance.shuffle(rows)
         stage = TridentBatchStage(shipped, depth, depths[:position], attempt, channel)
-        rows = _rows(stage.pack(iter([record_batch(rows)]), 0, 0))
+        rows = _rows(stage.pack(record_batches(rows), 0, 0))
     assert {row.target for row in rows} == {-1}
     return rows
 
@@ -174,12 +174,12 @@ def test_no_task_writes_before_all_earlier_tasks_have_succeeded(tmp_path: Path) 
     batch, commit = plan.depths(Section.BATCH)[0], plan.depths(Section.COMMIT)[0]
     shipped, attempt = Shipped.here(plan), TransactionAttempt(1, 0)
     first, second = (task.number for task in plan.tasks_at(batch))
-    begun = record_batch([ExchangeRow(first, "begin", "", 0, 0, 0, None, 0, None)])  # and the second one is missing
+    (begun,) = record_batches([ExchangeRow(first, "begin", "", 0, 0, 0, None, 0, None)])  # the second one is missing
     rows = _rows(TridentBatchStage(shipped, batch, [], attempt).pack(iter([begun]), 0, 0))
     with pytest.raises(
         WindowingError, match=rf"was to write attempt 1:0 before the tasks \[{second}\] had worked on it"
     ):
-        list(TridentBatchStage(shipped, commit, [batch], attempt).pack(iter([record_batch(rows)]), 0, 0))
+        list(TridentBatchStage(shipped, commit, [batch], attempt).pack(record_batches(rows), 0, 0))
     assert held(states["words"]) == {}
 
 
@@ -254,3 +254,23 @@ def test_a_spout_of_batches_logs_the_first_errors_that_it_reports_in_ten_seconds
     at_s[0] += 10
     reader._spout.report(ValueError("later"))
     assert caplog.records[-1].getMessage() == "spout 'in' reports ValueError: later"
+
+
+def test_what_a_task_sends_is_cut_into_batches_of_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("columnar.rows.PART_BYTES", "spark.exchange._BATCH_BYTES"):
+        monkeypatch.setattr(f"windowing.{limit}", 100_000)
+    topology = TridentTopology("texts")
+    stream = topology.new_stream("in", InputSpout("k string")).batch_global()
+    stream.flat_map(lambda row: [random.Random(row.k).randbytes(20_000).hex()] * 9, "k string").sink("out")
+    plan = topology.build().by_section()
+    shipped, attempt = Shipped.here(plan), TransactionAttempt(1, 0)
+    columns = {"c0": pa.array(map(str, range(20)), pa.string()), TASK_AND_CLOCK: pa.array([7] * 20, pa.int64())}
+    sent = TridentSpoutStage(shipped, plan.spouts[0].number, False).pack(
+        iter([pa.RecordBatch.from_pydict(columns)]), 0, 0
+    )
+    (depth,) = plan.depths(Section.BATCH)
+    batches = list(TridentBatchStage(shipped, depth, [], attempt).pack(sent, 0, 0))
+    assert len(batches) > 20
+    assert max(batch.nbytes for batch in batches) < 300_000
+    texts = [text for row in _rows(batches) if row.kind == "out" for text in decode_table(row.data)["k"].to_pylist()]
+    assert len(texts) == 180

@@ -83,7 +83,7 @@ CLOCK_APART = "0L"
 """Replaces BATCH_CLOCK in queries whose driver passes the clock as a property of the job (CLOCK_PROPERTY). Spark writes the time of
 BATCH_CLOCK into generated code, which must then be compiled in each batch."""
 PACKET_ROWS = 50_000
-_FRAME_BYTES = 64 << 20
+_BATCH_BYTES = 64 << 20
 _BATCH_PROPERTY = "streaming.sql.batchId"
 CLOCK_PROPERTY = "windowing.clock"
 """The job property with the batch's clock, set by the driver."""
@@ -160,27 +160,27 @@ def clock_of(rows: Iterable[ExchangeRow]) -> int:
     return max(row.now for row in rows)
 
 
-def record_batch(rows: Iterable[ExchangeRow]) -> pa.RecordBatch:
-    """Return rows in the form that `mapInArrow` returns."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+def record_batches(rows: Sequence[ExchangeRow]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in the form that `mapInArrow` returns, in batches of about 64 MiB at most."""
+    start, size = 0, 0
+    for end, row in enumerate(rows, 1):
+        size += len(row.data or b"")
+        if size >= _BATCH_BYTES or end == len(rows):
+            columns = zip(zip(*rows[start:end], strict=True), _SCHEMA, strict=True)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(column, field.type) for column, field in columns], schema=_SCHEMA
+            )
+            start, size = end, 0
 
 
 def handed_on(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of an exchange in the form of `record_batch`; Spark may have changed which columns can be null."""
+    """Return rows of an exchange in the form of `record_batches`; Spark may have changed which columns can be null."""
     return pa.RecordBatch.from_arrays(batch.columns, schema=_SCHEMA)
 
 
 def frames_of(rows: Sequence[ExchangeRow]) -> Iterator[pd.DataFrame]:
-    """Yield rows as the pandas frames that a stateful operator returns, each at most about 64 MiB."""
-    start, size = 0, 0
-    for number, row in enumerate(rows):
-        size += len(row.data or b"")
-        if size >= _FRAME_BYTES:
-            yield frame_of(record_batch(rows[start : number + 1]))
-            start, size = number + 1, 0
-    yield frame_of(record_batch(rows[start:]))
+    """Yield rows as the pandas frames that a stateful operator returns, each of about 64 MiB at most."""
+    return map(frame_of, record_batches(rows))
 
 
 def rows_of(frames: Iterable[Any]) -> list[ExchangeRow]:
@@ -300,9 +300,9 @@ class Packer(ArrowStage):
             for task, at in parted(tasks, self.tasks):
                 part = rows if at is None else rows.take(pa.array(at))
                 packets += sent.packets(task, "rows", self.stream, part)
-            yield record_batch(packets)
+            yield from record_batches(packets)
         if stamps.largest:
-            yield record_batch(sent.largest(range(self.tasks), self.stream, stamps.largest))
+            yield from record_batches(list(sent.largest(range(self.tasks), self.stream, stamps.largest)))
 
 
 # -- The tasks of rows -----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from windowing.spark import definition, failpoints
 from windowing.spark.acks import AckLog
 from windowing.spark.control import checked_tasks, control_folder, task_labels
 from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt
-from windowing.spark.exchange import EXCHANGE, ExchangeRow, RowNumbering, record_batch
+from windowing.spark.exchange import EXCHANGE, ExchangeRow, RowNumbering, record_batches
 from windowing.spark.hadoop import Folder, checked_folder, literal_path
 from windowing.spark.operator import Stored, TaskResult, evaluated
 from windowing.spark.session import require_session
@@ -376,7 +376,7 @@ def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequen
         rows += [numbering.row(task, _VALUE, key.hex(), data=data) for key, data in state.values.items()]
     rows = rows or [numbering.row(-1, _VALUE)]  # Spark runs no batch without a row
     path = (Folder(spark, new) / "windowing").of(_ROWS)
-    spark.createDataFrame(pa.Table.from_batches([record_batch(rows)])).write.parquet(path)
+    spark.createDataFrame(pa.Table.from_batches(record_batches(rows))).write.parquet(path)
     read = spark.readStream.schema(EXCHANGE).parquet(literal_path(path))
     first = 0
     for bolts in by_level(after.bolts):

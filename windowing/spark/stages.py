@@ -33,7 +33,7 @@ from windowing.spark.exchange import (
     clock_of,
     clocked,
     packed,
-    record_batch,
+    record_batches,
     size_of,
     spread_of,
     task_column,
@@ -79,9 +79,9 @@ class SpoutStage(ArrowStage):
                 writer = StageWriter(execution, partition, now, number)
             writer.send(self.spout, task, self.stream, rows, roots, tasks if self.is_hashed else None)
             writer.run()
-            yield record_batch(writer.take())
+            yield from record_batches(writer.take())
         if writer is not None:
-            yield record_batch(writer.finish())
+            yield from record_batches(writer.finish())
             if self.channel is not None:
                 self.channel.send(number, partition, now, writer.done())
 

@@ -63,7 +63,7 @@ from windowing.spark.exchange import (
     clocked,
     handed_on,
     packets_and_controls,
-    record_batch,
+    record_batches,
 )
 from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.task_metrics import MetricsChannel, group_metrics
@@ -512,17 +512,17 @@ class TridentSpoutStage(ArrowStage):
                     continue
                 rows = work.readable(columns, found.num_rows)
                 if work.unread:
-                    yield record_batch(work.left_out(self._keep))
+                    yield from record_batches(work.left_out(self._keep))
                 if self._keep:
-                    yield record_batch(work.kept(rows))
+                    yield from record_batches(work.kept(rows))
                 if failed is None:
                     try:
-                        yield record_batch(work.take(rows, by_rows))
+                        yield from record_batches(work.take(rows, by_rows))
                     except FailedException as problem:
                         failed = problem
             if work is not None and failed is None:
                 try:
-                    yield record_batch(work.finish(self._windowed))
+                    yield from record_batches(work.finish(self._windowed))
                 except FailedException as problem:
                     failed = problem
             if failed is not None:
@@ -530,13 +530,13 @@ class TridentSpoutStage(ArrowStage):
                     errors = work.errors(failed) if work else []  # their rows would be lost: Spark retries this task
                     log_reports("", [(title, describe_error(error)) for error in errors])
                     raise failed
-                yield record_batch(
+                yield from record_batches(
                     with_copies(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
                 )
             if work is not None:
                 reported = work.errors(failed)
                 if reported:
-                    yield record_batch(reports(title, reported))
+                    yield from record_batches(reports(title, reported))
                 if self._channel is not None:
                     self._channel.send(txid - 1, partition, work.now, work.done(failed is not None))
 
@@ -726,7 +726,7 @@ class TridentBatchStage(ArrowStage):
             for row in map(ExchangeRow._make, zip(*columns, strict=True)):
                 mine.setdefault(row.target, []).append(row)
         for target in sorted(mine):
-            yield record_batch(self._process(self.tasks[target], mine[target]))
+            yield from record_batches(self._process(self.tasks[target], mine[target]))
 
     def _process(self, task: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
         txid = self.attempt.txid
