@@ -389,6 +389,19 @@ def test_a_timeout_that_no_bolt_can_have_forgotten_is_not_logged(caplog):
     assert caplog.records == []
 
 
+def test_tuples_that_a_bolt_emits_in_cleanup_are_logged_because_no_bolt_gets_them(caplog):
+    @bolt(output="n long")
+    class Flushes(Acks):
+        def cleanup(self):
+            self.collector.emit(9)
+
+    assert run_topology(chain(InputSpout("n long"), Flushes).build(), {"source": [[(1,)]]})["bolt0"] == [(1,), (9,)]
+    assert caplog.records == []
+    assert run_topology(chain(InputSpout("n long"), Flushes, same).build(), {"source": [[(1,)]]})["bolt1"] == [(1,)]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("bolt 'bolt0' emitted in cleanup, when the run was over, and no bolt gets the tuples (1)")
+
+
 @pytest.mark.parametrize("timeouts", [True, False])
 def test_a_spout_that_is_full_with_the_tuples_of_an_event_time_window_is_logged(timeouts, caplog):
     @spout(output="n long")

@@ -260,6 +260,11 @@ class StreamRoutes:
             self.send = self._logged(self.send)
 
     @property
+    def waiting(self) -> int:
+        """The number of messages in the inboxes of the bolts that read the stream."""
+        return sum(len(inbox) for route in self._routes for inbox in route.inboxes)
+
+    @property
     def is_read(self) -> bool:
         """Whether the stream has a reader: a bolt, or an output of the run."""
         return self.has_bolts or self._output is not None

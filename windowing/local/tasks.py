@@ -16,6 +16,7 @@ Laws
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component
 from windowing.topology.user_code import BoltCaller
 
+_log = logging.getLogger("windowing")
 _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 
 
@@ -242,7 +244,16 @@ class BoltTask(ComponentTask):
         return self._next_tick_ms
 
     def close(self) -> None:
+        before = sum(routes.waiting for routes in self.outbox.values())
         self.caller.close()
+        lost = sum(routes.waiting for routes in self.outbox.values()) - before
+        if lost:
+            _log.warning(
+                "%s emitted in cleanup, when the run was over, and no bolt gets the tuples (%d); emit them in execute: a bolt "
+                "with tick_tuple_freq gets one more tick at the end of the input",
+                self.context.called("bolt"),
+                lost,
+            )
 
 
 class BasicBoltTask(BoltTask):
