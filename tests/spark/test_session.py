@@ -425,6 +425,24 @@ def test_an_invalid_number_of_cores_is_refused_before_anything_starts(cores: obj
         session(cores=cores)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("conf", "sentence"),
+    [
+        ({"master": "local[2]"}, r"got master=; write session\(\*\*\{'spark\.master': \.\.\.\}\)"),
+        ({"spark_driver_memory": "2g"}, r"got spark_driver_memory=; write .*'spark\.driver\.memory'"),
+        ({"spark.sql.session.timeZone": "Europe/Berlin"}, r"timeZone is 'Europe/Berlin', wanted UTC: .*; leave it out"),
+    ],
+)
+def test_a_misspelt_setting_and_one_that_could_lose_data_are_refused_before_anything_starts(
+    conf: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sys.modules["windowing.spark.session"], "_started", lambda *_: pytest.fail("a session was started")
+    )
+    with pytest.raises((ConfigError, SessionError), match=sentence):
+        session(**conf)
+
+
 class _NoPython:
     """The settings of a session without `spark.pyspark.python`."""
 

@@ -108,11 +108,22 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
 
     `cores`: a number or "*". A failed task is tried 4 times, so one crash of a Python worker does not end a query. `conf` adds or
     replaces settings by their Spark names: `session(**{"spark.driver.memory": "4g"})`. Settings of `spark-submit`, the environment
-    or a running session are kept, unless they could lose data; with a given master `cores` has no effect. Raises SessionError if
-    `conf` could lose data, or if the master cannot be reached. Cost: 6 to 18 seconds.
+    or a running session are kept, unless they could lose data; with a given master `cores` has no effect. Raises ConfigError for a
+    name of `conf` without a dot, SessionError if `conf` could lose data, or if the master cannot be reached. Cost: 6 to 18 seconds.
     """
     workers = _cores(cores)
     asked = {name: _text(value) for name, value in conf.items()}
+    for name in asked:
+        if "." not in name:
+            setting = "spark." + name.replace("_", ".").removeprefix("spark.")
+            raise ConfigError(
+                f"session() takes settings by Spark's names, got {name}=; write session(**{{{setting!r}: ...}})"
+            )
+    for rule in REQUIRED:
+        if rule.name in asked and not rule.holds(asked[rule.name]):  # before it changes a session that already runs
+            raise SessionError(
+                f"{rule.name} is {quote(asked[rule.name])}, wanted {rule.wanted}: {rule.why}; leave it out"
+            )
     if _REMOTE in asked or os.environ.get("SPARK_REMOTE"):
         raise SessionError(_CONNECT + "leave out SPARK_REMOTE and spark.remote, and give a master")
     found = given_settings()
