@@ -719,6 +719,16 @@ def test_a_stopped_command_ends_with_one_line_and_the_exit_code_of_the_signal(
         os.killpg(process.pid, 0)
 
 
+def test_a_command_that_is_stopped_while_its_options_are_read_says_so_too(monkeypatch, capsys):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "parse_args", stopped)
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["simulate"])
+    assert (ended.value.code, capsys.readouterr().err) == (130, "Error: stopped by hand\n")
+
+
 def test_sigterm_ends_a_process_that_user_code_forks_as_without_a_command():
     begun, told = os.pipe()
 

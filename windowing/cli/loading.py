@@ -89,6 +89,12 @@ class CommandGroup(click.Group):
             except OSError as problem:  # click itself ends a command whose output is a closed pipe
                 _end_by(problem)
 
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **options)
+        except KeyboardInterrupt as stop:  # click says "Aborted!", with exit code 1
+            raise stopped(stop) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

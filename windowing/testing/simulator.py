@@ -165,8 +165,9 @@ def _tallies(start: int, seeds: int, processes: int) -> Iterator[SeedsResult]:
     pool = ProcessPoolExecutor(processes, initializer=_end_by_signals)
     try:
         # Python drops an exception of a signal that comes within a fork, and does not know a child whose start it interrupted.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
             # Not `pool.map`: it cancels the rest, and Python before 3.13 prints a traceback for each that a broken pool then fails.
             tallies = deque(pool.submit(run_seeds, chunk) for chunk in chunks)
         finally:
