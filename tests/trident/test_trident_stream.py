@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any, ClassVar
 from unittest.mock import Mock
 
@@ -842,6 +843,9 @@ def test_minus_zero_equals_zero_as_a_key_of_a_state() -> None:
 
     run = run_of(build, "x double")
     assert [run.batch({"in": [zero]})["out"] for zero in (0.0, -0.0)] == [[(0.0, 1)], [(0.0, 2)]]
+    run = run_of(build, "x decimal(3,2)")
+    zeros = Decimal(0), Decimal("-0.00"), Decimal("0.00")
+    assert [run.batch({"in": [(zero,)]})["out"][0][1] for zero in zeros] == [1, 2, 3]
     run = run_of(build, "x array<double>")
     assert [run.batch({"in": [([zero],)]})["out"] for zero in (0.0, -0.0)] == [[([0.0], 1)], [([0.0], 2)]]
 

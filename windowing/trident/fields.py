@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
@@ -125,8 +126,8 @@ def stored_key(values: Iterable[Any]) -> Row:
     for value in values:
         if isinstance(value, list):
             value = list(stored_key(value))
-        elif isinstance(value, float) and value == 0:
-            value = 0.0
+        elif isinstance(value, float | Decimal) and value == 0:
+            value = abs(value)
         key.append(value)
     return tuple(key)
 

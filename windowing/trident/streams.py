@@ -359,7 +359,9 @@ class Stream(AggregableStream):
 
     @_written
     def persistent_aggregate(self, state: Any, inputs: Names | None, aggregator: Any, output: _Output) -> TridentState:
-        """Keep the aggregate of all batches as the single value of a state, in one partition; each batch emits the new value."""
+        """Keep the aggregate of all batches as the single value of a state, in one partition. Each batch emits the new value, with
+        a reducer only if it has tuples.
+        """
         whole = _spec(state)
         if whole.kind is not None:
             factory = whole.factory if isinstance(whole.factory, SnapshotFactory) else SnapshotFactory(whole.factory)
