@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import settings
 
+from windowing import seconds, tumbling
 from windowing.local import run_local
 
 ROOT = Path(__file__).parents[1]
@@ -198,6 +199,20 @@ def test_the_files_of_a_page_run_and_print_the_shown_output(page, tmp_path):
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert files.get(f"python {' '.join(command)}", done.stdout) == done.stdout
+
+
+def test_a_millisecond_more_gives_the_windows_of_spark_as_the_guide_says():
+    @tumbling(seconds(10), timestamp=lambda row: row["at"] + 1, output="ends long, ats array<long>")
+    def shifted(window):
+        return window.end_timestamp, [row.at for row in window]
+
+    assert run_local(shifted, [[{"at": at} for at in (9_999, 10_000, 19_999, 20_000)]])["default"] == [
+        (10_000, [9_999]),
+        (20_000, [10_000, 19_999]),
+        (30_000, [20_000]),
+    ]
+    page = (ROOT / "docs" / "guides" / "from_spark_window.md").read_text(encoding="utf-8")
+    assert "To get Spark's windows, add a millisecond to the timestamps." in page
 
 
 def test_the_bolt_of_the_guide_from_spark_fires_the_described_windows():
