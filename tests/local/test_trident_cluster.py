@@ -272,6 +272,28 @@ def test_a_batch_spout_is_opened_before_is_ready_is_called() -> None:
     assert run(counting(Opened())).states == {"state1": COUNTS}
 
 
+def test_a_batch_spout_whose_is_ready_answers_as_in_storm_is_an_error_and_not_an_empty_run() -> None:
+    class Storms(IBatchSpout):
+        output = "word string"
+
+        def is_ready(self, txid: int) -> Any:
+            return txid < 3
+
+        def emit_batch(self, txid: int, collector: Any) -> None:
+            collector.emit(("to",))
+
+    with pytest.raises(
+        ConfigError, match=r"is a spout of batches without a kind; write kind = SpoutKind\.TRANSACTIONAL"
+    ):
+        counting(Storms()).build()
+    Storms.kind = SpoutKind.TRANSACTIONAL
+    with pytest.raises(BoltError, match=r"is_ready returned True; return Readiness\.READY, WAIT .* or ENDED"):
+        run_trident(counting(Storms()), clock=VirtualClock())
+    topology = TridentTopology("two")
+    with pytest.raises(ConfigError, match=r"join takes a list of streams, got .*; write join\(\[one, other\]"):
+        topology.join(topology.new_stream("one", fixed(1)), topology.new_stream("other", fixed(1)), "word")  # type: ignore[arg-type]
+
+
 def test_a_batch_spout_that_yields_its_rows_is_an_error_and_not_an_empty_batch() -> None:
     class Yielding(IBatchSpout):
         kind = SpoutKind.TRANSACTIONAL

@@ -192,8 +192,11 @@ class TridentSpoutCoordinator:
         self._guard = Guard()
 
     def is_ready(self, txid: int) -> Readiness:
-        """Return the spout's answer to AskReady."""
-        return self._coordinator.is_ready(txid)
+        """Return the spout's answer to AskReady. Raises TypeError for another value, such as the True of Storm."""
+        answer = self._coordinator.is_ready(txid)
+        if not isinstance(answer, Readiness):
+            raise TypeError(f"is_ready returned {quote(answer)}; return Readiness.READY, WAIT (no batch now) or ENDED")
+        return answer
 
     def batch(
         self, attempt: TransactionAttempt, after: TransactionAttempt | None, skip: str | None, message: Any

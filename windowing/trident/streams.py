@@ -595,6 +595,8 @@ class TridentTopology(StormNames):
         keys: one field name for all streams, or the key field or fields of each stream. names: of the output fields, first those of
         the key, then the others of each stream; None keeps the names. kinds: one JoinType for all streams, or one for each.
         """
+        if isinstance(streams, Stream):
+            raise ConfigError(f"join takes a list of streams, got {quote(streams)}; write join([one, other], 'key')")
         sides = _flat(streams)
         for_all = isinstance(keys, str) or not isinstance(keys, Iterable)
         by = [names_of(keys)] * len(sides) if for_all else [names_of(key) for key in keys]
