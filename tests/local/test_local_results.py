@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing import count, seconds, sliding, tumbling, windowed_bolt
+from windowing import count, millis, seconds, sliding, tumbling, windowed_bolt
 from windowing.errors import BoltError, ConfigError
 from windowing.local import LocalRun, run_local
 from windowing.windows import aggregate as agg
@@ -118,6 +118,22 @@ def test_a_row_object_fails_as_often_as_it_was_fed() -> None:
     assert (result.failed, result.acked) == ([1, 2, 2], 2)
     again = run_local(failing(1, 1), [[2, 2, 1, 2]])
     assert (again.failed, again.acked) == ([2, 2, 2], 1)
+
+
+def test_only_keys_with_failed_tuples_are_remembered_for_on_error_fail() -> None:
+    @tumbling(millis(10), timestamp="at", key="k", on_error="fail", output="n long")
+    def picky(window: Any) -> int:
+        if window.key == 3:
+            raise ValueError("no")
+        return len(window)
+
+    run = LocalRun(picky)
+    run.feed([{"at": 20 * key, "k": key} for key in range(50)])
+    run.turn()
+    assert run.result.failed[0]["k"] == 3
+    failed = run._task._failed
+    assert failed is not None
+    assert list(failed._shown) == [3]
 
 
 @pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")

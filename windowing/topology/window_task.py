@@ -343,22 +343,22 @@ class FailedTuples:
 
     Law: of several tuples that are one object, the first to arrive is the first to leave a window. Which of them expires first is
     unknown and does not matter: as many are not acked as have failed. `show` is called for each window before `fail`. Cost: O(its
-    tuples) a window, O(1) for each tuple that expires.
+    tuples) a window that fails, or that follows one with failed tuples; O(1) for each tuple that expires.
     """
 
     def __init__(self) -> None:
         self._shown: dict[Any, dict[int, list[bool]]] = {}
-        """For each key, the tuples of its last window: for each object, whether its first, second, ... occurrence has failed."""
+        """For each key whose last window has failed tuples: for each object, whether its first, second, ... occurrence failed."""
         self._failed: dict[int, list[Any]] = {}
         """The tuples that have failed and not expired yet, by id(); they are referenced, so that no other object gets the id."""
 
     def show(self, window: TupleWindow) -> None:
         """Record a window, with those of its tuples that the last window of its key did not hold."""
+        before = self._shown.pop(window.key, None)
+        if before is None:
+            return
         rows = _tuples(window)
-        before = self._shown.get(window.key, {})
-        now = self._shown[window.key] = {id(row): [] for row in rows}
-        for row in rows:
-            now[id(row)].append(False)
+        now = _none_failed(rows)
         new = window.get_new() if rows else ()
         for row in new:
             now[id(row)].pop()
@@ -367,12 +367,15 @@ class FailedTuples:
                 held[:] = before[name][-len(held) :]
         for row in new:
             now[id(row)].append(False)
+        if any(True in flags for flags in now.values()):
+            self._shown[window.key] = now
 
     def fail(self, window: TupleWindow) -> list[Any]:
         """Fail the tuples of the window that was shown last for its key; return those that had not failed before."""
-        failed = []
-        for row in _tuples(window):
-            flags = self._shown[window.key][id(row)]
+        failed, rows = [], _tuples(window)
+        shown = self._shown.setdefault(window.key, _none_failed(rows)) if rows else {}
+        for row in rows:
+            flags = shown[id(row)]
             if False in flags:
                 flags[flags.index(False)] = True
                 failed.append(row)
@@ -393,6 +396,13 @@ class FailedTuples:
             if not same:
                 del self._failed[id(row)]
         return Expired(len(acked), lambda: acked, expired.key)
+
+
+def _none_failed(rows: Sequence[Any]) -> dict[int, list[bool]]:
+    flags: dict[int, list[bool]] = {}
+    for row in rows:
+        flags.setdefault(id(row), []).append(False)
+    return flags
 
 
 def _tuples(window: TupleWindow) -> Sequence[Any]:
