@@ -250,6 +250,16 @@ def test_a_failed_exception_of_a_grouping_ends_the_run_with_its_name_whatever_em
         run_topology(builder.build(), clock=VirtualClock())
 
 
+def test_rows_for_run_batch_that_name_no_spout_are_refused():
+    with LocalCluster(topology_of(twice, source=InputSpout("n long")), clock=VirtualClock()) as cluster:
+        with pytest.raises(
+            ConfigError, match=r"takes rows by the name of their InputSpout, got \[\(1,\)\]; write \{'name'"
+        ):
+            cluster.run_batch([(1,)])
+        with pytest.raises(ConfigError, match="'other' is no InputSpout of topology 'test'"):
+            cluster.run_batch({"other": [(1,)]})
+
+
 def test_an_error_of_a_grouping_ends_the_run_with_its_sentence():
     builder = TopologyBuilder()
     builder.set_spout("source", InputSpout("n long"))

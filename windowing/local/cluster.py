@@ -357,6 +357,10 @@ class LocalCluster(LoopedCluster):
 
     def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
         """Emit rows, run until no task has messages and no failed message waits for its retry, then make a turn of every window."""
+        if not isinstance(rows, Mapping):
+            raise ConfigError(
+                f"run_batch takes rows by the name of their InputSpout, got {quote(rows)}; write {{'name': [row, row]}}"
+            )
         self._begin()
         for spout, some in rows.items():
             self._feed(spout, some)

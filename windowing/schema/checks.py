@@ -35,10 +35,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     "did you mean 'length'?"
     >>> did_you_mean("x", ["length", "slide"])
     'there are length, slide'
+    >>> did_you_mean("x", [])
+    'there are none'
     """
     names = sorted(known)
     near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
 
 
 def checked_name(name: Any, what: str) -> str:
