@@ -8,24 +8,27 @@ import random
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trident import test_trident_sections as sections
+from tests.trident.test_trident_operations import BATCHES, PARTED, Row, assume_few, pipelines
+from tests.trident.test_trident_stream_protocol import COMMITTING
 from windowing.columnar.rows import PART_BYTES, decode_table
 from windowing.errors import FailedException, WindowingError
 from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.execution.plan import Section
 from windowing.spark import trident_spouts, trident_stages
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batches
-from windowing.spark.operator import Shipped
+from windowing.spark.operator import Shipped, Stored
 from windowing.spark.spouts import ReadAllAvailable
 from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.trident_spouts import TridentSpoutReader
-from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
+from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage, TridentTaskTurn, unpacked
 from windowing.stores import MapStateFactory, SqliteStore, map_state
 from windowing.topology.components import InputSpout
 from windowing.trident.builtins import Count
@@ -33,6 +36,7 @@ from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.spouts import FixedBatchSpout, SpoutContext
 from windowing.trident.streams import TridentTopology
+from windowing.trident.subtopology import TridentRun
 from windowing.trident.transactional_state import MemoryRecordStore
 from windowing.windows.measures import count
 
@@ -99,13 +103,27 @@ def attempt_at(
         )
         stage = TridentSpoutStage(shipped, plan.spouts[0].number, False, channel)
         rows += _rows(stage.pack(iter([given]), partition, attempt.txid - 1))
+    rows = behind_stream(shipped, rows, attempt, chance, channel)
+    assert {row.target for row in rows} == {-1}
+    return rows
+
+
+def behind_stream(
+    shipped: Shipped[TridentPlan],
+    rows: list[ExchangeRow],
+    attempt: TransactionAttempt,
+    chance: random.Random,
+    channel: Any = None,
+    stages: int | None = None,
+) -> list[ExchangeRow]:
+    """Run the stages of the driver's part of a batch, or the first ones; return the rows that they send."""
+    plan = shipped.value
     depths = [*plan.depths(Section.BATCH), *plan.depths(Section.COMMIT)]
-    for position, depth in enumerate(depths):
-        rows += [ExchangeRow(task.number, "begin", "", 0, 0, 0, None, 0, None) for task in plan.tasks_at(depth)]
-        chance.shuffle(rows)
+    for position, depth in enumerate(depths[:stages]):
+        begun = [ExchangeRow(task.number, "begin", "", 0, 0, 0, None, 0, None) for task in plan.tasks_at(depth)]
+        rows = chance.sample([*rows, *begun], len(rows) + len(begun))
         stage = TridentBatchStage(shipped, depth, depths[:position], attempt, channel)
         rows = _rows(stage.pack(record_batches(rows), 0, 0))
-    assert {row.target for row in rows} == {-1}
     return rows
 
 
@@ -274,3 +292,48 @@ def test_what_a_task_sends_is_cut_into_batches_of_limited_size(monkeypatch: pyte
     assert max(batch.nbytes for batch in batches) < 300_000
     texts = [text for row in _rows(batches) if row.kind == "out" for text in decode_table(row.data)["k"].to_pylist()]
     assert len(texts) == 180
+
+
+class StagesRun:
+    """A plan batch by batch on the stages of Spark, with the windows that Spark stores; a shuffle delivers rows in any order."""
+
+    def __init__(self, plan: TridentPlan, chance: random.Random) -> None:
+        self.plan, self.chance, self.shipped = plan, chance, Shipped.here(plan)
+        self.windows: dict[int, bytes | None] = {}
+        self.last: list[ExchangeRow] = []
+
+    def batch(self, txid: int, rows: list[Row]) -> list[Row]:
+        """Commit a batch after an attempt at other tuples that was killed behind any stage; return the rows of the sink."""
+        (spout,) = self.plan.spouts
+        tasks = self.plan.stage_of(spout.number).parallelism
+        sent: list[ExchangeRow] = []
+        for task in range(tasks):
+            names, numbers = list(zip(*rows[task::tasks], strict=True)) or ((), ())
+            columns = {"c0": pa.array(names, pa.string()), "c1": pa.array(numbers, pa.int64())}
+            columns[TASK_AND_CLOCK] = pa.array([7] * len(names), pa.int64())
+            stage = TridentSpoutStage(self.shipped, spout.number, keep=False)
+            sent += _rows(stage.pack(iter([pa.RecordBatch.from_pydict(columns)]), task, txid - 1))
+        for depth in self.plan.depths(Section.STREAM):
+            for task in (each.number for each in self.plan.tasks_at(depth)):
+                mine = [row for row in sent if row.target == task]
+                self.chance.shuffle(mine)
+                turn = TridentTaskTurn(self.shipped, task)
+                result = turn.run(mine, Stored(self.windows.get(task)), txid - 1)
+                self.windows[task] = result.metadata
+                sent = [*(row for row in sent if row.target != task), *cast(list[ExchangeRow], result.output)]
+        other, self.last = self.last, sent
+        behind_stream(self.shipped, other, TransactionAttempt(txid, 0), self.chance, stages=self.chance.randrange(5))
+        found = behind_stream(self.shipped, sent, TransactionAttempt(txid, 1), self.chance)
+        return [row for each in found if each.kind == "out" for row in unpacked(each)]
+
+
+@settings(deadline=None)
+@given(COMMITTING | pipelines(PARTED), BATCHES, st.integers(1, 3), st.randoms(use_true_random=False))
+def test_random_topologies_on_the_stages_of_spark_equal_one_run(
+    steps: list[Any], batches: list[list[Row]], tasks: int, chance: random.Random
+) -> None:
+    assume_few(steps, batches, tasks)
+    alone = TridentRun(sections.plan_of(steps, tasks))
+    stages = StagesRun(sections.plan_of(steps, tasks).by_section(), chance)
+    for txid, rows in enumerate(filter(None, batches), 1):
+        assert sorted(stages.batch(txid, rows)) == sorted(alone.batch({"in": rows})["out"])
