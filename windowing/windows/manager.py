@@ -339,7 +339,7 @@ class KeyedMachine(TaskMachine, Generic[T]):
     # -- watermark advances --------------------------------------------------------------------------------------------
 
     def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
-        states = self._due_states(until)
+        states = self._due_states(since, until)
         over = self._past_ttl(states, until)
         firings = [
             chain(self._assigner.due(state, since, until), self._assigner.rest(state, until))
@@ -355,7 +355,7 @@ class KeyedMachine(TaskMachine, Generic[T]):
             if state.ordinal in over or (self._keyed and state.empty and not self._assigner.keeps_keys):
                 self._forget(state)
             else:
-                self._wake_later(state)
+                self._wake_later(state, until)
 
     def _end(self) -> Iterator[Effect]:
         if self._idle is not None:
@@ -438,33 +438,37 @@ class KeyedMachine(TaskMachine, Generic[T]):
                 positions.setdefault(key, []).append(position)
         return [(states[key], at) for key, at in positions.items()]
 
-    def _due_states(self, until: int) -> list[T]:
-        """Return the states that an advance has to visit, in order of first arrival, each settled."""
+    def _due_states(self, since: int | None, until: int) -> list[T]:
+        """Return the states on which an advance has an effect, in order of first arrival. All new tuples are settled."""
         if self._idle is not None:
             self._load_idle(self._idle.due(until))
-        due = {state.ordinal: state for state in self._touched.values()}
+        due: dict[int, T] = {}
+        for state in self._touched.values():
+            state.settle(self._by_window)
+            if not self._wake_later(state, since, until):
+                due[state.ordinal] = state
         self._touched.clear()
         while self._wakeups and self._wakeups[0][0] <= until:
             _, ordinal = self._wakeups.pop(0)
             due[ordinal] = self._by_ordinal[ordinal]
             due[ordinal].deadline = None
-        states = [due[ordinal] for ordinal in sorted(due)]
-        for state in states:
-            state.settle(self._by_window)
-        return states
+        return [due[ordinal] for ordinal in sorted(due)]
 
-    def _wake_later(self, state: T) -> None:
-        deadline = self._assigner.deadline(state, self.watermark)
+    def _wake_later(self, state: T, watermark: int | None, until: int | None = None) -> bool:
+        """Enter a key's deadline into the wake-ups. Return False, and enter none, if an advance to `until` has an effect on it."""
+        deadline = self._assigner.deadline(state, watermark)
         if self.config.key_ttl_ms is not None and state.newest is not None:
             gone = state.newest + self.config.key_ttl_ms
             deadline = gone if deadline is None else min(deadline, gone)
-        if deadline == state.deadline:
-            return
-        if state.deadline is not None:
-            self._wakeups.remove((state.deadline, state.ordinal))
-        if deadline is not None:
-            self._wakeups.add((deadline, state.ordinal))
-        state.deadline = deadline
+        if until is not None and deadline is not None and deadline <= until:
+            return False
+        if deadline != state.deadline:
+            if state.deadline is not None:
+                self._wakeups.remove((state.deadline, state.ordinal))
+            if deadline is not None:
+                self._wakeups.add((deadline, state.ordinal))
+            state.deadline = deadline
+        return True
 
     def _forget(self, state: T) -> None:
         if state.deadline is not None:
@@ -481,8 +485,8 @@ class KeyedMachine(TaskMachine, Generic[T]):
         self._add_inbox()
         for state in self._touched.values():
             state.settle(self._by_window)
-            self._wake_later(state)
-        self._touched.clear()  # an advance visits them when their deadlines have come
+            self._wake_later(state, self.watermark)
+        self._touched.clear()
         return self._wakeups[0][0] if self._wakeups else None
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:

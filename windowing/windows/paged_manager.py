@@ -459,9 +459,9 @@ class PagedWindowManager(WindowManager):
         self._unsettled.clear()
         self._staged = 0
 
-    def _due_states(self, until: int) -> list[KeyState]:
-        due = super()._due_states(until)
-        self._settled()  # every key with staged tuples is touched, and every touched key is due
+    def _due_states(self, since: int | None, until: int) -> list[KeyState]:
+        due = super()._due_states(since, until)
+        self._settled()  # every key with staged tuples is touched
         return due
 
     def next_deadline_ms(self) -> int | None:
