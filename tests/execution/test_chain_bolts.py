@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import namedtuple
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -268,10 +269,40 @@ def test_a_window_that_failed_leaves_nothing_in_the_state_in_any_runtime(policy:
         assert on_spark == wanted
 
 
+class OfOldStates:
+    """A user's provider whose states lack what a failed window needs."""
+
+    def __init__(self) -> None:
+        self.provider = MemoryStateProvider()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.provider, name)
+
+    def state(self, component: str, task: int, name: str = "state") -> Any:
+        found = self.provider.state(component, task, name)
+        return SimpleNamespace(
+            **{of: getattr(found, of) for of in dir(found) if of[0] != "_" and of not in ("begin", "undo")}
+        )
+
+
+def test_a_state_of_a_provider_that_cannot_revert_a_failed_window_is_refused() -> None:
+    @tumbling(count(1), timestamp="n", output="windows long", message_id="n")
+    class Windows(CountsWindows):
+        def execute(self, window: Any) -> Any:
+            return self.counted()
+
+    states: Any = OfOldStates()
+    with pytest.raises(
+        ConfigError, match=r"bolt 'bolt' has windows and the state .* which has no begin\(\) and undo\(\)"
+    ):
+        LocalCluster(one_bolt(Windows), batches={"in": [[("a", 1)]]}, clock=VirtualClock(), states=states).run()
+
+
 @given(st.lists(st.tuples(st.sampled_from("gpdbui"), st.integers(0, 3), st.integers()), max_size=40))
 def test_a_task_state_equals_a_dict_with_undo(steps: list[tuple[str, int, int]]) -> None:
     store: dict[bytes, bytes] = {}
     values, model, before = TaskValues(store.get, store.items, "test"), dict[Any, int](), dict[Any, int]()
+    values.begin()
     for kind, key, value in steps:
         if kind == "g":
             assert values.get(key) == model.get(key)

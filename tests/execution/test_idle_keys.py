@@ -25,6 +25,7 @@ from tests.execution.test_turn import COLUMNS, OUTPUT, Task, batches_of, bolt_wi
 from windowing import count, millis
 from windowing.codec import NAN
 from windowing.columnar import Keys
+from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import CorruptStateError
 from windowing.spark import state
 from windowing.spark.operator import Stored
@@ -253,6 +254,17 @@ def test_keys_that_cannot_be_read_are_an_error(keys: bytes | None, message: str)
     task.metadata = replace(stored, keys=keys).stored()
     with pytest.raises(CorruptStateError, match=message):
         task.run([])
+
+
+def test_keys_with_a_column_of_an_earlier_version_are_read() -> None:
+    task = task_with_keys(3)
+    assert task.metadata is not None
+    stored = StoredTask.of(task.metadata, "the state")
+    table = decode_table(stored.keys)
+    with_more = table.append_column("born", pa.array([0, 1, 2]))
+    task.metadata = replace(stored, keys=encode_table(with_more)).stored()
+    assert states_of(encode_table(with_more), "the state") == states_of(stored.keys or b"", "the state")
+    task.run(rows_of([(1_000, "k1")], 100))
 
 
 def test_a_key_of_any_type_is_stored_as_its_value() -> None:

@@ -909,3 +909,16 @@ def test_a_run_whose_spouts_get_no_rows_is_refused():
         run_topology(builder.build())
     with LocalCluster(builder.build(), {"in": [[("to",)]]}) as cluster:  # the batches come second, as in run_topology
         assert cluster.run()["out"] == [("to",)]
+
+
+def test_a_run_without_rows_drains_the_windows_of_a_stored_state(tmp_path):
+    @tumbling(count(5), output="n long", max_events_in_memory=1_000)
+    def sized(window):
+        return len(window)
+
+    builder = TopologyBuilder("words")
+    builder.set_spout("in", InputSpout("word string"))
+    builder.set_bolt("sized", sized).shuffle_grouping("in")
+    path = tmp_path / "words.db"
+    assert run_topology(builder.build(), {"in": [[("a",), ("b",)]]}, state_path=path, drain=False)["sized"] == []
+    assert run_topology(builder.build(), state_path=path)["sized"] == [(2,)]

@@ -425,6 +425,25 @@ def test_a_spout_that_is_full_with_the_tuples_of_an_event_time_window_is_logged(
     )
 
 
+def test_a_forgotten_ack_is_logged_beside_a_window_over_event_time_elsewhere(caplog):
+    @spout(output="n long")
+    class Numbers(Spout):
+        def next_tuple(self):
+            self.collector.emit(1, message_id=1)
+
+    @tumbling(millis(100), timestamp="n", output="n long")
+    def sized(window):
+        return len(window)
+
+    builder = chain(Numbers, Forgets, max_spout_pending=1, max_attempts=1)
+    builder.set_spout("other", InputSpout("n long"))
+    builder.set_bolt("sized", sized).shuffle_grouping("other")
+    with LocalCluster(builder.build(), clock=VirtualClock()) as cluster:
+        cluster.run_for(seconds(40))
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "neither acked nor failed it: 'bolt0'" in told
+
+
 @pytest.mark.parametrize("clock", [None, VirtualClock()])
 def test_without_timeouts_a_run_ends_although_a_bolt_has_forgotten_its_acks(clock, caplog):
     topology = chain(InputSpout("n long"), same, Forgets, enable_message_timeouts=False).build()

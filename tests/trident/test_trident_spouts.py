@@ -382,6 +382,10 @@ def test_the_rows_of_a_fixed_spout_in_storms_form_are_refused(arguments):
         fixed().setCycle(True)
 
 
+def test_the_rows_of_a_fixed_spout_come_from_anything_that_yields_them():
+    assert FixedBatchSpout("x string", 2, zip("abc")).rows_of(1) == [("a",), ("b",)]
+
+
 # -- a spout of single tuples ---------------------------------------------------------------------------------------------
 
 

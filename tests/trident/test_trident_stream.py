@@ -27,8 +27,10 @@ from windowing.local import TridentCluster, VirtualClock, run_trident
 from windowing.schema.values import InvalidTimestampWarning
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
+from windowing.topology.components import Spout
 from windowing.topology.decorators import spout
 from windowing.trident import builtins as b
+from windowing.trident.fields import stored_key
 from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
 from windowing.trident.operations import JoinType
 from windowing.trident.plan import Phase, ProcessorNode
@@ -837,6 +839,20 @@ def test_nan_equals_nan_as_a_key_and_lists_may_be_keys() -> None:
     assert [(str(x).lstrip("-"), ys, n) for x, ys, n in grouped] == [("0.0", [3], 2), ("nan", [1, 2], 2)]
 
 
+def test_a_spout_of_tuples_may_have_a_method_of_a_spout_of_batches() -> None:
+    @spout(output="word string")
+    class Words(Spout):
+        def next_tuple(self) -> None:
+            """Emit nothing."""
+
+        def emit_batch(self, words: Any) -> None:
+            """Help."""
+
+    topology = TridentTopology("words")
+    topology.new_stream("words", Words).peek(print)
+    assert topology.build().spouts
+
+
 def test_minus_zero_equals_zero_as_a_key_of_a_state() -> None:
     def build(stream: Stream) -> Stream:
         return stream.group_by("x").persistent_aggregate(counts(), None, b.Count(), "n long").new_values_stream()
@@ -846,6 +862,7 @@ def test_minus_zero_equals_zero_as_a_key_of_a_state() -> None:
     run = run_of(build, "x decimal(3,2)")
     zeros = Decimal(0), Decimal("-0.00"), Decimal("0.00")
     assert [run.batch({"in": [(zero,)]})["out"][0][1] for zero in zeros] == [1, 2, 3]
+    assert stored_key([Decimal("sNaN")])[0].is_snan()
     run = run_of(build, "x array<double>")
     assert [run.batch({"in": [([zero],)]})["out"] for zero in (0.0, -0.0)] == [[([0.0], 1)], [([0.0], 2)]]
 

@@ -297,6 +297,8 @@ def test_a_custom_policy_is_given_as_its_factory() -> None:
     refused("eviction is what makes the policy", "lambda: _Keep(...)", eviction=_Keep())
     named_as_in_storm = type("Sum", (), {"getState": lambda self: 1})
     refused("Sum'> has getState, which nothing calls; write get_state", eviction=named_as_in_storm)
+    with_both = type("Both", (_Keep,), {"getState": lambda self: 1, "get_state": lambda self: 1})
+    assert WindowConfig.of(eviction=with_both).eviction is with_both
     refused("trigger must be callable without arguments", length=Count(1), trigger=lambda size: size)
 
 

@@ -535,8 +535,14 @@ def run_topology(
 ) -> ClusterResult:
     """Run a topology from its first tuple to its last ack, and return all results. See LocalCluster.run.
 
-    Raises ConfigError if there are no rows because all spouts are InputSpouts, and neither batches nor sources are given.
+    Raises ConfigError if there is nothing to run: all spouts are InputSpouts, and no batches, sources or stored states are given.
     """
+    given = (batches, sources, states, state_path)
+    if all(each is None for each in given) and all(spout.kind is ComponentKind.INPUT for spout in topology.spouts):
+        raise ConfigError(
+            f"topology {topology.name!r} gets all its rows from outside, and none are given; write "
+            f"run_topology(topology, {{{topology.spouts[0].id!r}: [[row, row], [row]]}}), or give sources="
+        )
     with LocalCluster(
         topology,
         batches=batches,
@@ -547,11 +553,6 @@ def run_topology(
         states=states,
         state_path=state_path,
     ) as cluster:
-        if batches is None and sources is None and all(spout.kind is ComponentKind.INPUT for spout in topology.spouts):
-            raise ConfigError(
-                f"topology {topology.name!r} gets all its rows from outside, and none are given; write "
-                f"run_topology(topology, {{{topology.spouts[0].id!r}: [[row, row], [row]]}}), or give sources="
-            )
         return cluster.run(drain)
 
 

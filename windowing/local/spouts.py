@@ -431,13 +431,15 @@ class SpoutTask(ComponentTask):
 
     def _why_unacked(self, seen: str | None) -> str:
         """Return why a message may be neither acked nor failed; empty if the topology is not the cause."""
+        last = seen or self.context.component
         waiting = self.router.windows_that_wait() if self.pending.room <= 0 else ""
         if not waiting:
-            return self.router.forgotten_acks(seen or self.context.component)
-        return (
+            return self.router.forgotten_acks(last)
+        why = (
             f"with {len(self.pending)} in flight it emits no other one, and {waiting} acks a tuple only after later ones came; "
             "set topology.max.spout.pending to more than a window holds, or leave it out"
         )
+        return f"{self.router.forgotten_acks(last)}; or {why}" if self.router.acks_by_hand.get(last) else why
 
     def tick(self) -> None:
         if self._awake_ms is not None and self._awake_ms <= self.router.now_ms:

@@ -86,7 +86,7 @@ def _setting(spark: SparkSession, name: str) -> str | None:
 
 def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
     """Compare `wanted` with the stored definition of a checkpoint, then store it; a new checkpoint gets its id. Without a batch
-    nothing depends on a stored definition: that of a start that was refused is replaced.
+    no state depends on a stored definition: that of a start that was refused is replaced.
 
     Raises DefinitionChangedError (what differs, or another format, and the way out), CheckpointError (offsets without a
     definition, a replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file

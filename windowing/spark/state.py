@@ -346,12 +346,12 @@ def _key_table(stored: bytes, what: str) -> pa.Table:
         table = decode_table(stored)
     except pa.ArrowInvalid as problem:
         raise CorruptStateError(f"{what} has keys that are no Arrow stream: {problem}; nothing was reset") from problem
-    if table.schema.names != _KEY_COLUMNS.names:
+    if not {*_KEY_COLUMNS.names} <= {*table.schema.names}:
         raise CorruptStateError(
             f"{what} has keys with the columns {', '.join(table.schema.names)}, wanted {', '.join(_KEY_COLUMNS.names)}; "
             "nothing was reset"
         )
-    return table
+    return table.select(_KEY_COLUMNS.names)  # earlier versions stored more
 
 
 def _keys_of(table: pa.Table, what: str) -> list[Any]:

@@ -415,7 +415,7 @@ class _Turn:
                 if fields is None or isinstance(problem.__cause__, FailedException):
                     return None
                 again = problem
-        if not self.left_out:
+        if invalid and not self.left_out:
             _log.warning("task %d: %s; such rows are invalid", self.task, error.args[0])
         self.left_out += len(invalid)
         return self._side_rows(invalid, LateReason.INVALID) + emissions

@@ -11,7 +11,7 @@ Laws
 - `commit(n)` makes exactly the data of `prepare_commit(n)` current, without values put since then; a second call has no effect.
 - After `rollback` the state is the committed one, whatever was prepared. (In Storm's in-memory state the committed map itself is
   restored, so the next put changes the data of the next rollback.)
-- A call of the bolt counts as a whole or not at all: `undo` reverts the writes since `begin`.
+- A call on a window counts as a whole or not at all: `undo` reverts the writes since `begin`.
 - A prepare costs the changes since the last one, not the size of the state.
 
 Source: Storm's `State`, `KeyValueState` and `InMemoryKeyValueState`.
@@ -138,9 +138,8 @@ class EncodedState:
 
     def __init__(self) -> None:
         self._changes: dict[bytes, bytes | None] = {}
-        self._before: dict[
-            bytes, tuple[bool, bytes | None]
-        ] = {}  # by key written since `begin`: in `_changes`, its value
+        # From the first `begin`: by key written since, whether it was in `_changes`, and its value there.
+        self._before: dict[bytes, tuple[bool, bytes | None]] | None = None
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of a key, `default` if there is none."""
@@ -150,8 +149,7 @@ class EncodedState:
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key. Raises TypeError for a value that is not plain data."""
         encoded, blob = encode_value(key), encode_value(value)
-        self._before.setdefault(encoded, (encoded in self._changes, self._changes.get(encoded)))
-        self._changes[encoded] = blob
+        self._set(encoded, blob)
 
     def delete(self, key: Any) -> Any:
         """Remove a key; return the value that it had, or None."""
@@ -159,8 +157,7 @@ class EncodedState:
         blob = self._found(encoded)
         if blob is None:
             return None
-        self._before.setdefault(encoded, (encoded in self._changes, self._changes.get(encoded)))
-        self._changes[encoded] = None
+        self._set(encoded, None)
         return self._decoded(blob, key)
 
     def __contains__(self, key: object) -> bool:
@@ -168,16 +165,21 @@ class EncodedState:
 
     def begin(self) -> None:
         """Begin a call that can be undone."""
-        self._before.clear()
+        self._before = {}
 
     def undo(self) -> None:
         """Revert all writes since `begin`."""
-        for encoded, (changed, blob) in self._before.items():
+        for encoded, (changed, blob) in (self._before or {}).items():
             if changed:
                 self._changes[encoded] = blob
             else:
                 del self._changes[encoded]
-        self._before.clear()
+        self._before = {}
+
+    def _set(self, encoded: bytes, blob: bytes | None) -> None:
+        if self._before is not None and encoded not in self._before:
+            self._before[encoded] = (encoded in self._changes, self._changes.get(encoded))
+        self._changes[encoded] = blob
 
     def _found(self, encoded: bytes) -> bytes | None:
         """Return the encoded value of an encoded key, None if there is none."""
@@ -239,7 +241,7 @@ class BufferedState(EncodedState):
             )
         changes = {**self._prepared, **self._changes}
         store.prepare(txid, changes)
-        self._prepared, self._changes, self._before = changes, {}, {}
+        self._prepared, self._changes, self._before = changes, {}, None
 
     def commit(self, txid: int) -> None:
         """Make the data prepared under `txid` current. Raises CheckpointError if another txid, or none, is prepared."""
@@ -257,11 +259,11 @@ class BufferedState(EncodedState):
     def rollback(self) -> None:
         """Restore the state that was committed last."""
         self.store.rollback()
-        self._prepared, self._changes, self._before = {}, {}, {}
+        self._prepared, self._changes, self._before = {}, {}, None
 
     def forget(self) -> None:
         """Discard all that is not prepared."""
-        self._prepared, self._changes, self._before = self.store.prepared(), {}, {}
+        self._prepared, self._changes, self._before = self.store.prepared(), {}, None
 
     def require(self, txid: int) -> None:
         """Raise CorruptStateError unless the state is that of `txid`, or has never been committed (a new task)."""

@@ -150,7 +150,15 @@ class WindowTask:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def open(self, context: TaskContext, state: Any = None) -> None:
-        """Make the bolt's instance and give it its state, if it has one."""
+        """Make the bolt's instance and give it its state, if it has one.
+
+        Raises ConfigError for a state of a user's own provider that cannot revert what a failed window has written.
+        """
+        if state is not None and not (hasattr(state, "begin") and hasattr(state, "undo")):
+            raise ConfigError(
+                f"{context.called('bolt')} has windows and the state {quote(state)}, which has no begin() and undo(): they "
+                "revert what the bolt wrote for a window that failed; add them, as KeyValueState says"
+            )
         self._task, self._state = context.task_index, state
         self.runner.open(context, state)
 

@@ -126,8 +126,10 @@ def stored_key(values: Iterable[Any]) -> Row:
     for value in values:
         if isinstance(value, list):
             value = list(stored_key(value))
-        elif isinstance(value, float | Decimal) and value == 0:
-            value = abs(value)
+        elif isinstance(value, Decimal):
+            value = abs(value) if value.is_zero() else value
+        elif isinstance(value, float) and value == 0:
+            value = 0.0
         key.append(value)
     return tuple(key)
 

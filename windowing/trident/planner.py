@@ -168,7 +168,8 @@ def _spout(source: StreamSource) -> tuple[Schema, SpoutKind | None]:
         return schema, kind
     if isinstance(source.spout, type) and isinstance(kind, SpoutKind):
         raise ConfigError(f"{source.spout.__name__} is a class; give an instance")
-    if any(callable(getattr(source.spout, name, None)) for name in ("emit_batch", "get_emitter")):
+    has = {name for name in ("emit_batch", "get_emitter", "next_tuple") if callable(getattr(source.spout, name, None))}
+    if has and "next_tuple" not in has:
         raise ConfigError(
             f"{quote(source.spout)} is a spout of batches without a kind; write kind = SpoutKind.TRANSACTIONAL in its class if a "
             "replayed batch holds the same rows, also after a restart, SpoutKind.NON_TRANSACTIONAL if not"

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -235,6 +235,10 @@ MAX_BATCH_SIZE = 1_000
 """The number of tuples of a rich spout in a batch, `topology.spout.max.batch.size`."""
 
 
+def _is_row(given: Any) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+
+
 class FixedBatchSpout(StormNames, IBatchSpout):
     """Emits given rows, `max_batch_size` per batch, and then ends; with `cycle` it begins again.
 
@@ -246,25 +250,22 @@ class FixedBatchSpout(StormNames, IBatchSpout):
     kind = SpoutKind.TRANSACTIONAL
     _elsewhere: ClassVar[Mapping[str, str]] = {"setCycle": "cycle=True", "set_cycle": "cycle=True"}
 
-    def __init__(self, output: str, max_batch_size: int, rows: Sequence[Sequence[Any]], cycle: bool = False) -> None:
+    def __init__(self, output: str, max_batch_size: int, rows: Iterable[Iterable[Any]], cycle: bool = False) -> None:
         if type(max_batch_size) is not int or max_batch_size < 1:
             raise ConfigError(f"max_batch_size is a whole number from 1, got {quote(max_batch_size)}")
-        if (
-            type(cycle) is not bool
-            or not isinstance(rows, Sequence)
-            or not all(isinstance(row, list | tuple) for row in rows)
-        ):
+        listed = list(rows) if isinstance(rows, Iterable) else None
+        if type(cycle) is not bool or listed is None or not all(map(_is_row, listed)):
             given = rows if type(cycle) is bool else cycle
             raise ConfigError(
                 f"FixedBatchSpout takes one list of rows, each a tuple, and cycle=True or False, got {quote(given)}; "
                 "write FixedBatchSpout('word string', 2, [('a',), ('b',)])"
             )
-        if cycle and not rows:
+        if cycle and not listed:
             raise ConfigError("cycle=True wants at least one row, got none; leave it out for a spout that ends at once")
         self.output = output
         self.cycle = cycle
         self._size = max_batch_size
-        self._rows = [tuple(row) for row in rows]
+        self._rows = [tuple(row) for row in listed]
         self._batches = -(-len(self._rows) // max_batch_size)
 
     def rows_of(self, txid: int) -> list[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ A micro-batch is: all its tuples in arrival order, then one watermark advance.
     drain()                  W = infinity               Activation (5, 10] holds 9, then Expired 9
 
     TaskMachine      the entries of a machine: advance, tick and drain, under a guard (guard.py)
-    KeyedMachine     an advance visits only keys with new tuples, and those whose deadline W has reached
+    KeyedMachine     an advance visits only keys whose deadline W has reached
     WindowManager    keeps the tuples of each key in a queue (key_state.py); keys may be idle in a driver's store (IdleKeys)
 
 Laws
@@ -525,7 +525,7 @@ class KeyedMachine(TaskMachine, Generic[T]):
         self._by_ordinal = {state.ordinal: state for state in states}
         self._touched.clear()
         self._wakeups.clear()
-        # Deadlines are derived, so they are not stored; the next advance visits every key.
+        # Deadlines are derived, so they are not stored; the next advance looks at every key.
         self._touched.update(self._states)
         self.guard.reset()
 
@@ -628,7 +628,7 @@ class WindowManager(KeyedMachine[KeyState]):
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
 
     def _load_idle(self, found: StoredKeys | None) -> None:
-        """Load keys that are needed now. Deadlines are derived anew: the next advance visits these keys."""
+        """Load keys that are needed now. Deadlines are derived anew: the next advance looks at these keys."""
         if found is None:
             return
         for each in found.states:
