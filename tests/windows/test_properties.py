@@ -33,15 +33,21 @@ def events_of(case: dict[str, Any]) -> list[Any]:
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
-@EVERY_MIX
-@given(data=st.data())
-def test_the_engine_equals_the_model(mix, data):
-    case = data.draw(any_case(mix))
+def equal_to_the_model(case: dict[str, Any]) -> tuple[LosslessReplay, Any]:
+    """Run a case; its events and counts must be those of the model. Return the run and the model's result."""
     run = LosslessReplay(case)
     events = [event for step in run_steps(case, run) for event in step]
     expected = run_model(case)
     assert by_op(events) == by_op(expected.events)
     assert run.executor.counts() == counts_of(expected)
+    return run, expected
+
+
+@EVERY_MIX
+@given(data=st.data())
+def test_the_engine_equals_the_model(mix, data):
+    case = data.draw(any_case(mix))
+    run, expected = equal_to_the_model(case)
     assert run.executor.side == Counter(expected.late_reasons.values())
     if not run.executor.closed:
         assert (-math.inf if run.executor.watermark is None else run.executor.watermark) == expected.watermark
@@ -49,11 +55,7 @@ def test_the_engine_equals_the_model(mix, data):
 
 @given(any_case(ModelMix.DURATION_DURATION, event_time=True, lateness="window"))
 def test_with_lateness_window_a_tuple_may_be_inserted_into_a_fired_range(case):
-    run = LosslessReplay(case)
-    events = [event for step in run_steps(case, run) for event in step]
-    expected = run_model(case)
-    assert by_op(events) == by_op(expected.events)
-    assert run.executor.counts() == counts_of(expected)
+    equal_to_the_model(case)
 
 
 @EVERY_MIX
@@ -71,12 +73,7 @@ def test_tuples_in_batches_equal_tuples_one_by_one(mix, data):
 @pytest.mark.parametrize("by_ms", FAR_MS)
 @given(data=st.data())
 def test_near_the_largest_and_the_smallest_timestamp_the_engine_equals_the_model(mix, by_ms, data):
-    case = moved(data.draw(any_case(mix)), by_ms) | {"batched": data.draw(st.booleans())}
-    run = LosslessReplay(case)
-    events = [event for step in run_steps(case, run) for event in step]
-    expected = run_model(case)
-    assert by_op(events) == by_op(expected.events)
-    assert run.executor.counts() == counts_of(expected)
+    equal_to_the_model(moved(data.draw(any_case(mix)), by_ms) | {"batched": data.draw(st.booleans())})
 
 
 @EVERY_MIX
