@@ -5,6 +5,7 @@ succeeded.
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +25,7 @@ from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.execution.plan import Section
 from windowing.spark import trident_spouts, trident_stages
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batches
+from windowing.spark.failures import WorkerError
 from windowing.spark.operator import Shipped, Stored
 from windowing.spark.spouts import ReadAllAvailable
 from windowing.spark.task_metrics import TaskTotals
@@ -240,6 +242,72 @@ def test_a_task_that_spark_retries_logs_the_first_errors_and_how_many_more_there
         rows_behind_source(["to"] * (LAST_KEPT + 3) + ["last"], windowed=True)
     lines = [each.getMessage() for each in caplog.records]
     assert lines == ["spout in reports ValueError: bad to"] * LAST_KEPT + ["4 more errors were reported"]
+
+
+class Closed:
+    """A function whose connection fails, unless `is_open`."""
+
+    is_open = False
+
+    def prepare(self, context: Any) -> None:
+        if not Closed.is_open:
+            raise FailedException("no connection")
+
+    def execute(self, row: Any, collector: Any) -> None:
+        collector.emit(row)
+
+
+def test_a_failed_exception_in_a_prepare_behind_a_source_fails_the_attempt_and_names_its_step() -> None:
+    rows = rows_behind_source(["to", "be"], windowed=False, function=Closed())
+    text = b"step 2, flat_map with Closed failed in prepare: no connection"
+    assert [(row.kind, row.data) for row in rows] == [("failed", text)]
+    with pytest.raises(FailedException, match=text.decode()):
+        rows_behind_source(["to"], windowed=True, function=Closed())
+
+
+def test_an_error_of_a_spout_of_batches_names_the_spout_and_its_line(monkeypatch: Any) -> None:
+    class Failing(FixedBatchSpout):
+        fails = ""
+
+        def open(self, context: SpoutContext) -> None:
+            self._fail("open")
+
+        def is_ready(self, txid: int) -> Any:
+            self._fail("is_ready")
+            return super().is_ready(txid)
+
+        def emit_batch(self, txid: int, collector: Any) -> None:
+            self._fail("emit_batch")
+            super().emit_batch(txid, collector)
+
+        def ack(self, txid: int) -> None:
+            self._fail("ack")
+
+        def _fail(self, method: str) -> None:
+            if Failing.fails == method:
+                raise OSError("no host")
+
+    def batch_of(reader: TridentSpoutReader) -> None:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        reader.partitions(start, end)
+        reader.commit(end)
+
+    topology = TridentTopology("failing")
+    topology.new_stream("in", Failing("k string", 1, [("to",)])).sink("out")
+    plan = topology.build()
+    (node,) = plan.spouts
+    for fails, where in (
+        ("open", "when it was opened"),
+        ("is_ready", "in is_ready"),
+        ("emit_batch", "on batch 1:0"),
+        ("ack", "in success of 1:0"),
+    ):
+        Failing.fails = fails
+        with pytest.raises(WorkerError) as found:
+            batch_of(TridentSpoutReader(plan, node, MemoryRecordStore()))
+        cause = str(found.value.__cause__)
+        assert re.search(rf"spout 'in' failed {where}: OSError: no host \(.*test_trident_attempts\.py:\d+\)$", cause)
 
 
 def test_large_tuples_are_sent_in_packets_of_limited_size() -> None:

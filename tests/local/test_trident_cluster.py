@@ -287,11 +287,28 @@ def test_a_batch_spout_whose_is_ready_answers_as_in_storm_is_an_error_and_not_an
     ):
         counting(Storms()).build()
     Storms.kind = SpoutKind.TRANSACTIONAL
-    with pytest.raises(BoltError, match=r"is_ready returned True; return Readiness\.READY, WAIT .* or ENDED"):
+    with pytest.raises(BoltError, match=r"is_ready returned True; return Readiness\.READY, WAIT .* or ENDED$"):
         run_trident(counting(Storms()), clock=VirtualClock())
     topology = TridentTopology("two")
     with pytest.raises(ConfigError, match=r"join takes a list of streams, got .*; write join\(\[one, other\]"):
         topology.join(topology.new_stream("one", fixed(1)), topology.new_stream("other", fixed(1)), "word")  # type: ignore[arg-type]
+
+
+def test_an_error_of_a_spout_of_batches_names_the_spout_and_its_line() -> None:
+    class Closed(IBatchSpout):
+        kind = SpoutKind.TRANSACTIONAL
+        output = "word string"
+
+        def is_ready(self, txid: int) -> Any:
+            raise OSError("no host")
+
+        def emit_batch(self, txid: int, collector: Any) -> None:
+            collector.emit(("to",))
+
+    with pytest.raises(
+        BoltError, match=r"spout 'words' failed in is_ready: OSError: no host \(.*test_trident_cluster.py:\d+\)$"
+    ):
+        run_trident(counting(Closed()), clock=VirtualClock())
 
 
 def test_a_batch_spout_that_yields_its_rows_is_an_error_and_not_an_empty_batch() -> None:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from windowing.errors import ConfigError, CorruptStateError
 from windowing.schema.types import Schema
+from windowing.schema.values import stored_key
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology.components import InputSpout
 from windowing.topology.groupings import FieldsGrouping
 from windowing.trident import builtins as b
 from windowing.trident.fence import BackingMap, Claim, Fence, PartitionId, Progress, Reading, StateRow, owned
-from windowing.trident.fields import stored_key
 from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
 from windowing.trident.plan import TridentPlan
 from windowing.trident.rescale import StateMove, begun, moves, windows_of_tasks

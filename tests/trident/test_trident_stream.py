@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, ClassVar
 from unittest.mock import Mock
@@ -24,13 +25,12 @@ from windowing.errors import (
     WindowingError,
 )
 from windowing.local import TridentCluster, VirtualClock, run_trident
-from windowing.schema.values import InvalidTimestampWarning
+from windowing.schema.values import InvalidTimestampWarning, stored_key
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology.components import Spout
 from windowing.topology.decorators import spout
 from windowing.trident import builtins as b
-from windowing.trident.fields import stored_key
 from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
 from windowing.trident.operations import JoinType
 from windowing.trident.plan import Phase, ProcessorNode
@@ -148,6 +148,19 @@ def test_cleanup_follows_a_prepare_that_raises() -> None:
         with pytest.raises(BoltError, match="failed in prepare: OSError: no connection"):
             run()
         assert (Letters.log, Opens.log) == (["prepare 0 of 1", "cleanup"], ["prepare 0 of 1", "cleanup"])
+
+
+def test_a_prepare_that_fails_in_one_task_is_followed_by_the_cleanup_of_all_and_names_its_step() -> None:
+    class Second(Letters):
+        def prepare(self, context: Any) -> None:
+            super().prepare(context)
+            if context.task_index:
+                raise FailedException("no connection")
+
+    Letters.log.clear()
+    with pytest.raises(FailedException, match=r"step 2, each.*Second failed in prepare: no connection"):
+        run_of(lambda s: s.each("word", Second(), "letter string"))
+    assert sorted(Letters.log) == ["cleanup", "cleanup", "prepare 0 of 2", "prepare 1 of 2"]
 
 
 def test_each_without_output_filters_as_filter_does() -> None:
@@ -865,6 +878,19 @@ def test_minus_zero_equals_zero_as_a_key_of_a_state() -> None:
     assert stored_key([Decimal("sNaN")])[0].is_snan()
     run = run_of(build, "x array<double>")
     assert [run.batch({"in": [([zero],)]})["out"] for zero in (0.0, -0.0)] == [[([0.0], 1)], [([0.0], 2)]]
+
+
+def test_one_time_in_two_zones_is_one_key_of_a_state_in_every_batch() -> None:
+    noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    there = noon.astimezone(timezone(timedelta(hours=2)))
+
+    def build(stream: Stream) -> Stream:
+        state = stream.group_by("at").persistent_aggregate(counts(), None, b.Count(), "n long")
+        return stream.group_by("at").state_query(state, "at", b.MapGet(), "n long").project("n")
+
+    run = run_of(build, "at timestamp")
+    assert [run.batch({"in": [at]})["out"] for at in (there, noon, there)] == [[(None,)], [(1,)], [(2,)]]
+    assert [repr(key) for part in run.states["state1"] for (key,), _ in part.items()] == [repr(noon)]
 
 
 def test_a_persisted_reducer_may_have_a_list_as_key() -> None:

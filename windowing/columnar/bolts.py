@@ -28,7 +28,6 @@ from windowing.errors import ConfigError, FailedException, describe_error, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import RowError, refuse_awaitable, refuse_rows
 from windowing.schema.types import FieldType, Schema
-from windowing.topology import user_code
 from windowing.topology.plan import Component
 from windowing.topology.user_code import BoltCaller, home_of, user_code_error
 
@@ -143,8 +142,8 @@ class ColumnarCaller(BoltCaller):
     def user_code_error(self, problem: BaseException, where: str) -> BaseException:
         """Return the error to raise `from` an exception of the code; for a wrong batch it names the first line of the bolt."""
         if isinstance(problem, RowError):  # raised by the library after the bolt had returned
-            return user_code_error(self._owner, problem.with_traceback(None), where, self._file, (), self._home)
-        return user_code_error(self._owner, problem, where, self._file, (__file__, user_code.__file__))
+            return user_code_error(self._owner, problem.with_traceback(None), where, self._file, self._home)
+        return user_code_error(self._owner, problem, where, self._file)
 
     def _tables(self, returned: Any) -> Iterator[tuple[str, pa.Table]]:
         if returned is None:

@@ -573,7 +573,7 @@ class SpoutTask(ComponentTask):
     def _attributed(self, problem: BaseException, where: str) -> WindowingError:
         if self._read is not None and isinstance(problem, WindowingError) and not isinstance(problem, BoltError):
             return problem  # an error that the source itself raised
-        return user_code_error(self.context.called("spout"), problem, where, self._file, (__file__,))
+        return user_code_error(self.context.called("spout"), problem, where, self._file)
 
 
 class SpoutCollector(StormNames):

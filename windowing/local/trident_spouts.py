@@ -24,12 +24,9 @@ from typing import Any
 
 from windowing.acking.acker import Acked, Failed, anchored
 from windowing.errors import (
-    CheckpointError,
     ConfigError,
     FailedException,
     ReportedFailedException,
-    SourceError,
-    StateError,
     cause_of,
     quote,
 )
@@ -66,7 +63,7 @@ from windowing.trident.executors import (
 from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan, targets_of
-from windowing.trident.processors import ProcessorContext, TridentOutput, raised, refuse_unrun
+from windowing.trident.processors import ProcessorContext, TridentOutput, guarded, refuse_unrun
 from windowing.trident.spouts import (
     BatchSpoutExecutor,
     IBatchSpout,
@@ -220,16 +217,6 @@ class StreamSpout:
 
 
 # -- tasks of spouts and requests ------------------------------------------------------------------------------------------------
-
-
-def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a spout's code and attribute its exceptions to it. FailedException and errors of stores and sources pass unchanged."""
-    try:
-        return call(*arguments)
-    except (CheckpointError, ConfigError, SourceError, StateError):
-        raise
-    except BaseException as problem:
-        raise raised(who, problem, where) from problem
 
 
 class CoordinatorTask(Task):

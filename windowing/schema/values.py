@@ -17,7 +17,7 @@ same values on Spark.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from functools import cache
@@ -96,6 +96,27 @@ def timestamp_of(value: Any) -> int | None:
     if isinstance(value, date):
         return (value - _EPOCH.date()).days * 86_400_000
     return _as_whole(value)
+
+
+def stored_key(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the key of these values in a state. -0.0 becomes 0.0, in arrays too, and a time with a zone is in UTC, because keys
+    compare them as equal.
+
+    >>> stored_key(["a", -0.0, [1.0, -0.0]])
+    ('a', 0.0, [1.0, 0.0])
+    """
+    key = []
+    for value in values:
+        if isinstance(value, list):
+            value = list(stored_key(value))
+        elif isinstance(value, Decimal):
+            value = abs(value) if value.is_zero() else value
+        elif isinstance(value, float) and value == 0:
+            value = 0.0
+        elif isinstance(value, datetime) and value.utcoffset():
+            value = value.astimezone(UTC)
+        key.append(value)
+    return tuple(key)
 
 
 # -- converters, one for each type ---------------------------------------------------------------------------------

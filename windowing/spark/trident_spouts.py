@@ -42,7 +42,7 @@ from windowing.trident.coordinator import Readiness
 from windowing.trident.executors import Fail, SendBatch, TridentSpoutCoordinator
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
-from windowing.trident.processors import TridentOutput, refuse_unrun
+from windowing.trident.processors import TridentOutput, guarded, refuse_unrun
 from windowing.trident.spouts import CommitterEmitter, SpoutBatch, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 
@@ -70,19 +70,21 @@ class _Opened:
 
     def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> None:
         spout, name = as_batches(node.source.spout), str(node.source.name)
+        who = f"spout {name!r}"
         assert spout is not None
         tasks = plan.stage_of(node.number).parallelism
         self.retry = RetryPolicy.of(plan.config)
         self.state = TransactionalState(records, part_of(plan.name)).at(f"spouts/{part_of(name)}")
-        self._name, self._since_s, self._reported = name, 0.0, 0
+        self._who, self._since_s, self._reported = who, 0.0, 0
         contexts = [
             SpoutContext(
                 self.state.at("emitter"), task, tasks, TaskContext(name, task, tasks, plan.config), self.report
             )
             for task in range(tasks)
         ]
-        self.coordinator = TridentSpoutCoordinator(spout.get_coordinator(contexts[0]), self.state.at("coordinator"))
-        self.emitters = [spout.get_emitter(context) for context in contexts]
+        coordinator = guarded(who, "in get_coordinator", spout.get_coordinator, contexts[0])
+        self.coordinator = TridentSpoutCoordinator(coordinator, self.state.at("coordinator"))
+        self.emitters = [guarded(who, "when it was opened", spout.get_emitter, context) for context in contexts]
 
     def report(self, error: BaseException) -> None:
         """Log an error that the spout reports, at most LAST_KEPT in 10 s; its process has no other channel to the driver."""
@@ -92,7 +94,7 @@ class _Opened:
         self._reported += 1
         if self._reported <= LAST_KEPT:
             rest = "; more of it are not logged for a while" if self._reported == LAST_KEPT else ""
-            _log.warning("spout %r reports %s%s", self._name, describe_error(error), rest)
+            _log.warning("%s reports %s%s", self._who, describe_error(error), rest)
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -134,7 +136,8 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset of the next batch if it is ready, else `start`."""
         with marked():
             number = start["batch"] + 1
-            return self._offset(number) if self._spout.coordinator.is_ready(number) is Readiness.READY else start
+            answer = guarded(self._who, "in is_ready", self._spout.coordinator.is_ready, number)
+            return self._offset(number) if answer is Readiness.READY else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the rows of a batch, task by task. Raises FailedException after the last attempt has failed."""
@@ -159,15 +162,14 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return  # a batch of an earlier process: the success of the next batch covers it
         self._succeeded = number
         with marked():
-            for emitter in self._spout.emitters:
-                emitter.success(self._made[0])
-            self._spout.coordinator.success(self._made[0])
+            for each in (*self._spout.emitters, self._spout.coordinator):
+                guarded(self._who, f"in success of {self._made[0]}", each.success, self._made[0])
 
     def stop(self) -> None:
         """Close the spout at the end of the query."""
         if self._opened is not None:
             with marked():
-                self._opened.close()
+                guarded(self._who, "in close", self._opened.close)
 
     @property
     def _spout(self) -> _Opened:
@@ -214,23 +216,26 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return attempt
 
     def _emitted(self, attempt: TransactionAttempt) -> list[_SpoutRows]:
-        batch = self._batch(attempt)
+        batch, where = self._batch(attempt), f"on batch {attempt}"
         made = []
         for emitter in self._spout.emitters:
             output = TridentOutput(self._schema, self._spout.report)
-            refuse_unrun(emitter.emit_batch(batch, output))
+            guarded(
+                self._who, where, lambda emit, output: refuse_unrun(emit(batch, output)), emitter.emit_batch, output
+            )
             rows = output.take()
             data = encode_table(table_of(self._who, self._schema, rows)) if rows else b""
             made.append(_SpoutRows(data, len(rows)))
         for emitter in self._spout.emitters:
             # This emission defines the batch, also if the run fails later.
             if isinstance(emitter, CommitterEmitter):
-                emitter.commit(attempt)
+                guarded(self._who, f"in commit of batch {attempt}", emitter.commit, attempt)
         return made
 
     def _batch(self, attempt: TransactionAttempt) -> SpoutBatch:
         """Return the batch from the coordinator. Raises FailedException if it fails, and if metadata of a later batch is stored."""
-        found = list(self._spout.coordinator.batch(attempt, None, None, None))
+        effects = self._spout.coordinator.batch(attempt, None, None, None)
+        found = guarded(self._who, f"on the metadata of {attempt}", list, effects)
         sent = [effect.batch for effect in found if isinstance(effect, SendBatch)]
         for effect in found:
             if isinstance(effect, Fail) and effect.reported is not None:

@@ -506,7 +506,13 @@ class TridentSpoutStage(ArrowStage):
                     continue
                 columns, _, now = clocked(found)
                 if work is None:
-                    work = _SpoutWork(plan, self._spout, partition, txid, now, closing)
+                    work = _SpoutWork(plan, self._spout, partition, txid, now)
+                    try:
+                        for made in work.made:
+                            closing.callback(made.cleanup)
+                            made.prepare()
+                    except FailedException as problem:
+                        failed = problem
                 by_rows = work.exchanges if self._keep or failed is not None else work.fold(columns)
                 if not by_rows:
                     continue
@@ -542,9 +548,9 @@ class TridentSpoutStage(ArrowStage):
 
 
 class _SpoutWork:
-    """The work on one partition of a source in one batch."""
+    """The work on one partition of a source in one batch. `made`: the tasks of the stages here, which the caller prepares."""
 
-    def __init__(self, plan: TridentPlan, spout: int, partition: int, txid: int, now: int, closing: ExitStack) -> None:
+    def __init__(self, plan: TridentPlan, spout: int, partition: int, txid: int, now: int) -> None:
         group, node = plan.stage_of(spout), plan.graph.nodes[spout]
         assert isinstance(node, SpoutNode)
         self._schema, self._name = node.schema, node.title
@@ -557,14 +563,12 @@ class _SpoutWork:
         self._groups: dict[str, TaskMetrics] = {}
         self.exchanges = list(plan.out_of(group.id))
         self._here: dict[str, GroupBatch] = {}
-        self._made: list[Subtopology] = []
+        self.made: list[Subtopology] = []
         targets = {each.target for each in self.exchanges}
         for id, stage in plan.stages.items():
             if not stage.depth and id in targets:
                 made = Subtopology(plan, id, task)
-                made.prepare()
-                self._made.append(made)
-                closing.callback(made.cleanup)
+                self.made.append(made)
                 self._here[id] = GroupBatch(made, plan.batch_groups[spout], batch)
                 self._groups[id] = TaskMetrics(id, task)
         self._folds: dict[int, list[tuple[tuple[int, int], ColumnFold, Any]]] = {each.id: [] for each in self.exchanges}
@@ -656,7 +660,7 @@ class _SpoutWork:
 
     def errors(self, failed: FailedException | None) -> list[BaseException]:
         """Return the errors that users' code reported, with the failure of the attempt if it is to be reported."""
-        errors = [error for made in self._made for error in made.take_reports()]
+        errors = [error for made in self.made for error in made.take_reports()]
         return [*errors, failed] if isinstance(failed, ReportedFailedException) else errors
 
     def finish(self, windowed: Iterable[int]) -> list[ExchangeRow]:

@@ -50,7 +50,7 @@ from windowing.windows.aggregate import title_of
 from windowing.windows.events import TupleWindow
 
 _ENDED = "raised in user code: "
-_OURS = (row_of.__code__.co_filename, __file__)
+_LIBRARY = __file__.removesuffix("topology/user_code.py")
 
 
 def user_code_error(
@@ -58,17 +58,16 @@ def user_code_error(
     problem: BaseException,
     where: str,
     file: str | None,
-    ours: tuple[str, ...] = (),
     home: str | None = None,
 ) -> BoltError:
     """Return the error for a component that raised `problem`; use `raise ... from problem`.
 
     owner: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: the file of the user's code, from
-    `file_of`. ours: files of the library that may be in the traceback. home: the location to name if no line of the user's
-    code was running (a row that was returned), from `home_of`. KeyboardInterrupt, GeneratorExit and the like are raised again
-    unchanged, with a note that names the component (`ended_in`), because they may be meant for other code.
+    `file_of`. home: the location to name if no line of the user's code was running (a row that was returned), from `home_of`.
+    KeyboardInterrupt, GeneratorExit and the like are raised again unchanged, with a note that names the component (`ended_in`),
+    because they may be meant for other code.
     """
-    line = _user_line(problem.__traceback__, file, (*_OURS, *ours)) or home
+    line = _user_line(problem.__traceback__, file) or home
     at = f" ({line})" if line else ""
     if not isinstance(problem, Exception | SystemExit):
         problem.add_note(f"{_ENDED}{owner} failed {where}: {describe_error(problem)}{at}")
@@ -111,14 +110,14 @@ def _code_of(target: Callable[..., Any], method: str | None) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, ...]) -> str | None:
+def _user_line(trace: TracebackType | None, file: str | None) -> str | None:
     """Return file:line of the innermost frame in the user's file, else of the first frame outside the library."""
     innermost, first = None, None
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
         if name == file:
             innermost = f"{name}:{trace.tb_lineno}"
-        elif first is None and name not in ours:
+        elif first is None and not name.startswith(_LIBRARY):
             first = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return innermost or first
@@ -160,7 +159,7 @@ class UserCode:
 
     def user_code_error(self, problem: BaseException, where: str) -> BaseException:
         """Return the error to raise `from` an exception of the code."""
-        return user_code_error(self._owner, problem, where, self._file, (__file__,))
+        return user_code_error(self._owner, problem, where, self._file)
 
 
 # -- timestamp functions ---------------------------------------------------------------------------------------------------------
@@ -193,7 +192,7 @@ class TimestampFunction:
             stamp = timestamp_of(value)
         except Exception as problem:
             where = f"in the timestamp function {self._name!r} on {quote(row)}"
-            text = user_code_error(f"bolt {self._bolt!r}", problem, where, self._file, (__file__,)).args[0]
+            text = user_code_error(f"bolt {self._bolt!r}", problem, where, self._file).args[0]
             self._unusable(text, problem)
             return None
         if stamp is not None and -BOUND < stamp < BOUND:
@@ -549,7 +548,7 @@ class BoltRunner(UserCode):
     def user_code_error(self, problem: BaseException, where: str) -> BoltError:
         """Return the BoltError that names this bolt; for a wrong row it names the first line of the bolt's code."""
         home = home_of(self._target, self._method) if isinstance(problem, RowError) else None
-        return user_code_error(self._owner, problem, where, self._file, (__file__,), home)
+        return user_code_error(self._owner, problem, where, self._file, home)
 
     def _collect(self, window: TupleWindow) -> list[Emission]:
         collector = Collector(self._bolt)

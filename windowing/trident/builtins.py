@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from windowing.errors import ConfigError, quote
-from windowing.trident.fields import short_title, stored_key
+from windowing.schema.values import stored_key
+from windowing.trident.fields import short_title
 from windowing.trident.processors import call_hook, code_of, refuse_unrun
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
@@ -114,24 +113,6 @@ def key_picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
     kinds = [schema.types[schema.names.index(name)] for name in names]
     plain = not any(kind.startswith(("array", "float", "double")) for kind in kinds)
     return pick if plain else lambda row: tuple(map(_of_key, pick(row)))
-
-
-def stored_key(values: Iterable[Any]) -> Row:
-    """Return the key of these values in a state. -0.0 becomes 0.0, in arrays too, because keys compare them as equal.
-
-    >>> stored_key(["a", -0.0, [1.0, -0.0]])
-    ('a', 0.0, [1.0, 0.0])
-    """
-    key = []
-    for value in values:
-        if isinstance(value, list):
-            value = list(stored_key(value))
-        elif isinstance(value, Decimal):
-            value = abs(value) if value.is_zero() else value
-        elif isinstance(value, float) and value == 0:
-            value = 0.0
-        key.append(value)
-    return tuple(key)
 
 
 def _of_key(value: Any) -> Any:

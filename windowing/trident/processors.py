@@ -37,7 +37,17 @@ from itertools import chain, product
 from operator import call
 from typing import Any, NamedTuple, Protocol
 
-from windowing.errors import BoltError, ConfigError, FailedException, quote
+from windowing.errors import (
+    BoltError,
+    CheckpointError,
+    ConfigError,
+    FailedException,
+    ReportedFailedException,
+    SourceError,
+    StateError,
+    cause_of,
+    quote,
+)
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, uncallable
 from windowing.schema.rows import RowError, refuse_awaitable, refuse_returned, row_of, rows_of
 from windowing.schema.types import Schema
@@ -50,9 +60,6 @@ from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
 
 _SCALARS = (str, int, float)
-_FOLDER = __file__.removesuffix("processors.py")
-_OURS = tuple(f"{_FOLDER}{module}.py" for module in ("processors", "operations", "state_operations", "windows"))
-
 
 Reporter = Callable[[BaseException], None]
 """Is called with each error that user code reports without raising it."""
@@ -144,7 +151,11 @@ class TaskCode(UserCode):
         except BaseException as problem:
             copied = "when it was copied for its task (open files and connections in prepare)"
             raise self.user_code_error(problem, "when its instance was made" if is_class else copied) from problem
-        self.hook("prepare", context)
+        try:
+            self.hook("prepare", context)
+        except FailedException as problem:
+            kind = ReportedFailedException if isinstance(problem, ReportedFailedException) else FailedException
+            raise kind(f"{self._owner} failed in prepare: {cause_of(problem)}") from problem
         called: Callable[..., Any] = getattr(self.instance, self._method)
         return called
 
@@ -156,9 +167,17 @@ class TaskCode(UserCode):
 def raised(who: str, problem: BaseException, where: str, file: str | None = None) -> BaseException:
     """Return the error to raise for `problem`: itself if it is a FailedException or already a BoltError, else a new BoltError."""
     ours = isinstance(problem, BoltError) and not isinstance(problem, RowError)
-    return (
-        problem if ours or isinstance(problem, FailedException) else user_code_error(who, problem, where, file, _OURS)
-    )
+    return problem if ours or isinstance(problem, FailedException) else user_code_error(who, problem, where, file)
+
+
+def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a spout's code and attribute its exceptions to it. FailedException and errors of stores and sources pass unchanged."""
+    try:
+        return call(*arguments)
+    except (CheckpointError, ConfigError, SourceError, StateError):
+        raise
+    except BaseException as problem:
+        raise raised(who, problem, where) from problem
 
 
 def refuse_unrun(returned: Any) -> None:

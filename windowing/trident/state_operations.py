@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
 from windowing.schema.types import Schema
-from windowing.trident.fields import Row, chosen, extended, key_picker, recorder, short_title, stored_key
+from windowing.schema.values import stored_key
+from windowing.trident.fields import Row, chosen, extended, key_picker, recorder, short_title
 from windowing.trident.kinds import Guarantee, StateType
 from windowing.trident.operations import NO_FIELDS, Check, Operation
 from windowing.trident.processors import (

@@ -271,8 +271,13 @@ class TridentRun:
             ]
             for exchange in plan.exchanges
         }
-        for task in (task for tasks in self.tasks.values() for task in tasks):
-            task.prepare()
+        try:
+            for task in (task for tasks in self.tasks.values() for task in tasks):
+                task.prepare()
+        except BaseException:
+            with suppress(Exception):
+                self.close()
+            raise
 
     def _partitions(self, task: int) -> dict[str, Any]:
         return {id: partitions[task] for id, partitions in self.states.items() if task < len(partitions)}
@@ -316,12 +321,11 @@ class TridentRun:
 
     def close(self) -> None:
         """Call `cleanup` of user code, and close the states."""
-        for tasks in self.tasks.values():
-            for task in tasks:
-                task.cleanup()
-        for partitions in self.states.values():
-            for state in partitions:
-                call_hook(state, "close")
+        with ExitStack() as closing:
+            for state in (state for partitions in self.states.values() for state in partitions):
+                closing.callback(call_hook, state, "close")
+            for task in (task for tasks in self.tasks.values() for task in tasks):
+                closing.callback(task.cleanup)
 
 
 class BatchInFlight:
