@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.execution.chains import Chain, chained
+from tests.execution.chains import Chain, chained, clustered
 from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock
@@ -594,3 +594,48 @@ def test_tuples_handed_over_at_once_equal_tuples_one_by_one(
             ],
         )
         assert run() == found
+
+
+# -- cleanup after an error ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runtime", [chained, clustered])
+@pytest.mark.parametrize("method", ["init_state", "prepare", "execute"])
+def test_cleanup_follows_an_error_of_a_bolt_in_every_runtime(runtime: Any, method: str) -> None:
+    made, cleaned = [], []
+
+    class Opens:
+        def __init__(self) -> None:
+            made.append(self)
+
+        def prepare(self, context: Any) -> None:
+            self._reach("prepare")
+
+        def execute(self, row: Any) -> Any:
+            self._reach("execute")
+            return []
+
+        def cleanup(self) -> None:
+            cleaned.append(self)
+            raise OSError("dropped")
+
+        def _reach(self, reached: str) -> None:
+            if reached == method:
+                raise ValueError("no")
+
+    class Keeps(Opens):
+        def init_state(self, state: Any) -> None:
+            self._reach("init_state")
+
+    plain, stateful = bolt(output="n long")(Opens), bolt(output="n long")(Keeps)
+    for declared, parallelism in ((plain, 1), (plain, 2), (stateful, 2)):
+        if declared is plain and method == "init_state":
+            continue
+        builder = TopologyBuilder("cleanup")
+        builder.set_spout("in", InputSpout("key string, n long"))
+        builder.set_bolt("bolt", declared, parallelism).fields_grouping("in", "key")
+        with pytest.raises(BoltError, match=r"bolt 'bolt' failed .*ValueError: no"):
+            runtime(builder.build(), {"in": [[("a", 1)]]})
+        assert sorted(map(id, cleaned)) == sorted(map(id, made)) != []
+        made.clear()
+        cleaned.clear()

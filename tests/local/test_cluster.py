@@ -428,6 +428,40 @@ def test_an_error_of_a_spout_names_the_spout():
         ran(twice, source=breaking)
 
 
+def test_a_spout_that_returns_rows_in_place_of_emitting_them_is_an_error():
+    @spout(output="n long")
+    class Returning(Spout):
+        returned = ()
+
+        def next_tuple(self):
+            return self.returned
+
+    class Iterating(Returning):
+        returned = (n for n in (1,))
+
+    @spout(output="n long")
+    def giving(collector):
+        return "abc"
+
+    for declared, shown in ((Returning, r"\(\)"), (spout(output="n long")(Iterating), "<generator"), (giving, "'abc'")):
+        with pytest.raises(
+            BoltError, match=rf"spout 'source'.*in next_tuple.* it emitted nothing, and returned {shown}"
+        ):
+            ran(twice, source=declared)
+
+
+def test_a_spout_may_return_what_emit_returned():
+    @spout(output="n long")
+    class Sending(Spout):
+        def open(self, context, collector):
+            self.collector, self.left = collector, [1, 2]
+
+        def next_tuple(self):
+            return self.collector.emit(self.left.pop(0)) if self.left else None
+
+    assert ran(twice, source=Sending)["bolt0"] == [(2,), (4,)]
+
+
 # -- spouts --------------------------------------------------------------------------------------------------------------
 
 

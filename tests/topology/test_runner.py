@@ -299,10 +299,10 @@ def test_a_runner_must_be_opened_exactly_once_before_it_runs() -> None:
         runner.open()
 
 
-def test_a_failure_in_prepare_or_cleanup_names_the_method() -> None:
-    class Fails:
-        prepared = False
+def test_a_failure_in_prepare_or_cleanup_names_the_method_and_cleanup_follows_a_failed_prepare() -> None:
+    cleaned = []
 
+    class Fails:
         def prepare(self, context: Any) -> None:
             if not context:
                 raise ValueError("no context")
@@ -310,6 +310,7 @@ def test_a_failure_in_prepare_or_cleanup_names_the_method() -> None:
         def execute(self, window: TupleWindow) -> None: ...
 
         def cleanup(self) -> None:
+            cleaned.append(self)
             raise SystemExit
 
     runner = BoltRunner(bolt_of(windowed_bolt(Count(3), output=PAIR)(Fails)))
@@ -317,7 +318,9 @@ def test_a_failure_in_prepare_or_cleanup_names_the_method() -> None:
         BoltError, match=r"bolt 'Fails' failed in prepare: ValueError: no context \(.*test_runner.py:\d+\)"
     ):
         runner.open()
+    assert len(cleaned) == 1
     runner.open("context")
     with pytest.raises(BoltError, match="bolt 'Fails' failed in cleanup: SystemExit"):
         runner.close()
     runner.close()
+    assert len(cleaned) == 2

@@ -496,6 +496,16 @@ def test_a_rich_spout_may_take_the_values_in_ack_or_have_neither_ack_nor_fail():
     assert queue.acked == "b=('b',)"
 
 
+def test_a_rich_spout_that_returns_rows_in_place_of_emitting_them_is_an_error():
+    class Returning(Queue):
+        def next_tuple(self) -> Any:
+            return ["a"]
+
+    emitter = RichSpoutBatchExecutor(Returning("")).get_emitter(context())
+    with pytest.raises(RowError, match=r"it emitted nothing, and returned \['a'\]; emit rows to the collector"):
+        emitter.emit_batch(SpoutBatch(attempt("1:0"), None), Rows())
+
+
 def test_a_rich_spout_that_emits_outside_of_next_tuple_is_refused():
     queue = Queue("a")
     RichSpoutBatchExecutor(queue).get_emitter(context())

@@ -37,7 +37,7 @@ from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.local.tasks import ComponentTask, TaskParts
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean
-from windowing.schema.rows import RowError, no_rows, row_converter, row_of, rows_of
+from windowing.schema.rows import RowError, no_rows, refuse_unsent, row_converter, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle
@@ -151,8 +151,8 @@ class TupleSource:
 
     over = True
 
-    def next_tuple(self) -> None:
-        """Emit some tuples to the collector, or none."""
+    def next_tuple(self) -> Any:
+        """Emit some tuples to the collector, or none. What the user's code returned is returned, to be checked."""
 
     def ack(self, message_id: Any, values: tuple[Any, ...]) -> None:
         """Called when a message is acked."""
@@ -215,8 +215,8 @@ class FunctionSource(TupleSource):
         self._function = function
         self._collector = collector
 
-    def next_tuple(self) -> None:
-        self._function(self._collector)
+    def next_tuple(self) -> Any:
+        return self._function(self._collector)
 
 
 class ObjectSource(TupleSource):
@@ -360,13 +360,14 @@ class SpoutTask(ComponentTask):
                 if len(tracked) >= room:
                     return
                 before = self.emissions
-                if not source.over:
-                    next_tuple()
+                returned = None if source.over else next_tuple()
                 if at_once:
                     where = _ACKED
                     self._ack_at_once()
                     where = _ASKED
                 if self.emissions == before:
+                    if returned is not None:
+                        refuse_unsent(returned)
                     self.dry = True
                     return
                 if self._awake_ms is not None:

@@ -133,15 +133,16 @@ class SingleTuples:
         else:
             self._source = FunctionSource(declared.target, collector)
 
-    def next_tuple(self) -> None:
-        """Emit some tuples, or none."""
-        before = self._collector.emitted
+    def next_tuple(self) -> Any:
+        """Emit some tuples, or none. What the user's code returned is returned, to be checked."""
+        before, returned = self._collector.emitted, None
         if self._again:
             message_id, values = self._again.popleft()
             self._collector.emit(values, message_id=message_id)
         elif not self._source.over:
-            self._source.next_tuple()
+            returned = self._source.next_tuple()
         self.dry = self._collector.emitted == before
+        return returned
 
     def ack(self, message_id: Any, values: Any) -> None:
         """Forward the ack of a committed message to the source."""

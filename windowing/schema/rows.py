@@ -217,6 +217,15 @@ def refuse_returned(returned: Any) -> None:
         raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
 
 
+def refuse_unsent(returned: Any) -> None:
+    """Raise RowError for what a `next_tuple` returned that emitted nothing: rows, or a body that did not run."""
+    refuse_awaitable(returned)
+    if isinstance(returned, Iterable):
+        raise RowError(
+            f"it emitted nothing, and returned {quote(returned)}; emit rows to the collector and return nothing"
+        )
+
+
 def refuse_awaitable(returned: Any) -> None:
     """Raise RowError for a coroutine or the like, because a window is valid during one plain call only."""
     if isinstance(returned, Awaitable | AsyncIterable):

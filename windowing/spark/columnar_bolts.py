@@ -60,6 +60,8 @@ class StreamBatch(NamedTuple):
 class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
     """A task of a bolt that takes batches. send: receives the output: a stream, a batch of it, and its roots."""
 
+    _caller: ColumnarCaller
+
     def __init__(
         self,
         component: Component,

@@ -71,19 +71,23 @@ class SpoutStage(ArrowStage):
         roots = NO_ROOTS if source is None else (root_of(execution.batches_before + number, source),)
         writer: StageWriter | None = None
         now = 0
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            rows, tasks, now = clocked(batch)
-            if writer is None:
-                writer = StageWriter(execution, partition, now, number)
-            writer.send(self.spout, task, self.stream, rows, roots, tasks if self.is_hashed else None)
-            writer.run()
-            yield from record_batches(writer.take())
-        if writer is not None:
-            yield from record_batches(writer.finish())
-            if self.channel is not None:
-                self.channel.send(number, partition, now, writer.done())
+        try:
+            for batch in batches:
+                if batch.num_rows == 0:
+                    continue
+                rows, tasks, now = clocked(batch)
+                if writer is None:
+                    writer = StageWriter(execution, partition, now, number)
+                writer.send(self.spout, task, self.stream, rows, roots, tasks if self.is_hashed else None)
+                writer.run()
+                yield from record_batches(writer.take())
+            if writer is not None:
+                yield from record_batches(writer.finish())
+                if self.channel is not None:
+                    self.channel.send(number, partition, now, writer.done())
+        finally:
+            if writer is not None:
+                writer.abandon()
 
 
 def hashed_reader(execution: ExecutionContext, spout: str, stream: str) -> tuple[tuple[str, ...], int] | None:
@@ -137,12 +141,15 @@ class StageTaskTurn:
             return TaskResult()
         began = time.perf_counter()
         writer = StageWriter(self._execution, FIRST_TASK + self._number, clock_of(rows), batch)
-        if self._window is None:
-            result = self._bolt_turn(writer, [row for row in rows if row.kind == "rows"], stored, batch)
-        else:
-            result = self._window_turn(self._window, writer, rows, stored, batch)
-        writer.run()
-        result.output = [*writer.take(), *result.output, *writer.finish()]
+        try:
+            if self._window is None:
+                result = self._bolt_turn(writer, [row for row in rows if row.kind == "rows"], stored, batch)
+            else:
+                result = self._window_turn(self._window, writer, rows, stored, batch)
+            writer.run()
+            result.output = [*writer.take(), *result.output, *writer.finish()]
+        finally:
+            writer.abandon()
         result.done = self._done(result.done, writer.done(), 1000 * (time.perf_counter() - began))
         return result
 

@@ -69,6 +69,8 @@ class RetriedBatch(ABC, Generic[T]):
         self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
         self.errors: list[str] = []
 
+    _caller: BoltCaller
+
     @abstractmethod
     def take(self, given: Iterable[T], /) -> None:
         """Pass each to the bolt once. Raises BoltError."""
@@ -76,6 +78,10 @@ class RetriedBatch(ABC, Generic[T]):
     @abstractmethod
     def close(self, txid: int = 0) -> None:
         """End the task's part of the batch: retry what failed, then call `cleanup`. Raises BoltError."""
+
+    def abandon(self) -> None:
+        """Call the bolt's `cleanup` if an error has kept `close` from it."""
+        self._caller.abandon()
 
     @abstractmethod
     def _attempt(self, given: T) -> None:
@@ -184,8 +190,7 @@ class BoltBatch(RetriedBatch[Tuple]):
         self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
         self._caller.open(context, self._collector)
         if values is not None:
-            self._caller.hook("init_state", values)
-            self._caller.prepare(context, self._collector)
+            self._caller.prepare(context, self._collector, values)
         self._flush("prepare")
 
     def counts(self) -> dict[str, int]:

@@ -19,6 +19,7 @@ InvalidTimestampError, whose cause is the function's error.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
@@ -156,6 +157,11 @@ class UserCode:
             self.hook("cleanup")
         finally:
             self.instance = None
+
+    def abandon(self) -> None:
+        """Call the instance's `cleanup` after an error of its code, if it was not called; an error in it is dropped."""
+        with contextlib.suppress(BoltError):
+            self.close()
 
     def user_code_error(self, problem: BaseException, where: str) -> BaseException:
         """Return the error to raise `from` an exception of the code."""
@@ -387,10 +393,16 @@ class BoltCaller(UserCode):
         if not declaration.stateful:
             self.prepare(context, collector)
 
-    def prepare(self, context: Any, collector: Any = None) -> None:
-        """Call the instance's `prepare`."""
+    def prepare(self, context: Any, collector: Any = None, state: Any = None) -> None:
+        """Call the instance's `init_state` if a state is given, then its `prepare`. If one of them raises, `cleanup` follows."""
         acks = self._component.declaration.kind is ComponentKind.BOLT
-        self.hook("prepare", context, *((collector,) if acks else ()))
+        try:
+            if state is not None:
+                self.hook("init_state", state)
+            self.hook("prepare", context, *((collector,) if acks else ()))
+        except BaseException:
+            self.abandon()
+            raise
 
     def execute(self, tuple: Tuple) -> list[EmittedRow]:
         """Call the bolt and return its emitted rows. Raises BoltError, or the user's FailedException."""
@@ -497,7 +509,9 @@ class BoltRunner(UserCode):
         self._call: Any = None
 
     def open(self, context: Any = None, state: Any = None) -> None:
-        """Make the instance, call its `init_state(state)` if a state is given, then its `prepare(context)`."""
+        """Make the instance, call its `init_state(state)` if a state is given, then its `prepare(context)`. If one of them raises,
+        `cleanup` follows, and an error in it is dropped.
+        """
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
         if isinstance(context, TaskContext):
@@ -506,7 +520,7 @@ class BoltRunner(UserCode):
             self._call = self._target
             return
         try:
-            instance = self._target()
+            self.instance = instance = self._target()
             if state is not None:
                 instance.init_state(state)
             elif self._bolt.stateful:
@@ -515,11 +529,12 @@ class BoltRunner(UserCode):
                 )
             if getattr(instance, "prepare", None) is not None:
                 instance.prepare(context)
-        except BoltError:
-            raise
         except BaseException as problem:
+            self.abandon()
+            if isinstance(problem, BoltError):
+                raise
             raise self.user_code_error(problem, "in prepare") from problem
-        self.instance, self._call = instance, instance.execute
+        self._call = instance.execute
 
     def run(self, window: TupleWindow) -> list[Emission]:
         """Call the bolt on `window` and return its rows in the order in which it made them. Raises BoltError."""

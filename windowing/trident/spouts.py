@@ -45,6 +45,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from windowing.errors import ConfigError, FailedException, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice
+from windowing.schema.rows import refuse_unsent
 from windowing.trident.coordinator import Readiness
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
 from windowing.trident.processors import Reporter, drop_report, refuse_unrun
@@ -342,8 +343,8 @@ class RichSpout(Protocol):
     def open(self, context: Any, collector: Any) -> None:
         """Called once, before all other methods; emit to the collector from now on."""
 
-    def next_tuple(self) -> None:
-        """Emit some tuples, or none."""
+    def next_tuple(self) -> Any:
+        """Emit some tuples, or none, and return None."""
 
     def close(self) -> None:
         """End."""
@@ -433,7 +434,9 @@ class _RichEmitter(Emitter):
             emitted = -1
             while emitted < cutter.emitted < self._size and not cutter.slept:
                 emitted = cutter.emitted
-                self._spout.next_tuple()
+                returned = self._spout.next_tuple()
+                if cutter.emitted == emitted:
+                    refuse_unsent(returned)
         finally:
             cutter.target = None
 
