@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.execution.chains import Chain, chained, clustered
 from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
+from windowing.execution.compiler import execution_plan
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.run import run_local
@@ -628,12 +629,18 @@ def test_cleanup_follows_an_error_of_a_bolt_in_every_runtime(runtime: Any, metho
             self._reach("init_state")
 
     plain, stateful = bolt(output="n long")(Opens), bolt(output="n long")(Keeps)
-    for declared, parallelism in ((plain, 1), (plain, 2), (stateful, 2)):
+    same = bolt(output="key string, n long")(lambda row: (row.key, row.n))
+    for declared, parallelism, fused in ((plain, 1, False), (plain, 2, False), (plain, 1, True), (stateful, 2, False)):
         if declared is plain and method == "init_state":
             continue
         builder = TopologyBuilder("cleanup")
         builder.set_spout("in", InputSpout("key string, n long"))
-        builder.set_bolt("bolt", declared, parallelism).fields_grouping("in", "key")
+        if fused:
+            builder.set_bolt("same", same).fields_grouping("in", "key")
+            builder.set_bolt("bolt", declared).local_or_shuffle_grouping("same")
+            assert "bolt" not in execution_plan(builder.build()).stages
+        else:
+            builder.set_bolt("bolt", declared, parallelism).fields_grouping("in", "key")
         with pytest.raises(BoltError, match=r"bolt 'bolt' failed .*ValueError: no"):
             runtime(builder.build(), {"in": [[("a", 1)]]})
         assert sorted(map(id, cleaned)) == sorted(map(id, made)) != []

@@ -175,7 +175,6 @@ class StageWriter:
         self._fused = [name for name in execution.topology.order if name not in self._stages]
         self._ways: dict[tuple[str, int, str], _Way] = {}
         self._tasks: dict[tuple[str, int], RetriedBatch[Any]] = {}
-        self._made: list[RetriedBatch[Any]] = []
         self._queues: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self._by_row: dict[tuple[int, str, str, int], _Rows] = {}
         self._packed: list[tuple[tuple[int, str, str, int], pa.Table]] = []
@@ -496,28 +495,23 @@ class StageWriter:
             dead_letter = partial(self.dead_letter, name, task)
         if name in execution.columnar:
             send = partial(self.send, name, task)
-            made: RetriedBatch[Any] = ColumnarBoltBatch(
-                component, context, execution.retry, send, dead_letter, self.in_phases
-            )
-        else:
-            made = BoltBatch(
-                component,
-                context,
-                execution.retry,
-                partial(self.emit, name, task),
-                partial(self.emit_all, name, task),
-                partial(self.choose, name, task),
-                dead_letter,
-                values,
-                self.in_phases,
-            )
-        self._made.append(made)
-        return made
+            return ColumnarBoltBatch(component, context, execution.retry, send, dead_letter, self.in_phases)
+        return BoltBatch(
+            component,
+            context,
+            execution.retry,
+            partial(self.emit, name, task),
+            partial(self.emit_all, name, task),
+            partial(self.choose, name, task),
+            dead_letter,
+            values,
+            self.in_phases,
+        )
 
     def abandon(self) -> None:
-        """Call `cleanup` of the bolts that an error has kept from it; no effect after `finish`."""
-        for made in self._made:
-            made.abandon()
+        """Call `cleanup` of the fused bolts that an error has kept from it; no effect after `finish`."""
+        for running in self._tasks.values():
+            running.abandon()
 
     def _flush(self, way: _Way) -> None:
         """Pack the collected rows, before other rows of their stream."""

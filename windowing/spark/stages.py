@@ -213,13 +213,16 @@ class StageTaskTurn:
             return TaskResult()
         values = stored.task_values(name, task) if self._component.stateful else None
         running = writer.bolt_batch(name, task, values)
-        table = self._format.arrived(packets)
-        columnar = self._component.declaration.columnar is not None
-        arrived = self._format.payloads(table) if self._acked or not columnar else []
-        if self._acked:
-            writer.partials.done(arrived)
-        running.take(self._format.batches(table) if columnar else arrived)
-        running.close(batch + 1)
+        try:
+            table = self._format.arrived(packets)
+            columnar = self._component.declaration.columnar is not None
+            arrived = self._format.payloads(table) if self._acked or not columnar else []
+            if self._acked:
+                writer.partials.done(arrived)
+            running.take(self._format.batches(table) if columnar else arrived)
+            running.close(batch + 1)
+        finally:
+            running.abandon()
         numbers = {"tuples": running.taken, **running.counts(), "bytes": size_of(packets)}
         found = TaskResult(writer.metrics(name, numbers), done=[running.metrics()])
         found.change(values)

@@ -55,6 +55,8 @@ class RetriedBatch(ABC, Generic[T]):
     for each attempt, and one wait of `retry`, the longest that is due, for each round.
     """
 
+    _caller: BoltCaller
+
     def __init__(
         self,
         component: Component,
@@ -68,8 +70,6 @@ class RetriedBatch(ABC, Generic[T]):
         self._again: list[T] = []
         self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
         self.errors: list[str] = []
-
-    _caller: BoltCaller
 
     @abstractmethod
     def take(self, given: Iterable[T], /) -> None:
