@@ -530,7 +530,8 @@ def test_only_a_start_on_spark_warns_of_the_fields_of_a_policy(runtime: Runtime)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         announce_bolt(runtime, str, bolt_of(counted))
-    assert [each.category for each in told] == ([LostFieldsWarning] if runtime is Runtime.WINDOWED else [])
+    wanted = [(LostFieldsWarning, __file__)] if runtime is Runtime.WINDOWED else []
+    assert [(each.category, each.filename) for each in told] == wanted
 
 
 def test_a_bolt_whose_file_has_changed_since_its_import_is_not_reported(tmp_path: Path) -> None:

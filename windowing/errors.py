@@ -6,10 +6,13 @@ message is always one readable line.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 __all__ = [
+    "LIBRARY",
     "UNREADABLE",
     "AckError",
     "BatchChangedError",
@@ -43,7 +46,11 @@ __all__ = [
     "printable",
     "quote",
     "represented",
+    "warn",
 ]
+
+LIBRARY = __file__.removesuffix("errors.py")
+"""The folder of this library, with which the names of its files begin."""
 
 
 def quote(value: Any, limit: int = 200) -> str:
@@ -94,6 +101,14 @@ def describe_error(problem: BaseException) -> str:
     except Exception:
         message = "(its message cannot be made)"
     return f"{type(problem).__name__}: {printable(message)}" if message else type(problem).__name__
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's that led here: that of the nearest caller outside this library."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 class WindowingError(Exception):

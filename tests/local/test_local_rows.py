@@ -10,10 +10,20 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from windowing import Activation, LateReason, WindowConfig, WindowedBoltExecutor, count, seconds, tumbling
+from windowing import (
+    Activation,
+    InputSpout,
+    LateReason,
+    TopologyBuilder,
+    WindowConfig,
+    WindowedBoltExecutor,
+    count,
+    seconds,
+    tumbling,
+)
 from windowing.codec import dumps, loads
 from windowing.errors import ConfigError, InvalidTimestampError, WindowingError
-from windowing.local import LocalRun, run_local
+from windowing.local import LocalRun, VirtualClock, run_local, run_topology
 from windowing.schema.rows import record_of
 from windowing.schema.values import InvalidTimestampWarning
 from windowing.topology.window_task import field_of, key_of, source_of, timestamps_of
@@ -62,6 +72,28 @@ def test_a_timestamp_function_returns_whole_milliseconds_or_the_tuple_is_invalid
         result = run_local(size, [rows])
     assert result["default"] == [(2,)]  # 0.5 s are 500.0 ms, a whole number
     assert [reason for _, reason in result.late] == [LateReason.INVALID] * 3
+
+
+def test_a_warning_has_the_line_of_the_users_that_led_to_it():
+    @tumbling(seconds(1), timestamp=lambda row: "soon", late_stream="late", output="n long")
+    def size(window):
+        return len(window)
+
+    builder = TopologyBuilder("sizes")
+    builder.set_spout("rows", InputSpout("at long"))
+    builder.set_bolt("size", size).shuffle_grouping("rows")
+    topology = builder.build()
+    builder.configure({"topology.workers": 2})
+    calls = [
+        lambda: run_local(size, [[{"at": 1}]]),
+        lambda: run_local(size_of, [[{"word": "a"}]]),
+        lambda: run_topology(topology, {"rows": [[(1,)]]}, clock=VirtualClock()),
+        builder.build,
+    ]
+    for call in calls:
+        with pytest.warns(UserWarning, match="such rows are invalid|without effect") as caught:
+            call()
+        assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("timestamp", [lambda row: row["at"], lambda row: row.at, "at"])

@@ -1106,8 +1106,9 @@ def test_a_timestamp_function_that_fails_is_a_warning_or_an_error_with_its_cause
     late = run("late")
     with pytest.warns(
         InvalidTimestampWarning, match=r"function '.*soon' gave 'soon' for Row\(word='b', n=2\); such rows are inv"
-    ):
+    ) as caught:
         assert late.batch({"in": [("a", 1), ("b", 2)]})["out"] == [(2,)]
+    assert caught[0].filename == __file__
     assert late.batch({"in": [("a", 1)]})["out"] == [], "this batch has no failure, so it has no warning"
     with pytest.raises(
         InvalidTimestampError, match=r"failed in the timestamp function '.*soon' on .*: KeyError: 3"

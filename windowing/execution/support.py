@@ -11,12 +11,11 @@ An argument without a cell does not exist in that runtime.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, quote, warn
 from windowing.topology.bolts import WindowedBolt, class_of, fields_set
 from windowing.topology.config import (
     IN_TRIDENT,
@@ -259,7 +258,7 @@ def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
 def _warn_of_lost_fields(title: str, declared: Declaration | WindowedBolt, stateful: bool) -> None:
     lost = lost_fields(title, declared.target if declared.is_class else None, stateful)
     if lost is not None:
-        warnings.warn(lost, LostFieldsWarning, stacklevel=4)
+        warn(lost, LostFieldsWarning)
 
 
 def lost_fields(title: str, target: Any, stateful: bool) -> str | None:
@@ -281,7 +280,7 @@ def _warn_of_lost_policies(bolt: WindowedBolt | None) -> None:
         for option in ("trigger", "eviction"):
             lost = lost_policy(bolt.name, option, getattr(bolt.config, option))
             if lost is not None:
-                warnings.warn(lost, LostFieldsWarning, stacklevel=4)
+                warn(lost, LostFieldsWarning)
 
 
 def lost_policy(title: str, option: str, factory: Any) -> str | None:

@@ -12,12 +12,11 @@ may be called again. Source: Storm's `TopologyBuilder`, `BoltDeclarer`, `SpoutDe
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from windowing.errors import quote
+from windowing.errors import quote, warn
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.tuples import Fields
 from windowing.topology.config import Setting, settings_of, without_effect
@@ -170,7 +169,7 @@ class TopologyBuilder(StormNames):
         topology = _topology(self.name, resolved)
         idle = without_effect([*topology.config.own, *(key for each in resolved.configs.values() for key in each.own)])
         if idle is not None:
-            warnings.warn(f"topology {self.name!r}: settings {idle}", stacklevel=2)
+            warn(f"topology {self.name!r}: settings {idle}")
         return topology
 
     def _add(self, component: ComponentDeclaration) -> Declarer:

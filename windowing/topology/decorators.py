@@ -45,7 +45,7 @@ from windowing.topology.bolts import (
 from windowing.topology.components import Bolt, InputSpout, Spout, StatefulWindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.windows.aggregate import title_of
-from windowing.windows.config import OnError, WindowConfig, WindowOptions, config_of
+from windowing.windows.config import OnError, WindowConfig, WindowOptions
 from windowing.windows.measures import Count, Duration
 
 _MARK = "__windowing_component__"
@@ -171,7 +171,7 @@ def _decorator(
             f"@{decorator} stands on {title_of(length)!r} without saying which windows; "
             f"write @{decorator}(...) with a length and an output"
         )
-    config = config_of(length, slide, options, stacklevel=4)
+    config = WindowConfig.of(length=length, slide=slide, **options)
     outputs = _outputs(output, config)
 
     def declare(target: Any, title: str) -> WindowedBolt:

@@ -22,12 +22,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
-from windowing.errors import BoltError, FailedException, InvalidTimestampError, describe_error, printable, quote
+from windowing.errors import (
+    LIBRARY,
+    BoltError,
+    FailedException,
+    InvalidTimestampError,
+    describe_error,
+    printable,
+    quote,
+    warn,
+)
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, stream_or_value
 from windowing.schema.rows import (
     RowError,
@@ -51,7 +59,6 @@ from windowing.windows.aggregate import title_of
 from windowing.windows.events import TupleWindow
 
 _ENDED = "raised in user code: "
-_LIBRARY = __file__.removesuffix("topology/user_code.py")
 
 
 def user_code_error(
@@ -118,7 +125,7 @@ def _user_line(trace: TracebackType | None, file: str | None) -> str | None:
         name = trace.tb_frame.f_code.co_filename
         if name == file:
             innermost = f"{name}:{trace.tb_lineno}"
-        elif first is None and not name.startswith(_LIBRARY):
+        elif first is None and not name.startswith(LIBRARY):
             first = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return innermost or first
@@ -235,7 +242,7 @@ def holds_times(kind: str) -> bool:
 
 def warn_of(problem: str) -> None:
     """Warn that rows have no usable timestamp."""
-    warnings.warn(f"{problem}; such rows are invalid", InvalidTimestampWarning, stacklevel=3)
+    warn(f"{problem}; such rows are invalid", InvalidTimestampWarning)
 
 
 # -- BoltCaller ------------------------------------------------------------------------------------------------------------------

@@ -27,11 +27,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, quote, warn
 from windowing.schema.checks import StormNames
 from windowing.schema.types import Schema
 from windowing.topology.config import Setting, settings_of, without_effect
@@ -614,7 +613,7 @@ class TridentTopology(StormNames):
         plan = built(self.name, self._builder, self._settings)
         idle = without_effect(plan.config.own)
         if idle is not None:
-            warnings.warn(f"topology {self.name!r}: settings {idle}", stacklevel=2)
+            warn(f"topology {self.name!r}: settings {idle}")
         return plan
 
     def _of(self, operation: Operation, streams: Sequence[Any], what: str) -> Stream:

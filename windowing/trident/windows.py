@@ -41,7 +41,7 @@ from windowing.trident.processors import (
     fold_of,
     kind_of,
 )
-from windowing.windows.config import OnError, WindowConfig, config_of
+from windowing.windows.config import OnError, WindowConfig
 from windowing.windows.events import ConvertedContent, Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration, describe_measure
@@ -298,7 +298,7 @@ class WindowOperation(Operation):
                 "key= is for a function of (window); an aggregator has windows for each key by group_by(...)"
             )
         key = self.options.get("key") if self.group is None else self.group
-        config = config_of(self.length, self.slide, {**self.options, "key": key}, stacklevel=2)
+        config = WindowConfig.of(length=self.length, slide=self.slide, **{**self.options, "key": key})
         if config.on_error not in _ON_ERROR:
             raise ConfigError(
                 f"on_error={config.on_error.value!r} is for bolts: here a batch fails whole, by a FailedException; "

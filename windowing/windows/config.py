@@ -6,12 +6,12 @@ One frozen value holds Storm's options (`BaseWindowedBolt.with...`) and ours. In
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypedDict, Unpack
 
+from windowing.errors import warn
 from windowing.windows import checks
 from windowing.windows.measures import Count, Duration, Measure, Span, describe_measure
 
@@ -162,55 +162,50 @@ class WindowConfig:
         Traceback (most recent call last):
         windowing.errors.ConfigError: [CONFIG] lag=Duration(ms=21600000) needs timestamp=: ...
         """
-        return config_of(length, slide, options, stacklevel=3)
-
-
-def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel: int = 2) -> WindowConfig:
-    """Implement `WindowConfig.of`; a warning points `stacklevel` frames up, to the user's line."""
-    checks.refuse_unknown(options, {"length", "slide", *WindowOptions.__optional_keys__})
-    given = {option: value for option, value in options.items() if value is not None}
-    semantics = checks.choice(Semantics, given, "semantics", Semantics.LOSSLESS)
-    lateness = checks.choice(Lateness, given, "lateness", Lateness.WATERMARK)
-    held, step = checks.measures(length, slide, given)
-    checks.event_time(given)
-    checks.policies(given, slide, lateness is Lateness.WINDOW)
-    checks.aggregators(given)
-    if semantics is Semantics.STORM:
-        checks.storm(given, length, lateness is Lateness.WINDOW)
-    checks.mix(held, step, given, lateness is Lateness.WINDOW)
-    if "trigger" not in given:
-        checks.bounds(held, step)
-        gap = checks.gap(held, step)
-        if gap is not None:
-            warnings.warn(gap, SkippedTuplesWarning, stacklevel=stacklevel)
-    storm_repeats = semantics is Semantics.STORM and isinstance(held, Count) and isinstance(step, Duration)
-    aggregate = given.get("aggregate")
-    on_error = checks.choice(OnError, given, "on_error", OnError.RAISE)
-    checks.message_id(given, semantics is Semantics.STORM)
-    return WindowConfig(
-        length=held,
-        slide=step,
-        timestamp=given.get("timestamp"),
-        lag_ms=checks.span(given, "lag") or 0,
-        watermark_interval_ms=checks.span(given, "watermark_interval", positive=True) or 1000,
-        late_stream=checks.late_stream(given),
-        offset_ms=checks.offset(given, step),
-        lateness=lateness,
-        repeat=checks.repeat(given) or storm_repeats,
-        max_repeats=checks.max_repeats(given, storm_repeats),
-        source=checks.field(given, "source"),
-        idle_timeout_ms=checks.span(given, "idle_timeout", positive=True),
-        max_future_ms=checks.span(given, "max_future"),
-        key=checks.key(given),
-        key_ttl_ms=checks.key_ttl(given, held, step),
-        on_error=on_error,
-        on_invalid=checks.on_invalid(given),
-        semantics=semantics,
-        aggregate=dict(aggregate) if isinstance(aggregate, Mapping) else aggregate,
-        eviction=given.get("eviction"),
-        trigger=given.get("trigger"),
-        max_events_in_memory=checks.max_events_in_memory(given, semantics is Semantics.STORM, on_error.value),
-        message_id=checks.field(given, "message_id"),
-        recovery_timeout_ms=checks.span(given, "recovery_timeout", positive=True) or 30_000,
-        columnar=checks.columnar(given, semantics is Semantics.STORM, on_error.value, (held, step)),
-    )
+        checks.refuse_unknown(options, {"length", "slide", *WindowOptions.__optional_keys__})
+        given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
+        semantics = checks.choice(Semantics, given, "semantics", Semantics.LOSSLESS)
+        lateness = checks.choice(Lateness, given, "lateness", Lateness.WATERMARK)
+        held, step = checks.measures(length, slide, given)
+        checks.event_time(given)
+        checks.policies(given, slide, lateness is Lateness.WINDOW)
+        checks.aggregators(given)
+        if semantics is Semantics.STORM:
+            checks.storm(given, length, lateness is Lateness.WINDOW)
+        checks.mix(held, step, given, lateness is Lateness.WINDOW)
+        if "trigger" not in given:
+            checks.bounds(held, step)
+            gap = checks.gap(held, step)
+            if gap is not None:
+                warn(gap, SkippedTuplesWarning)
+        storm_repeats = semantics is Semantics.STORM and isinstance(held, Count) and isinstance(step, Duration)
+        aggregate = given.get("aggregate")
+        on_error = checks.choice(OnError, given, "on_error", OnError.RAISE)
+        checks.message_id(given, semantics is Semantics.STORM)
+        return cls(
+            length=held,
+            slide=step,
+            timestamp=given.get("timestamp"),
+            lag_ms=checks.span(given, "lag") or 0,
+            watermark_interval_ms=checks.span(given, "watermark_interval", positive=True) or 1000,
+            late_stream=checks.late_stream(given),
+            offset_ms=checks.offset(given, step),
+            lateness=lateness,
+            repeat=checks.repeat(given) or storm_repeats,
+            max_repeats=checks.max_repeats(given, storm_repeats),
+            source=checks.field(given, "source"),
+            idle_timeout_ms=checks.span(given, "idle_timeout", positive=True),
+            max_future_ms=checks.span(given, "max_future"),
+            key=checks.key(given),
+            key_ttl_ms=checks.key_ttl(given, held, step),
+            on_error=on_error,
+            on_invalid=checks.on_invalid(given),
+            semantics=semantics,
+            aggregate=dict(aggregate) if isinstance(aggregate, Mapping) else aggregate,
+            eviction=given.get("eviction"),
+            trigger=given.get("trigger"),
+            max_events_in_memory=checks.max_events_in_memory(given, semantics is Semantics.STORM, on_error.value),
+            message_id=checks.field(given, "message_id"),
+            recovery_timeout_ms=checks.span(given, "recovery_timeout", positive=True) or 30_000,
+            columnar=checks.columnar(given, semantics is Semantics.STORM, on_error.value, (held, step)),
+        )
