@@ -131,12 +131,14 @@ def test_uncommitted_changes_are_lost_in_a_crash_and_their_tuples_are_replayed()
 def test_manual_acks_of_a_stateful_bolt_wait_for_the_commit():
     @bolt(output="n long")
     class Summing(StatefulBolt):
+        seen = False
+
         def init_state(self, state):
             self.state = state
 
         def execute(self, tuple):
-            if tuple["n"] == 13 and not self.state.get("seen"):
-                self.state.put("seen", True)
+            if tuple["n"] == 13 and not self.seen:
+                self.seen = True
                 raise FailedException("unlucky")
             self.state.put("sum", self.state.get("sum", 0) + tuple["n"])
             self.collector.emit(self.state.get("sum"), anchors=tuple)
@@ -144,6 +146,64 @@ def test_manual_acks_of_a_stateful_bolt_wait_for_the_commit():
 
     result = run_topology(topology_of(Summing), {"source": [[(1,), (13,), (5,)]]}, clock=VirtualClock())
     assert (result["count"], result.acked, result.failures) == ([(1,), (6,), (19,)], 3, 1)
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_failed_call_gives_its_writes_back(by_itself):
+    class Summing(StatefulBolt if by_itself else object):
+        tries = 0
+
+        def init_state(self, state):
+            self.state = state
+
+        def prepare(self, context, collector=None):
+            self.collector = collector
+
+        def execute(self, tuple):
+            total = self.state.get("sum", 0) + tuple["n"]
+            self.state.put("sum", total)
+            self.state.delete("last")
+            self.state.put("last", tuple["n"])
+            self.tries += 1
+            if tuple["n"] == 13 and self.tries < 5:
+                raise FailedException("unlucky")
+            if by_itself:
+                self.collector.emit((total,), anchors=tuple)
+                self.collector.ack(tuple)
+            return None if by_itself else total
+
+    declared = bolt(output="n long")(Summing)
+    states = MemoryStateProvider()
+    result = run_topology(topology_of(declared), {"source": [[(1,), (13,), (5,)]]}, clock=VirtualClock(), states=states)
+    assert (result["count"], result.failures) == ([(1,), (6,), (19,)], 2)
+    assert dict(states.state("count", 0).items()) == {"last": 13, "sum": 19}
+
+
+def test_a_failed_call_that_has_acked_a_tuple_keeps_its_writes():
+    """They are the writes of the acked tuples, which do not come again."""
+
+    @bolt(output="n long")
+    class Pairs(StatefulBolt):
+        def init_state(self, state):
+            self.state, self.held, self.failed = state, [], False
+
+        def execute(self, tuple):
+            self.held.append(tuple)
+            if len(self.held) == 2:
+                first, _ = self.held
+                self.state.put("sum", self.state.get("sum", 0) + first["n"])
+                self.collector.ack(first)
+                self.held.pop(0)
+                if not self.failed:
+                    self.failed = True
+                    self.held.clear()
+                    raise FailedException("the second one is not ready")
+
+    states = MemoryStateProvider()
+    topology = topology_of(Pairs, message_timeout=seconds(5), max_attempts=2)
+    result = run_topology(topology, {"source": [[(1,), (2,), (4,), (8,)]]}, clock=VirtualClock(), states=states)
+    assert (result.acked, states.state("count", 0).get("sum")) == (3, 13)
+    assert [letter.values for letter in result.dead_letters] == [(2,)]
 
 
 def test_checkpoints_pass_through_stateless_bolts_and_joins():

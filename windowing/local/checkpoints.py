@@ -387,6 +387,7 @@ class StatefulBoltTask(BoltTask):
         self.stateful = StatefulBoltExecutor(self)
         self.stateful.states.append(state)
         self.state = state
+        self._settled = False  # whether the call of the bolt has acked or failed a tuple
 
     def open(self) -> None:
         super().open()
@@ -405,15 +406,25 @@ class StatefulBoltTask(BoltTask):
     def handle(self, message: Delivery) -> None:
         if message._origin.component != SYSTEM:
             self.stateful.executed((message,))
+        self._settled = False
+        self.state.begin()
         super().handle(message)
+
+    def failed(self, message: Delivery, problem: FailedException) -> None:
+        """Undo the writes of the failed call, unless it has acked or failed a tuple, whose writes they may be."""
+        if not self._settled:
+            self.state.undo()
+        super().failed(message, problem)
 
     def ack(self, message: Delivery) -> None:
         """Record the bolt's ack; it is sent when the checkpoint commits."""
+        self._settled = True
         if message._origin.component != SYSTEM:
             self.stateful.ack(message)
 
     def fail(self, message: Delivery) -> None:
         """Fail the tuple at once."""
+        self._settled = True
         if message._origin.component != SYSTEM:
             self.stateful.fail(message)
 
