@@ -82,10 +82,12 @@ services-stop:  ## Stop what `make services` started, and remove its data.
 	@bash tools/services.sh stop
 
 .PHONY: test-services
-test-services: setup  ## Run the tests that need the servers of `make services`.
+test-services: setup  ## Run the tests that need the servers of `make services`; PART=2/3: all without kills, and a part of the kills.
 	@bash tools/services.sh check
 	$(call say,services: the tests against PostgreSQL, Redis, RabbitMQ and Kafka)
-	@$(PYTEST) -m services
+	@$(PYTEST) -m "services and not crash"
+	$(call say,services: part $(PART) of the kills)
+	@$(PYTEST) --part $(PART) -m "services and crash" --durations 10
 
 .PHONY: cluster
 cluster: setup  ## Start a standalone cluster of Spark on loopback: a master and two workers, from the jars of pyspark.

@@ -28,7 +28,7 @@ def prepared(folder: Path, kind: str) -> ServerJob:
     return job
 
 
-@pytest.mark.crash(minutes=5)
+@pytest.mark.crash(minutes=2)
 @pytest.mark.parametrize(
     ("kind", "points"),
     [
@@ -66,7 +66,7 @@ def assert_no_row_of_trident_lost_or_acked_early(job: QueuesJob) -> None:
         assert all(root_of_row(id) <= committed and ids[(kind, id)] == 1 for id in acked), f"{kind}: acked too early"
 
 
-@pytest.mark.crash(minutes=1.2)
+@pytest.mark.crash(minutes=2.5)
 def test_a_trident_topology_on_server_queues_killed_at_any_point_counts_each_row_once_and_acks_none_early(
     spark: SparkSession, tmp_path: Path
 ) -> None:
