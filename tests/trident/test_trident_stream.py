@@ -891,6 +891,8 @@ def test_one_time_in_two_zones_is_one_key_of_a_state_in_every_batch() -> None:
     run = run_of(build, "at timestamp")
     assert [run.batch({"in": [at]})["out"] for at in (there, noon, there)] == [[(None,)], [(1,)], [(2,)]]
     assert [repr(key) for part in run.states["state1"] for (key,), _ in part.items()] == [repr(noon)]
+    last = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))  # in UTC it would be in the year 10,000
+    assert [run.batch({"in": [last]})["out"] for _ in range(2)] == [[(None,)], [(1,)]]
 
 
 def test_a_persisted_reducer_may_have_a_list_as_key() -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from functools import cache
@@ -114,7 +115,8 @@ def stored_key(values: Iterable[Any]) -> tuple[Any, ...]:
         elif isinstance(value, float) and value == 0:
             value = 0.0
         elif isinstance(value, datetime) and value.utcoffset():
-            value = value.astimezone(UTC)
+            with suppress(OverflowError):  # in UTC some times would be in the year 0 or 10,000
+                value = value.astimezone(UTC)
         key.append(value)
     return tuple(key)
 
