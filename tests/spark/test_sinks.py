@@ -11,10 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
-from windowing.spark import DeltaSink, FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop
+from windowing.spark import DeltaSink, FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop, windowed
 from windowing.spark.hadoop import Folder, failed_in_task
 from windowing.spark.sinks import OutputOwner, claim, owner_of, require_sink
-from windowing.topology.decorators import tumbling
+from windowing.spark.spouts import folders_read
+from windowing.topology.decorators import tumbling, windowed_bolt
 from windowing.windows.measures import count, seconds
 
 
@@ -453,6 +454,37 @@ def test_a_checkpoint_cannot_be_in_the_output_folder_of_a_new_query(
         claim(spark, f"{tmp_path}/out{inside}", sinks)
     assert list(tmp_path.iterdir()) == []
     claim(spark, f"{tmp_path}/out-checkpoint", sinks)
+
+
+@pytest.mark.parametrize(
+    ("read", "out"), [("in", "in"), ("in/", "in/a/out"), ("i*", "in/out"), ("in/day=[0-9]", "in/day=1")]
+)
+def test_a_query_cannot_write_into_a_folder_that_it_reads(
+    spark: SparkSession, tmp_path: Path, read: str, out: str
+) -> None:
+    @windowed_bolt(count(2), count(2), output="n long")
+    def size(window: Any) -> int:
+        return len(window)
+
+    (tmp_path / "in" / "day=1").mkdir(parents=True)
+    rows = spark.readStream.schema("k long").json(f"{tmp_path}/{read}")
+    sinks = {"default": ParquetSink(f"{tmp_path}/{out}")}
+    with pytest.raises(
+        ConfigError, match=r"the sink of stream 'default' writes to .*, and the query reads .*/i.*, so it"
+    ):
+        windowed(size, rows).start(sinks, checkpoint=f"{tmp_path}/checkpoint")
+    assert not [*tmp_path.rglob("_*.json")], "the folder was not claimed"
+
+
+def test_the_folders_that_a_query_reads(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    reader = spark.readStream.schema("k long")
+    one = reader.json(f"{tmp_path}/one")
+    two = reader.option("pathGlobFilter", "*.csv").csv(f"{tmp_path}/two")
+    other = spark.readStream.format("rate").load().selectExpr("value as k")
+    assert folders_read(one.union(two).union(other).where("k > 1")) == [f"{tmp_path}/one"]
+    assert folders_read(other) == []
 
 
 def test_a_query_of_an_earlier_version_whose_checkpoint_is_in_its_output_folder_goes_on(

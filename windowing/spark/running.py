@@ -42,6 +42,7 @@ from windowing.spark.metrics import BatchMetrics, metrics_of
 from windowing.spark.offsets import SkippedOffsets, lag_of
 from windowing.spark.settings import settings_of, take
 from windowing.spark.sinks import claim
+from windowing.spark.spouts import folders_read
 from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.writer import BatchWriter
 from windowing.topology.pictures import html_table
@@ -82,10 +83,12 @@ class QuerySpec:
     totals: TaskTotals
     gaps: SkippedOffsets = field(default_factory=SkippedOffsets)
 
-    def run(self) -> StreamingQuery:
+    def rows(self) -> DataFrame:
+        """Return the output of the operator."""
+        return self.output(control.make_control_folder(self.spark, self.checkpoint).path)
+
+    def run(self, rows: DataFrame) -> StreamingQuery:
         """Start the query with its own settings; the session's settings are restored."""
-        folder = control.make_control_folder(self.spark, self.checkpoint)
-        rows = self.output(folder.path)
         self.writer.begin(rows.sparkSession)
         counts, offsets = self.gaps.read_by(rows), Folder(self.spark, self.checkpoint) / "offsets"
         self.writer.before = partial(self.gaps.count, offsets) if counts else None
@@ -132,14 +135,14 @@ class WindowedQuery(StormNames):
         "status": "metrics()",
     }
 
-    def __init__(self, spec: QuerySpec, drain: bool, finish: bool, done: threading.Event) -> None:
+    def __init__(self, spec: QuerySpec, rows: DataFrame, drain: bool, finish: bool, done: threading.Event) -> None:
         self._spec, self._drain, self._finish, self._done = spec, drain, finish, done
         self._stopping = False
         self._failure: BaseException | None = None
         self._metrics: dict[int, BatchMetrics] = {}
         self._noted_s, self._noted_batch = time.monotonic(), -1
         self._batch_progress: StreamingQueryProgress | None = None
-        self._query = spec.run()
+        self._query = spec.run(rows)
         self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._query.id}", daemon=True)
 
     @classmethod
@@ -156,11 +159,12 @@ class WindowedQuery(StormNames):
     @classmethod
     def _started(cls, spec: QuerySpec, drain: bool, done: threading.Event) -> WindowedQuery:
         finish = _open(spec)
-        claim(spec.spark, spec.checkpoint, spec.writer.sinks, spec.writer.schemas)
-        if spec.writer.acks is not None:
-            spec.writer.acks.open()
         try:
-            query = cls(spec, drain, finish, done)
+            rows = spec.rows()
+            claim(spec.spark, spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
+            if spec.writer.acks is not None:
+                spec.writer.acks.open()
+            query = cls(spec, rows, drain, finish, done)
         except Exception as error:
             found = library_error(error, spec.failed_query._replace(spark=None))
             if found is error:
@@ -332,7 +336,7 @@ class WindowedQuery(StormNames):
 
     def _run(self) -> None:
         """Run the query again."""
-        self._query = self._spec.run()
+        self._query = self._spec.run(self._spec.rows())
         if self._stopping:  # `stop` has stopped the run before
             self._query.stop()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from itertools import permutations
 from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
 
-from windowing.errors import ConfigError, CorruptStateError, SinkError, quote
+from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
 from windowing.schema.checks import did_you_mean, uncallable
 from windowing.schema.types import Schema
 from windowing.spark.definition import last_batch, owner_field, query_id
@@ -404,6 +405,16 @@ def refuse_shared(paths: Mapping[str, str]) -> None:
             )
 
 
+def _is_in(folder: str, pattern: str) -> bool:
+    """Return whether a folder is one that a reader of `pattern` reads, or inside it.
+
+    >>> [_is_in("file:/in/out", each) for each in ("file:/in", "file:/in/", "file:/i", "file:/*", "file:/in/*/x")]
+    [True, True, False, True, False]
+    """
+    parts, patterns = folder.split("/"), pattern.rstrip("/").split("/")
+    return len(parts) >= len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
 def batch_of(name: str) -> int:
     """Return the batch id of a directory name, -1 for any other name."""
     key, _, number = name.partition("=")
@@ -411,21 +422,32 @@ def batch_of(name: str) -> int:
 
 
 def claim(
-    spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink], schemas: Mapping[str, StructType] | None = None
+    spark: SparkSession,
+    checkpoint: str,
+    sinks: Mapping[str, Sink],
+    schemas: Mapping[str, StructType] | None = None,
+    inputs: Iterable[str] = (),
 ) -> None:
-    """Claim the sinks of a query, by stream, for its checkpoint; `schemas` are those of the streams. Raises ConfigError, before
-    any folder is claimed, if two share a folder, one holds the output of another query, a new one would hold the checkpoint, or
-    another sink refuses its claim. Cost: a few file look-ups for each sink.
+    """Claim the sinks of a query, by stream, for its checkpoint. schemas: those of the streams. inputs: the folders that the query
+    reads. Raises ConfigError, before any folder is claimed, if two share a folder, one holds the output of another query, a new one
+    would hold the checkpoint or be in an input, or another sink refuses its claim. Cost: a few file look-ups for each sink.
     """
     folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
     refuse_shared({name: folder.path for name, folder in folders.items()})
     at = Folder(spark, checkpoint).path
+    read = [Folder(spark, path, SourceError).path for path in inputs] if folders else []
     for name, folder in folders.items():
         # A folder with an owner is that of a query which an earlier version started.
         if f"{at}/".startswith(f"{folder.path}/") and not folder.exists(OWNER_FILE):
             raise ConfigError(
                 f"the checkpoint {at} is in the folder {folder.path}, which belongs to the sink of stream {name!r}: whoever reads "
                 "or deletes the output meets it; give the checkpoint a folder beside it"
+            )
+        around = next((path for path in read if _is_in(folder.path, path)), None)
+        if around is not None and not folder.exists(OWNER_FILE):
+            raise ConfigError(
+                f"the sink of stream {name!r} writes to {folder.path}, and the query reads {around}, so it would read its own "
+                "output; give the output a folder beside the input"
             )
     owners = {name: owner_of(spark, checkpoint, name, (schemas or {}).get(name)) for name in sinks}
     for name, folder in folders.items():

@@ -229,6 +229,20 @@ def require_evaluable(what: str, rows: DataFrame) -> None:
             )
 
 
+def folders_read(rows: DataFrame) -> list[str]:
+    """Return the folders, or patterns of folders, from which a query reads files, as its readers were given them; without those
+    of a reader that takes only some files (`pathGlobFilter`). Cost: some calls of the JVM.
+    """
+    leaves = cast(Any, rows)._jdf.queryExecution().analyzed().collectLeaves()
+    found = []
+    for leaf in map(leaves.apply, range(leaves.size())):
+        if leaf.getClass().getSimpleName() == "StreamingRelation" and leaf.sourceName().startswith("FileSource"):
+            options = leaf.dataSource().options()
+            if options.contains("path") and not options.contains("pathGlobFilter"):
+                found.append(str(options.apply("path")))
+    return found
+
+
 def _refused_operation(spark: SparkSession, plan: Any) -> str | None:
     """Return Spark's text about a plan that cannot append its rows; None for one that can, or if Spark does not check it."""
     if str(spark.conf.get(_CHECK, "true")).lower() == "false":
