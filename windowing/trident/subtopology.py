@@ -10,8 +10,8 @@
          --largest--> {source: timestamp}, for ALL tasks    over an exchange to a window: all tasks have the same watermark
 
 Laws: the data of each batch is in its GroupBatch, so several can be under way; a failed batch is dropped by dropping its object.
-The rows that a batch emits depend only on its tuples and the states, not on the pieces in which tuples arrive. Source: Storm's
-`SubtopologyBolt`, `TridentBoltExecutor`.
+The rows that a batch emits depend only on its tuples and the states, not on the pieces in which tuples arrive; but the tuples of
+merged streams follow each other as they arrive. Source: Storm's `SubtopologyBolt`, `TridentBoltExecutor`.
 
 TridentRun is the simple driver of the same machines, for the prompt and for tests: it defines the result that every driver must
 give. The rows of a spout with several tasks are distributed in turn. A batch that raises is dropped; its txid may be tried again.
