@@ -6,6 +6,7 @@ Among the tests are equivalents of Storm's TridentIntegrationTest, one for each 
 from __future__ import annotations
 
 import operator
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta, timezone
@@ -232,6 +233,8 @@ def test_a_condition_needs_no_signature_that_python_can_read(named: Any) -> None
     assert out(lambda s: s.filter(b.Negate(named)), WORDS) == []
     assert sorted(out(lambda s: s.peek(named), WORDS)) == sorted(WORDS)
     assert out(lambda s: s.map(named, "n long"), [("a", 1)]) == [(1,)]
+    if type(named) is operator.attrgetter and sys.version_info >= (3, 13):
+        return  # there its signature can be read
     with pytest.raises(ConfigError, match=r"a bolt takes .tuple. or .tuple, collector.; "):
         out(lambda s: s.each("n", named, "key long"), WORDS)
 
