@@ -148,8 +148,10 @@ def test_manual_acks_of_a_stateful_bolt_wait_for_the_commit():
     assert (result["count"], result.acked, result.failures) == ([(1,), (6,), (19,)], 3, 1)
 
 
-@pytest.mark.parametrize("by_itself", [False, True])
-def test_a_failed_call_gives_its_writes_back(by_itself):
+@pytest.mark.parametrize("kind", ["raises", "raises, acks by itself", "fails its tuple"])
+def test_a_failed_call_gives_its_writes_back(kind):
+    by_itself = kind != "raises"
+
     class Summing(StatefulBolt if by_itself else object):
         tries = 0
 
@@ -166,8 +168,10 @@ def test_a_failed_call_gives_its_writes_back(by_itself):
             self.state.put("last", tuple["n"])
             self.tries += 1
             if tuple["n"] == 13 and self.tries < 5:
-                raise FailedException("unlucky")
-            if by_itself:
+                if kind != "fails its tuple":
+                    raise FailedException("unlucky")
+                self.collector.fail(tuple)
+            elif by_itself:
                 self.collector.emit((total,), anchors=tuple)
                 self.collector.ack(tuple)
             return None if by_itself else total

@@ -387,7 +387,9 @@ class StatefulBoltTask(BoltTask):
         self.stateful = StatefulBoltExecutor(self)
         self.stateful.states.append(state)
         self.state = state
-        self._settled = False  # whether the call of the bolt has acked or failed a tuple
+        # Of the call of the bolt: its tuple, whether it has failed that, and whether it has acked any tuple.
+        self._called: Delivery | None = None
+        self._failed = self._acked = False
 
     def open(self) -> None:
         super().open()
@@ -406,25 +408,25 @@ class StatefulBoltTask(BoltTask):
     def handle(self, message: Delivery) -> None:
         if message._origin.component != SYSTEM:
             self.stateful.executed((message,))
-        self._settled = False
+        self._called, self._failed, self._acked = message, False, False
         self.state.begin()
         super().handle(message)
+        if self._failed and not self._acked:  # else they may be the writes of a tuple that does not come again
+            self.state.undo()
 
     def failed(self, message: Delivery, problem: FailedException) -> None:
-        """Undo the writes of the failed call, unless it has acked or failed a tuple, whose writes they may be."""
-        if not self._settled:
-            self.state.undo()
+        self._failed = True
         super().failed(message, problem)
 
     def ack(self, message: Delivery) -> None:
         """Record the bolt's ack; it is sent when the checkpoint commits."""
-        self._settled = True
+        self._acked = True
         if message._origin.component != SYSTEM:
             self.stateful.ack(message)
 
     def fail(self, message: Delivery) -> None:
         """Fail the tuple at once."""
-        self._settled = True
+        self._failed = self._failed or message is self._called
         if message._origin.component != SYSTEM:
             self.stateful.fail(message)
 
