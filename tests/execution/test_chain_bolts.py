@@ -271,7 +271,7 @@ def test_a_window_that_failed_leaves_nothing_in_the_state_in_any_runtime(policy:
 
 
 class OfOldStates:
-    """A user's provider whose states lack what a failed window needs."""
+    """A user's provider whose states lack what a failed call needs."""
 
     def __init__(self) -> None:
         self.provider = MemoryStateProvider()
@@ -286,17 +286,17 @@ class OfOldStates:
         )
 
 
-def test_a_state_of_a_provider_that_cannot_revert_a_failed_window_is_refused() -> None:
+@pytest.mark.parametrize("windows", [False, True])
+def test_a_state_of_a_provider_that_cannot_revert_a_failed_call_is_refused(windows: bool) -> None:
     @tumbling(count(1), timestamp="n", output="windows long", message_id="n")
     class Windows(CountsWindows):
         def execute(self, window: Any) -> Any:
             return self.counted()
 
     states: Any = OfOldStates()
-    with pytest.raises(
-        ConfigError, match=r"bolt 'bolt' has windows and the state .* which has no begin\(\) and undo\(\)"
-    ):
-        LocalCluster(one_bolt(Windows), batches={"in": [[("a", 1)]]}, clock=VirtualClock(), states=states).run()
+    topology = one_bolt(Windows if windows else Counter)
+    with pytest.raises(ConfigError, match=r"bolt 'bolt' has the state .* which has no begin\(\) and undo\(\)"):
+        LocalCluster(topology, batches={"in": [[("a", 1)]]}, clock=VirtualClock(), states=states).run()
 
 
 @given(st.lists(st.tuples(st.sampled_from("gpdbui"), st.integers(0, 3), st.integers()), max_size=40))

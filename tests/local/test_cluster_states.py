@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count as iteration
 
 import pytest
 from hypothesis import given, settings
@@ -19,8 +20,9 @@ from windowing.topology.decorators import bolt, spout
 from windowing.topology.state import BufferedState
 
 
-def counting(life=None):
-    """A bolt class that counts numbers in its state, and records its calls in `life`."""
+def counting(life=None, fails=()):
+    """A bolt class that counts numbers in its state, and records its calls in `life`; those with a number in `fails` fail."""
+    calls = iteration()
 
     @bolt(output="n long, times long")
     class Counting:
@@ -34,6 +36,8 @@ def counting(life=None):
         def execute(self, tuple):
             times = self.state.get(tuple["n"], 0) + 1
             self.state.put(tuple["n"], times)
+            if next(calls) in fails:
+                raise FailedException("not now")
             told("execute")
             return tuple["n"], times
 
@@ -247,8 +251,9 @@ def test_an_error_in_a_hook_names_the_bolt():
     deaths=st.lists(st.integers(1, 25), max_size=4),
     tasks=st.integers(1, 3),
     seed=st.one_of(st.none(), st.integers(0, 1000)),
+    fails=st.sets(st.integers(0, 60), max_size=20),
 )
-def test_after_any_crash_the_state_holds_each_acked_tuple_once(rows, deaths, tasks, seed):
+def test_after_any_crash_the_state_holds_each_acked_tuple_once(rows, deaths, tasks, seed, fails):
     """In the end the state is the fold of all tuples: each was acked once, by a checkpoint that holds it once."""
     queue = list(enumerate(rows))
     states = MemoryStateProvider()
@@ -267,15 +272,18 @@ def test_after_any_crash_the_state_holds_each_acked_tuple_once(rows, deaths, tas
         def ack(self, message_id):
             queue[:] = [(id, n) for id, n in queue if id != message_id]
 
+    counter = counting(fails=fails)
+
     @bolt(output="n long")
     def plain(tuple):
         return tuple["n"]
 
     def topology():
         builder = TopologyBuilder("dying").configure(state_checkpoint_interval=millis(100), max_spout_pending=5)
+        builder.configure(max_attempts=30)
         builder.set_spout("source", Queue)
         builder.set_bolt("plain", plain, 2).shuffle_grouping("source")
-        builder.set_bolt("count", counting(), tasks).fields_grouping("plain", "n")
+        builder.set_bolt("count", counter, tasks).fields_grouping("plain", "n")
         return builder.build()
 
     clock = VirtualClock()

@@ -75,7 +75,7 @@ def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> Window
         spark=SESSION,
         trigger={"processingTime": "1 milliseconds"},
     )
-    found = WindowedQuery(plan, drain=False, finish=False, done=threading.Event())
+    found = WindowedQuery(plan, plan.run(), drain=False, finish=False, done=threading.Event())
     found._thread.start()
     return found
 
@@ -206,7 +206,7 @@ class Bounded:
         monkeypatch.setattr(running.control, "write_drain", lambda folder: self.told.append("drain"))
         monkeypatch.setattr(running.control, "drain_batch", lambda spark, path: 7)
         plan: Any = self
-        query = WindowedQuery(plan, drain=drain, finish=finish, done=threading.Event())
+        query = WindowedQuery(plan, plan.run(), drain=drain, finish=finish, done=threading.Event())
         query._thread.start()
         return query
 

@@ -457,7 +457,8 @@ def test_a_checkpoint_cannot_be_in_the_output_folder_of_a_new_query(
 
 
 @pytest.mark.parametrize(
-    ("read", "out"), [("in", "in"), ("in/", "in/a/out"), ("i*", "in/out"), ("in/day=[0-9]", "in/day=1")]
+    ("read", "out"),
+    [("in", "in"), ("in/", "in/a/out"), ("i*", "in/out"), ("in/day=[0-9]", "in/day=1"), ("i*/*/*", "in/day=1")],
 )
 def test_a_query_cannot_write_into_a_folder_that_it_reads(
     spark: SparkSession, tmp_path: Path, read: str, out: str
@@ -466,7 +467,7 @@ def test_a_query_cannot_write_into_a_folder_that_it_reads(
     def size(window: Any) -> int:
         return len(window)
 
-    (tmp_path / "in" / "day=1").mkdir(parents=True)
+    (tmp_path / "in" / "day=1" / "more").mkdir(parents=True)
     rows = spark.readStream.schema("k long").json(f"{tmp_path}/{read}")
     sinks = {"default": ParquetSink(f"{tmp_path}/{out}")}
     with pytest.raises(
@@ -480,8 +481,8 @@ def test_the_folders_that_a_query_reads(spark: SparkSession, tmp_path: Path) -> 
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     reader = spark.readStream.schema("k long")
-    one = reader.json(f"{tmp_path}/one")
-    two = reader.option("pathGlobFilter", "*.csv").csv(f"{tmp_path}/two")
+    one = spark.readStream.schema("k long").format("json").option("Path", f"{tmp_path}/one").load()
+    two = reader.option("pathglobfilter", "*.csv").csv(f"{tmp_path}/two")
     other = spark.readStream.format("rate").load().selectExpr("value as k")
     assert folders_read(one.union(two).union(other).where("k > 1")) == [f"{tmp_path}/one"]
     assert folders_read(other) == []

@@ -20,8 +20,8 @@ Laws
 - The definition of the stored states is saved before the record of their first checkpoint. So a bolt that the definition lacks is
   new, and no checkpoint has data of it.
 - After a rollback a bolt gets its state again by `init_state` (in Storm it keeps what it has in memory), and the tuples since the
-  last commit fail. A tuple is acked or failed once; a tuple that the bolt fails is failed at once, and its changes stay.
-- A call on a window that fails leaves nothing in the state, as in every runtime.
+  last commit fail. A tuple is acked or failed once; a tuple that the bolt fails is failed at once.
+- A call that fails leaves nothing in the state, as in every runtime; but here one that has acked a tuple before leaves its writes.
 
 Tasks with states
     StatefulBoltTask       init_state               a tuple is acked with the checkpoint that holds its changes
@@ -60,7 +60,7 @@ from windowing.local.windowed import MessageChannel, WindowedBoltTask
 from windowing.schema.tuples import SYSTEM, Fields, Origin, Tuple
 from windowing.stores.pages import PersistentWindow
 from windowing.topology.components import TaskContext
-from windowing.topology.state import NEVER, CheckpointedState, KeyValueState, StateProvider
+from windowing.topology.state import NEVER, CheckpointedState, KeyValueState, StateProvider, require_undo
 from windowing.topology.window_task import FailTarget, WindowFailed
 from windowing.windows.events import Expired, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
@@ -392,6 +392,7 @@ class StatefulBoltTask(BoltTask):
         self._failed = self._acked = False
 
     def open(self) -> None:
+        require_undo(self.context.called("bolt"), self.state)
         super().open()
         self.init(self.stateful.txid)
         self.caller.prepare(self.context, self.collector())
@@ -420,15 +421,15 @@ class StatefulBoltTask(BoltTask):
 
     def ack(self, message: Delivery) -> None:
         """Record the bolt's ack; it is sent when the checkpoint commits."""
-        self._acked = True
         if message._origin.component != SYSTEM:
             self.stateful.ack(message)
+            self._acked = True
 
     def fail(self, message: Delivery) -> None:
         """Fail the tuple at once."""
-        self._failed = self._failed or message is self._called
         if message._origin.component != SYSTEM:
             self.stateful.fail(message)
+        self._failed = self._failed or message is self._called
 
     def is_settled(self, message: Delivery) -> bool:
         return not self.stateful.is_open(message)

@@ -101,7 +101,7 @@ def timestamp_of(value: Any) -> int | None:
 
 def stored_key(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return the key of these values in a state. -0.0 becomes 0.0, in arrays too, and a time with a zone is in UTC, because keys
-    compare them as equal.
+    compare them as equal; not at the ends of the calendar, where UTC has no such time.
 
     >>> stored_key(["a", -0.0, [1.0, -0.0]])
     ('a', 0.0, [1.0, 0.0])

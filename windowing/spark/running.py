@@ -87,8 +87,9 @@ class QuerySpec:
         """Return the output of the operator."""
         return self.output(control.make_control_folder(self.spark, self.checkpoint).path)
 
-    def run(self, rows: DataFrame) -> StreamingQuery:
-        """Start the query with its own settings; the session's settings are restored."""
+    def run(self, rows: DataFrame | None = None) -> StreamingQuery:
+        """Start the query with its own settings; the session's settings are restored. rows: what `rows()` has returned."""
+        rows = self.rows() if rows is None else rows
         self.writer.begin(rows.sparkSession)
         counts, offsets = self.gaps.read_by(rows), Folder(self.spark, self.checkpoint) / "offsets"
         self.writer.before = partial(self.gaps.count, offsets) if counts else None
@@ -135,14 +136,16 @@ class WindowedQuery(StormNames):
         "status": "metrics()",
     }
 
-    def __init__(self, spec: QuerySpec, rows: DataFrame, drain: bool, finish: bool, done: threading.Event) -> None:
+    def __init__(
+        self, spec: QuerySpec, query: StreamingQuery, drain: bool, finish: bool, done: threading.Event
+    ) -> None:
         self._spec, self._drain, self._finish, self._done = spec, drain, finish, done
         self._stopping = False
         self._failure: BaseException | None = None
         self._metrics: dict[int, BatchMetrics] = {}
         self._noted_s, self._noted_batch = time.monotonic(), -1
         self._batch_progress: StreamingQueryProgress | None = None
-        self._query = spec.run(rows)
+        self._query = query
         self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._query.id}", daemon=True)
 
     @classmethod
@@ -164,7 +167,7 @@ class WindowedQuery(StormNames):
             claim(spec.spark, spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
             if spec.writer.acks is not None:
                 spec.writer.acks.open()
-            query = cls(spec, rows, drain, finish, done)
+            query = cls(spec, spec.run(rows), drain, finish, done)
         except Exception as error:
             found = library_error(error, spec.failed_query._replace(spark=None))
             if found is error:
@@ -336,7 +339,7 @@ class WindowedQuery(StormNames):
 
     def _run(self) -> None:
         """Run the query again."""
-        self._query = self._spec.run(self._spec.rows())
+        self._query = self._spec.run()
         if self._stopping:  # `stop` has stopped the run before
             self._query.stop()
 

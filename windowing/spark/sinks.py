@@ -406,13 +406,16 @@ def refuse_shared(paths: Mapping[str, str]) -> None:
 
 
 def _is_in(folder: str, pattern: str) -> bool:
-    """Return whether a folder is one that a reader of `pattern` reads, or inside it.
+    """Return whether a reader of `pattern` reads batches in a sink's folder.
 
-    >>> [_is_in("file:/in/out", each) for each in ("file:/in", "file:/in/", "file:/i", "file:/*", "file:/in/*/x")]
+    >>> [_is_in("file:/in/out", each) for each in ("file:/in", "file:/in/", "file:/i", "file:/*/*/*", "file:/in/*/x")]
     [True, True, False, True, False]
+    >>> [_is_in(f"file:/in/{each}/out", "file:/in") for each in ("_day", "_day=1", ".day")]  # Spark reads none of the hidden ones
+    [False, True, False]
     """
-    parts, patterns = folder.split("/"), pattern.rstrip("/").split("/")
-    return len(parts) >= len(patterns) and all(map(fnmatchcase, parts, patterns))
+    parts, patterns = [*folder.split("/"), _name(0), "part-00000"], pattern.rstrip("/").split("/")
+    hidden = any(part.startswith(".") or (part[:1] == "_" and "=" not in part) for part in parts[len(patterns) :])
+    return len(parts) >= len(patterns) and all(map(fnmatchcase, parts, patterns)) and not hidden
 
 
 def batch_of(name: str) -> int:

@@ -230,16 +230,16 @@ def require_evaluable(what: str, rows: DataFrame) -> None:
 
 
 def folders_read(rows: DataFrame) -> list[str]:
-    """Return the folders, or patterns of folders, from which a query reads files, as its readers were given them; without those
-    of a reader that takes only some files (`pathGlobFilter`). Cost: some calls of the JVM.
+    """Return the folders, or patterns of folders, from which a query reads files; without those of a reader that takes only some
+    files (`pathGlobFilter`). Cost: some calls of the JVM.
     """
     leaves = cast(Any, rows)._jdf.queryExecution().analyzed().collectLeaves()
     found = []
     for leaf in map(leaves.apply, range(leaves.size())):
-        if leaf.getClass().getSimpleName() == "StreamingRelation" and leaf.sourceName().startswith("FileSource"):
-            options = leaf.dataSource().options()
-            if options.contains("path") and not options.contains("pathGlobFilter"):
-                found.append(str(options.apply("path")))
+        if leaf.getClass().getSimpleName() == "StreamingRelation":
+            name, options = str(leaf.sourceName()), str(leaf.dataSource().options().keys().mkString(" "))
+            if name.startswith("FileSource[") and "pathglobfilter" not in options.lower().split():
+                found.append(name[len("FileSource[") : -1])
     return found
 
 

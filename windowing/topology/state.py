@@ -11,7 +11,7 @@ Laws
 - `commit(n)` makes exactly the data of `prepare_commit(n)` current, without values put since then; a second call has no effect.
 - After `rollback` the state is the committed one, whatever was prepared. (In Storm's in-memory state the committed map itself is
   restored, so the next put changes the data of the next rollback.)
-- A call on a window counts as a whole or not at all: `undo` reverts the writes since `begin`.
+- A call of the bolt counts as a whole or not at all: `undo` reverts the writes since `begin`.
 - A prepare costs the changes since the last one, not the size of the state.
 
 Source: Storm's `State`, `KeyValueState` and `InMemoryKeyValueState`.
@@ -24,7 +24,7 @@ from heapq import merge
 from typing import Any, Protocol
 
 from windowing.codec import decode_value, encode_value
-from windowing.errors import CheckpointError, CorruptStateError, quote
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, quote
 from windowing.windows.pages import CheckpointedPages
 
 NEVER = -1
@@ -72,6 +72,15 @@ class KeyValueState(CheckpointedState, Protocol):
 
     def undo(self) -> None:
         """Revert all puts and deletes since `begin`, because the call failed and the run goes on without it."""
+
+
+def require_undo(who: str, state: Any) -> None:
+    """Raise ConfigError for a state of a user's own provider that cannot revert what a failed call has written."""
+    if not (hasattr(state, "begin") and hasattr(state, "undo")):
+        raise ConfigError(
+            f"{who} has the state {quote(state)}, which has no begin() and undo(): they revert what a call of the bolt wrote "
+            "before it failed; add them, as KeyValueState says"
+        )
 
 
 class StateProvider(Protocol):

@@ -48,6 +48,7 @@ from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter
+from windowing.topology.state import require_undo
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
 from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
@@ -154,11 +155,8 @@ class WindowTask:
 
         Raises ConfigError for a state of a user's own provider that cannot revert what a failed window has written.
         """
-        if state is not None and not (hasattr(state, "begin") and hasattr(state, "undo")):
-            raise ConfigError(
-                f"{context.called('bolt')} has windows and the state {quote(state)}, which has no begin() and undo(): they "
-                "revert what the bolt wrote for a window that failed; add them, as KeyValueState says"
-            )
+        if state is not None:
+            require_undo(context.called("bolt"), state)
         self._task, self._state = context.task_index, state
         self.runner.open(context, state)
 

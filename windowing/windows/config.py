@@ -144,6 +144,7 @@ class WindowConfig:
     @classmethod
     def of(
         cls,
+        /,
         *,
         length: Count | Span | None = None,
         slide: Count | Span | None = None,
