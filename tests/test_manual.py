@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -18,19 +19,27 @@ IN_STYLES = re.compile(r"@import\s+[\"']?([^\"';]+)|url\(\s*[\"']?([^\"')]+)")
 PAGES = sorted(page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("manual") / "site"
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
+    """The manual, built once for all processes of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    home = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = home / "manual"
+    with (home / "manual.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(home / "built")]
+            built = subprocess.run(
+                build,
+                cwd=ROOT,
+                env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            assert built.returncode == 0, built.stdout + built.stderr
+            (home / "built").rename(folder)
     return folder
 
 

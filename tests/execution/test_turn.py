@@ -286,21 +286,21 @@ def test_stored_rows_are_cut_into_chunks_of_a_bounded_size_which_are_written_onc
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in ("columnar.rows", "spark.state"):
-        monkeypatch.setattr(f"windowing.{module}.PART_BYTES", 8_000)
+        monkeypatch.setattr(f"windowing.{module}.PART_BYTES", 2_000)
     task = Task(bolt_with(length=millis(10_000), slide=millis(10_000), timestamp="ts"))
     written = []
-    for index in range(30):
+    for index in range(10):
         before = task.written
-        task.run(rows_of([(index * 10 + at // 100 + 1, "a") for at in range(900)], index * 900))
+        task.run(rows_of([(index * 10 + at // 25 + 1, "a") for at in range(225)], index * 225))
         written.append(task.written - before)
     sizes = [decode_table(unframe(CHUNK_MAGIC, blob, "a chunk")).nbytes for blob in task.chunks.values()]
-    assert (len(sizes), max(sizes) <= 8_000) == (30 * 8, True)
+    assert (len(sizes), max(sizes) <= 2_000) == (10 * 8, True)
     assert max(written[1:]) < 1.1 * written[0], "a batch writes what arrived in it"
-    for index in range(30, 130):
-        task.run(rows_of([(index * 10 + 1, "a")], 27_000 + index - 30))
-    assert len(task.chunks) < 30 * 8 + 25, "small chunks are merged still"
+    for index in range(10, 80):
+        task.run(rows_of([(index * 10 + 1, "a")], 2_250 + index - 10))
+    assert len(task.chunks) < 10 * 8 + 25, "small chunks are merged still"
     ((_, row),) = task.run([], drain=True).rows
-    assert row["ids"] == list(range(27_100))
+    assert row["ids"] == list(range(2_320))
     assert not task.chunks
 
 
