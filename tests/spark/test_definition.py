@@ -20,7 +20,16 @@ from windowing.errors import (
 )
 from windowing.execution.compatibility import of_bolt
 from windowing.spark import MemorySink
-from windowing.spark.definition import DRAINED_FILE, columns_of, frame, keep, pending_batch, query_id, stored
+from windowing.spark.definition import (
+    DRAINED_FILE,
+    columns_of,
+    frame,
+    keep,
+    pending_batch,
+    query_id,
+    stored,
+    stored_tasks,
+)
 from windowing.spark.hadoop import Folder
 from windowing.spark.sinks import OutputOwner
 from windowing.topology.decorators import bolt_of, sliding
@@ -110,6 +119,13 @@ def test_a_start_that_was_refused_before_its_first_batch_fixes_nothing(
         return len(window), window.get()[0].k
 
     assert run(sums, source, sinks={"default": Table()}, tasks=1, drain=True).rows() == [(2, "a")]
+
+
+def test_only_a_batch_fixes_the_number_of_tasks(spark: SparkSession, tmp_path: Path, define: Define) -> None:
+    keep(spark, str(tmp_path), define(tasks=3))
+    assert stored_tasks(spark, str(tmp_path)) is None, "the corrected start chooses anew"
+    log(tmp_path, "offsets", 0)
+    assert stored_tasks(spark, str(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,12 @@ def stored_whole(spark: SparkSession, checkpoint: str) -> Definition:
 
 
 def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
-    """Return the stored number of tasks of a bolt, or of shuffle partitions of a topology. Raises the errors of `stored`."""
-    found = stored(spark, checkpoint) or {}
+    """Return the number of tasks of a bolt, or of shuffle partitions of a topology, that the batches of a checkpoint have fixed.
+    Raises the errors of `stored`.
+    """
+    found = stored(spark, checkpoint)
+    if found is None or last_batch(spark, checkpoint) is None:  # no batch: of a start that was refused
+        return None
     return found.get("tasks") or (found.get("topology") or found.get("trident") or {}).get("partitions")
 
 
