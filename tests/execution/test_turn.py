@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import namedtuple
 from dataclasses import replace
@@ -560,3 +561,18 @@ def test_a_turn_shuts_down_its_triggers_after_their_state_was_taken(semantics: s
     for number in (1, 2):
         task.run(rows_of([(number, "a")], number))
         assert log == ["start", "get_state", "shutdown"] * number
+
+
+def test_what_a_turn_held_is_freed_when_it_ends_without_the_cycle_collector():
+    def held() -> int:
+        return sum(type(each) is WindowedBoltExecutor for each in gc.get_objects())
+
+    task = Task(bolt_with(length=count(2), slide=count(2), timestamp="ts"))
+    gc.collect()
+    gc.disable()
+    try:
+        before = held()
+        assert task.run(rows_of([(1, "a"), (2, "a"), (30, "a")], 1)).rows
+        assert held() == before
+    finally:
+        gc.enable()

@@ -160,7 +160,11 @@ class TaskStage:
         """Process the rows of one batch for `task`, in any order. Raises BoltError, CorruptStateError, and the exceptions of custom
         policies. fitted: see BoltRunner.
         """
-        return _Turn(self, task, stored, watcher, fitted).run(rows, batch)
+        work = _Turn(self, task, stored, watcher, fitted)
+        try:
+            return work.run(rows, batch)
+        finally:
+            vars(work).clear()  # its parts refer to it: the tuples would stay until the cycle collector runs
 
 
 class _Turn:
