@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from windowing.errors import ConfigError
 from windowing.windows import aggregate as agg
+from windowing.windows.partials import Aggregation
 
 BUILT_IN = [agg.count(), agg.count("f"), agg.sum("f"), agg.mean("f"), agg.min("f"), agg.max("f")]
 VARIANCE = agg.fold(
@@ -50,7 +51,7 @@ def test_merging_two_partials_equals_the_partial_of_all_values(
 
 @given(aggregators, ints, ints, ints)
 def test_merge_is_associative_and_init_is_its_neutral_element(aggregator: Any, x: Any, y: Any, z: Any) -> None:
-    a, b, c = (agg.add_many(aggregator, aggregator.init(), part) for part in (x, y, z))
+    a, b, c = (aggregator.add_many(aggregator.init(), part) for part in (x, y, z))
     merge = aggregator.merge
     assert merge(merge(a, b), c) == merge(a, merge(b, c))
     assert merge(a, aggregator.init()) == a == merge(aggregator.init(), a)
@@ -104,7 +105,7 @@ def test_min_and_max_rank_nan_highest_in_any_order_of_values(values: list[Any]) 
 
 @given(aggregators, ints)
 def test_an_accumulator_is_plain_data(aggregator: Any, values: list[Any]) -> None:
-    acc = agg.add_many(aggregator, aggregator.init(), values)
+    acc = aggregator.add_many(aggregator.init(), values)
     assert json.loads(json.dumps(acc)) == acc
     assert aggregator.result(json.loads(json.dumps(acc))) == aggregator.result(acc)
 
@@ -161,7 +162,7 @@ def test_a_user_defined_aggregator_needs_only_four_methods() -> None:
     assert agg.is_aggregator(own)
     assert not agg.is_aggregator(Longest)
     assert agg.field_of(own) is None
-    assert agg.add_many(own, 0, ["to", "be"]) == 2
+    assert Aggregation(own).fold(["to", "be"]) == 2
     assert agg.spec_of(own)["kind"].endswith("Longest")
 
 

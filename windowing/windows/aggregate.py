@@ -156,18 +156,6 @@ def aggregated_fields(aggregate: Mapping[str, AggregateFunction] | AggregateFunc
     return tuple(field_of(part) for part in parts if not (type(part) is Counted and part.field is None))
 
 
-def add_many(aggregator: AggregateFunction, acc: Any, values: Sequence[Any]) -> Any:
-    """Return `acc` with all `values` added in order; uses the aggregator's own `add_many` if it has one.
-
-    >>> add_many(count(), 2, ["a", "b"])
-    4
-    """
-    own = getattr(aggregator, "add_many", None)
-    if own is not None:
-        return own(acc, values)
-    return reduce(aggregator.add, values, acc)
-
-
 def _present(values: Sequence[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 

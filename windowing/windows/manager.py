@@ -378,7 +378,8 @@ class KeyedMachine(TaskMachine, Generic[T]):
                 yield Activation(self._window(state, firing))
             return
         of_states = (zip(repeat(state), each) for state, each in zip(states, firings, strict=True))
-        for state, firing in merge(*of_states, key=lambda item: (item[1].reference, item[0].ordinal)):
+        # merge() is stable, and the states are in order of first arrival.
+        for state, firing in merge(*of_states, key=lambda item: item[1].reference):
             yield Activation(self._window(state, firing))
 
     def _expire(self, state: T, horizon: int, spread: bool = False) -> Iterator[Expired]:

@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial as bind
+from functools import reduce
 from typing import Any
 
 from windowing.errors import BoltError, quote
@@ -39,7 +40,6 @@ from windowing.windows.aggregate import (
     Largest,
     Smallest,
     Summed,
-    add_many,
     field_of,
     spec_of,
 )
@@ -83,7 +83,7 @@ class Aggregation:
         for at, (_, part) in enumerate(self.parts, start=1):
             column = self._fields.index(field_of(part)) if len(self._fields) > 1 else None
             self._adders.append((at, part.add, column))
-            self._runs.append((at, getattr(part, "add_many", None) or bind(add_many, part), column))
+            self._runs.append((at, getattr(part, "add_many", None) or bind(_add_each, part.add), column))
         self._merges = [operator.add, *(part.merge for _, part in self.parts)]
         # (add, add_many, merge) of the only part besides count(), the most common case; without a loop it takes half the time.
         self._only = (self._adders[0][1], self._runs[0][1], self._merges[1]) if len(self.parts) == 1 else None
@@ -197,6 +197,10 @@ class Aggregation:
     def fold(self, payloads: Sequence[Any]) -> Any:
         """Return the bolt's result for these payloads."""
         return self.result([self.of(self.values(payloads))])
+
+
+def _add_each(add: Callable[[Any, Any], Any], acc: Any, values: Sequence[Any]) -> Any:
+    return reduce(add, values, acc)
 
 
 def _finisher(part: AggregateFunction) -> Callable[[Any], Any]:

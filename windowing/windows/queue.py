@@ -187,7 +187,6 @@ class ListBuffer:
         if not staged:
             return
         payloads, sequences = self._staged_payloads, self._staged_sequences
-        self._staged_timestamps, self._staged_payloads, self._staged_sequences = [], [], []
         ordered = sorted(staged)
         held = self.timestamps
         if held and ordered[0] < held[-1]:
@@ -209,6 +208,9 @@ class ListBuffer:
         self.payloads.extend(payloads)
         if self.sequences is not None:
             self.sequences.extend(sequences)
+            self._staged_sequences.clear()
+        self._staged_timestamps.clear()
+        self._staged_payloads.clear()
 
     def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
         base = self.base
