@@ -473,6 +473,23 @@ def test_a_disk_that_a_shuffle_fills_is_not_reported_as_that_of_the_checkpoint(f
     assert said in str(found)
 
 
+@pytest.mark.parametrize("state", [False, True])
+def test_a_full_disk_that_the_function_of_a_sink_writes_to_is_not_reported_as_that_of_the_checkpoint(
+    state: bool,
+) -> None:
+    full = Java(
+        "org.apache.hadoop.fs.FSError: java.io.IOException: No space left", Java("java.io.IOException: No space left")
+    )
+    if state:
+        full = Java("org.apache.spark.SparkException: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT]", full)
+    written = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/full/out."
+    error: Any = PySparkRuntimeError(f"An error occurred while calling o421.save.\n: {written}")
+    error.java_exception = Java(written, full)
+    found = library_error(error, SUMS)
+    assert (SUMS.checkpoint in str(found)) is state
+    assert (found is error) is not state, "Spark's own error names the folder"
+
+
 KEY = "java.nio.file.AccessDeniedException: jobs/c/{0}: Writing Object on jobs/c/{0}: S3Exception: Access Denied:AccessDenied"
 CLIENT = "software.amazon.awssdk.services.s3.model.S3Exception: Access Denied (Service: S3, Status Code: 403)"
 

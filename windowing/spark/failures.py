@@ -379,8 +379,11 @@ def _not_written(error: BaseException, query: FailedQuery) -> WindowingError | N
     """Return the error for a file system that refuses Spark's own writes to the checkpoint, else None."""
     if not refused_by_files(error):
         return None
-    said = java_causes(error)[-1]
-    return _unusable(error, query) if names_file_of(query.checkpoint, said) or "No space left" in said else None
+    said = java_causes(error)
+    # A full disk is named without a path; the job that writes an output, that of a FunctionSink for example, names its folder.
+    of_output = "[TASK_WRITE_FAILED]" in said[0] and not any("STATE_STORE" in each for each in said)
+    full = "No space left" in said[-1] and not of_output
+    return _unusable(error, query) if full or names_file_of(query.checkpoint, said[-1]) else None
 
 
 def _without_room(said: list[str], query: FailedQuery) -> WindowingError | None:

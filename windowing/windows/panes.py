@@ -243,7 +243,7 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
     ) -> list[tuple[PaneKeyState, Sequence[int] | None]]:
-        # Tuples are grouped into runs of one key, so that each aggregator is called once a run and not once a tuple.
+        # Grouped by key, so that each key's values are staged at once and not one by one.
         times = list(timestamps)
         return [
             (self._stage(key, [payloads[p] for p in at], [times[p] for p in at], 0), at)
