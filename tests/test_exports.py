@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -356,3 +357,38 @@ def test_importing_a_name_of_another_package_names_the_right_import():
     for name, package in windowing._IN_PACKAGES.items():
         assert name in PUBLIC[f"windowing.{package}"], f"say where {name} is"
         assert name not in PUBLIC["windowing"], f"{name} is here"
+
+
+# -- protocols -------------------------------------------------------------------------------------------------------------------
+
+MADE_HERE = {"BasicOutputCollector", "OutputCollector", "SpoutOutputCollector", "TridentCollector"}
+MAY_BE_LEFT_OUT = {"State": {"rollback", "close"}, "RichSpout": {"ack", "fail", "close"}}
+
+
+def protocols() -> list[type]:
+    public = (getattr(importlib.import_module(package), name) for package, names in PUBLIC.items() for name in names)
+    found = {each for each in public if isinstance(each, type) and getattr(each, "_is_protocol", False)}
+    return sorted(found, key=lambda protocol: protocol.__name__)
+
+
+def methods_of(protocol: type) -> dict[str, set[str]]:
+    """Return, by protocol that it is or inherits from, the names that it declares."""
+    declaring = [each for each in protocol.__mro__ if getattr(each, "_is_protocol", False) and each is not Protocol]
+    return {
+        each.__name__: {name for name in vars(each) if not name.startswith("_") or name == "__contains__"}
+        for each in declaring
+    }
+
+
+@pytest.mark.parametrize("protocol", [each for each in protocols() if each.__name__ not in MADE_HERE])
+def test_a_class_that_leaves_a_method_of_a_protocol_unwritten_cannot_be_used(protocol):
+    required = {
+        name for each, names in methods_of(protocol).items() for name in names - MAY_BE_LEFT_OUT.get(each, set())
+    }
+    assert required, protocol
+    for missing in required:  # the method of the protocol itself does nothing
+        written = dict.fromkeys(required - {missing}, lambda *_: None)
+        misspelled = type("Misspelled", (protocol,), {**written, f"{missing}_": lambda *_: None})
+        with pytest.raises(TypeError, match=rf"abstract class Misspelled with.* abstract method '?{missing}'?"):
+            misspelled()
+        assert type("Written", (misspelled,), {missing: lambda *_: None})()

@@ -20,6 +20,7 @@ from windowing.trident.operations import JoinType
 from windowing.trident.planner import TRIDENT_RULES
 from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import StateSpec
+from windowing.trident.states import QueryFunction, StateUpdater
 from windowing.trident.streams import Stream, TridentTopology, WindowOutput
 from windowing.trident.subtopology import TridentRun
 from windowing.windows.measures import count, seconds
@@ -185,6 +186,14 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     (
         r"class 'NeedyUpdater'.* cannot be called with \(\).*; each task makes its own without arguments; give an instance",
         lambda t, s: s.partition_persist(counts(), "n", NeedyUpdater),
+    ),
+    (
+        r"persist state1 with StormUpdater: class 'StormUpdater' lacks update_state; write what its base class leaves open",
+        lambda t, s: s.partition_persist(counts(), "n", StormUpdater),
+    ),
+    (
+        r"query state1 with StormQuery: class 'StormQuery' lacks batch_retrieve; write",
+        lambda t, s: s.state_query(t.new_static_state(counts()), "n", StormQuery, "x long"),
     ),
     (
         r"query state1 with Yielding: Yielding.execute is a generator",
@@ -362,6 +371,15 @@ class Later:
         return current
 
     async def update_state(self, state: Any, tuples: Any, collector: Any) -> None: ...
+
+
+class StormUpdater(StateUpdater[Any]):
+    def updateState(self, state: Any, tuples: Any, collector: Any) -> None: ...  # noqa: N802  # Storm's name
+
+
+class StormQuery(QueryFunction[Any]):
+    def batchRetrieve(self, state: Any, tuples: Any) -> None: ...  # noqa: N802  # Storm's name
+    def execute(self, tuple: Any, result: Any, collector: Any) -> None: ...
 
 
 class Short:

@@ -13,6 +13,7 @@ Laws
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from windowing.windows.measures import Duration, as_duration_ms
 class Clock(Protocol):
     """The time source that a driver needs."""
 
+    @abstractmethod
     def now_ms(self) -> int:
         """Return milliseconds since 1970, UTC. If a custom clock goes back, the driver's time stands still until it catches up."""
 

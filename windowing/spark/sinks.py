@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import permutations
@@ -50,6 +51,7 @@ class Sink(Protocol):
     raises ConfigError if the target belongs to another owner (query, stream; `owner.schema` is the schema of the rows).
     """
 
+    @abstractmethod
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write all rows of a batch; called on the driver, with the same id again after a crash."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+from abc import abstractmethod
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -50,6 +51,7 @@ class Store(Protocol):
     stores are compared by `==`.
     """
 
+    @abstractmethod
     def open(self, place: PartitionId) -> BackingMap:
         """Return the rows of one partition."""
 

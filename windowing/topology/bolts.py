@@ -251,6 +251,13 @@ def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple
             check_call(function, arguments, f"{title}.{method}", way_out)
 
 
+def refuse_abstract(target: type[Any], title: str) -> None:
+    """Raise for a class without a method that its base class requires: no instance of it can be made."""
+    missing = sorted(getattr(target, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigError(f"class {title!r} lacks {', '.join(missing)}; write what its base class leaves open")
+
+
 def fields_set(of_class: type[Any], methods: Iterable[str] = ("execute",)) -> list[str]:
     """Return the fields of `self` that `methods`, or methods they call, set, from their source; an empty list without source.
 

@@ -223,18 +223,18 @@ class BasicBolt(_Component, ABC):
         """Release resources; not called when the process is killed."""
 
 
-class _Stateful:
+class _Stateful(ABC):
     @abstractmethod
     def init_state(self, state: Any) -> None:
         """Keep the state; called before the first tuple and again after each rollback."""
 
-    def pre_prepare(self, txid: int) -> None:
+    def pre_prepare(self, txid: int) -> None:  # noqa: B027 - optional
         """Write values held in memory to the state: checkpoint `txid` is about to be prepared."""
 
-    def pre_commit(self, txid: int) -> None:
+    def pre_commit(self, txid: int) -> None:  # noqa: B027 - optional
         """Checkpoint `txid` is about to be committed."""
 
-    def pre_rollback(self) -> None:
+    def pre_rollback(self) -> None:  # noqa: B027 - optional
         """Discard values held in memory: `init_state` is called next."""
 
 
@@ -242,7 +242,7 @@ class StatefulBolt(_Stateful, Bolt):
     """A Bolt with a state that survives its task; `ack` takes effect when the checkpoint commits. Source: `IStatefulBolt`."""
 
 
-class StatefulWindowedBolt(_Stateful, ABC):
+class StatefulWindowedBolt(_Stateful):
     """A windowed bolt with a state; mark it with @windowed_bolt. Source: `IStatefulWindowedBolt`."""
 
     execute: Any

@@ -39,6 +39,7 @@ from windowing.topology.bolts import (
     check_methods,
     copies_of,
     declared_html,
+    refuse_abstract,
     refuse_async,
     style_of_function,
 )
@@ -239,9 +240,10 @@ def _style_of_class(target: type[Any], title: str) -> CallStyle:
 
 
 def _check_hooks(target: type[Any], title: str, prepare: tuple[str, ...]) -> bool:
-    """Raise for a method beside `execute` that cannot be called; return whether the class has a state."""
+    """Raise for a method beside `execute` that cannot be called or was not written; return whether the class has a state."""
     stateful = callable(getattr(target, "init_state", None))
     check_methods(target, title, (("prepare", prepare), ("cleanup", ()), *(STATE_METHODS if stateful else ())))
+    refuse_abstract(target, title)
     return stateful
 
 
@@ -430,7 +432,7 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
     if not callable(getattr(target, "next_tuple", None)):
         raise ConfigError(f"class {title!r} has no next_tuple; give it next_tuple(self), or mark it with @bolt")
     check_methods(target, title, (("next_tuple", ()), *_SPOUT_METHODS))
-    _refuse_abstract(target, title)
+    refuse_abstract(target, title)
     values_back = set()
     for method in ("ack", "fail", "give_up"):
         if getattr(target, method, None) is not None:
@@ -482,7 +484,6 @@ def _bolt_of(
             written: Any = target
             style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", argument)
         stateful = _check_hooks(target, title, prepare)
-        _refuse_abstract(target, title)
     if columnar is not None:
         _refuse_columnar(title, columnar, kind, stateful, style, direct)
     return Declaration(
@@ -539,12 +540,6 @@ def _refuse_storm_methods(target: Any, title: str) -> None:
     for name, here in _IN_STORM.items():
         if isinstance(target, type) and callable(getattr(target, name, None)):
             raise ConfigError(f"class {title!r} has {name}, which nothing calls; write {here}")
-
-
-def _refuse_abstract(target: type[Any], title: str) -> None:
-    missing = sorted(getattr(target, "__abstractmethods__", ()))
-    if missing:
-        raise ConfigError(f"class {title!r} lacks {', '.join(missing)}; write what its base class leaves open")
 
 
 def _binds(function: Callable[..., Any], arguments: int) -> bool:

@@ -19,6 +19,7 @@ Source: Storm's `State`, `KeyValueState` and `InMemoryKeyValueState`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from typing import Any, Protocol
@@ -37,12 +38,15 @@ Changes = Mapping[bytes, bytes | None]
 class CheckpointedState(Protocol):
     """A part of a task that takes part in checkpoints: a key-value state, or its windows."""
 
+    @abstractmethod
     def prepare_commit(self, txid: int) -> None:
         """Make the changes durable under `txid`, but not current."""
 
+    @abstractmethod
     def commit(self, txid: int) -> None:
         """Make the data prepared under `txid` current; no effect if they already are."""
 
+    @abstractmethod
     def rollback(self) -> None:
         """Restore the state that was committed last."""
 
@@ -50,26 +54,34 @@ class CheckpointedState(Protocol):
 class KeyValueState(CheckpointedState, Protocol):
     """Values by key, both plain data; keys of different types are different: 1 and True are two."""
 
+    @abstractmethod
     def require(self, txid: int) -> None:
         """Raise CorruptStateError unless the state is that of `txid`, or has never been committed."""
 
+    @abstractmethod
     def get(self, key: Any, default: Any = None) -> Any:
         """Return a copy of the value, or `default`."""
 
+    @abstractmethod
     def put(self, key: Any, value: Any) -> None:
         """Set the value. Raises TypeError, before any change, for a value that is not plain data."""
 
+    @abstractmethod
     def delete(self, key: Any) -> Any:
         """Delete the key; return its value, None if there was none."""
 
+    @abstractmethod
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield all keys and values, as of the first step, in the order of the keys' bytes."""
 
+    @abstractmethod
     def __contains__(self, key: object) -> bool: ...
 
+    @abstractmethod
     def begin(self) -> None:
         """Begin a call of the bolt."""
 
+    @abstractmethod
     def undo(self) -> None:
         """Revert all puts and deletes since `begin`, because the call failed and the run goes on without it."""
 
@@ -86,21 +98,27 @@ def require_undo(who: str, state: Any) -> None:
 class StateProvider(Protocol):
     """Opens the states of one topology, and stores its other durable records."""
 
+    @abstractmethod
     def state(self, component: str, task: int, name: str = "state") -> KeyValueState:
         """Return the state of a task, always the same object; a task may have several, by name."""
 
+    @abstractmethod
     def pages(self, component: str, task: int) -> CheckpointedPages:
         """Return the page store of a task's window on disk, always the same object."""
 
+    @abstractmethod
     def record(self, name: str) -> Any:
         """Return the record saved under `name`, None if there is none."""
 
+    @abstractmethod
     def save_record(self, name: str, data: Any) -> None:
         """Make plain data durable at once, outside of any checkpoint."""
 
+    @abstractmethod
     def forget(self) -> None:
         """Discard all that is not prepared, as if the process had ended; the store stays open for the next cluster."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the store; all that is not prepared is lost."""
 
@@ -109,32 +127,41 @@ class StateStore(Protocol):
     """One task's values as bytes. Each write is atomic and durable."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name of the store in errors."""
 
     @property
+    @abstractmethod
     def committed_txid(self) -> int:
         """The txid that was committed last, NEVER before the first."""
 
     @property
+    @abstractmethod
     def prepared_txid(self) -> int | None:
         """The txid that is prepared, None if there is none."""
 
+    @abstractmethod
     def read(self, key: bytes) -> bytes | None:
         """Return the committed value."""
 
+    @abstractmethod
     def items(self) -> Iterable[tuple[bytes, bytes]]:
         """Yield the committed values, in order of the keys."""
 
+    @abstractmethod
     def prepared(self) -> Changes:
         """Return the prepared changes."""
 
+    @abstractmethod
     def prepare(self, txid: int, changes: Changes) -> None:
         """Store all changes under `txid`; they replace earlier prepared ones."""
 
+    @abstractmethod
     def commit(self, txid: int) -> None:
         """Make the prepared changes current, as of `txid`."""
 
+    @abstractmethod
     def rollback(self) -> None:
         """Delete the prepared changes."""
 

@@ -48,6 +48,7 @@ Source: Storm's `IBackingMap`, `TransactionalValue`, `OpaqueValue`, `Transaction
 from __future__ import annotations
 
 import zlib
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -225,9 +226,11 @@ class BackingMap(Protocol):
     """The rows of one partition in a store. All methods raise StoreUnavailableError while the store cannot be used."""
 
     @property
+    @abstractmethod
     def place(self) -> PartitionId:
         """The partition of these rows."""
 
+    @abstractmethod
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
         """Read the fence and the rows of the keys, as of one moment.
 
@@ -235,6 +238,7 @@ class BackingMap(Protocol):
         `left`.
         """
 
+    @abstractmethod
     def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         """Write all rows (None: delete) and the fence atomically and durably; return None, or the fence that failed the claim.
 
@@ -242,12 +246,15 @@ class BackingMap(Protocol):
         own fence, it is returned, because this call or another process with the same attempt may have written it.
         """
 
+    @abstractmethod
     def items(self) -> Iterator[tuple[bytes, StateRow]]:
         """Yield all rows in order of the keys, checked."""
 
+    @abstractmethod
     def count(self) -> int:
         """Return the number of rows; called at the start of a topology."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release the store."""
 

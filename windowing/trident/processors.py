@@ -52,7 +52,7 @@ from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, unc
 from windowing.schema.rows import RowError, refuse_awaitable, refuse_returned, row_of, rows_of
 from windowing.schema.types import Schema
 from windowing.schema.values import Misfit, converters_of
-from windowing.topology.bolts import CallStyle, bound, check_call, style_of_function
+from windowing.topology.bolts import CallStyle, bound, check_call, refuse_abstract, style_of_function
 from windowing.topology.decorators import columnar_of
 from windowing.topology.user_code import UserCode, user_code_error
 from windowing.trident.fields import Row, key_picker, picker, recorder
@@ -251,8 +251,9 @@ def wrong_method(target: Any, methods: Mapping[str, tuple[str, ...]]) -> str | N
 
 
 def _require_made(target: Any, title: str) -> None:
-    """Raise ConfigError for a class that needs arguments, and for a `prepare` that does not take a context."""
+    """Raise ConfigError for a class of which no instance can be made without arguments, and for a `prepare` without a context."""
     if isinstance(target, type):
+        refuse_abstract(target, title)
         check_call(target, (), f"class {title!r}", "each task makes its own without arguments; give an instance")
     if getattr(target, "prepare", None) is not None:
         check_call(_method(target, "prepare"), ("context",), f"{title}.prepare", "write def prepare(self, context)")

@@ -340,9 +340,11 @@ class RichSpout(Protocol):
     def fail(self) -> Any:
         """Called for each message of a failed attempt."""
 
+    @abstractmethod
     def open(self, context: Any, collector: Any) -> None:
         """Called once, before all other methods; emit to the collector from now on."""
 
+    @abstractmethod
     def next_tuple(self) -> Any:
         """Emit some tuples, or none, and return None."""
 

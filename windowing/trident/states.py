@@ -24,6 +24,7 @@ something else and is in topology/state.py.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -41,12 +42,15 @@ class StateCodec(Protocol):
     """The protocol of a custom codec, for example for msgpack."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name of the format, stored beside the bytes. Change it when the format changes."""
 
+    @abstractmethod
     def encode(self, value: Any) -> bytes:
         """Return the value as bytes; equal values give equal bytes. Raises TypeError for a value that it cannot encode."""
 
+    @abstractmethod
     def decode(self, blob: bytes, what: str) -> Any:
         """Return the value. Raises CorruptStateError, which names `what`, for bytes that are not an encoded value."""
 
@@ -134,12 +138,15 @@ class TridentCollector(Protocol):
 class CombinerAggregator(Protocol[T]):
     """Maps each tuple to a value and combines values in pairs, so partial results are made before the exchange."""
 
+    @abstractmethod
     def init(self, tuple: Any) -> T:
         """Return the value of one tuple."""
 
+    @abstractmethod
     def combine(self, a: T, b: T) -> T:
         """Return the value of the tuples of `a` followed by those of `b`, without changing either."""
 
+    @abstractmethod
     def zero(self) -> T:
         """Return the value of no tuples."""
 
@@ -147,9 +154,11 @@ class CombinerAggregator(Protocol[T]):
 class ReducerAggregator(Protocol[T]):
     """Adds one tuple after the other to a value."""
 
+    @abstractmethod
     def init(self) -> T:
         """Return the value of no tuples."""
 
+    @abstractmethod
     def reduce(self, current: T, tuple: Any) -> T:
         """Return the value with one more tuple, without changing `current`."""
 
@@ -157,12 +166,15 @@ class ReducerAggregator(Protocol[T]):
 class Aggregator(Protocol[T]):
     """The most general aggregator: a value per batch, which it may change in place, and any number of emitted rows."""
 
+    @abstractmethod
     def init(self, batch_id: Any, collector: TridentCollector) -> T:
         """Return the value at the start of a batch, before any tuple."""
 
+    @abstractmethod
     def aggregate(self, value: T, tuple: Any, collector: TridentCollector) -> None:
         """Add one tuple."""
 
+    @abstractmethod
     def complete(self, value: T, collector: TridentCollector) -> None:
         """Emit the remaining rows after the last tuple of the batch; also called for an empty batch."""
 
@@ -170,6 +182,7 @@ class Aggregator(Protocol[T]):
 class ValueUpdater(Protocol[T]):
     """An update of one stored value."""
 
+    @abstractmethod
     def update(self, stored: T | None) -> T | None:
         """Return the new value; None is no value. Must be pure: the same input always gives the same result."""
 
@@ -230,9 +243,11 @@ class ReplaceUpdater(ValueUpdater[T]):
 class State(Protocol):
     """One partition of a state, as used by commits. `rollback` and `close` may be missing, as they are in Storm."""
 
+    @abstractmethod
     def begin_commit(self, attempt: TransactionAttempt) -> None:
         """Begin the commit of an attempt; uncommitted updates of an earlier attempt are discarded."""
 
+    @abstractmethod
     def commit(self, attempt: TransactionAttempt) -> None:
         """Make all updates since `begin_commit` durable atomically.
 
@@ -250,6 +265,7 @@ class State(Protocol):
 class ReadOnlyMapState(State, Protocol):
     """A map of keys to values. A key is plain data, usually the values of a group; a list equals the tuple of its values."""
 
+    @abstractmethod
     def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
         """Return the value of each key, None for a key without a value.
 
@@ -258,6 +274,7 @@ class ReadOnlyMapState(State, Protocol):
         after txid `as_of + 1` raises StateConflictError; query as of a later txid.
         """
 
+    @abstractmethod
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield all stored keys and values, in the order of the encoded keys."""
 
@@ -265,15 +282,18 @@ class ReadOnlyMapState(State, Protocol):
 class MapState(ReadOnlyMapState, Protocol):
     """A map that can be updated in commits."""
 
+    @abstractmethod
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Apply the n-th updater to the n-th key, in order, and return the value after each update.
 
         A repeated key is updated each time. For a batch that is already committed, the committed values are returned.
         """
 
+    @abstractmethod
     def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Set the n-th key to the n-th value; None removes the key."""
 
+    @abstractmethod
     def multi_remove(self, keys: Sequence[Any]) -> None:
         """Remove the keys."""
 
@@ -281,6 +301,7 @@ class MapState(ReadOnlyMapState, Protocol):
 class ReadOnlySnapshottable(State, Protocol):
     """A single value."""
 
+    @abstractmethod
     def get(self, as_of: int | None = None) -> Any:
         """Return the value, None if there is none; `as_of` as in `ReadOnlyMapState.multi_get`."""
 
@@ -288,9 +309,11 @@ class ReadOnlySnapshottable(State, Protocol):
 class Snapshottable(ReadOnlySnapshottable, Protocol):
     """A single value that can be updated in commits."""
 
+    @abstractmethod
     def update(self, updater: ValueUpdater[Any]) -> Any:
         """Apply the updater and return the new value."""
 
+    @abstractmethod
     def set(self, value: Any) -> None:
         """Set the value; None removes it."""
 
@@ -303,9 +326,11 @@ class StateFactory(Protocol[S_co]):
     """Makes the partitions of one state. It must be plain data, because it is sent to the processes of the partitions."""
 
     @property
+    @abstractmethod
     def kind(self) -> StateType:
         """How the state handles a replayed batch."""
 
+    @abstractmethod
     def make_state(self, partition: int, partitions: int) -> S_co:
         """Return partition number `partition` of `partitions`.
 
@@ -316,6 +341,7 @@ class StateFactory(Protocol[S_co]):
 class StateUpdater(Protocol[S_contra]):
     """The function of `partition_persist`: writes the tuples of a batch, between `begin_commit` and `commit`."""
 
+    @abstractmethod
     def update_state(self, state: S_contra, tuples: Sequence[Any], collector: TridentCollector) -> None:
         """Update the state; emitted rows go to the stream of new values."""
 
@@ -323,8 +349,10 @@ class StateUpdater(Protocol[S_contra]):
 class QueryFunction(Protocol[S_contra]):
     """The function of `state_query`: reads a state for each tuple."""
 
+    @abstractmethod
     def batch_retrieve(self, state: S_contra, tuples: Sequence[Any]) -> Sequence[Any]:
         """Return one result for each tuple, in the same order."""
 
+    @abstractmethod
     def execute(self, tuple: Any, result: Any, collector: TridentCollector) -> None:
         """Emit the rows for a tuple and its result."""

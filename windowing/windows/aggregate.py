@@ -28,6 +28,7 @@ import builtins
 import functools
 import inspect
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -121,15 +122,19 @@ class AggregateFunction(Protocol):
     def field(self) -> str | None:
         """The field whose values are added, None for the tuple itself."""
 
+    @abstractmethod
     def init(self) -> Any:
         """Return the accumulator of nothing."""
 
+    @abstractmethod
     def add(self, acc: Any, value: Any) -> Any:
         """Return `acc` with one more value; `acc` may not be used afterwards."""
 
+    @abstractmethod
     def merge(self, a: Any, b: Any) -> Any:
         """Return the accumulator of the values of `a` followed by those of `b`; neither is changed."""
 
+    @abstractmethod
     def result(self, acc: Any) -> Any:
         """Return the value that the bolt gets; `acc` is not changed."""
 

@@ -15,6 +15,7 @@ Source: Storm's `WindowState` and `SimpleWindowPartitionCache`, which evicts the
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
@@ -36,18 +37,23 @@ class PageRows(NamedTuple):
 class PageStore(Protocol):
     """The store of the pages that are not in memory. One task writes it. A page that cannot be read raises an error with its id."""
 
+    @abstractmethod
     def write(self, page_id: int, rows: PageRows) -> None:
         """Store a page under an unused id; durable after the next `flush`. The store keeps no reference to the lists."""
 
+    @abstractmethod
     def read(self, page_id: int) -> PageRows:
         """Return a page as it was written, in new lists. Raises CorruptStateError if it is damaged or missing."""
 
+    @abstractmethod
     def drop(self, page_ids: Collection[int]) -> None:
         """Delete pages; unknown ids are ignored."""
 
+    @abstractmethod
     def flush(self) -> None:
         """Make all writes durable."""
 
+    @abstractmethod
     def ids(self) -> Iterable[int]:
         """Return the ids of all pages, including those that a killed run left behind."""
 
@@ -61,18 +67,23 @@ class CheckpointedPages(PageStore, Protocol):
     name: str
     task_ids: Mapping[str, range]
 
+    @abstractmethod
     def prepare(self, txid: int, manifest: Any) -> None:
         """Store a manifest beside the committed one; durable on return."""
 
+    @abstractmethod
     def commit(self, txid: int) -> None:
         """Make the prepared manifest the committed one; durable on return, idempotent."""
 
+    @abstractmethod
     def rollback(self) -> None:
         """Delete the prepared manifest, if there is one."""
 
+    @abstractmethod
     def committed(self) -> tuple[int, Any] | None:
         """Return (txid, manifest) of the committed checkpoint, None before the first."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the store; writes that were not flushed are lost."""
 
