@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import windowing.trident
+from windowing import InputSpout
 from windowing.errors import ConfigError
 from windowing.stores.factory import map_state, snapshot_state
 from windowing.stores.memory import MemoryStore
@@ -118,7 +119,7 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"partial Count by : it has no key", lambda t, s: s.group_by().aggregate(None, b.Count(), "x long")),
     (r"step 2, aggregate MinBy: there is no field 'x'", lambda t, s: s.min_by("x")),
-    (r"step 2, aggregate _Few: there is no field 'x'", lambda t, s: s.apply_assembly(b.FirstN(3, "x"))),
+    (r"step 2, aggregate FirstN: there is no field 'x'", lambda t, s: s.apply_assembly(b.FirstN(3, "x"))),
     # -- arguments -----------------------------------------------------------------------------------------------------
     (r"each\(n\) with later: 'later' is async, but a tuple is handed out", lambda t, s: s.each("n", later, "x long")),
     (r"Needy.* cannot be called with \(\)", lambda t, s: s.each("n", Needy, "x long")),
@@ -304,6 +305,23 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         r"asks state1, which has 3 partitions by word string, but its tuples come there by n bigint",
         lambda t, s: strays(s, s.partition_by("n")),
     ),
+    (
+        r"asks state1, which has 3 partitions by word string, but its tuples come there by spout in; put",
+        lambda t, s: strays(s, s),
+    ),
+    (
+        r"asks state1, which has its one value in the first of 3 partitions, but its tuples come there by all; put \.global_\(\)",
+        lambda t, s: one_value(s, s.broadcast()),
+    ),
+    (
+        r"state1 is a static state, which no stream writes, so it has no tasks; put the hint behind its state_query",
+        lambda t, s: t.new_static_state(counts()).parallelism_hint(3),
+    ),
+    (
+        r"step 2, spout fed: 'an InputSpout' declares its fields, n bigint, so output='m long' has no effect; leave it out",
+        lambda t, s: t.new_stream("fed", InputSpout("n long"), "m long"),
+    ),
+    (r"'outer' is no JoinType", lambda t, s: t.join([s, s.project("word")], "word", kinds="outer")),
     (r"writes the same state as step 2, .*; give each a name of its own", lambda t, s: twice(s)),
     (
         r"drpc f is merged or joined with spout in, but a request is no batch",
@@ -432,6 +450,11 @@ def strays(stream: Stream, asking: Stream) -> Stream:
     return asking.filter(keep).state_query(state, "word", b.MapGet(), "x long")
 
 
+def one_value(stream: Stream, asking: Stream) -> Stream:
+    state = stream.persistent_aggregate(StateSpec(counts(), 3), "n", b.Sum(), "total long")
+    return asking.filter(keep).state_query(state, None, b.SnapshotGet(), "x long")
+
+
 def own_tail(stream: Stream) -> Stream:
     state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
     return state.new_values_stream().state_query(state, "word", b.MapGet(), "x long")
@@ -549,6 +572,11 @@ def test_first_n_refuses_what_is_no_number_of_tuples(n: Any) -> None:
         b.FirstN(n)
 
 
+def test_first_n_in_reverse_order_needs_a_field() -> None:
+    with pytest.raises(ConfigError, match="FirstN has reverse=True but no field to order by; write FirstN"):
+        b.FirstN(3, reverse=True)
+
+
 def test_a_store_or_a_path_in_place_of_a_state_is_refused_with_the_factory_to_write() -> None:
     for given in (MemoryStore(), "counts.db"):
         sentence = one(
@@ -589,9 +617,10 @@ def test_a_query_may_be_partitioned_by_the_key_broadcast_or_of_a_single_partitio
     stream = topology.new_stream("in", Given())
     strays(stream, stream.partition_by("word"))
     strays(stream, stream.broadcast())
+    one_value(stream, stream.global_())
     state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
     stream.shuffle().state_query(state, "word", b.MapGet(), "x long")
-    assert [state.partitions for state in topology.build().states.values()] == [3, 3, 1]
+    assert [state.partitions for state in topology.build().states.values()] == [3, 3, 3, 1]
 
 
 def test_a_snapshot_state_for_a_grouped_aggregate_is_refused_before_the_first_batch() -> None:

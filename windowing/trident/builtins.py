@@ -75,17 +75,11 @@ class Min:
 
 
 @dataclass(frozen=True, slots=True)
-class Max:
+class Max(Min):
     """The largest value of the first field; None for no tuples."""
-
-    def init(self, tuple: Any) -> Any:
-        return tuple[0]
 
     def combine(self, a: Any, b: Any) -> Any:
         return b if _behind(b, a) else a
-
-    def zero(self) -> Any:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,23 +133,18 @@ class FirstN:
     def __post_init__(self) -> None:
         if type(self.n) is not int or self.n < 0:
             raise ConfigError(f"FirstN keeps a whole number of tuples, 0 or more, got {quote(self.n)}; write FirstN(3)")
+        if self.reverse and self.field is None:
+            raise ConfigError(
+                "FirstN has reverse=True but no field to order by; write FirstN(3, 'delay', reverse=True)"
+            )
 
     def __call__(self, stream: Stream) -> Stream:
         """Return the stream of the first n tuples. Each partition selects its own first n before the exchange."""
-        few = stream.partition_aggregate(None, _Few(self.n, self.field, self.reverse))
-        return few.global_().partition_aggregate(None, _Few(self.n, self.field, self.reverse))
-
-
-@dataclass(frozen=True, slots=True)
-class _Few:
-    """The aggregator of FirstN in a partition."""
-
-    n: int
-    field: str | None
-    reverse: bool
+        return stream.partition_aggregate(None, self).global_().partition_aggregate(None, self)
 
     @property
     def needs(self) -> tuple[str, ...]:
+        """The fields that it reads by name."""
         return () if self.field is None else (self.field,)
 
     def init(self, batch_id: Any, collector: Any) -> list[Any]:

@@ -55,11 +55,11 @@ stages it reads and than all stages of earlier sections. Both plans satisfy the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Exchange, ExecutionPlan, Section, Stage, numbered
@@ -85,6 +85,8 @@ from windowing.trident.operations import (
 )
 from windowing.trident.state_operations import Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
+
+_Member = TypeVar("_Member", bound=Hashable)
 
 _OURS = (Count, Sum, Min, Max)
 _BY_ITSELF = (Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation)
@@ -243,20 +245,20 @@ class Graph:
         return cls({node.number: node for node in sorted(nodes, key=lambda node: node.number)}, tuple(sorted(edges)))
 
     @cached_property
-    def out_edges(self) -> dict[int, tuple[IndexedEdge, ...]]:
+    def out_edges(self) -> dict[int, list[IndexedEdge]]:
         """The edges out of each node."""
         out: dict[int, list[IndexedEdge]] = {number: [] for number in self.nodes}
         for edge in self.edges:
             out[edge.source].append(edge)
-        return {number: tuple(edges) for number, edges in out.items()}
+        return out
 
     @cached_property
-    def in_edges(self) -> dict[int, tuple[IndexedEdge, ...]]:
+    def in_edges(self) -> dict[int, list[IndexedEdge]]:
         """The edges into each node, in the order of its inputs."""
         into: dict[int, list[IndexedEdge]] = {number: [] for number in self.nodes}
-        for edge in self.edges:
+        for edge in sorted(self.edges, key=lambda edge: edge.index):
             into[edge.target].append(edge)
-        return {number: tuple(sorted(edges, key=lambda edge: edge.index)) for number, edges in into.items()}
+        return into
 
     def upstream(self, number: int) -> set[int]:
         """Return the nodes that tuples of a node come from, however far."""
@@ -271,18 +273,21 @@ class Graph:
 
     def components(self) -> list[set[int]]:
         """Return the sets of nodes that hang together, in the order of their first nodes."""
-        left, found = set(self.nodes), []
-        for number in self.nodes:
-            if number in left:
-                ahead, seen = [number], {number}
-                while ahead:
-                    at = ahead.pop()
-                    near = [edge.target for edge in self.out_edges[at]] + [edge.source for edge in self.in_edges[at]]
-                    ahead += [other for other in near if other not in seen]
-                    seen.update(near)
-                left -= seen
-                found.append(seen)
-        return found
+        single = ((number,) for number in self.nodes)
+        return united([*single, *((edge.source, edge.target) for edge in self.edges)])
+
+
+def united(sets: Iterable[Iterable[_Member]]) -> list[set[_Member]]:
+    """Return the unions of sets that have a member in common, in the order of their first members."""
+    whole: dict[_Member, set[_Member]] = {}
+    for each in sets:
+        met = [whole.setdefault(member, {member}) for member in each]
+        own = max(met, key=len)
+        for other in met:
+            if other is not own:
+                own |= other
+                whole.update(dict.fromkeys(other, own))
+    return list({id(found): found for found in whole.values()}.values())
 
 
 # -- GraphGrouper ----------------------------------------------------------------------------------------------------------------

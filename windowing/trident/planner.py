@@ -21,7 +21,7 @@ from __future__ import annotations
 import graphlib
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ from windowing.schema.types import Schema
 from windowing.topology.config import IN_TRIDENT, Setting, TopologyConfig, read_settings, refused_settings
 from windowing.topology.declaration import own_settings
 from windowing.topology.decorators import ComponentKind, declaration_of
-from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping
+from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping, GlobalGrouping
 from windowing.topology.plan import TopologyError
 from windowing.topology.rules import name_problem
 from windowing.trident.fields import chosen
@@ -55,9 +55,10 @@ from windowing.trident.plan import (
     StreamSource,
     TridentPlan,
     crossings,
+    united,
 )
 from windowing.trident.spouts import IBatchSpout
-from windowing.trident.state_operations import Persist, Query, StateSpec
+from windowing.trident.state_operations import AggregateUpdater, Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
 
 _ARGS = Schema(("args",), ("string",))
@@ -180,8 +181,14 @@ def _spout(source: StreamSource) -> tuple[Schema, SpoutKind | None]:
             f"{declared.title!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
         )
     _refuse_settings(own_settings(declared))
+    schema = declared.outputs["default"]
+    written = Schema.parse(source.output) if isinstance(source.output, str) else source.output
+    if written is not None and written != schema:
+        raise ConfigError(
+            f"{declared.title!r} declares its fields, {schema.ddl}, so output={quote(source.output)} has no effect; leave it out"
+        )
     fed = declared.kind is ComponentKind.INPUT  # its driver passes in the same batch again
-    return declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL
+    return schema, SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL
 
 
 def _refuse_settings(settings: Mapping[str, Any]) -> None:
@@ -382,9 +389,6 @@ def _bad_spec(where: str, spec: StateSpec) -> Iterator[str]:
 # -- the planner -----------------------------------------------------------------------------------------------------------------
 
 
-_Member = TypeVar("_Member", bound=Hashable)
-
-
 def built(name: str, declared: GraphBuilder, settings: Iterable[Setting]) -> TridentPlan:
     """Return the plan of a declared topology. Raises TopologyError with a sentence for every mistake."""
     resolved = resolve(declared, settings)
@@ -423,7 +427,7 @@ class _Planner:
         together = {number for numbers in beside for number in numbers}
         single = [node.number for node in self.graph.nodes.values() if isinstance(node, ProcessorNode)]
         initial = [*beside, *((number,) for number in single if number not in together)]
-        grouper = GraphGrouper(self.graph, sorted(_united(initial), key=min))
+        grouper = GraphGrouper(self.graph, sorted(united(initial), key=min))
         if merge:
             grouper.merge_fully()
         self.groups: list[Group] = sorted([*((spout.number,) for spout in resolved.spouts), *grouper.groups])
@@ -454,7 +458,7 @@ class _Planner:
             if crossing.by is None or self.graph.nodes[crossing.by].is_identity
         ]
         sizes: dict[Group, int] = {}
-        for members in _united([*joined, *((group,) for group in self.groups)]):
+        for members in united([*joined, *((group,) for group in self.groups)]):
             size = self._size(members, problems)
             sizes.update(dict.fromkeys(members, size))
         return sizes
@@ -492,22 +496,29 @@ class _Planner:
         for node, query in self.resolved.doing(Query):
             for writer, persist in self.resolved.doing(Persist):
                 partitions = sizes[self.of[node.number]]
-                if query.state != persist.state or not persist.group or partitions == 1:
+                aggregates = isinstance(persist.updater.target, AggregateUpdater)
+                if query.state != persist.state or not aggregates or partitions == 1:
                     continue
                 key = chosen(writer.schema, persist.group)
+                kept, put = (
+                    f"{partitions} partitions by {key.ddl}",
+                    ".partition_by(...) of such fields, or .broadcast(),",
+                )
+                if not persist.group:
+                    kept, put = f"its one value in the first of {partitions} partitions", ".global_()"
                 for stray in filter(None, (_strays(by, key) for by in self._brought_by(node.number))):
                     yield (
-                        f"{node.called} asks {query.state}, which has {partitions} partitions by {key.ddl}, but its tuples come "
-                        f"there by {stray}; put .partition_by(...) of such fields, or .broadcast(), before it"
+                        f"{node.called} asks {query.state}, which has {kept}, but its tuples come there by {stray}; "
+                        f"put {put} before it"
                     )
 
-    def _brought_by(self, number: int) -> Iterable[PartitionNode]:
-        """Yield the last repartitions before a node."""
+    def _brought_by(self, number: int) -> Iterable[SpoutNode | PartitionNode]:
+        """Yield the last repartitions before a node, and the sources that have none before it."""
         ahead, seen = [number], {number}
         while ahead:
             for edge in self.graph.in_edges[ahead.pop()]:
                 source = self.graph.nodes[edge.source]
-                if isinstance(source, PartitionNode) and not source.is_identity:
+                if isinstance(source, SpoutNode) or (isinstance(source, PartitionNode) and not source.is_identity):
                     yield source
                 elif edge.source not in seen:
                     seen.add(edge.source)
@@ -620,24 +631,11 @@ def _states(resolved: ResolvedTrident) -> dict[str, tuple[StateSpec, set[int]]]:
     return {id: (specs[id], beside[id]) for id in sorted(beside, key=lambda id: int(id.removeprefix("state")))}
 
 
-def _united(sets: Iterable[Iterable[_Member]]) -> list[set[_Member]]:
-    """Return the unions of sets that have a member in common."""
-    united: list[set[_Member]] = []
-    for each in sets:
-        whole = set(each)
-        apart: list[set[_Member]] = []
-        for other in united:
-            if whole & other:
-                whole |= other
-            else:
-                apart.append(other)
-        united = [*apart, whole]
-    return united
-
-
-def _strays(by: PartitionNode, key: Schema) -> str | None:
-    """Return why a repartition sends tuples to other partitions than those of their keys, None if it does not."""
-    if isinstance(by.grouping, AllGrouping | CustomGrouping):
+def _strays(by: SpoutNode | PartitionNode, key: Schema) -> str | None:
+    """Return what sends tuples to other partitions than that of their key, or of the value without a key; None if nothing does."""
+    if isinstance(by, SpoutNode):
+        return by.title
+    if isinstance(by.grouping, (CustomGrouping, AllGrouping if key else GlobalGrouping)):
         return None
     if not isinstance(by.grouping, FieldsGrouping):
         return str(by.grouping)

@@ -535,7 +535,11 @@ class TridentState(StormNames):
 
     def parallelism_hint(self, parallelism: int) -> TridentState:
         """Request this many partitions."""
-        if self._step is not None:
+        if self._step is None:
+            self._builder.note(
+                f"{self.id} is a static state, which no stream writes, so it has no tasks; put the hint behind its state_query"
+            )
+        else:
             self._step.hint = parallelism
         return self
 
@@ -599,7 +603,7 @@ class TridentTopology(StormNames):
         sides = _flat(streams)
         for_all = isinstance(keys, str) or not isinstance(keys, Iterable)
         by = [names_of(keys)] * len(sides) if for_all else [names_of(key) for key in keys]
-        how = list(kinds) if isinstance(kinds, Iterable) else [kinds] * len(sides)
+        how = list(kinds) if isinstance(kinds, Iterable) and not isinstance(kinds, str) else [kinds] * len(sides)
         if len(by) != len(sides) or len(how) != len(sides):
             self._builder.note(
                 f"a join of {len(sides)} streams is given {len(by)} keys and {len(how)} kinds; give one of each for each stream"
