@@ -14,6 +14,7 @@ import sys
 import time
 import tomllib
 import urllib.request
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from importlib import import_module
@@ -211,6 +212,18 @@ def test_explain_writes_svg_and_png(bolts):
     assert (folder / "x.svg").read_text().startswith("<svg")
     assert (folder / "x.png").read_bytes().startswith(b"\x89PNG")
     assert "two ×1" in run("explain", f"{bolts}:two").output
+
+
+@pytest.mark.filterwarnings("always::windowing.InvalidTimestampWarning")
+def test_a_warning_of_a_command_is_one_line_without_a_place(bolts):
+    bolts.write_text(BOLTS.replace("count(2)", "seconds(2), timestamp='at'"))
+    (bolts.parent / "rows.json").write_text(json.dumps([{"word": "a"}]))
+    before = warnings.showwarning
+    done = run("explain", f"{bolts}:two", bolts.parent / "rows.json")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("InvalidTimestampWarning: bolt 'two': ConfigError: [CONFIG] field 'at' is asked for")
+    assert ".py:" not in done.stderr
+    assert warnings.showwarning is before
 
 
 def test_run_shows_the_counters_of_its_components(bolts):

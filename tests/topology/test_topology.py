@@ -467,6 +467,19 @@ def test_a_custom_grouping_that_is_not_callable_is_refused() -> None:
     only_problem(builder, "bolt 'b' groups 's' by 'first'; give a function of (values, tasks)")
 
 
+def test_a_custom_grouping_with_a_prepare_that_nothing_calls_is_refused() -> None:
+    class Prepared:
+        def prepare(self, context: Any, stream: Any, targets: Any) -> None: ...
+        def choose_tasks(self, values: Any, tasks: int) -> int:
+            return 0
+
+    builder = a_spout_and(lambda builder: builder.set_bolt("b", report).custom_grouping("s", Prepared()))
+    (problem,) = problems(builder)
+    assert (
+        "it has prepare, which nothing calls; leave it out: choose_tasks(values, tasks) is given the number" in problem
+    )
+
+
 def test_a_window_field_that_an_input_stream_lacks_is_refused() -> None:
     @tumbling(seconds(1), timestamp="at", source="host", key=["word", "at"], output="n long")
     def keyed(window: Any) -> None: ...

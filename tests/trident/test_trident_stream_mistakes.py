@@ -144,7 +144,11 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"the chain names no aggregator", lambda t, s: s.chained_agg().chain_end()),
     (r"a chain behind step 1, spout in has aggregate and partition_aggregate", lambda t, s: mixed(s)),
-    (r"chooses no partition; give a function of \(values, partitions\)", lambda t, s: s.partition(3).project("n")),
+    (r"it partitions by 3; give a function of \(values, tasks\)", lambda t, s: s.partition(3).project("n")),
+    (
+        r"it partitions by .*Prepared.*; it has prepare, which nothing calls",
+        lambda t, s: s.partition(Prepared()).project("n"),
+    ),
     (r"has no update_state\(state, tuples, collector\)", lambda t, s: s.partition_persist(counts(), "n", 3)),
     (r"is given the state 3; give a StateFactory", lambda t, s: s.partition_persist(3, "n", Updater())),
     (
@@ -398,6 +402,14 @@ class StormUpdater(StateUpdater[Any]):
 class StormQuery(QueryFunction[Any]):
     def batchRetrieve(self, state: Any, tuples: Any) -> None: ...  # noqa: N802  # Storm's name
     def execute(self, tuple: Any, result: Any, collector: Any) -> None: ...
+
+
+class Prepared:
+    """A custom grouping in Storm's form."""
+
+    def prepare(self, context: Any, stream: Any, targets: Any) -> None: ...
+    def choose_tasks(self, values: Any, tasks: int) -> int:
+        return 0
 
 
 class Short:

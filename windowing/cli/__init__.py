@@ -26,6 +26,7 @@ import inspect
 import json
 import math
 import threading
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
@@ -97,8 +98,16 @@ class _Verdict:
 
 @click.group(cls=CommandGroup)
 @click.version_option(package_name="windowing")
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Windowed bolts and topologies: create, check, explain and run them, and inspect what is stored."""
+    context.with_resource(warnings.catch_warnings())
+    warnings.showwarning = _print_warning
+
+
+def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning without its place, which is a line of this package or of click."""
+    click.echo(f"{category.__name__}: {message}", err=True)
 
 
 @commands.command("replay", short_help="Replay recorded cases, and report which agree.")

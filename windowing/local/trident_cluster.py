@@ -11,8 +11,8 @@ MasterTask performs the effects of MasterBatchCoordinator and reports the ends o
     $success  to all                                  Stop      a FailedException ends the run
 
 Laws
-- The states and the rows of the sinks equal those of TridentRun, which runs one batch after the other. Batches under way at the
-  same time, failures and retries, the order of steps, kills and restarts change neither.
+- The states and the rows of the sinks equal those of TridentRun, which runs one batch after the other. Failures and retries, the
+  order of steps, kills, restarts and batches under way at the same time change neither; these last change what a query reads.
 - The same plan, spouts, seed and clock give the same run. With a VirtualClock nothing sleeps.
 - An error other than FailedException ends the cluster; a new cluster continues from the records and states.
 - The rows of a batch reach its sinks after its last commit was acked and before the record says so. In a plan with windows, the

@@ -233,6 +233,14 @@ class CustomGrouping(Grouping):
 
         return choose
 
+    def mistake(self) -> str | None:
+        """Return why it cannot choose, None if it can."""
+        if isinstance(self.choose, type) or not callable(getattr(self.choose, "choose_tasks", self.choose)):
+            return "give a function of (values, tasks), or an object with choose_tasks(values, tasks)"
+        if callable(getattr(self.choose, "prepare", None)):
+            return "it has prepare, which nothing calls; leave it out: choose_tasks(values, tasks) is given the number of tasks"
+        return None
+
     def definition(self) -> dict[str, Any]:
         return {"kind": self.kind.value, "function": title_of(self.choose)}
 

@@ -430,12 +430,9 @@ def callable_custom(resolved: ResolvedTopology) -> Iterator[str]:
     """A custom grouping is a function of (values, tasks), or has choose_tasks(values, tasks)."""
     for component, found in _subscriptions(resolved):
         if isinstance(found.grouping, CustomGrouping):
-            choose = found.grouping.choose
-            if not callable(getattr(choose, "choose_tasks", choose)) or isinstance(choose, type):
-                yield (
-                    f"{component.called} groups {stream_called(found)} by {quote(choose)}; "
-                    "give a function of (values, tasks), or an object with choose_tasks(values, tasks)"
-                )
+            mistake = found.grouping.mistake()
+            if mistake is not None:
+                yield f"{component.called} groups {stream_called(found)} by {quote(found.grouping.choose)}; {mistake}"
 
 
 def late_streams(resolved: ResolvedTopology) -> Iterator[str]:

@@ -214,9 +214,9 @@ def _good_partition(check: Check, grouping: Any) -> bool:
                 check.note(f"field {name!r} of type {kind} has no hash: {reason}")
                 return False
     if isinstance(grouping, CustomGrouping):
-        choose = grouping.choose
-        if isinstance(choose, type) or not callable(getattr(choose, "choose_tasks", choose)):
-            check.note(f"{quote(choose)} chooses no partition; give a function of (values, partitions)")
+        mistake = grouping.mistake()
+        if mistake is not None:
+            check.note(f"it partitions by {quote(grouping.choose)}; {mistake}")
             return False
     return True
 
@@ -477,7 +477,8 @@ class _Planner:
                 f"{states}, but nothing between them moves tuples; put a repartition between, or give them one number"
             )
         size = next(iter(fixed), size)
-        single = [node.title for node in nodes if isinstance(node, SpoutNode) and _has_one_task(node)]
+        spouts = (node for node in nodes if isinstance(node, SpoutNode))
+        single = [node.title for node in spouts if node.kind is None or isinstance(node.source.spout, IBatchSpout)]
         if single and size > 1:
             why = next((node.called for node in hints if node.hint == size), ", ".join(fixed.values()) or "a hint")
             problems.append(
@@ -604,10 +605,6 @@ class _Planner:
             ids[group] = "_".join(["b", str(bolts), *(re.sub(r"\W", "_", name) for name in names if name)])[:63]
             bolts += 1
         return ids
-
-
-def _has_one_task(spout: SpoutNode) -> bool:
-    return spout.kind is None or isinstance(spout.source.spout, IBatchSpout)
 
 
 def _phases(graph: Graph) -> dict[int, Phase]:
