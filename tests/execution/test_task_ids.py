@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.execution.chains import Chain
-from windowing.errors import ConfigError, FailedException, WindowingError
+from windowing import GroupingError
+from windowing.errors import ConfigError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.topology.builder import TopologyBuilder
@@ -105,7 +106,9 @@ def test_emit_direct_to_a_task_that_does_not_read_the_stream_is_refused_with_tho
     def deal(tuple: Any, collector: Any) -> None:
         collector.emit_direct(task, (tuple.n, ""), stream="by_hand")
 
-    with pytest.raises(WindowingError, match=r"there is no task .* that reads stream 'by_hand': 'by_hand' has 3 to 4"):
+    with pytest.raises(
+        GroupingError, match=r"'by_hand' of 'deal': there is no task .* that reads it: 'by_hand' has 3 to 4"
+    ):
         run(dealt(deal))
 
 

@@ -246,7 +246,9 @@ def test_a_failed_exception_of_a_grouping_ends_the_run_with_its_name_whatever_em
     if emitter is not three:
         builder.set_bolt("emitter", emitter).shuffle_grouping("source")
     builder.set_bolt("reader", twice).custom_grouping("source" if emitter is three else "emitter", choose)
-    with pytest.raises(WindowingError, match=r"choose\) failed on \(\d,\) with FailedException: .*no task for it"):
+    of = "source" if emitter is three else "emitter"
+    sentence = rf"stream 'default' of '{of}': .*choose\) failed on \(\d,\) with FailedException: .*no task for it"
+    with pytest.raises(GroupingError, match=sentence):
         run_topology(builder.build(), clock=VirtualClock())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.errors import CheckpointError
+from windowing.errors import CheckpointError, CorruptStateError
 from windowing.spark.control import (
     DRAIN_FILE,
     control_folder,
@@ -53,6 +53,12 @@ def test_a_drain_reaches_every_task_once_and_other_files_are_ignored(spark: Spar
     assert drain_batch(spark, str(checkpoint)) is None
     assert collected(rows, checkpoint) == {1: [(3, "drain"), (5, "drain")]}
     assert drain_batch(spark, str(checkpoint)) == 1
+    log = Folder(spark, str(checkpoint)) / "offsets"
+    content = log.read("0")
+    log.write("0", content[:-1])
+    with pytest.raises(CorruptStateError, match="offsets/0 is damaged; put the file back from a copy"):
+        drain_batch(spark, str(checkpoint))
+    log.write("0", content)
     assert collected(rows, checkpoint) == {}
     for name in ("offsets/1", "offsets/.1.crc"):
         (checkpoint / name).unlink()

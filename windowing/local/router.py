@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from windowing.acking.acker import Anchors, acks_of, anchored, edge_in
 from windowing.errors import describe_error
+from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
 from windowing.topology.dead_letters import DeadLetter
-from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
+from windowing.topology.groupings import Chooser, GroupingKind, direct_targets, unrouted
 from windowing.topology.pictures import html_table
 from windowing.topology.plan import Topology, output_name
 
@@ -281,7 +282,7 @@ class StreamRoutes:
             return bits(64) or 1
 
         def to_task(task: int | None) -> list[_Route]:
-            reader, index = direct_targets(task, direct, origin.stream)
+            reader, index = direct_targets(task, direct)
             return [route._replace(fixed=(index,)) for route in routes if route.reader == reader]
 
         def send(
@@ -293,17 +294,20 @@ class StreamRoutes:
             if output is not None:
                 output.append(values)
             ids = []
-            for _, chooser, state, fixed, inboxes, first_id in to_task(task) if direct else routes:
-                for index in fixed or chooser(values, state):
-                    edges = None
-                    if tree is not None:
-                        root_edge = bits(64) or 1
-                        tree[1] ^= root_edge
-                        edges = edge_in((tree[0],), root_edge)
-                    elif anchors:
-                        edges = anchors[0].child(bits(64) or 1) if len(anchors) == 1 else anchored(anchors, edge)
-                    inboxes[index].append(delivery(values, origin, edges))
-                    ids.append(first_id + index)
+            try:
+                for _, chooser, state, fixed, inboxes, first_id in to_task(task) if direct else routes:
+                    for index in fixed or chooser(values, state):
+                        edges = None
+                        if tree is not None:
+                            root_edge = bits(64) or 1
+                            tree[1] ^= root_edge
+                            edges = edge_in((tree[0],), root_edge)
+                        elif anchors:
+                            edges = anchors[0].child(bits(64) or 1) if len(anchors) == 1 else anchored(anchors, edge)
+                        inboxes[index].append(delivery(values, origin, edges))
+                        ids.append(first_id + index)
+            except GroupingError as problem:
+                raise unrouted(problem, origin.component, origin.stream) from problem.__cause__
             return ids
 
         def send_out(

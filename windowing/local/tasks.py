@@ -25,7 +25,6 @@ from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed
 from windowing.errors import ConfigError, FailedException, ReportedFailedException, quote
 from windowing.local.router import ACK, ACKS, FAIL, INIT, INITS, Delivery, Outbox, Router
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
-from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
@@ -283,8 +282,6 @@ class BasicBoltTask(BoltTask):
                 done = []
                 self.failed(message, problem)
                 continue
-            except GroupingError:
-                raise
             except BaseException as problem:
                 raise self.caller.attributed(problem, message) from problem
             if anchors is not None:

@@ -33,13 +33,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
     >>> did_you_mean("lenght", ["length", "slide"])
     "did you mean 'length'?"
+    >>> did_you_mean("late", ["lateness", "late_stream"])
+    "did you mean 'late_stream'?"
     >>> did_you_mean("x", ["length", "slide"])
     'there are length, slide'
     >>> did_you_mean("x", [])
     'there are none'
     """
     names = sorted(known)
-    near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5)
+    longer = [name for name in names if name.startswith(f"{word.lower()}_")]
+    near = longer or difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
 
 

@@ -26,7 +26,6 @@ Cost: the driver's work is per root and batch; the partials come with the aggreg
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -42,6 +41,7 @@ from windowing.queues.spout import PartitionedSpout, Root
 from windowing.spark import definition, failpoints
 from windowing.spark.edges import SOURCE_BITS, partials_of, root_of
 from windowing.spark.hadoop import Folder
+from windowing.spark.offsets import read_log
 from windowing.spark.spouts import batch_of, refuse_other
 
 T = TypeVar("T")
@@ -214,7 +214,7 @@ class Acks:
         folder = self._home / "offsets"
         if not folder.exists(str(batch)):
             raise CorruptStateError(f"{self._home.of(name)} is missing, whose offsets say what batch {batch} has read")
-        offsets = [_parsed(line) for line in folder.read(str(batch)).split(b"\n")[1:]]
+        offsets = read_log(folder, batch)[1:]
         found = {}
         for source, (spout, read) in self._spouts.items():
             for offset in offsets:
@@ -261,10 +261,3 @@ class Acks:
                 f"spout {name!r} raised in {what} of batch {root.batch}: {describe_error(problem)}; repair it and start again: "
                 "it is told again then"
             ) from problem
-
-
-def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None

@@ -23,6 +23,7 @@ from windowing.errors import CheckpointError, ConfigError, quote
 from windowing.execution.compatibility import MOST_TASKS
 from windowing.spark.exchange import BATCH_CLOCK
 from windowing.spark.hadoop import Folder
+from windowing.spark.offsets import read_log
 from windowing.windows.config import WindowConfig
 
 _labels: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -156,9 +157,7 @@ def _batch_of(offsets: Folder, source: int, entry: int) -> int:
     """Return the first batch whose offsets include this entry of a file source's log, the next batch if none does."""
     batches = sorted(int(name) for name in offsets.names() if name.isdigit())
     for batch in batches:
-        # After the version and the metadata there is one line per source.
-        lines = offsets.read(str(batch)).decode().splitlines()[2:]
-        offset = json.loads(lines[source]) if lines[source] != "-" else None
+        offset = read_log(offsets, batch)[1:][source]
         if offset is not None and offset["logOffset"] >= entry:
             return batch
     return batches[-1] + 1 if batches else 0

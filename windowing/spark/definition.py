@@ -36,6 +36,7 @@ from windowing.errors import (
 from windowing.execution import compatibility
 from windowing.execution.compatibility import Definition, DefinitionLocation
 from windowing.spark.hadoop import Folder
+from windowing.spark.offsets import read_log
 
 FORMAT = 2
 FILE = "definition.json"
@@ -262,16 +263,20 @@ def last_batch(spark: SparkSession, checkpoint: str) -> int | None:
 def _check_logs(checkpoint: Folder) -> None:
     """Read the logs that Spark reads first, so that the error of a damaged file names it; Spark's errors do not."""
     if checkpoint.exists("metadata"):
-        if not _is_json(checkpoint.read("metadata")):
-            raise CorruptStateError(f"{checkpoint.of('metadata')} is damaged; put the file back from a copy")
+        try:
+            json.loads(checkpoint.read("metadata"))
+        except (ValueError, RecursionError) as problem:
+            raise CorruptStateError(
+                f"{checkpoint.of('metadata')} is damaged; put the file back from a copy"
+            ) from problem
     elif _batches(checkpoint / "offsets"):
         raise CorruptStateError(f"{checkpoint.of('metadata')} is missing; put the file back from a copy")
     for name in ("offsets", "commits"):
         log = checkpoint / name
         names = log.names()
         for batch in sorted(_batches(log))[-2:]:  # a batch is made again from the offsets before it to its own
-            if str(batch) in names and not _is_log(log.read(str(batch))):
-                raise CorruptStateError(f"{log.of(str(batch))} is damaged; put the file back from a copy")
+            if str(batch) in names:
+                read_log(log, batch)
     missing = next(_missing(checkpoint), None)
     if missing is not None:
         raise CorruptStateError(f"{checkpoint.of(missing)} is missing; put the file back from a copy")
@@ -293,24 +298,10 @@ def _missing(checkpoint: Folder) -> Iterator[str]:
         yield f"commits/{last - 1}"
     if f"{last}" not in (checkpoint / "offsets").names():
         return
-    for number, line in enumerate((checkpoint / "offsets").read(str(last)).split(b"\n")[2:]):
-        file = json.loads(line).get("logOffset", -1) if line.startswith(b"{") else -1
+    for number, offset in enumerate(read_log(checkpoint / "offsets", last)[1:]):
+        file = offset.get("logOffset", -1) if isinstance(offset, dict) else -1
         if isinstance(file, int) and file >= 0 and file not in _batches(checkpoint / "sources" / str(number)):
             yield f"sources/{number}/{file}"
-
-
-def _is_log(content: bytes) -> bool:
-    head, *lines = content.split(b"\n")
-    version = head.startswith(b"v") and head[1:].strip().isdigit()
-    return version and bool(lines) and all(line in (b"", b"-") or _is_json(line) for line in lines)
-
-
-def _is_json(content: bytes) -> bool:
-    try:
-        json.loads(content)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _batches(folder: Folder) -> set[int]:

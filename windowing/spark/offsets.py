@@ -1,4 +1,4 @@
-"""The progress of a query's sources: `lag_of` a progress report, and the Kafka offsets that were lost before they were read.
+"""The progress of a query's sources: `read_log` of Spark, `lag_of` a progress report, and the Kafka offsets that were lost unread.
 
     offset of a topic              {"flights": {"0": 41, "1": 7}}
     offset of a PartitionedSpout   {"spout": "words", "from": {"0": 30}, "to": {"0": 41}}
@@ -22,6 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from windowing.errors import CorruptStateError
 from windowing.spark.hadoop import Folder
 
 _log = logging.getLogger("windowing.spark")
@@ -38,8 +39,8 @@ def skip_gaps_of(servers: str, topic: str, bounds: Bounds) -> None:
 def lag_of(progress: StreamingQueryProgress) -> dict[str, dict[str, int]]:
     """Return the number of offsets between a batch and the end of its sources, by source and partition, where both are known."""
     found: dict[str, dict[str, int]] = {}
-    newest = [_places(source.latestOffset) for source in progress.sources]
-    for number, label, name, read in _labelled(_places(source.endOffset) for source in progress.sources):
+    newest = [_places(_parsed(source.latestOffset)) for source in progress.sources]
+    for number, label, name, read in _labelled(_places(_parsed(source.endOffset)) for source in progress.sources):
         latest = newest[number].get(name, {})
         behind = {part: max(0, latest[part] - at) for part, at in read.items() if part in latest}
         if behind:
@@ -56,6 +57,26 @@ def _labelled(sources: Iterable[Mapping[str, dict[str, int]]]) -> Iterator[tuple
             yield number, name if times[name] == 1 else f"{name} ({times[name]})", name, offset
 
 
+def _parsed(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def read_log(log: Folder, batch: int) -> list[Any]:
+    """Return the entries that one of Spark's logs has of a batch, parsed; None for a source without an offset. In the offset log
+    the first is Spark's own, and one for each source of the query follows. Raises CorruptStateError for a damaged file.
+    """
+    version, *entries = log.read(str(batch)).split(b"\n")
+    try:
+        if not entries or not version.startswith(b"v") or not version[1:].strip().isdigit():
+            raise ValueError(version)
+        return [None if entry in (b"", b"-") else json.loads(entry) for entry in entries]
+    except (ValueError, RecursionError) as problem:
+        raise CorruptStateError(f"{log.of(str(batch))} is damaged; put the file back from a copy") from problem
+
+
 def brokers_of(rows: DataFrame) -> list[str | None]:
     """Return the brokers of each source of a query, one entry per line of Spark's log: "" for a source that is not a topic, None
     for a repeated one. Cost: some calls of the JVM.
@@ -70,12 +91,8 @@ def _brokers(source: Any) -> str:
     return options.get("kafka.bootstrap.servers") or ""
 
 
-def _places(text: Any) -> dict[str, dict[str, int]]:
+def _places(offset: Any) -> dict[str, dict[str, int]]:
     """Return an offset by source and partition; an empty dict for an offset of another kind."""
-    try:
-        offset = json.loads(text)
-    except (TypeError, ValueError):
-        return {}
     if not isinstance(offset, dict):
         return {}
     if "spout" in offset:
@@ -105,7 +122,7 @@ class SkippedOffsets:
         if not log.exists(str(batch - 1)):
             return
         found: dict[str, dict[str, int]] = {}
-        before, ends = (_logged(log.read(str(number))) for number in (batch - 1, batch))
+        before, ends = (list(map(_places, read_log(log, number)[1:])) for number in (batch - 1, batch))
         once = ({} if brokers is None else each for each, brokers in zip(before, self._brokers, strict=False))
         for number, label, topic, starts in _labelled(once):
             servers = self._brokers[number]
@@ -139,8 +156,3 @@ class SkippedOffsets:
                 for partition, gone in partitions.items():
                     mine[partition] = mine.get(partition, 0) + gone
         return found
-
-
-def _logged(content: bytes) -> list[dict[str, dict[str, int]]]:
-    """Return the offset of each source in a file of Spark's log, a line each."""
-    return [_places(line) for line in content.decode().splitlines()[2:]]

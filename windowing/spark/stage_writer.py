@@ -34,6 +34,7 @@ from windowing.columnar.rows import Numbers
 from windowing.errors import UnreadableValueError
 from windowing.execution.metrics import TaskMetrics
 from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.spark.columnar_bolts import ColumnarBoltBatch, StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext
@@ -55,7 +56,7 @@ from windowing.spark.tasks import BoltBatch, RetriedBatch
 from windowing.spark.unreadable import Held, Unreadable, arrow_column, plain, python_values, tuples_in
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
-from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
+from windowing.topology.groupings import Chooser, GroupingKind, direct_targets, unrouted
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
 
@@ -84,10 +85,14 @@ class _TaskRoute(NamedTuple):
             yield from parted(chosen, len(self.ids))
 
 
+_Targets = list[tuple[_TaskRoute, Sequence[int]]]
+"""Of each route the indexes of the tasks that a row is sent to."""
+
+
 class Chosen(NamedTuple):
     """The tasks of a row, by route, chosen before the row is sent."""
 
-    targets: list[tuple[_TaskRoute, Sequence[int]]]
+    targets: _Targets
     before: list[list[int]]
 
     def ids(self) -> list[int]:
@@ -190,7 +195,7 @@ class StageWriter:
         """Choose the tasks of a row that may be sent later. Raises GroupingError."""
         routes = self._way(component, task, row.stream).routes
         before = [list(route.state) for route in routes]
-        return Chosen(list(self._targets(routes, row)), before)
+        return Chosen(self._targets(component, routes, row), before)
 
     def send(
         self,
@@ -248,7 +253,7 @@ class StageWriter:
             self._hand_over(way, way.fused, values, roots)
             return
         way.emitted += 1
-        for route, indexes in self._targets(way.routes, row) if chosen is None else chosen.targets:
+        for route, indexes in self._targets(component, way.routes, row) if chosen is None else chosen.targets:
             for target in indexes:
                 if route.first is None:
                     assert way.origin is not None
@@ -445,11 +450,14 @@ class StageWriter:
             )
         return routes
 
-    def _targets(self, routes: list[_TaskRoute], row: EmittedRow) -> Iterable[tuple[_TaskRoute, Sequence[int]]]:
-        if routes and routes[0].choose is None:  # a direct stream has direct readers only
-            reader, index = direct_targets(row.task, {route.reader: route.ids for route in routes}, row.stream)
-            return [(route, (index,)) for route in routes if route.reader == reader]
-        return [(route, self._chosen(route, route.choose, row)) for route in routes if route.choose is not None]
+    def _targets(self, component: str, routes: list[_TaskRoute], row: EmittedRow) -> _Targets:
+        try:
+            if routes and routes[0].choose is None:  # a direct stream has direct readers only
+                reader, index = direct_targets(row.task, {route.reader: route.ids for route in routes})
+                return [(route, (index,)) for route in routes if route.reader == reader]
+            return [(route, self._chosen(route, route.choose, row)) for route in routes if route.choose is not None]
+        except GroupingError as problem:
+            raise unrouted(problem, component, row.stream) from problem.__cause__
 
     def _chosen(self, route: _TaskRoute, choose: Chooser, row: EmittedRow) -> Sequence[int]:
         if type(row.values) is not Held:

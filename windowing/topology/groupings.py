@@ -253,10 +253,10 @@ def _single(tasks: int) -> list[tuple[int]]:
     return [(task,) for task in range(tasks)]
 
 
-def direct_targets(task: Any, readers: Mapping[str, range], stream: str) -> tuple[str, int]:
+def direct_targets(task: Any, readers: Mapping[str, range]) -> tuple[str, int]:
     """Return the subscriber of a direct stream that has the task with this id, and the task's index there, or raise GroupingError.
 
-    >>> direct_targets(5, {"count": range(2, 4), "report": range(4, 6)}, "words")
+    >>> direct_targets(5, {"count": range(2, 4), "report": range(4, 6)})
     ('report', 1)
     """
     for reader, ids in readers.items():
@@ -264,9 +264,14 @@ def direct_targets(task: Any, readers: Mapping[str, range], stream: str) -> tupl
             return reader, ids.index(task)
     has = ", ".join(f"{reader!r} has {ids.start} to {ids.stop - 1}" for reader, ids in readers.items())
     raise GroupingError(
-        f"there is no task {quote(task)} that reads stream {stream!r}: {has}; give an id, as "
+        f"there is no task {quote(task)} that reads it: {has}; give an id, as "
         "context.component_tasks(component) and emit give them"
     )
+
+
+def unrouted(problem: GroupingError, component: str, stream: str) -> GroupingError:
+    """Return the error of a grouping with the component and the stream that emitted the tuple."""
+    return GroupingError(f"stream {stream!r} of {component!r}: {problem.args[0]}")
 
 
 def _key_hasher(fields: tuple[str, ...], schema: Schema) -> Callable[[Sequence[Any]], int]:

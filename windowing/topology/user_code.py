@@ -37,6 +37,7 @@ from windowing.errors import (
     warn,
 )
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, stream_or_value
+from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import (
     RowError,
     is_table,
@@ -67,8 +68,8 @@ def user_code_error(
     where: str,
     file: str | None,
     home: str | None = None,
-) -> BoltError:
-    """Return the error for a component that raised `problem`; use `raise ... from problem`.
+) -> BoltError | GroupingError:
+    """Return the error for a component that raised `problem`; use `raise ... from problem`. A GroupingError names it already.
 
     owner: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: the file of the user's code, from
     `file_of`. home: the location to name if no line of the user's code was running (a row that was returned), from `home_of`.
@@ -80,6 +81,8 @@ def user_code_error(
     if not isinstance(problem, Exception | SystemExit):
         problem.add_note(f"{_ENDED}{owner} failed {where}: {describe_error(problem)}{at}")
         raise problem
+    if isinstance(problem, GroupingError):
+        return GroupingError(f"{problem.args[0]}{at}")
     if isinstance(problem, RowError):
         return BoltError(f"{owner} emitted a wrong row {where}: {problem.args[0]}{at}")
     return BoltError(f"{owner} failed {where}: {describe_error(problem)}{at}")
@@ -567,7 +570,7 @@ class BoltRunner(UserCode):
         self._call = None
         super().close()
 
-    def user_code_error(self, problem: BaseException, where: str) -> BoltError:
+    def user_code_error(self, problem: BaseException, where: str) -> BoltError | GroupingError:
         """Return the BoltError that names this bolt; for a wrong row it names the first line of the bolt's code."""
         home = home_of(self._target, self._method) if isinstance(problem, RowError) else None
         return user_code_error(self._owner, problem, where, self._file, home)
