@@ -153,6 +153,14 @@ def test_a_class_that_cannot_be_a_bolt_is_refused() -> None:
     refused(lambda: three(NoSelf), "a bolt takes (window) or (window, collector)")
 
 
+def test_a_class_over_windows_inherits_from_no_other_bolt() -> None:
+    class Acking(windowing.Bolt):
+        def execute(self, tuple: Any) -> None: ...
+
+    refused(lambda: three(Acking), "Acking' inherits from Bolt", "from nothing, or from StatefulWindowedBolt")
+    refused(lambda: type("Mine", (WindowedBolt,), {}), "'Mine' inherits from WindowedBolt", "@windowed_bolt")
+
+
 def test_a_function_that_cannot_be_called_with_a_window_is_refused() -> None:
     forms = "a bolt takes (window) or (window, collector)"
 

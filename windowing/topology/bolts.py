@@ -100,6 +100,12 @@ class WindowedBolt:
     style: CallStyle
     is_class: bool = False
 
+    def __init_subclass__(cls) -> None:
+        raise ConfigError(
+            f"class {cls.__name__!r} inherits from WindowedBolt, which is what a decorator makes; write a class with "
+            "execute(self, window) that inherits from nothing, and @windowed_bolt(...) on it"
+        )
+
     def _repr_html_(self) -> str:
         return declared_html(f"windowed bolt {self.name}", self.outputs, [("windows", self.config.about)])
 

@@ -235,6 +235,11 @@ def _style_of_class(target: type[Any], title: str) -> CallStyle:
         raise ConfigError(
             f"class {title!r} has no execute; give it execute(self, window), or execute(self, window, collector)"
         )
+    if issubclass(target, Bolt):
+        raise ConfigError(
+            f"class {title!r} inherits from Bolt, which acks tuple by tuple; a bolt over windows inherits from nothing, or "
+            "from StatefulWindowedBolt"
+        )
     _check_hooks(target, title, ("context",))
     return style_of_function(bound(target, "execute"), execute, f"{title}.execute")
 
