@@ -90,6 +90,7 @@ def test_a_file_without_cases_has_exit_code_1(tmp_path):
     ("line", "sentence"),
     [
         ("{", "cases.jsonl:1 is no JSON"),
+        ('{\n"ops": []}', "each line of the file is a case"),
         ("[]", "cases.jsonl:1 is no recorded case: it lacks everything"),
         ('{"ops": []}', "it lacks length, slide"),
         (json.dumps({**CASE, "ops": 7}), "two and two is no recorded case"),

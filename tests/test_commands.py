@@ -89,12 +89,16 @@ def test_the_job_that_new_creates_passes_check_explain_run_and_its_tests(tmp_pat
     ran = run("run", f"{job}/job.py:topology", "--rows", job / "batches.json", "--show", "1")
     assert ran.exit_code == 0, ran.output
     assert "count: 5000, 2, 'to be'" in ran.output
+    printed = []
     for command in (["job.py"], ["-m", "pytest", "-q", "-p", "no:cacheprovider"]):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             [sys.executable, *command], cwd=job, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        printed.append(done.stdout)
+    assert "10000 4 to be not or\n" in printed[0]
+    assert printed[0].endswith("late: [('late', 9000, 'late')]\n")  # as explain and run show it
 
 
 @pytest.mark.parametrize("name", ["no-name", "1st", "a b"])

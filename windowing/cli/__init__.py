@@ -157,7 +157,7 @@ def _case(line: str, where: str) -> tuple[str, dict[str, Any]]:
     try:
         case = json.loads(line)
     except ValueError as problem:
-        raise click.UsageError(f"{where} is no JSON: {problem}") from problem
+        raise click.UsageError(f"{where} is no JSON: {problem}; each line of the file is a case") from problem
     missing = [name for name in _NEEDED if name not in case] if isinstance(case, dict) else ["everything"]
     if missing:
         raise click.UsageError(f"{where} is no recorded case: it lacks {', '.join(missing)}")
@@ -315,7 +315,7 @@ def _print_mistakes(name: str, mistakes: list[str]) -> None:
     help="At the end of the rows, fire the windows that are still open, or leave them open.",
 )
 def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path | None, drain: bool) -> None:
-    """Draw the windows of a windowed bolt for the rows of a JSON file: a list of rows, or a list of lists of rows (batches).
+    """Draw the windows of a windowed bolt for a JSON file: a list of rows, each a micro-batch, or of lists of rows (micro-batches).
 
     Without ROWS, print the plan of the bolt: its stages, tasks and streams.
     """

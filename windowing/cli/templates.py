@@ -21,8 +21,11 @@ def count_words(window):
 '''
 
 _ROWS = """\
-[{"word": "to", "at": 1000}, {"word": "be", "at": 4000}, {"word": "or", "at": 8000}, {"word": "not", "at": 7000},
- {"word": "to", "at": 11000}, {"word": "be", "at": 13000}, {"word": "late", "at": 9000}, {"word": "that", "at": 17000}]
+[
+  [{"word": "to", "at": 1000}, {"word": "be", "at": 4000}, {"word": "or", "at": 8000}, {"word": "not", "at": 7000}],
+  [{"word": "to", "at": 11000}, {"word": "be", "at": 13000}],
+  [{"word": "late", "at": 9000}, {"word": "that", "at": 17000}]
+]
 """
 
 _TEST = '''\
@@ -61,7 +64,7 @@ from bolts import count_words
 from windowing import InputSpout, TopologyBuilder
 from windowing.local import run_local
 
-ROWS = json.loads(Path(__file__).with_name("rows.json").read_text())
+BATCHES = json.loads(Path(__file__).with_name("rows.json").read_text())  # a list of rows for each micro-batch
 
 
 def topology():
@@ -73,28 +76,33 @@ def topology():
 
 
 def in_one_process():
-    return run_local(count_words, [ROWS])["default"]
+    result = run_local(count_words, BATCHES)
+    return result["default"], result["late"]
 
 
 def on_spark():
     from windowing.spark import MemorySink, session, windowed
 
     spark, folder = session("@NAME@"), tempfile.mkdtemp()
-    spark.createDataFrame(ROWS, "word string, at long").coalesce(1).write.json(f"{folder}/in")
-    rows = spark.readStream.schema("word string, at long").json(f"{folder}/in")
+    for batch in BATCHES:  # a file for each micro-batch
+        spark.createDataFrame(batch, "word string, at long").coalesce(1).write.mode("append").json(f"{folder}/in")
+    rows = spark.readStream.schema("word string, at long").option("maxFilesPerTrigger", 1).json(f"{folder}/in")
     sinks = {"default": MemorySink(), "late": MemorySink()}
     query = windowed(count_words, rows, order_by="at").start(sinks, checkpoint=f"{folder}/checkpoint", drain=True)
     query.await_end()
-    return [tuple(row) for row in sinks["default"].rows]
+    return [[tuple(row) for row in sink.rows] for sink in sinks.values()]
 
 
 if __name__ == "__main__":
-    for row in on_spark() if "--spark" in sys.argv else in_one_process():
+    shown, late = on_spark() if "--spark" in sys.argv else in_one_process()
+    for row in shown:
         print(*row)
+    print("late:", late)
 '''
 
 _BATCHES = """\
-{"sentences": [[["to", 1000], ["be", 4000], ["or", 8000]], [["not", 7000], ["to", 11000]]]}
+{"sentences": [[["to", 1000], ["be", 4000], ["or", 8000], ["not", 7000]], [["to", 11000], ["be", 13000]],
+ [["late", 9000], ["that", 17000]]]}
 """
 
 _FILES = {"bolts.py": _BOLTS, "rows.json": _ROWS, "batches.json": _BATCHES, "test_bolts.py": _TEST, "job.py": _JOB}
