@@ -802,6 +802,44 @@ def test_without_drain_windows_stay_open_for_the_next_run(tmp_path: Path) -> Non
     assert run(windowed(NUMBERS), state_path=path)["out"] == [(26,), (19,)]
 
 
+@pytest.mark.parametrize("before", ["run_for", "step", "run"])
+def test_run_drains_windows_whose_input_has_ended_before(before: str) -> None:
+    with TridentCluster(windowed(NUMBERS), clock=VirtualClock()) as cluster:
+        if before == "run_for":
+            cluster.run_for(seconds(1))
+        elif before == "run":
+            cluster.run(drain=False)
+        while before == "step" and cluster.step():
+            pass
+        assert cluster.result["out"] == [(10,), (26,)]
+        assert cluster.run()["out"] == [(10,), (26,), (19,)]
+        assert cluster.run().batches == 5, "a second run has nothing to do"
+
+
+@pytest.mark.parametrize("before", ["run_for", "run"])
+def test_run_emits_what_a_spout_of_single_tuples_has_got_since_it_emitted_nothing(before: str) -> None:
+    waiting = ["to", "be"]
+
+    @spout(output="word string")
+    class Words:
+        def open(self, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def next_tuple(self) -> None:
+            if waiting:
+                self.collector.emit(waiting.pop(0))
+
+    topology = TridentTopology("words")
+    windows = topology.new_stream("words", Words).tumbling_window(count(2), "word", Count(), "n long")
+    windows.sink("out")
+    with TridentCluster(topology, clock=VirtualClock()) as cluster:
+        _ = cluster.run_for(seconds(1)) if before == "run_for" else cluster.run(drain=False)
+        waiting += ["or", "not", "to"]
+        assert cluster.run()["out"] == [(2,), (2,), (1,)]
+        waiting += ["be"]
+        assert cluster.run()["out"] == [(2,), (2,), (1,)], "the windows are closed"
+
+
 def test_drained_windows_refuse_new_batches_in_the_next_run(tmp_path: Path) -> None:
     path = tmp_path / "windows.db"
     run(windowed(NUMBERS[:6]), state_path=path)

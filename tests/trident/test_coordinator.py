@@ -445,6 +445,18 @@ def test_a_deactivated_coordinator_commits_pending_batches_and_begins_none():
     assert run.sent[-2:] == ["$batch 2:1", "$batch 3:0"]
 
 
+def test_spouts_that_have_ended_are_asked_again_by_activate():
+    run = Driven(max_pending=1)
+    run.ready = [ENDED]
+    run.ack(BATCH, "1:0")
+    run.ack(COMMIT, "1:0")
+    run.do(run.machine.deactivate(0))
+    assert run.machine.over
+    run.ready = [READY]
+    run.do(run.machine.activate(0))
+    assert (run.machine.over, run.asked[-1], run.sent[-1]) == (False, 2, "$batch 2:0")
+
+
 # -- the record -----------------------------------------------------------------------------------------------------------
 
 

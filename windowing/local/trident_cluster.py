@@ -216,6 +216,15 @@ class MasterTask(Task):
             self._hand_out(attempt)
         self._coordinate(machine.acked(stream, attempt, now_ms))
 
+    def resume(self, until_end: bool, drains: bool) -> None:
+        """Run in this way from now on; spouts that have ended are asked again, unless the task is deactivated."""
+        self.until_end, self.drains = until_end, drains
+        if self._drained() is None:
+            for spout in self.spouts:
+                spout.poll_again()
+        if self.machine.active:
+            self.activate()
+
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def _coordinate(self, found: Iterator[Any]) -> None:
@@ -533,7 +542,7 @@ class TridentCluster(LoopedCluster):
         """
         self._begin()
         master = self.task_set.master
-        master.until_end, master.drains = True, drain
+        self._guarded(master.resume, True, drain)
         self._busy()
         while not master.machine.over and self._pass_time():
             self._busy()
@@ -543,7 +552,7 @@ class TridentCluster(LoopedCluster):
         """Run for `span` of the clock's time, then stop. With a VirtualClock each round in which a batch begins takes one
         millisecond."""
         self._begin()
-        self.task_set.master.until_end = False
+        self._guarded(self.task_set.master.resume, False, False)
         self._run_for(span)
         return self.result
 

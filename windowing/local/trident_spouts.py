@@ -254,6 +254,12 @@ class CoordinatorTask(Task):
         if self._machine is not None:
             self._machine.close()
 
+    def poll_again(self) -> None:
+        """Let spouts of single tuples that emitted nothing be asked once more before they count as ended."""
+        for _, single in self._stream.spouts:
+            if single is not None:
+                single.dry = False
+
     def is_ready(self, txid: int, until_end: bool) -> Readiness:
         """Return whether the spout has a new batch, has none now, or has ended.
 

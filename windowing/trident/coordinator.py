@@ -409,7 +409,7 @@ class MasterBatchCoordinator:
         return self._enter(now_ms, self._fail(stream, attempt, cause))
 
     def activate(self, now_ms: int) -> Iterator[CoordinatorEffect]:
-        """Begin new batches again."""
+        """Begin new batches again; spouts that have ended are asked again."""
         return self._enter(now_ms, self._switch(True))
 
     def deactivate(self, now_ms: int) -> Iterator[CoordinatorEffect]:
@@ -430,7 +430,7 @@ class MasterBatchCoordinator:
     # -- transitions ---------------------------------------------------------------------------------------------------
 
     def _switch(self, active: bool) -> Iterator[CoordinatorEffect]:
-        self.active, self._asked = active, None
+        self.active, self._asked, self._ended = active, None, self._ended and not active
         yield from ()
 
     def _answer(self, txid: int, answers: Sequence[Readiness]) -> Iterator[CoordinatorEffect]:
