@@ -271,9 +271,9 @@ def test_the_command_refuses_an_unknown_suite_and_lists_the_suites(tmp_path):
 
 
 def test_the_command_runs_a_suite_and_stores_its_results(tmp_path, capsys):
-    command.main(["memory", "--scale", "0.01", "--rounds", "1", "--results", str(tmp_path)])
-    assert "buffered [bytes per event]" in capsys.readouterr().out
-    assert records.load(tmp_path)["memory"].machine["scale"] == 0.01
+    command.main(["simulator", "--scale", "0.01", "--rounds", "1", "--results", str(tmp_path)])
+    assert "schedules [schedules per CPU-second]" in capsys.readouterr().out
+    assert records.load(tmp_path)["simulator"].machine["scale"] == 0.01
 
 
 def test_the_command_with_match_runs_only_matching_comparisons(tmp_path):
