@@ -263,6 +263,7 @@ class StateWorld(RuleBasedStateMachine):
         for reader, model in zip(self.readers, self.model, strict=True):
             values = reader.multi_get(KEYS, as_of=self.attempt.txid - 1)
             assert [value or 0 for value in values] == [model[key] for key in KEYS]
+            assert dict(reader.items(as_of=self.attempt.txid - 1)) == dict(model)
 
     @invariant()
     def between_batches_the_state_matches_the_model(self) -> None:

@@ -203,6 +203,8 @@ def test_a_query_reads_the_last_committed_txid_during_the_next_commit(kind: Stat
     commit(state, 2, 0, {"a": Add(10), "b": Add(10)})
     assert state.multi_get(["a", "b"], as_of=2) == state.multi_get(["a", "b"]) == [11, 10]
     assert state.multi_get(["a", "b"], as_of=1) == [1, None]
+    assert list(state.items(as_of=2)) == list(state.items()) == [("a", 11), ("b", 10)]
+    assert list(state.items(as_of=1)) == [("a", 1)]
 
 
 @each_fenced
@@ -212,6 +214,8 @@ def test_a_read_as_of_a_txid_that_is_no_longer_stored_is_refused(kind: StateType
     commit(state, 3, 0, {"a": Add(10)})
     with pytest.raises(StateConflictError, match="as of txid 1, but it was written by 3; ask as of 2 or later"):
         state.multi_get(["a"], as_of=1)
+    with pytest.raises(StateConflictError, match="as of txid 1, but it was written by 3; ask as of 2 or later"):
+        list(state.items(as_of=1))
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

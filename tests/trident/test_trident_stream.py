@@ -741,6 +741,20 @@ def test_state_query_reads_once_per_batch_and_sees_the_previously_committed_batc
     assert sorted(again.commit()["out"]) == [("a", 7, 5), ("b", 1, 2)], "a replay asks what the first attempt asked"
 
 
+def test_a_query_of_all_keys_sees_the_previously_committed_batches_also_in_a_replay() -> None:
+    topology = TridentTopology()
+    stream = topology.new_stream("in", Given("word string, n long"))
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
+    asked = stream.aggregate(None, b.Count(), "n long").state_query(
+        state, None, b.TupleCollectionGet(), "word string, total long"
+    )
+    asked.project("word", "total").sink("out")
+    run = TridentRun(topology.build())
+    assert run.batch({"in": WORDS})["out"] == []
+    for attempt in range(2):
+        assert run.begin({"in": [("a", 1), ("c", 1)]}, attempt).commit()["out"] == [("a", 4), ("b", 2)]
+
+
 def test_a_query_may_name_an_earlier_txid_itself() -> None:
     class Change(b.MapGet):
         def batch_retrieve(self, state: Any, tuples: Any) -> Any:

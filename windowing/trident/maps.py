@@ -269,12 +269,13 @@ class _Map(StormNames):
     def multi_remove(self, keys: Sequence[Any]) -> None:
         self.multi_put(keys, [None] * len(keys))
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
+    def items(self, as_of: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Yield all stored keys and values, in the order of the encoded keys."""
         what = f"a key of the state {self.backing.place}"
         for key, row in self.backing.items():
-            if row.value is not None:
-                yield self.codec.decode(key, what), self._decoded(row.value, key)
+            value = self._as_of(row, as_of)
+            if value is not None:
+                yield self.codec.decode(key, what), self._decoded(value, key)
 
     def close(self) -> None:
         self.backing.close()
@@ -297,6 +298,9 @@ class _Map(StormNames):
                 f"{len(keys)} keys and {len(updaters)} updates were given to the state {self.backing.place}; give one for each key"
             )
         return [self.codec.encode(tuple(key) if isinstance(key, list) else key) for key in keys]
+
+    def _as_of(self, row: StateRow, as_of: int | None) -> bytes | None:
+        return row.value
 
     def _decoded(self, blob: bytes | None, key: bytes) -> Any:
         return (
@@ -405,11 +409,12 @@ class _FencedMap(_Map):
             reading.fence.require(self.kind, self.codec.name, self.backing.place)
         check_reading(reading, self.backing.place)
         rows = dict(zip(dict.fromkeys(keys), reading.rows, strict=True))
-        return [self._decoded(self._as_of(rows[key], as_of), key) for key in keys]
+        values = {key: None if row is None else self._as_of(row, as_of) for key, row in rows.items()}
+        return [self._decoded(values[key], key) for key in keys]
 
-    def _as_of(self, row: StateRow | None, as_of: int | None) -> bytes | None:
-        if row is None or as_of is None or row.txid <= as_of:
-            return None if row is None else row.value
+    def _as_of(self, row: StateRow, as_of: int | None) -> bytes | None:
+        if as_of is None or row.txid <= as_of:
+            return row.value
         if row.txid > as_of + 1:
             raise StateConflictError(
                 f"the state {self.backing.place} was asked for a value as of txid {as_of}, but it was written by {row.txid}; ask "

@@ -121,7 +121,7 @@ class QueryProcessor(StatefulProcessor):
 
 
 class _AsOf:
-    """A state as of a txid. Reads that are not by key, and reads without `as_of`, as Storm's are, return its current values."""
+    """A state as of a txid. Reads without `as_of`, as Storm's are, return its current values."""
 
     def __init__(self, state: Any, txid: int) -> None:
         self._state, self._txid = state, txid
@@ -131,6 +131,9 @@ class _AsOf:
 
     def get(self, *arguments: Any, **named: Any) -> Any:
         return self._read(self._state.get, arguments, named)
+
+    def items(self, *arguments: Any, **named: Any) -> Any:
+        return self._read(self._state.items, arguments, named)
 
     def _read(self, read: Callable[..., Any], arguments: Sequence[Any], named: dict[str, Any]) -> Any:
         signature = inspect.signature(read)

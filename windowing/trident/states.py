@@ -275,8 +275,8 @@ class ReadOnlyMapState(State, Protocol):
         """
 
     @abstractmethod
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield all stored keys and values, in the order of the encoded keys."""
+    def items(self, as_of: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Yield all stored keys and values, in the order of the encoded keys; `as_of` as in `multi_get`."""
 
 
 class MapState(ReadOnlyMapState, Protocol):
