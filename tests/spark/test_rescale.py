@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from windowing.cli import commands
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError
+from windowing.local import run_local
 from windowing.spark import failpoints, settings
 from windowing.spark.rescaling import rescale
 from windowing.topology.decorators import sliding, tumbling
@@ -90,9 +91,9 @@ def test_a_rescaled_query_fires_the_same_windows_for_each_key(
     spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, bolt: Any, steps: Any
 ) -> None:
     batches = [batch(number) for number in range(steps[-1][0] + 3)]
-    plain = run(bolt, feed(SCHEMA).add(*batches).read(), str(tmp_path / "plain"), tasks=2, drain=True)
-    source, done, place = feed(SCHEMA, "dealt"), 0, str(tmp_path / "0")
-    found: dict[str, list[Any]] = {name: [] for name in plain.sinks}
+    plain = run_local(bolt, batches)
+    source, done, place = feed(SCHEMA), 0, str(tmp_path / "0")
+    found: dict[str, list[Any]] = {name: [] for name in ("default", bolt.config.late_stream) if name}
     for number, (upto, tasks) in enumerate(steps, 1):
         part = run(bolt, source.add(*batches[done:upto]).read(), place, **({} if done else {"tasks": 2}))
         for name, rows in found.items():
@@ -105,7 +106,7 @@ def test_a_rescaled_query_fires_the_same_windows_for_each_key(
     last, width = run(bolt, source.add(*batches[done:]).read(), place, drain=True), 1 if bolt is panes else 2
     for name, rows in found.items():
         rows += last.rows(name)
-        assert by_key(rows, width) == by_key(plain.rows(name), width)
+        assert by_key(rows, width) == by_key(plain[name], width)
     assert len(found["default"]) > 6
     assert bolt is not times or found["late"]
     if bolt is times:

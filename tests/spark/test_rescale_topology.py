@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from tests.execution.test_topology_rescale import Tally
 from windowing.cli import commands
 from windowing.errors import ConfigError, DefinitionChangedError
+from windowing.local import VirtualClock, run_topology
 from windowing.queues import Root
 from windowing.spark import MemorySink, SqliteQueue, failpoints, submit
 from windowing.spark.rescaling import rescale
@@ -27,6 +28,7 @@ from windowing.windows import aggregate as agg
 from windowing.windows.measures import count, seconds
 
 SCHEMA = "sentence string, at long"
+SINKS = ["times", "times.late", "panes", "tally", "total"]
 WORDS = ["cow", "moon", "over", "jump", "the", "dish", "spoon", "ran"]
 
 
@@ -84,7 +86,7 @@ def batch(number: int) -> list[dict[str, Any]]:
 @pytest.fixture
 def start(spark: SparkSession) -> Callable[..., dict[str, list[tuple[Any, ...]]]]:
     def run(made: Topology, source: Any, checkpoint: str, **options: Any) -> dict[str, list[tuple[Any, ...]]]:
-        sinks = {name: MemorySink() for name in ("times", "times.late", "panes", "tally", "total")}
+        sinks = {name: MemorySink() for name in SINKS}
         query = submit(made, spark, sources={"sentences": source}, sinks=sinks, checkpoint=checkpoint, **options)
         assert query.await_end(300)
         return {name: [tuple(row) for row in sink.rows] for name, sink in sinks.items()}
@@ -103,9 +105,9 @@ def test_a_rescaled_topology_emits_the_same_rows_for_each_key(
     feed: Callable[..., Any], start: Callable[..., Any], tmp_path: Path, steps: Any
 ) -> None:
     batches = [batch(number) for number in range(steps[-1][0] + 2)]
-    plain = start(topology(3, 2), feed(SCHEMA).add(*batches).read(), str(tmp_path / "plain"), drain=True)
-    source, done, place, tasks = feed(SCHEMA, "dealt"), 0, str(tmp_path / "0"), {"times": 3, "panes": 2}
-    found: dict[str, list[Any]] = {name: [] for name in plain}
+    plain = run_topology(topology(3, 2), {"sentences": batches}, clock=VirtualClock(), outputs=SINKS)
+    source, done, place, tasks = feed(SCHEMA), 0, str(tmp_path / "0"), {"times": 3, "panes": 2}
+    found: dict[str, list[Any]] = {name: [] for name in SINKS}
 
     def note(upto: int | None, **options: Any) -> None:
         made = topology(tasks["times"], tasks["panes"])

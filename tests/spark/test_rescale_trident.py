@@ -14,6 +14,7 @@ from tests.spark.test_rescale import by_key
 from tests.spark.test_trident import values_in
 from windowing.cli import commands
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError
+from windowing.local import VirtualClock, run_trident
 from windowing.spark import MemorySink, SqliteQueue, failpoints, submit_trident
 from windowing.spark.rescaling import rescale
 from windowing.stores.factory import map_state, snapshot_state
@@ -86,8 +87,8 @@ def test_a_rescaled_trident_topology_continues_with_the_same_results(
 ) -> None:
     batches = [batch(number) for number in range(4)]
     whole = topology(SqliteStore(tmp_path / "plain.db"))
-    plain = start(whole, feed(SALES).add(*batches).read(), str(tmp_path / "plain"), drain=True)
-    source = feed(SALES, "dealt")
+    plain = run_trident(whole, {"sales": batches}, clock=VirtualClock())
+    source = feed(SALES)
     (tmp_path / "job.py").write_text(JOB)
     before = topology(SqliteStore(tmp_path / "0.db"))
     found = start(before, source.add(*batches[:2]).read(), str(tmp_path / "0"))
