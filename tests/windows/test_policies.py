@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.windows.histories import by_op, run_steps
 from tests.windows.lossless_model import ModelMix
-from windowing.errors import ConfigError, MachineSpentError, RepeatLimitError, SnapshotError, WindowingError
+from windowing.errors import BoltError, ConfigError, MachineSpentError, RepeatLimitError, SnapshotError, WindowingError
 from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.windows import aggregate as agg
@@ -446,6 +446,30 @@ def test_an_eviction_that_returns_no_action_is_an_error_that_names_the_policy():
         WindowingError, match=r"Wrong.evict returned True on the window that ends at 1; return one of Action"
     ):
         list(manager.advance(1))
+
+
+@pytest.mark.parametrize("method", ["track", "tick", "due"])
+@pytest.mark.parametrize("returned", [1, EvictionContext("5"), EvictionContext(None), EvictionContext(5.5)])
+def test_a_trigger_that_returns_no_whole_reference_time_is_an_error_that_names_the_trigger(method, returned):
+    class Wrong(TriggerPolicy):
+        def track(self, event: Event) -> Any:
+            return [returned] if method == "track" else None
+
+        def tick(self, now_ms: int) -> Any:
+            return [returned] if method == "tick" else None
+
+        def due(self, queue: QueueView) -> Any:
+            return returned if method == "due" else None
+
+    over_the_clock = method == "tick"
+    config = WindowConfig.of(length=count(9), timestamp=None if over_the_clock else "ts", trigger=Wrong)
+    executor = WindowedBoltExecutor(config, component="clicks")
+    executor.set_clock(1)
+    with pytest.raises(BoltError, match=r"bolt 'clicks' failed in Wrong.track.*reference_time in whole milliseconds"):
+        list(executor.add("a", 1))
+        if over_the_clock:
+            executor.set_clock(500)
+        list(executor.turn())
 
 
 def test_an_aggregate_over_windows_of_a_custom_trigger():

@@ -27,6 +27,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from heapq import merge
 from itertools import chain, takewhile
+from numbers import Integral
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -314,7 +315,7 @@ class PolicyKeyState(QueueView):
 
     def _due(self) -> Iterator[Fired]:
         while (context := self._call(self._trigger, "due", self)) is not None:
-            yield from self._fire(context, self._until(context.reference_time))
+            yield from self._fire_each([context])
 
     def _fire_each(
         self, contexts: Iterable[EvictionContext] | None, offered: Iterable[Event] | None = None
@@ -401,7 +402,7 @@ class PolicyKeyState(QueueView):
         if self._repeats > self._max_repeats:
             raise RepeatLimitError(
                 f"{type(self._trigger).__name__} fired more than max_repeats={self._max_repeats} windows without a new "
-                f"tuple in one turn, the last at {reference}; let its due() return None, or let the eviction expire events"
+                f"tuple in one turn, the last at {reference}; let the trigger return None, or let the eviction expire tuples"
             )
 
     def take_expired(self) -> tuple[list[Any], int]:
@@ -429,11 +430,13 @@ class PolicyKeyState(QueueView):
         """Yield the contexts that a trigger returned; they may be a generator that raises."""
         try:
             for context in contexts or ():
-                if not hasattr(context, "reference_time"):
-                    raise TypeError(f"{quote(context)} among the contexts")
+                if not isinstance(getattr(context, "reference_time", None), Integral):
+                    raise TypeError(
+                        f"{quote(context)} is no EvictionContext with a reference_time in whole milliseconds"
+                    )
                 yield context
         except Exception as problem:
-            what = "track or tick, which return a list of EvictionContext, or None"
+            what = "track or tick, which return a list of EvictionContext (due: one), or None"
             raise self._fault(self._trigger, what, problem) from problem
 
     def _fault(self, policy: Any, method: str, problem: Exception) -> WindowingError:
