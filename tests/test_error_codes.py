@@ -73,3 +73,12 @@ def test_data_in_messages_is_escaped_and_truncated() -> None:
     assert (quote("a\nb\u202e"), len(quote("x" * 999))) == ("'a\\nb\\u202e'", 200)
     assert (printable("a\nb\x1b[0m"), len(printable("x" * 999))) == ("a\\nb\\x1b[0m", 500)
     assert describe_error(ValueError("a\nb")) == "ValueError: a\\nb"
+
+
+def test_a_value_whose_repr_has_several_lines_is_quoted_on_one() -> None:
+    class Frame:
+        def __repr__(self) -> str:
+            return "  n\n0 1"
+
+    assert quote([Frame()]) == "[  n 0 1]"
+    assert quote("a\nb  c") == "'a\\nb  c'"

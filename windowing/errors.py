@@ -61,7 +61,7 @@ def quote(value: Any, limit: int = 200) -> str:
     >>> len(quote("x" * 1000))
     200
     """
-    text = represented(value, ascii)
+    text = " ".join(map(str.strip, represented(value, ascii).splitlines()))  # the repr of a DataFrame has several lines
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

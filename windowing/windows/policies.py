@@ -436,7 +436,7 @@ class PolicyKeyState(QueueView):
                     )
                 yield context
         except Exception as problem:
-            what = "track or tick, which return a list of EvictionContext (due: one), or None"
+            what = "track or tick, which return a list of EvictionContext, or None (due: one)"
             raise self._fault(self._trigger, what, problem) from problem
 
     def _fault(self, policy: Any, method: str, problem: Exception) -> WindowingError:
