@@ -25,6 +25,7 @@ from windowing.errors import (
     CheckpointError,
     ConfigError,
     CorruptStateError,
+    DefinitionChangedError,
     SessionError,
     SinkError,
     SourceError,
@@ -385,6 +386,31 @@ def test_a_file_system_error_during_a_query_is_a_sink_or_checkpoint_error(
 
     with pytest.raises(CheckpointError, match=r"checkpoint .*checkpoint cannot be used: .*commits; .*start again"):
         run(bolt(), source.read(), sinks={"default": FunctionSink(without_commits)})
+
+
+@pytest.mark.parametrize("change", ["folder", "fewer", "kind"])
+def test_other_sources_on_a_checkpoint_are_a_changed_definition(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, change: str
+) -> None:
+    one, other = feed(name="one").add(OK), feed(name="other").add(OK)
+    run(bolt(), one.read().union(other.read()) if change == "fewer" else one.read())
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    rows = rate.selectExpr("'a' k", "value ts", "0D v") if change == "kind" else other.read()
+    with pytest.raises(DefinitionChangedError, match=r"reads other sources than checkpoint .*checkpoint has read: \w+"):
+        run(bolt(), rows)
+
+
+def test_an_exception_of_a_sink_has_a_note_with_its_stream_and_batch(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    def down(rows: Any, batch_id: int) -> None:
+        raise RuntimeError("the database is down")
+
+    with pytest.raises(RuntimeError, match="the database is down") as caught:
+        run(bolt(), feed().add(OK).read(), sinks={"default": FunctionSink(down)})
+    assert caught.value.__notes__ == [
+        "In the sink of stream 'default' of 'checked', on batch 0, which is not committed."
+    ]
 
 
 class Java:

@@ -393,6 +393,9 @@ def test_several_tasks_of_a_global_window_and_a_grouping_that_splits_a_key_are_r
         windowed(summed, source.read(), grouping="shuffle")
     with pytest.raises(ConfigError, match="group by"):
         windowed(summed, source.read(), grouping="v")
+    for option in ("grouping", "order_by"):
+        with pytest.raises(ConfigError, match=f"{option} names .*, as a text or a list of texts, got Column<'k'>"):
+            windowed(summed, source.read(), **{option: F.col("k")})
     assert windowed(threes, source.read(), grouping="global").tasks == 1
 
 

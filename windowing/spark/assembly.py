@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from windowing.errors import ConfigError, quote
@@ -148,7 +148,7 @@ def names_of(option: str, given: Any, what: str) -> tuple[str, ...]:
     windowing.errors.ConfigError: [CONFIG] order_by names columns, as a text or a list of texts, got 5; write order_by=("name",)
     """
     several = (given,) if isinstance(given, str) else given
-    if isinstance(several, Iterable) and not isinstance(several, bytes | Mapping):
+    if isinstance(several, Iterable) and not isinstance(several, bytes | Mapping | Column):
         names = tuple(several)
         if all(isinstance(name, str) for name in names):
             return names

@@ -26,6 +26,7 @@ from windowing.errors import (
     BoltError,
     CheckpointError,
     CorruptStateError,
+    DefinitionChangedError,
     QueryStoppedError,
     SessionError,
     SourceError,
@@ -61,6 +62,10 @@ _NO_ROOM = re.compile(
     r"|IOException: (No space left on device)(?:\n\s+at java\.[^\n]*)*\n\s+at org\.apache\.spark\.(?!sql)"
 )
 _SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]")
+_OTHER_SOURCES = re.compile(
+    r"Wrong basePath \S+ for the root path: \S+|There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\]"
+    r"|No usable value for offset"
+)
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
@@ -287,11 +292,17 @@ def _parsed(text: str) -> WindowingError | None:
 
 
 def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
-    """Return the error for Spark's texts about a second query on the checkpoint or a lost Python worker, None for other texts."""
+    """Return the error for a second query on the checkpoint, for other sources or a lost Python worker, None for other texts."""
     if _SHARED.search(said) is not None:
         return CheckpointError(
             f"another query writes to checkpoint {query.checkpoint}; one query at a time can have it: stop the other one and "
             "start this one again, or give it a checkpoint of its own"
+        )
+    other_sources = _OTHER_SOURCES.search(said)
+    if other_sources is not None:
+        return DefinitionChangedError(
+            f"{query.name!r} reads other sources than checkpoint {query.checkpoint} has read: {printable(other_sources[0])}; give "
+            "it the same folders and topics, in the same order, or start with a new checkpoint and a new output folder"
         )
     if _CANCELLED.search(said) is not None:
         return QueryStoppedError(

@@ -300,26 +300,17 @@ def _kind(kind: Any) -> str:
 def _grouping(config: WindowConfig, grouping: str | Sequence[str] | None) -> str | tuple[str, ...]:
     if grouping is None:
         return config.key if config.key is not None else "global"
-    if grouping in ("global", "shuffle"):
-        chosen: str | tuple[str, ...] = str(grouping)
-    else:
-        chosen = names_of("grouping", grouping, '"global", "shuffle" or columns')
-        if not chosen:
-            raise ConfigError('grouping is "global", "shuffle" or columns, got nothing; leave it out for the default')
-    if (
-        config.key is not None
-        and chosen != "global"
-        and not set(chosen if isinstance(chosen, tuple) else ()) <= set(config.key)
-    ):
+    names = names_of("grouping", grouping, '"global", "shuffle" or columns')
+    if not names:
+        raise ConfigError('grouping is "global", "shuffle" or columns, got nothing; leave it out for the default')
+    if grouping == "global":
+        return "global"
+    if config.key is not None and (grouping == "shuffle" or not set(names) <= set(config.key)):
         raise ConfigError(
             f"grouping={quote(grouping)} would spread the rows of one key= {config.key!r} over several tasks, or "
             "group by other columns; leave grouping out, or group by columns of the key"
         )
-    if config.key is not None and chosen == "shuffle":
-        raise ConfigError(
-            f'grouping="shuffle" would spread the rows of one key= {config.key!r} over several tasks; leave grouping out'
-        )
-    return chosen
+    return "shuffle" if grouping == "shuffle" else names
 
 
 def _tasks(tasks: int | None, grouping: str | tuple[str, ...], asked: Any) -> int | None:

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from windowing.columnar.rows import decode_table
-from windowing.errors import BoltError, SinkError, describe_error
+from windowing.errors import BoltError, SinkError, WindowingError, describe_error
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.exchange import CLOCK_PROPERTY
@@ -310,11 +310,14 @@ class BatchWriter:
                 elif hasattr(sink, "skip"):
                     sink.skip(batch_id)
             except BaseException as problem:
+                where = f"the sink of stream {stream!r} of {self.name!r}"
                 if isinstance(problem, Exception):
+                    if not isinstance(problem, WindowingError):
+                        problem.add_note(f"In {where}, on batch {batch_id}, which is not committed.")
                     raise
                 raise BoltError(
-                    f"the sink of stream {stream!r} of {self.name!r} ended with {describe_error(problem)} on batch {batch_id}, "
-                    "which is not committed; let a sink raise an Exception"
+                    f"{where} ended with {describe_error(problem)} on batch {batch_id}, which is not committed; let a sink raise "
+                    "an Exception"
                 ) from problem
             failpoints.hit("in_sink", batch_id)
         if self.acks is not None:
