@@ -36,7 +36,13 @@ from windowing.topology.components import InputSpout
 from windowing.trident.builtins import Count
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
-from windowing.trident.spouts import FixedBatchSpout, SpoutContext
+from windowing.trident.spouts import (
+    FixedBatchSpout,
+    IPartitionedTridentSpout,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+    SpoutContext,
+)
 from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.trident.transactional_state import MemoryRecordStore
@@ -293,19 +299,36 @@ def test_an_error_of_a_spout_of_batches_names_the_spout_and_its_line(monkeypatch
         reader.partitions(start, end)
         reader.commit(end)
 
-    topology = TridentTopology("failing")
-    topology.new_stream("in", Failing("k string", 1, [("to",)])).sink("out")
-    plan = topology.build()
-    (node,) = plan.spouts
+    class Unlisted(IPartitionedTridentSpout):
+        output = "k string"
+
+        def get_coordinator(self) -> Any:
+            class Coordinator(PartitionedCoordinator):
+                def get_partitions_for_batch(self) -> Any:
+                    raise OSError("no host")
+
+            return Coordinator()
+
+        def get_emitter(self) -> Any:
+            return PartitionedEmitter
+
+    def plan_with(spout: Any) -> TridentPlan:
+        topology = TridentTopology("failing")
+        topology.new_stream("in", spout).sink("out")
+        return topology.build()
+
+    fixed = Failing("k string", 1, [("to",)])
     for fails, where in (
+        ("metadata", "on the metadata of 1:0"),
         ("open", "when it was opened"),
         ("is_ready", "in is_ready"),
         ("emit_batch", "on batch 1:0"),
         ("ack", "in success of 1:0"),
     ):
         Failing.fails = fails
+        plan = plan_with(Unlisted() if fails == "metadata" else fixed)
         with pytest.raises(WorkerError) as found:
-            batch_of(TridentSpoutReader(plan, node, MemoryRecordStore()))
+            batch_of(TridentSpoutReader(plan, plan.spouts[0], MemoryRecordStore()))
         cause = str(found.value.__cause__)
         assert re.search(rf"spout 'in' failed {where}: OSError: no host \(.*test_trident_attempts\.py:\d+\)$", cause)
 

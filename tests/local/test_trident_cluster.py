@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -563,6 +564,24 @@ def test_an_error_in_a_spout_names_the_spout() -> None:
 
     with pytest.raises(BoltError, match="spout 'words' failed on batch 1:0: KeyError: 'offset'"):
         run(counting(Broken()))
+
+
+@pytest.mark.parametrize(
+    ("method", "where"), [("get_partitions_for_batch", "on the metadata of 1:0"), ("close", "in close")]
+)
+def test_an_error_in_the_coordinator_of_a_spout_names_the_spout(method: str, where: str) -> None:
+    class Broken(Transactional):
+        def get_emitter(self) -> Any:
+            return Transactional(self.sizes, self.chance)
+
+    def fails(self: Any) -> Any:
+        raise KeyError("offset")
+
+    setattr(Broken, method, fails)
+    topology = TridentTopology("broken")
+    topology.new_stream("words", Broken({"p": 3}, random.Random(1))).sink("out")
+    with pytest.raises(BoltError, match=rf"spout 'words' failed {where}: KeyError: 'offset' \(.*:\d+\)"):
+        run(topology)
 
 
 def test_a_deactivated_cluster_commits_the_pending_batches_and_begins_none() -> None:

@@ -877,10 +877,12 @@ def test_partitions_that_change_between_emit_and_commit_are_committed_as_they_we
 
 
 def test_the_partitions_of_a_batch_must_be_different_texts():
-    for wrong in (["p", "p"], [1], [("a", 1)]):
+    for wrong in (["p", "p"], [1], [("a", 1)], "pq", None):
         topic = Topic()
         topic.get_partitions_for_batch = lambda wrong=wrong: wrong
-        with pytest.raises(ConfigError, match="the partitions of a batch are different texts"):
+        with pytest.raises(
+            ConfigError, match=r"a batch are different texts, got .*from Topic.get_partitions_for_batch"
+        ):
             TRANSACTIONAL(TopicSpout(topic)).get_coordinator(context()).initialize_transaction(1, None, None)
 
 

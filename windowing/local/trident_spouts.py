@@ -252,7 +252,7 @@ class CoordinatorTask(Task):
 
     def close(self) -> None:
         if self._machine is not None:
-            self._machine.close()
+            guarded(self._who, "in close", self._machine.close)
 
     def poll_again(self) -> None:
         """Let spouts of single tuples that emitted nothing be asked once more before they count as ended."""
@@ -291,8 +291,9 @@ class CoordinatorTask(Task):
             self._begin(message)
 
     def _begin(self, message: Begun) -> None:
-        machine_effects = self.machine.batch(message.attempt, message.after, message.skip, message.anchors)
-        for effect in guarded(self._who, f"on the metadata of {message.attempt}", list, machine_effects):
+        given = message.attempt, message.after, message.skip, message.anchors
+        where = f"on the metadata of {message.attempt}"
+        for effect in guarded(self._who, where, lambda: list(self.machine.batch(*given))):
             if isinstance(effect, SendBatch):
                 self._send(effect.batch, effect.skip, effect.message)
                 continue

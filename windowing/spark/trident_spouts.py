@@ -234,8 +234,8 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _batch(self, attempt: TransactionAttempt) -> SpoutBatch:
         """Return the batch from the coordinator. Raises FailedException if it fails, and if metadata of a later batch is stored."""
-        effects = self._spout.coordinator.batch(attempt, None, None, None)
-        found = guarded(self._who, f"on the metadata of {attempt}", list, effects)
+        where, coordinator = f"on the metadata of {attempt}", self._spout.coordinator
+        found = guarded(self._who, where, lambda: list(coordinator.batch(attempt, None, None, None)))
         sent = [effect.batch for effect in found if isinstance(effect, SendBatch)]
         for effect in found:
             if isinstance(effect, Fail) and effect.reported is not None:

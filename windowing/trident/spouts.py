@@ -512,9 +512,15 @@ class _Partitions(BatchCoordinator):
     def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
         if self._fixed and current is not None:
             return current
-        partitions = list(self._coordinator.get_partitions_for_batch())
-        if not all(type(partition) is str for partition in partitions) or len(set(partitions)) < len(partitions):
-            raise ConfigError(f"the partitions of a batch are different texts, got {quote(partitions)}")
+        given = self._coordinator.get_partitions_for_batch()
+        is_list = isinstance(given, Iterable) and not isinstance(given, str)
+        partitions = list(given) if is_list else []
+        is_text = all(type(partition) is str for partition in partitions)
+        if not is_list or not is_text or len(set(partitions)) < len(partitions):
+            raise ConfigError(
+                f"the partitions of a batch are different texts, got {quote(partitions if is_list else given)}; return a list of "
+                f"them from {type(self._coordinator).__name__}.get_partitions_for_batch"
+            )
         return partitions
 
     def close(self) -> None:
