@@ -145,7 +145,7 @@ SEEDS ?= 100000
 .PHONY: simulate
 simulate: setup  ## Simulate Trident under seeded faults, on all cores; make simulate SEEDS=2000 is a short run.
 	$(call say,simulate: $(SEEDS) seeds)
-	@$(RUN) -m windowing.testing.simulator --seeds $(SEEDS) --processes "$$(nproc)"
+	@$(RUN) -m windowing simulate --seeds $(SEEDS) --processes "$$(nproc)"
 
 ONLY ?=
 

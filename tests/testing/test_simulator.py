@@ -27,7 +27,7 @@ from windowing.trident.kinds import SpoutKind, StateType
 )
 def test_these_seeds_find_no_bug(start: int) -> None:
     tally = run_seeds(range(start, start + 250))
-    assert tally.failed == [], f"see python -m windowing.testing.simulator --seeds 1 --start {tally.failed[0]}"
+    assert tally.failed == [], f"see windowing simulate --seeds 1 --start {tally.failed[0]}"
     assert tally.seeds == 250
     assert set(tally.faults) == {fault.name for fault in Fault}, "a kind of fault never happened"
 
@@ -67,7 +67,7 @@ def test_a_bug_is_reported_with_its_seed_and_a_shrunk_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     undo_less(monkeypatch)
-    assert main(["--seeds", "60"]) == 1
+    assert main(60) == 1
     said = capsys.readouterr().out
     assert "1 failed" in said or "failed;" in said
     assert "\nseed " in said
@@ -90,7 +90,7 @@ def test_the_command_runs_seeds_in_processes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(simulator, "_CHUNK", 10)
-    assert main(["--start", "7", "--seeds", "25", "--processes", "2"]) == 0
+    assert main(25, start=7, processes=2) == 0
     assert capsys.readouterr().out.startswith("25 schedules, 0 failed; ")
 
 
@@ -129,7 +129,7 @@ def test_a_signal_that_comes_while_the_workers_are_started_ends_the_simulation_a
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from windowing.testing import simulator\n"
         "os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGINT))\n"
-        "simulator.main(['--seeds', '1000000', '--processes', '2'])"
+        "simulator.main(1_000_000, processes=2)"
     )
     given = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen([sys.executable, "-c", code], **given) as process:

@@ -613,7 +613,7 @@ def simulate_command(context: click.Context, seeds: int, start: int, processes: 
     from windowing.testing import simulator
 
     try:
-        code = simulator.main(["--seeds", str(seeds), f"--start={start}", "--processes", str(processes)])
+        code = simulator.main(seeds, start, processes)
     except BrokenExecutor as problem:
         raise CommandFailed(
             "a process of the simulator was killed; look at the memory, or give fewer --processes"

@@ -27,6 +27,7 @@ _OTHER = {
     "opentelemetry-api": "opentelemetry",
 }
 _JAVA = 17
+_QUERY = "ten rows on Spark"
 
 
 class Finding(NamedTuple):
@@ -57,18 +58,12 @@ def diagnose(query: bool) -> Iterator[Finding]:
     ready &= bool(java.good)
     for name in ("SPARK_HOME", "PYSPARK_PYTHON"):
         value = os.environ.get(name)
-        yield Finding(
-            name,
-            value or "not set",
-            None,
-            "" if value is None else "another Spark or Python than this one's may be used",
-        )
-    if not query:
-        return
-    if ready:
+        to_do = "" if value is None else "another Spark or Python than this one's may be used"
+        yield Finding(name, value or "not set", None, to_do)
+    if query and ready:
         yield _ten_rows()
-    else:
-        yield Finding("ten rows on Spark", "not tried", False, "mend what is above, then run this again")
+    elif query:
+        yield Finding(_QUERY, "not tried", False, "mend what is above, then run this again")
 
 
 def _package(name: str, to_do: str, needed: bool) -> Finding:
@@ -120,14 +115,10 @@ def _ten_rows() -> Finding:
         finally:
             spark.stop()
     except WindowingError as problem:
-        return Finding("ten rows on Spark", describe_error(problem), False, "do what the sentence says")
+        return Finding(_QUERY, describe_error(problem), False, "do what the sentence says")
     except Exception as problem:
-        return Finding(
-            "ten rows on Spark",
-            describe_error(problem).split("\n")[0],
-            False,
-            "look at the log above; is Java 17 the one that is used?",
-        )
+        said = describe_error(problem).split("\n")[0]
+        return Finding(_QUERY, said, False, "look at the log above; is Java 17 the one that is used?")
     if found != wanted:
-        return Finding("ten rows on Spark", f"{found}, wanted {wanted}", False, "report this with your versions")
-    return Finding("ten rows on Spark", f"{len(found)} windows, as in one process", True)
+        return Finding(_QUERY, f"{found}, wanted {wanted}", False, "report this with your versions")
+    return Finding(_QUERY, f"{len(found)} windows, as in one process", True)

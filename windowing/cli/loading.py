@@ -52,26 +52,15 @@ class CommandFailed(CommandRefused):
     exit_code = 1
 
 
-class CommandStopped(CommandRefused):
-    """Ctrl-C has stopped the command. Exit code 130, as of a shell."""
-
-    exit_code = 130
-
-
-class CommandTerminated(CommandRefused):
-    """SIGTERM has stopped the command. Exit code 143."""
-
-    exit_code = 143
-
-
 class Terminated(KeyboardInterrupt):
     """SIGTERM has come."""
 
 
 def stopped(stop: KeyboardInterrupt, more: str = "") -> CommandRefused:
-    """Return the error of a command that was stopped. more: the end of its sentence."""
-    kind = CommandTerminated if isinstance(stop, Terminated) else CommandStopped
-    return kind(f"stopped by {stopper(stop)}{more}")
+    """Return the error of a command that was stopped, with the exit code of a shell. more: the end of its sentence."""
+    error = CommandRefused(f"stopped by {stopper(stop)}{more}")
+    error.exit_code = 143 if isinstance(stop, Terminated) else 130
+    return error
 
 
 def stopper(stop: KeyboardInterrupt) -> str:

@@ -5,8 +5,8 @@
     Watch(cluster)           checks every ack and fail that the spouts of a LocalCluster receive
     replay(case)             the events of a recorded case (plain JSON) on the machines of this library
 
-Two modules are imported by name, `from windowing.testing import strategies`. `import windowing.testing` must not import an optional
-package, and `python -m windowing.testing.simulator` must not import a module twice.
+Two modules are imported by name, `from windowing.testing import strategies`: `import windowing.testing` must not import an optional
+package.
 
     strategies               Hypothesis strategies for windows and whole cases (needs hypothesis)
     simulator                Trident under seeded faults in virtual time: Scenario, simulate, run_seeds

@@ -4,8 +4,8 @@
                           |  TridentTopology --> TridentTasks: master, acker, coordinator, emitters, groups with states
                           |  faults: lost, delayed, repeated messages; tasks that die or stall at any step; damaged records; ...
 
-    python -m windowing.testing.simulator --seeds 100000            prints one line, or the first seed that fails
-    python -m windowing.testing.simulator --start 4711 --seeds 1    replays one seed: the same run
+    windowing simulate --seeds 100000            prints one line, or the first seed that fails
+    windowing simulate --start 4711 --seeds 1    replays one seed: the same run
 
 Laws: equal seeds give equal runs (`ScenarioResult.digest()`). Faults stop after some virtual time, and every batch must then
 finish. The invariants are in `simulation/checks.py`. A failing seed is shrunk to a scenario with fewer kinds of faults, rows and
@@ -14,7 +14,6 @@ tasks.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import signal
 import sys
@@ -189,29 +188,18 @@ def _end_by_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(seeds: int, start: int = 0, processes: int = 1) -> int:
     """Run seeds; return 0 without a problem, else 1 after printing the first failing seed, shrunk."""
-    parser = argparse.ArgumentParser(prog="python -m windowing.testing.simulator", description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds")
-    parser.add_argument("--start", type=int, default=0, help="the first of them")
-    parser.add_argument("--processes", type=int, default=1, help="how many processes share them")
-    options = parser.parse_args(arguments)
     total = SeedsResult()
-    for tally in _tallies(options.start, options.seeds, max(1, options.processes)):
+    for tally in _tallies(start, seeds, processes):
         total += tally
         if total.failed:
             break
         if total.seeds % (20 * _CHUNK) == 0:
-            print(f"{total.seeds} of {options.seeds} seeds", file=sys.stderr, flush=True)
+            print(f"{total.seeds} of {seeds} seeds", file=sys.stderr, flush=True)
     print(total)
     if not total.failed:
         return 0
     first = simulate(Scenario.of(total.failed[0]))
     print(f"seed {total.failed[0]}: {first.report()}\n\nshrunk to: {shrink(first).report()}")
     return 1
-
-
-if __name__ == "__main__":
-    for stop in _STOPS:
-        signal.signal(stop, lambda number, _: sys.exit(128 + number))
-    sys.exit(main())
