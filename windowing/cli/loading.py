@@ -59,7 +59,7 @@ class Terminated(KeyboardInterrupt):
 def stopped(stop: KeyboardInterrupt, more: str = "") -> CommandRefused:
     """Return the error of a command that was stopped, with the exit code of a shell. more: the end of its sentence."""
     error = CommandRefused(f"stopped by {stopper(stop)}{more}")
-    error.exit_code = 143 if isinstance(stop, Terminated) else 130
+    error.exit_code = 143 if isinstance(stop, Terminated) else 130  # type: ignore[misc]  # click reads it of the error
     return error
 
 
