@@ -876,6 +876,22 @@ def test_partitions_that_change_between_emit_and_commit_are_committed_as_they_we
     assert Read(OPAQUE, topic, store).batch("3:0") == "z"
 
 
+def test_a_partition_that_the_last_attempt_did_not_list_is_read_again_from_where_the_batch_before_ended(store):
+    topic = Topic(p="abcdef", q="uvwxyz")
+    read = Read(OPAQUE, topic, store)
+    assert read.batch("1:0") == "abuv"
+    read.done("1:0")
+    assert read.batch("2:0") == "cdwx"
+    read.emitter.commit(attempt("2:0"))  # another task fails the attempt
+    del topic.partitions["q"]
+    again = Read(OPAQUE, topic, store)
+    assert again.batch("2:1") == "cd"
+    topic.partitions["q"] = "uvwxyz"
+    assert again.batch("3:0", after="2:1") == "efwx"
+    again.done("2:1")
+    assert Read(OPAQUE, topic, store).batch("3:1") == "efwx"
+
+
 def test_the_partitions_of_a_batch_must_be_different_texts():
     for wrong in (["p", "p"], [1], [("a", 1)], "pq", None):
         topic = Topic()

@@ -23,7 +23,7 @@ Laws of partitioned spouts
   reported. For each partition separately a batch is new or a repetition, so other tasks may read it after a restart.
 - Opaque: the stored value of a txid is its last commit, and earlier txids stay until the success, so that a repeated commit begins
   from there. (Storm deletes them first, and a crash in between loses the position.) An attempt that this task has not emitted, or
-  whose rows it has read again since, cannot be committed.
+  whose rows it has read again since, cannot be committed. A partition that a later attempt lacks is back where the batch began.
 - A txid below all stored ones is never read from the beginning; it is an error.
 
 Laws of batches without partitions
@@ -627,6 +627,8 @@ class _OpaqueEmitter(_Reader, CommitterEmitter):
             for txid in sorted(self._read):
                 before |= {partition: end for partition, (_, end) in self._read[txid][1].items()}
         self.take(attempt.txid, batch.metadata)
+        if attempt.attempt:
+            self._delete_unlisted(attempt.txid)
         read = {}
         for partition in self.mine:
             last = before[partition] if partition in before else _end_of(self.previous(partition, batch))
@@ -649,6 +651,12 @@ class _OpaqueEmitter(_Reader, CommitterEmitter):
                 )
             ends[stored] = attempt.attempt, end
         put_all(ends, attempt.txid)
+
+    def _delete_unlisted(self, txid: int) -> None:
+        """Delete what earlier attempts at a batch stored for partitions that it no longer has: their rows are not in it."""
+        state, listed = self._context.state, set(map(part_of, self._lists[txid]))
+        unlisted = (name for name in state.names("partitions") if name not in listed)
+        state.delete(f"partitions/{name}/{txid}" for name in unlisted)
 
     def success(self, attempt: TransactionAttempt) -> None:
         self._read = {txid: each for txid, each in self._read.items() if txid > attempt.txid}
