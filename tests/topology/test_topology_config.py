@@ -64,6 +64,8 @@ def test_timeouts_require_an_acker() -> None:
 def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
     (sentence,) = wrong("topology", topology__max__spout__pendin=3)
     assert "did you mean 'topology.max.spout.pending'?" in sentence
+    (sentence,) = wrong("topology", topology__workerz=5)
+    assert "did you mean 'topology.workers'?" in sentence
     (sentence,) = wrong("topology", max_spout_pendin=3)
     assert "did you mean 'max_spout_pending'?" in sentence
     assert "a key of your own needs a dot" in sentence
