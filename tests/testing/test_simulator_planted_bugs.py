@@ -540,7 +540,7 @@ def a_sink_gets_the_rows_of_failed_attempts(patch: pytest.MonkeyPatch) -> None:
     hold, release = TridentRouter.hold, TridentRouter.release
     first = TransactionAttempt(1, 0)
     patch.setattr(
-        TridentRouter, "hold", lambda self, attempt, sinks: hold(self, first._replace(txid=attempt.txid), sinks)
+        TridentRouter, "hold", lambda self, attempt, *rest: hold(self, first._replace(txid=attempt.txid), *rest)
     )
     patch.setattr(TridentRouter, "release", lambda self, attempt: release(self, first._replace(txid=attempt.txid)))
 

@@ -165,21 +165,15 @@ class MasterTask(Task):
         self._stored = StoredRecord(state)
         self._windowed = bool(plan.windows()["windows"])
         self._roots: dict[int, tuple[CoordinatorStream, TransactionAttempt]] = {}
-        self._machine: MasterBatchCoordinator | None = None
+        self.machine: MasterBatchCoordinator
         self._stamps: RotatingTransactionalState
-
-    @property
-    def machine(self) -> MasterBatchCoordinator:
-        """The machine, once the task is open."""
-        assert self._machine is not None
-        return self._machine
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         record = self._stored.load()
         keep_definition(self._plan, self._state, begun=record != CoordinatorRecord())
-        self._machine = MasterBatchCoordinator(self._config, record)
+        self.machine = MasterBatchCoordinator(self._config, record)
         self._stamps = RotatingTransactionalState(self._state, "stamps")
         for spout in self.spouts:
             spout.settle(record.current - 1)
@@ -190,13 +184,10 @@ class MasterTask(Task):
     def next_deadline_ms(self) -> int | None:
         return self.machine.next_deadline_ms()
 
-    def activate(self) -> None:
-        """Begin batches again."""
-        self._coordinate(self.machine.activate(self.router.now_ms))
-
-    def deactivate(self) -> None:
-        """Begin no more batches; those that are processed are committed."""
-        self._coordinate(self.machine.deactivate(self.router.now_ms))
+    def switch(self, active: bool) -> None:
+        """Begin batches again, or no more."""
+        machine = self.machine
+        self._coordinate((machine.activate if active else machine.deactivate)(self.router.now_ms))
 
     def handle(self, message: Acked | Failed) -> None:
         machine, now_ms = self.machine, self.router.now_ms
@@ -223,7 +214,7 @@ class MasterTask(Task):
             for spout in self.spouts:
                 spout.poll_again()
         if self.machine.active:
-            self.activate()
+            self.switch(True)
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -514,8 +505,11 @@ class TridentCluster(LoopedCluster):
                 self.states[id] = []
                 for part in range(state.partitions):
                     self.states[id].append(state.spec.factory.make_state(part, state.partitions))
-            config = coordination or _coordination(self.plan)
-            self.task_set = TridentTasks(self.plan, self._router, config, store, self.states, given)
+            if coordination is None:
+                own_config, retry = self.plan.config, RetryPolicy.of(self.plan.config)
+                pending = own_config.max_spout_pending or 1
+                coordination = CoordinatorConfig(pending, own_config.batch_emit_interval_ms, retry=retry)
+            self.task_set = TridentTasks(self.plan, self._router, coordination, store, self.states, given)
         except BaseException:
             self._end("it could not be made")
             raise
@@ -589,12 +583,12 @@ class TridentCluster(LoopedCluster):
     def activate(self) -> None:
         """Begin batches again."""
         self._begin()
-        self._guarded(self.task_set.master.activate)
+        self._guarded(self.task_set.master.switch, True)
 
     def deactivate(self) -> None:
         """Begin no more batches; batches under way continue."""
         self._begin()
-        self._guarded(self.task_set.master.deactivate)
+        self._guarded(self.task_set.master.switch, False)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -662,12 +656,6 @@ def run_trident(
 def _shows_contents(partitions: Sequence[Any]) -> bool:
     """Return whether a state is a map or a value; one of a user's own may have `begin_commit` and `commit` only."""
     return hasattr(partitions[0], "items") or hasattr(partitions[0], "get")
-
-
-def _coordination(plan: TridentPlan) -> CoordinatorConfig:
-    config = plan.config
-    retry = RetryPolicy.of(config)
-    return CoordinatorConfig(config.max_spout_pending or 1, config.batch_emit_interval_ms, retry=retry)
 
 
 def _checked_batches(plan: TridentPlan, batches: Batches | None) -> dict[str, list[list[Any]]]:

@@ -228,21 +228,15 @@ class CoordinatorTask(Task):
         self._trident = router
         self._who = f"spout {stream.name!r}"
         self._stream = stream
-        self._machine: TridentSpoutCoordinator | None = None
+        self.machine: TridentSpoutCoordinator
         self._settle: Callable[[int], None] | None = None
         self._rested = False
-
-    @property
-    def machine(self) -> TridentSpoutCoordinator:
-        """The machine, once the task is open."""
-        assert self._machine is not None
-        return self._machine
 
     def open(self) -> None:
         state, spout = self._stream.state, self._stream.spouts[0][0]
         context = SpoutContext(state.at("emitter"), 0, self.context.tasks, self.context, self._report)
         coordinator = guarded(self._who, "in get_coordinator", spout.get_coordinator, context)
-        self._machine = TridentSpoutCoordinator(coordinator, state.at("coordinator"))
+        self.machine = TridentSpoutCoordinator(coordinator, state.at("coordinator"))
         self._settle = getattr(coordinator, "settle", None)
 
     def settle(self, committed: int) -> None:
@@ -251,8 +245,8 @@ class CoordinatorTask(Task):
             guarded(self._who, f"in the acks up to {committed}", self._settle, committed)
 
     def close(self) -> None:
-        if self._machine is not None:
-            guarded(self._who, "in close", self._machine.close)
+        if hasattr(self, "machine"):  # else it was not opened
+            guarded(self._who, "in close", self.machine.close)
 
     def poll_again(self) -> None:
         """Let spouts of single tuples that emitted nothing be asked once more before they count as ended."""
@@ -431,15 +425,11 @@ class RequestTask(_Source):
         batch = BatchId(self.group, TransactionAttempt(number, 0))
         rows = self.trident.answers.pop(batch)
         cause = self.trident.end_tree(message.root) or "no answer in time"
-        for target in self._readers():
-            self.trident.inboxes[target].append(Success(batch))
+        for stage in self.plan.stages.values():
+            if self.group in stage.batch_groups and not stage.is_spout:
+                for task in range(stage.parallelism):
+                    self.trident.inboxes[stage.id, task].append(Success(batch))
         failed = isinstance(message, Failed)
         self._answered[number] = (
             FailedException(f"request {number} of {self.node.source.name}: {cause}") if failed else rows
         )
-
-    def _readers(self) -> Sequence[Any]:
-        groups = [
-            found for found in self.plan.stages.values() if self.group in found.batch_groups and not found.is_spout
-        ]
-        return [(found.id, task) for found in groups for task in range(found.parallelism)]

@@ -219,19 +219,16 @@ class TridentRouter(Router):
         """Return what an attempt gave so far."""
         return self._held.setdefault(attempt, _AttemptOutput())
 
-    def hold(self, attempt: TransactionAttempt, sinks: dict[str, list[Row]]) -> None:
-        """Hold rows of sinks until their attempt is committed."""
-        held = self.held(attempt).rows
-        for name, rows in sinks.items():
-            held.setdefault(name, []).extend(rows)
+    def hold(self, attempt: TransactionAttempt, component: str, emitted: GroupOutput, late: Mapping[str, int]) -> None:
+        """Hold rows of sinks, and the numbers of late tuples by reason, until their attempt is committed."""
+        held = self.held(attempt)
+        for name, rows in emitted.sinks.items():
+            held.rows.setdefault(name, []).extend(rows)
+        held.late.update({(component, reason): count for reason, count in late.items()})
 
     def hold_dead(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
         """Hold the dead letters of an attempt until it is committed."""
         self.held(attempt).dead.append(dead)
-
-    def hold_late(self, attempt: TransactionAttempt, component: str, late: Mapping[str, int]) -> None:
-        """Hold the numbers of late tuples of an attempt, by reason, until it is committed."""
-        self.held(attempt).late.update({(component, reason): count for reason, count in late.items()})
 
     def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
         """Return the rows of a committed attempt, and discard those of the other attempts at its txid."""
@@ -417,5 +414,4 @@ class GroupTask(StagedTask):
         if batch.group in self._requests:
             self.trident.answers.get(batch, []).extend(emitted.answers)  # a request that has failed has no entry
             return
-        self.trident.hold(batch.attempt, emitted.sinks)
-        self.trident.hold_late(batch.attempt, self.context.component, late)
+        self.trident.hold(batch.attempt, self.context.component, emitted, late)

@@ -119,16 +119,13 @@ def check_guarantee(
         return given
     raise ConfigError(
         f"{printable(names[0])} is {spout.value} and {printable(names[1])} is {state.value}: tuples count {_READS[given]}, wanted "
-        f"{_READS[accept]}; {_way_out(spout)}, or say accept=Guarantee.{given.name}"
+        f"{_READS[accept]}; {_WAY_OUT[spout]}, or say accept=Guarantee.{given.name}"
     )
 
 
 _READS = {_ONCE: "exactly once", _MORE: "at least once", _NONE: "any number of times"}
-
-
-def _way_out(spout: SpoutKind) -> str:
-    fitting = [state.value for (kind, state), given in GUARANTEES.items() if kind is spout and given is _ONCE]
-    if fitting:
-        article = "an" if fitting[0] == "opaque" else "a"
-        return f"give it {article} {' or '.join(fitting)} state"
-    return "read it through a transactional or opaque spout"
+_WAY_OUT = {
+    SpoutKind.NON_TRANSACTIONAL: "read it through a transactional or opaque spout",
+    SpoutKind.TRANSACTIONAL: "give it a transactional or opaque state",
+    SpoutKind.OPAQUE: "give it an opaque state",
+}

@@ -515,8 +515,7 @@ class _Partitions(BatchCoordinator):
         given = self._coordinator.get_partitions_for_batch()
         is_list = isinstance(given, Iterable) and not isinstance(given, str)
         partitions = list(given) if is_list else []
-        is_text = all(type(partition) is str for partition in partitions)
-        if not is_list or not is_text or len(set(partitions)) < len(partitions):
+        if not is_list or any(type(each) is not str for each in partitions) or len(set(partitions)) < len(partitions):
             raise ConfigError(
                 f"the partitions of a batch are different texts, got {quote(partitions if is_list else given)}; return a list of "
                 f"them from {type(self._coordinator).__name__}.get_partitions_for_batch"
@@ -655,8 +654,7 @@ class _OpaqueEmitter(_Reader, CommitterEmitter):
     def _delete_unlisted(self, txid: int) -> None:
         """Delete what earlier attempts at a batch stored for partitions that it no longer has: their rows are not in it."""
         state, listed = self._context.state, set(map(part_of, self._lists[txid]))
-        unlisted = (name for name in state.names("partitions") if name not in listed)
-        state.delete(f"partitions/{name}/{txid}" for name in unlisted)
+        state.delete(f"partitions/{name}/{txid}" for name in state.names("partitions") if name not in listed)
 
     def success(self, attempt: TransactionAttempt) -> None:
         self._read = {txid: each for txid, each in self._read.items() if txid > attempt.txid}

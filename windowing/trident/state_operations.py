@@ -19,6 +19,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
@@ -126,24 +127,16 @@ class _AsOf:
     def __init__(self, state: Any, txid: int) -> None:
         self._state, self._txid = state, txid
 
-    def multi_get(self, *arguments: Any, **named: Any) -> Any:
-        return self._read(self._state.multi_get, arguments, named)
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._state, name)
+        return partial(self._read, found) if name in ("multi_get", "get", "items") else found
 
-    def get(self, *arguments: Any, **named: Any) -> Any:
-        return self._read(self._state.get, arguments, named)
-
-    def items(self, *arguments: Any, **named: Any) -> Any:
-        return self._read(self._state.items, arguments, named)
-
-    def _read(self, read: Callable[..., Any], arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+    def _read(self, read: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         signature = inspect.signature(read)
         given = signature.bind(*arguments, **named)
         if "as_of" in signature.parameters:
             given.arguments.setdefault("as_of", self._txid)
         return read(*given.args, **given.kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._state, name)
 
 
 # -- operations beside a state ---------------------------------------------------------------------------------------------------
