@@ -14,7 +14,7 @@ from windowing import (
     millis,
     tumbling,
 )
-from windowing.errors import FailedException, ReportedFailedException
+from windowing.errors import ConfigError, FailedException, ReportedFailedException
 from windowing.execution.metrics import METRICS, samples
 from windowing.local import LocalCluster, TridentCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
@@ -256,3 +256,8 @@ def test_counters_never_fall_during_a_run():
             now = {(s.metric.name, s.labels): s.value for s in samples(metrics.now()) if s.metric.kind == "counter"}
             assert all(now[key] >= value for key, value in before.items())
             before = now
+
+
+def test_metrics_of_something_else_than_a_cluster_are_refused():
+    with pytest.raises(ConfigError, match="takes a LocalCluster or a TridentCluster, got"):
+        ClusterMetrics(topology())

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing import ConfigError, aggregate, count, seconds, sliding, tumbling, windowed_bolt
+from windowing import (
+    ConfigError,
+    EvictionContext,
+    TriggerPolicy,
+    aggregate,
+    count,
+    seconds,
+    sliding,
+    tumbling,
+    windowed_bolt,
+)
 from windowing.local import explain, run_local
 from windowing.local import time_line as module
 from windowing.local.time_line import (
@@ -140,6 +150,19 @@ def test_rows_of_a_flat_list_are_judged_one_by_one():
     rows = [{"n": 1, "at": 30}, {"n": 2, "at": 4}]
     assert [event.number for event in of_type(explain(bolt, rows), TupleLate)] == [1]
     assert of_type(explain(bolt, [rows]), TupleLate) == []
+
+
+def test_the_title_names_a_trigger_of_its_own_in_place_of_a_slide():
+    class AtEach(TriggerPolicy):
+        def track(self, event):
+            return None if event.is_watermark else [EvictionContext(event.timestamp)]
+
+    at_each = windowed_bolt(count(3), timestamp="at", trigger=AtEach, output="n long", name="at_each")(lambda window: 1)
+    assert explain(at_each, [{"at": 1}]).about == "3 tuples at each trigger, by at"
+    one = windowed_bolt(count(3), timestamp="at", output="n long", name="one")(lambda window: 1)
+    assert explain(one, [{"at": 1}]).about == "3 tuples every 1 tuple, by at"
+    with pytest.raises(ConfigError, match="every is a span of time, got 5"):
+        explain(one, [{"at": 1}], every=5)
 
 
 def test_a_mix_of_rows_and_lists_of_rows_is_refused():

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from windowing.acking.acker import Acked, AckedRoots
-from windowing.errors import describe_error, quote
+from windowing.errors import ConfigError, describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, TaskMetrics
 from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
@@ -35,6 +35,10 @@ class ClusterMetrics:
     """Counts the work of a LocalCluster or a TridentCluster from now on. Cost: a few calls per step of a task, one per emit."""
 
     def __init__(self, cluster: LoopedCluster) -> None:
+        if not isinstance(cluster, LoopedCluster):
+            raise ConfigError(
+                f"ClusterMetrics takes a LocalCluster or a TridentCluster, got {quote(cluster)}; make one"
+            )
         self.cluster = cluster
         self.name = cluster._name
         self._watches = [

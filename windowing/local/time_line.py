@@ -32,7 +32,7 @@ from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns,
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Expired, Late
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.measures import Duration, seconds
+from windowing.windows.measures import Duration, as_duration_ms, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,7 @@ def explain(
     ...
     """
     found = bolt_of(bolt)
+    as_duration_ms(every, "every")  # the clock would call it a span
     clock = VirtualClock(0)
     run = _WatchedRun(found, streams=streams, clock=clock)
     with run:

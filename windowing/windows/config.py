@@ -134,7 +134,8 @@ class WindowConfig:
         '1 h every 15 min, by departure, key carrier'
         """
         by = self.timestamp if isinstance(self.timestamp, str) else "a function" if self.timestamp else "the clock"
-        parts = [f"{describe_measure(self.length)} every {describe_measure(self.slide)}", f"by {by}"]
+        fires = f"every {describe_measure(self.slide)}" if self.trigger is None else "at each trigger"
+        parts = [f"{describe_measure(self.length)} {fires}", f"by {by}"]
         if self.lag_ms:
             parts.append(f"lag {describe_measure(Duration(self.lag_ms))}")
         if self.key:

@@ -135,13 +135,13 @@ def plain_measure(measure: Measure | None) -> dict[str, int] | None:
 def describe_measure(measure: Measure | None) -> str:
     """Return a measure for drawings and titles, in the largest unit that divides it; None stands for a user's own policies.
 
-    >>> list(map(describe_measure, [Count(3), Duration(ms=90_000), Duration(ms=3_600_000), None]))
-    ['3 tuples', '90 s', '1 h', 'custom']
+    >>> list(map(describe_measure, [Count(1), Count(3), Duration(ms=90_000), Duration(ms=3_600_000), None]))
+    ['1 tuple', '3 tuples', '90 s', '1 h', 'custom']
     """
     if measure is None:
         return "custom"
     if isinstance(measure, Count):
-        return f"{measure.value} tuples"
+        return f"{measure.value} tuple{'s' if measure.value > 1 else ''}"
     for unit, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
         if measure.ms % unit == 0:
             return f"{measure.ms // unit} {name}"
