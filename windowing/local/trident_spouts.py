@@ -429,7 +429,5 @@ class RequestTask(_Source):
             if self.group in stage.batch_groups and not stage.is_spout:
                 for task in range(stage.parallelism):
                     self.trident.inboxes[stage.id, task].append(Success(batch))
-        failed = isinstance(message, Failed)
-        self._answered[number] = (
-            FailedException(f"request {number} of {self.node.source.name}: {cause}") if failed else rows
-        )
+        failure = FailedException(f"request {number} of {self.node.source.name}: {cause}")
+        self._answered[number] = failure if isinstance(message, Failed) else rows
