@@ -28,7 +28,7 @@ import math
 import threading
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -82,7 +82,6 @@ from windowing.testing.replay import check_case, replay
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Topology
 from windowing.trident import TridentTopology
-from windowing.windows.measures import Duration
 
 _NEEDED = ("length", "slide", "event_time", "stateful", "clock_start_ms", "ops", "events")
 
@@ -251,14 +250,6 @@ def _console() -> Console:
     return Console(width=None if Console().is_terminal else 120, highlight=False)
 
 
-def _plain_table(title: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
-    """Return a table whose cells are plain text: no markup, no terminal escapes."""
-    table = Table(*headings, title=Text(safe(title)))
-    for row in rows:
-        table.add_row(*(Text(safe(str(cell))) for cell in row))
-    return table
-
-
 @commands.command("new", short_help="Write a new project: bolts, rows, a test, a job.")
 @click.argument("name")
 def new_command(name: str) -> None:
@@ -361,10 +352,9 @@ def run_command(
     """Run a topology in one process, with a table of its components, until its input ends or for some time."""
     topology = topology_of(target)
     batches = _batches_for(topology, rows)
-    span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
     console = _console()
     try:
-        result = run_on_screen(topology, batches, span, console, state)
+        result = run_on_screen(topology, batches, for_seconds, console, state)
     except KeyboardInterrupt as stop:
         raise stopped(stop, "; nothing was drained") from None
     outputs: Mapping[str, list[Any]] = result.outputs if isinstance(result, ClusterResult) else result.sinks
@@ -414,9 +404,8 @@ def ui_command(
         raise CommandRefused(f"there is no folder {quote(target)}; give the checkpoint= of a query, or FILE:TOPOLOGY")
     topology = topology_of(target)
     batches = _batches_for(topology, rows)
-    span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
     try:
-        _, page = run_on_page(topology, batches, span, port, lambda url: click.echo(f"open {url}"), state)
+        _, page = run_on_page(topology, batches, for_seconds, port, lambda url: click.echo(f"open {url}"), state)
         with page:
             if keep:
                 click.echo("the run is over; Ctrl-C ends the page")
@@ -578,8 +567,11 @@ def states_command(store: str) -> None:
     if not rows:
         click.echo(f"{safe(store)} has no Trident states")
         return
-    headings = ("state", "partition", "rows", "written last by", "kind")
-    _console().print(_plain_table(f"Trident states of {store}", headings, rows))
+    title = Text(safe(f"Trident states of {store}"))
+    table = Table("state", "partition", "rows", "written last by", "kind", title=title)
+    for row in rows:
+        table.add_row(*(Text(safe(str(cell))) for cell in row))
+    _console().print(table)
 
 
 @commands.command("doctor", short_help="Check what Spark needs.")

@@ -36,10 +36,10 @@ _HEADINGS = (
 
 
 def run_on_screen(
-    topology: Topology | TridentTopology, batches: Any, span: Duration | None, console: Console, state: Path | None
+    topology: Topology | TridentTopology, batches: Any, for_seconds: float | None, console: Console, state: Path | None
 ) -> ClusterResult | TridentResult:
     """Run a topology with a table of its components; return the result. Raises BoltError, FailedException."""
-    with _watched(topology, batches, span, state) as (metrics, work):
+    with _watched(topology, batches, for_seconds, state) as (metrics, work):
         if not console.is_terminal:
             result = work()
             console.print(screen(metrics))
@@ -51,7 +51,7 @@ def run_on_screen(
 def run_on_page(
     topology: Topology | TridentTopology,
     batches: Any,
-    span: Duration | None,
+    for_seconds: float | None,
     port: int,
     opened: Callable[[str], None],
     state: Path | None,
@@ -60,7 +60,7 @@ def run_on_page(
 
     opened: called with the URL of the page before the run.
     """
-    with _watched(topology, batches, span, state) as (metrics, work):
+    with _watched(topology, batches, for_seconds, state) as (metrics, work):
         page = serve_page(metrics.now, topology if isinstance(topology, Topology) else topology.build(), port)
         opened(page.url)
         try:
@@ -72,11 +72,12 @@ def run_on_page(
 
 @contextmanager
 def _watched(
-    topology: Topology | TridentTopology, batches: Any, span: Duration | None, state: Path | None
+    topology: Topology | TridentTopology, batches: Any, for_seconds: float | None, state: Path | None
 ) -> Iterator[tuple[ClusterMetrics, Callable[[], ClusterResult | TridentResult]]]:
-    """Make the cluster of a topology; yield its metrics and the function that runs it, until its input ends or for `span`."""
+    """Make the cluster of a topology; yield its metrics, and the function that runs it to the end of its input or of this time."""
     made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
     with made(topology, batches=batches, state_path=state) as cluster:  # type: ignore[arg-type]  # each is given its own kind
+        span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
         yield ClusterMetrics(cluster), cluster.run if span is None else partial(cluster.run_for, span)
 
 
