@@ -49,9 +49,9 @@ SPARKS ?= 4.1 4.2
 TESTS ?=
 
 .PHONY: test-versions
-test-versions: setup  ## Run the tests with other versions; make test-versions SPARKS=4.3 PYTHON=python3.13 PACKAGES="pandas>=3" TESTS=tests/columnar
+test-versions: setup  ## Run the tests with other versions; make test-versions SPARKS=4.3 PYTHON=python3.13 PACKAGES="pandas>=3" TESTS=tests/columnar, or PART=1/2
 	$(call say,versions: the tests with PySpark $(SPARKS)$(and $(PYTHON),$(comma) $(PYTHON))$(and $(PACKAGES),$(comma) $(PACKAGES)))
-	@bash tools/versions.sh "$(SPARKS)" $(TESTS)
+	@PART="$(PART)" bash tools/versions.sh "$(SPARKS)" $(TESTS)
 
 .PHONY: test-delta
 test-delta: setup  ## Run the tests of DeltaSink, on Spark 4.1 with Delta, which Maven copies.

@@ -17,7 +17,7 @@ import pytest
 from windowing.errors import ConfigError
 from windowing.execution.metrics import METRICS, PREFIX, Metric, MetricKind, RunMetrics, TaskMetrics, samples
 from windowing.monitoring import PrometheusCollector, export_to_opentelemetry, serve_prometheus
-from windowing.spark import BatchMetrics
+from windowing.spark import BatchMetrics, MetricsListener
 
 ROOT = Path(__file__).parents[1]
 
@@ -187,3 +187,9 @@ def test_each_package_has_one_logger_and_nothing_is_printed():
         "monitoring": {"windowing.monitoring"},
     }
     assert not printing
+
+
+@pytest.mark.parametrize("wrong", [lambda: None, 5])
+def test_a_callback_that_cannot_be_called_with_metrics_is_refused(wrong):
+    with pytest.raises(ConfigError, match=r"MetricsListener calls a function with \(metrics\), got .*, which "):
+        MetricsListener(wrong)

@@ -6,6 +6,7 @@
 #   PYTHON=python3.13 bash tools/versions.sh 4.3              with another Python: the tests without Spark too, where no files are named
 #   PACKAGES="pandas>=3" bash tools/versions.sh 4.3           with other versions of packages, the same way
 #   PACKAGES=lowest bash tools/versions.sh 4.1.0              with the lowest versions that pyproject.toml allows
+#   PART=1/2 bash tools/versions.sh 4.1                       a part of the Spark suite
 #   CHOSEN="" BESIDE="" bash tools/versions.sh 4.1 tests/delta_tables.py   whatever its marks, in one process
 set -euo pipefail
 shopt -s inherit_errexit  # a failed installation leaves no mark
@@ -71,6 +72,6 @@ print("Python", sys.version.split()[0], "PySpark", pyspark.__version__, "pandas"
     ((${#TESTS[@]} > 0)) || chosen="spark and $LEFT_OUT"
     chosen="${CHOSEN-$chosen}"
     [[ "$version" != 4.1* || -z "$chosen" ]] || chosen+=" and not python_source"  # it has none, which test_session.py has refused by name
-    "${run[@]}" -m "$chosen" --durations 5 "${TESTS[@]:-tests/spark}" || code=1
+    "${run[@]}" --part "${PART:-1/1}" -m "$chosen" --durations 5 "${TESTS[@]:-tests/spark}" || code=1
 done
 exit "$code"

@@ -902,6 +902,17 @@ def test_the_partitions_of_a_batch_must_be_different_texts():
             TRANSACTIONAL(TopicSpout(topic)).get_coordinator(context()).initialize_transaction(1, None, None)
 
 
+@pytest.mark.parametrize("dealt", [["p"], ["p", "q", "q"], ["p", "r"]])
+@pytest.mark.parametrize("kind", [OPAQUE, TRANSACTIONAL])
+def test_an_emitter_that_does_not_deal_each_partition_to_one_task_is_refused(kind, dealt, store):
+    read = Read(kind, Topic(p="ab", q="cd"), store)
+    read.emitter._emitter.partitions_of = lambda partitions, task, tasks: dealt
+    with pytest.raises(
+        ConfigError, match=r"partitions_of deals \['p', 'q'\] to 1 tasks as .*; give each partition to one"
+    ):
+        read.batch("1:0")
+
+
 def test_an_opaque_emitter_needs_only_emit_partition_batch_new():
     class Once(OpaquePartitionedEmitter):
         def emit_partition_batch_new(self, each: Any, collector: Any, partition: str, last: Any) -> Any:

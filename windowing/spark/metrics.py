@@ -22,6 +22,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from windowing.errors import ConfigError, quote
+from windowing.schema.checks import uncallable
 from windowing.spark.output import metric_column
 
 _OBSERVATION = "windowing"
@@ -136,9 +138,16 @@ class MetricsListener(StreamingQueryListener):
     """Stores the last BatchMetrics of each query in `last[query.id]`, and calls `callback(metrics)` for each.
 
     Register it with `spark.streams.addListener(listener)`. Spark calls it on its own thread, shortly after a batch was committed.
+    Raises ConfigError for a callback that cannot be called so: Spark would only log its exception.
     """
 
     def __init__(self, callback: Callable[[BatchMetrics], Any] | None = None) -> None:
+        if callback is not None:
+            problem = uncallable(callback, ("metrics",)) if callable(callback) else "is no function"
+            if problem is not None:
+                raise ConfigError(
+                    f"MetricsListener calls a function with (metrics), got {quote(callback)}, which {problem}"
+                )
         self.last: dict[str, BatchMetrics] = {}
         self._callback = callback
 

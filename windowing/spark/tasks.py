@@ -151,8 +151,9 @@ class RetriedBatch(ABC, Generic[T]):
         _, tuples, roots = self._tuples_of(given)
         for tuple in tuples:
             if self._dead_letter is None:
+                each = f"each of {attempts} attempts" if attempts > 1 else "its only attempt"
                 raise BoltError(
-                    f"bolt {who!r} failed {quote(tuple)} in each of {attempts} attempts: {reason}; the batch is not committed. To "
+                    f"bolt {who!r} failed {quote(tuple)} in {each}: {reason}; the batch is not committed. To "
                     f"go on without such tuples give them a sink: sinks={{'{who}.dead_letters': ...}}, or a bolt that reads that "
                     "stream"
                 )

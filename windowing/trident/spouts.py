@@ -41,6 +41,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from windowing.errors import ConfigError, FailedException, quote
@@ -544,7 +545,14 @@ class _Reader(Emitter):
             return
         self._current = partitions
         self._stored = {}
-        self.mine = self._emitter.partitions_of(partitions, self._context.task, self._context.tasks)
+        tasks = range(self._context.tasks)
+        dealt = [list(self._emitter.partitions_of(partitions, task, len(tasks))) for task in tasks]
+        if sorted(chain.from_iterable(dealt)) != sorted(partitions):
+            raise ConfigError(
+                f"{type(self._emitter).__name__}.partitions_of deals {quote(partitions)} to {len(tasks)} tasks as {quote(dealt)}; "
+                "give each partition to one task"
+            )
+        self.mine = dealt[self._context.task]
         self._emitter.refresh_partitions(self.mine)
 
     def stored(self, partition: str, txid: int) -> RotatingTransactionalState:
