@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from windowing.spark.exchange import freeze_modules
+from windowing.spark.exchange import prepare_worker
 from windowing.spark.operator import seldom_collected
 
 
@@ -36,11 +36,11 @@ def test_objects_are_frozen_only_if_modules_were_imported_since_the_last_freeze(
 ) -> None:
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(sys.modules)))
-    freeze_modules()
+    prepare_worker()
     frozen.clear()
-    freeze_modules()
+    prepare_worker()
     assert frozen == [], "what a task has left would be kept for ever"
     monkeypatch.setitem(sys.modules, "another_module", ModuleType("another_module"))
-    freeze_modules()
-    freeze_modules()
+    prepare_worker()
+    prepare_worker()
     assert frozen == [len(sys.modules)]

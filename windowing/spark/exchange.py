@@ -26,6 +26,7 @@ Laws
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -205,17 +206,36 @@ _modules = 0
 """The number of imported modules when their objects were frozen."""
 
 
-def freeze_modules() -> None:
-    """Exclude all existing objects of this process from further garbage collections; called when a task begins.
+def prepare_worker() -> None:
+    """Prepare this process for the tasks of this library; called when a task begins.
 
-    PySpark collects after each task. Traversing the objects of 850 modules (pandas, PyArrow, PySpark) took three quarters of the
-    CPU of a worker with small tasks. Objects are frozen only if modules have been imported since the last time. A frozen cycle that
-    becomes garbage is never freed, at most once for each import. Reference counting is not affected.
+    All existing objects are excluded from further garbage collections. PySpark collects after each task: traversing the objects of
+    850 modules (pandas, PyArrow, PySpark) took three quarters of the CPU of a worker with small tasks. Objects are frozen only if
+    modules have been imported since the last time. A frozen cycle that becomes garbage is never freed, at most once for each
+    import. Reference counting is not affected.
     """
     global _modules
     if len(sys.modules) != _modules:
+        if not _modules:
+            _end_with_spark()
         _modules = len(sys.modules)
         gc.freeze()
+
+
+def _end_with_spark() -> None:
+    """Make a worker end without a word when Spark has ended; over a Unix domain socket it would print a BrokenPipeError."""
+    daemon: Any = sys.modules["__main__"]
+    if getattr(daemon.__spec__, "name", "") != "pyspark.daemon":
+        return
+    serve = daemon.worker
+
+    def worker(*of_task: Any) -> int:
+        try:
+            return int(serve(*of_task))
+        except BrokenPipeError:
+            os._exit(1)
+
+    daemon.worker = worker
 
 
 class ArrowStage:
@@ -224,7 +244,7 @@ class ArrowStage:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run `pack` in a worker of Spark."""
         context = TaskContext.get()
-        freeze_modules()
+        prepare_worker()
         with marked():
             yield from self.pack(batches, 0 if context is None else context.partitionId(), batch_id())
 

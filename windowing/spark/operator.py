@@ -33,7 +33,7 @@ import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from windowing.errors import CheckpointError, ConfigError
 from windowing.execution.metrics import TaskMetrics
@@ -46,7 +46,7 @@ from windowing.spark.exchange import (
     batch_id,
     clock_of,
     frames_of,
-    freeze_modules,
+    prepare_worker,
     rows_of,
 )
 from windowing.spark.failures import FailedQuery, Seal, library_error, marked
@@ -59,11 +59,12 @@ T = TypeVar("T")
 
 _serializer: Any = cast(Any, CloudPickleSerializer)()
 """Spark's own serializer of functions."""
-_KEY_DDL, _VALUE_DDL = "id binary", "data binary"
+_KEY, _VALUE = StructType().add("id", BinaryType()), StructType().add("data", BinaryType())
+"""Not as DDL, which Spark's JVM would parse ten times for each task and batch."""
 _VARIABLES = (
-    ("getValueState", "metadata", _VALUE_DDL),
-    ("getMapState", "chunks", _KEY_DDL, _VALUE_DDL),
-    ("getMapState", "values", _KEY_DDL, _VALUE_DDL),
+    ("getValueState", "metadata", _VALUE),
+    ("getMapState", "chunks", _KEY, _VALUE),
+    ("getMapState", "values", _KEY, _VALUE),
 )
 
 
@@ -155,7 +156,7 @@ class TaskProcessor:
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one task. Spark may deliver its rows in several frames, so all are read first."""
-        freeze_modules()
+        prepare_worker()
         with marked(), seldom_collected():
             task, batch = self._tasks[int(key[0])], batch_id()
             taken = rows_of(rows)
