@@ -283,6 +283,17 @@ def test_a_batch_writes_only_data_that_outlives_it() -> None:
     assert len(task.chunks) < 40
 
 
+def test_a_chunk_whose_rows_have_mostly_expired_is_written_again_without_them() -> None:
+    task = Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts", lag=millis(8_000)))
+    task.run(rows_of([(1 + at % 9, "a") for at in range(500)] + [(15, "a"), (7_999, "a")], 0))
+    for index in range(4):  # the windows that end at 10 and at 20 fire: 15 and 7,999 are needed
+        task.run(rows_of([(8_040, "a")], 502 + index))
+    stored = [decode_table(unframe(CHUNK_MAGIC, blob, "a chunk")).num_rows for blob in task.chunks.values()]
+    assert sum(stored) <= 8 * 6, "each batch would read all rows of the first one, though six rows are needed"
+    assert [row["ids"] for _, row in task.run([], drain=True).rows] == [[501], [502, 503, 504, 505]]
+    assert not task.chunks
+
+
 def test_stored_rows_are_cut_into_chunks_of_a_bounded_size_which_are_written_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

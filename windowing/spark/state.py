@@ -16,8 +16,9 @@ the runs of rows that are still needed. A turn loads only those keys that get a 
 Laws
 - The rows and the state of a turn are those of a turn that loads all keys. A turn costs under half a microsecond for an idle key
   with a row; idle keys are not decoded if the turn needs few keys.
-- A batch writes the tuples that arrived in it *and* outlive it. A tuple is written again only when small chunks are merged, at most
-  once for each power of `_FAN` of its chunk's size.
+- A batch writes the tuples that arrived in it *and* outlive it. A tuple is written again only when small chunks are merged, or when
+  few rows of its chunk are still needed: at most once for each power of `_FAN` by which the chunk grows or shrinks.
+- The stored rows are at most `_FAN` times those that are needed, since a batch reads them all.
 - A chunk's key is (id, nonce of the write), so two attempts at a batch never read each other's chunks.
 - A chunk that is missing or damaged is an error; nothing is reset.
 - Nothing is written before the whole turn is computed. `begin` and `undo` of TaskValues revert the writes for one failed tuple.
@@ -212,7 +213,8 @@ def _with_order(columns: pa.Schema) -> pa.Schema:
 
 
 def _to_merge(chunks: Sequence[Chunk]) -> set[int]:
-    """Choose the chunks to merge, by id: the smallest ones, if with the new one they are `_FAN` of the same or a smaller tier.
+    """Choose the chunks to merge, by id: the smallest ones, if with the new one they are `_FAN` of the same or a smaller tier; and
+    those of which less than a part of `_FAN` is needed.
 
     A tier is a power of `_FAN` live rows, so each row is written again at most once per tier. Chunks whose live rows take more than
     PART_BYTES / _FAN stay alone, because their merge would have to be cut again.
@@ -224,7 +226,8 @@ def _to_merge(chunks: Sequence[Chunk]) -> set[int]:
     for end, tier in enumerate(tiers, start=1):
         if tiers[:end].count(tier) >= _FAN - 1:
             take = end
-    return {chunk.id for chunk in by_size[:take]}
+    sparse = [chunk for chunk in chunks if chunk.live_count * _FAN < chunk.rows]
+    return {chunk.id for chunk in (*by_size[:take], *sparse)}
 
 
 def _tier(rows: int) -> int:
