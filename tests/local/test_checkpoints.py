@@ -240,6 +240,31 @@ def test_checkpoints_are_one_interval_apart_even_after_a_delay() -> None:
         assert cluster.result.checkpoints == 3
 
 
+def test_a_checkpoint_that_takes_longer_than_the_interval_leaves_an_interval_for_tuples() -> None:
+    clock = VirtualClock()
+
+    @bolt(output="n long")
+    class Slow:
+        def init_state(self, state: Any) -> None:
+            pass
+
+        def pre_prepare(self, txid: int) -> None:
+            clock.advance(millis(250))
+
+        def execute(self, tuple: Any) -> Any:
+            return tuple["n"]
+
+    with LocalCluster(topology(1, Slow), clock=clock, batches={"source": []}) as cluster:
+        cluster.step()
+        clock.set(100)
+        rounds = 0
+        while clock.now_ms() < 1_400:
+            rounds += 1
+            cluster.step()
+            clock.advance(millis(10))
+        assert (rounds, cluster.result.checkpoints) == (31, 4)
+
+
 def test_no_tuple_is_between_two_bolts_when_states_are_prepared() -> None:
     """A tuple waits before the first bolt; the checkpoint holds it in both bolts, and acks it."""
     states = MemoryStateProvider()

@@ -244,7 +244,9 @@ class StatefulBoltExecutor:
 
 
 class CheckpointTask(Task):
-    """Takes the checkpoints of a cluster at an interval. `bolts` are the tasks of all bolts, in topological order.
+    """Takes the checkpoints of a cluster. `bolts` are the tasks of all bolts, in topological order.
+
+    A checkpoint begins an interval after the previous one has ended. So one that takes longer than that leaves time for tuples.
 
     `recovering`: whether a commit or a rollback was refused and will be tried again.
     The number of consecutive refusals is limited to the number of attempts of a message, or to 1,000 if attempts have no limit, so
@@ -271,7 +273,7 @@ class CheckpointTask(Task):
         self._executors = [executor for _, executor in self._bolts if executor is not None]
         self._refused: Callable[[], None] | None = None
         self._refusals = 0
-        self._next_ms = self._due_ms = 0
+        self._due_ms = 0
 
     @property
     def recovering(self) -> bool:
@@ -284,7 +286,7 @@ class CheckpointTask(Task):
         for bolt, executor in self._bolts:
             if executor is not None:
                 executor.recover(self.record, new=bolt.context.component not in stored)
-        self._next_ms = self._due_ms = self.router.now_ms + self._interval_ms
+        self._due_ms = self.router.now_ms + self._interval_ms
         if self.record.state is TxState.COMMITTING:
             self._again(self._commit, at_once=True)
         elif self.record.state is TxState.PREPARING:
@@ -310,7 +312,6 @@ class CheckpointTask(Task):
                 yield executor
 
     def _prepare(self) -> None:
-        self._next_ms = self.router.now_ms + self._interval_ms
         txid = self.record.txid + 1
         if all(executor.prepare(txid) for executor in self._emptied()):
             if not self._is_defined:
@@ -352,7 +353,7 @@ class CheckpointTask(Task):
         self._due_ms = self.router.now_ms + (0 if at_once else self._interval_ms)
 
     def _done(self) -> None:
-        self._refused, self._due_ms = None, self._next_ms
+        self._refused, self._due_ms = None, self.router.clock.now_ms() + self._interval_ms
 
     def _save(self, txid: int, state: TxState) -> None:
         self.record = CheckPointState(txid, state)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from windowing.acking.acker import Anchors, acks_of, anchored, edge_in
 from windowing.errors import describe_error
+from windowing.local.clock import Clock, VirtualClock
 from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
 from windowing.topology.dead_letters import DeadLetter
@@ -96,8 +97,8 @@ class ClusterResult:
 
 
 class Router:
-    """The time of this round, the generator of ids, the inboxes of the ackers, the windowed tasks by component, the number of
-    finished rollbacks of checkpoints, and the result.
+    """The clock, the time of this round, the generator of ids, the inboxes of the ackers, the windowed tasks by component, the
+    number of finished rollbacks of checkpoints, and the result.
 
     `acks_by_hand`: for each component, the bolts that read it and ack by themselves. `dead_letters`: for each component whose
     dead letters are read by a bolt, the routes of these.
@@ -108,6 +109,7 @@ class Router:
         "_logged",
         "ackers",
         "acks_by_hand",
+        "clock",
         "dead_letters",
         "is_virtual",
         "now_ms",
@@ -124,6 +126,7 @@ class Router:
         self.windowed: dict[str, list[Any]] = {}
         self.acks_by_hand: dict[str, list[str]] = {}
         self.dead_letters: dict[str, StreamRoutes] = {}
+        self.clock: Clock = VirtualClock()
         self.now_ms = 0
         self.is_virtual = False
         self.rollbacks = 0
