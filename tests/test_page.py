@@ -187,6 +187,25 @@ def test_a_failing_source_is_shown_on_the_page_and_the_page_recovers():
         assert json.loads(asked(page, "/now")[1])["name"] == "t"
 
 
+def test_a_line_of_the_history_is_encoded_once(monkeypatch):
+    run = RunMetrics(name="words", at_ms=1, tasks=(TaskMetrics("split", 0, executed=7, pending=2),))
+    with serve_page(lambda: run) as page:
+        state, encoded, dumps = page._state, [], json.dumps
+        state.over.set()  # no sampler beside this one
+        monkeypatch.setattr(
+            "windowing.monitoring.page.json.dumps", lambda data: encoded.append(dumps(data)) or encoded[-1]
+        )
+        sizes = []
+        for _ in range(200):
+            encoded.clear()
+            state.take()
+            sizes.append(sum(map(len, encoded)))
+        now = json.loads(state.now)
+    assert max(sizes) == min(sizes), "a sample costs the same after a second and after a quarter of an hour"
+    assert len(now["history"]["split"]) > 200
+    assert now["history"]["split"][-1] == [now["at"], None, 2, 7]
+
+
 def test_the_edges_of_a_plan_show_the_executed_tuples():
     plan = execution_plan(tens)
     run = RunMetrics(name="tens", at_ms=0, tasks=(TaskMetrics("tens", 0, executed=5, windows=(FiredWindow(10, "x"),)),))

@@ -172,7 +172,7 @@ class _PageState:
 
     def __init__(self, source: Callable[[], RunMetrics], drawing: Drawing) -> None:
         self._source, self._drawing = source, drawing
-        self._history: dict[str, deque[list[Any]]] = {}
+        self._history: dict[str, deque[str]] = {}  # as JSON: each line is sent up to 900 times
         self.over = threading.Event()
         self.now = json.dumps({"name": "", "problem": "nothing was counted yet"})
 
@@ -184,18 +184,18 @@ class _PageState:
     def take(self) -> None:
         """Call the source once and update `now`."""
         try:
-            self.now = json.dumps(self._as_json(self._source()))
+            self.now = self._as_json(self._source())
         except Exception as problem:
             _log.warning("the page cannot have the numbers: %s", describe_error(problem))
             self.now = json.dumps({"name": "", "problem": describe_error(problem)})
 
-    def _as_json(self, run: RunMetrics) -> dict[str, Any]:
+    def _as_json(self, run: RunMetrics) -> str:
         found = run.components()
         at_ms = int(time.time() * 1000)
         for name, each in found.items():
-            line = [at_ms, each.watermark_lag_ms, each.pending, each.executed]
+            line = json.dumps([at_ms, each.watermark_lag_ms, each.pending, each.executed])
             self._history.setdefault(name, deque(maxlen=_KEPT)).append(line)
-        return {
+        sample = {
             "name": run.name,
             "at": at_ms,
             "as_of": run.at_ms,
@@ -204,9 +204,10 @@ class _PageState:
             "boxes": list(self._drawing.boxes) or [{"name": name, "lines": [name], "shape": "bolt"} for name in found],
             "edges": self._drawing.edges_now(found),
             "components": {name: _component(each) for name, each in found.items()},
-            "history": {name: list(lines) for name, lines in self._history.items()},
             "tasks": [_component(each) for each in run.tasks],
         }
+        history = ", ".join(f"{json.dumps(name)}: [{', '.join(lines)}]" for name, lines in self._history.items())
+        return f'{json.dumps(sample)[:-1]}, "history": {{{history}}}}}'
 
 
 def _component(found: TaskMetrics) -> dict[str, Any]:
