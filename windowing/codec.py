@@ -29,7 +29,8 @@ _HEADER = struct.Struct(">4sHIQ")
 _MAX_INFLATED = 2**31
 _COMPRESS_FROM = 4096
 _COMPRESSED = b"x"  # the first byte of zlib data; no JSON text begins with it
-_json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # json.dumps makes an encoder for every value
+# json.dumps makes an encoder for every value; _plain, which comes first, never returns from a circular one.
+_json = json.JSONEncoder(ensure_ascii=True, check_circular=False, separators=(",", ":")).encode
 
 NAN = float("nan")
 """The only NaN object in decoded data, so that NaN is a single key of a dict, as it is a single key in Spark."""
@@ -155,6 +156,8 @@ def _plain(value: Any, reference: Reference | None) -> Any:
         if all(type(name) is str and name != "$" for name in value):
             return {name: _plain(each, reference) for name, each in value.items()}
         return {"$": ["map", [[_plain(k, reference), _plain(v, reference)] for k, v in value.items()]]}
+    if kind is tuple and reference is None and _FLAT.issuperset(map(type, value)):  # most keys
+        return {"$": ["tuple", list(value)]}
     if reference is not None and (data := reference(value)) is not None:
         return {"$": ["row", _plain(data, reference)]}
     for base, plain in ((int, int), (float, float), (str, str.__str__)):
