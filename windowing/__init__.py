@@ -216,6 +216,18 @@ _IN_STORM = {
     **dict.fromkeys(
         ("TimestampExtractor", "TupleFieldTimestampExtractor"), "timestamp= of the bolt: a field or a function"
     ),
+    **dict.fromkeys(
+        ("ShellBolt", "ShellSpout"), "@bolt or @spout: components are Python, and call subprocess for another program"
+    ),
+    "JoinBolt": "@tumbling(..., timestamp=...) that reads both streams, and join the rows of its window by row.source_component",
+    "CustomStreamGrouping": "custom_grouping(component, function) with a function of (values, tasks)",
+    **dict.fromkeys(
+        ("BaseTaskHook", "ITaskHook"), "code of your own in prepare and execute; there are no hooks of tasks"
+    ),
+    **dict.fromkeys(
+        ("IMetric", "CountMetric", "MultiCountMetric", "LoggingMetricsConsumer"),
+        "from windowing.monitoring import RunMetrics",
+    ),
     "KafkaSpout": "from windowing.spark import kafka",
     "MemoryMapState": "map_state(MemoryStore(), 'counts') of windowing.stores",
     "LocalDRPC": "from windowing.local import TridentCluster",

@@ -38,15 +38,18 @@ from windowing.local import (
     run_local,
     run_topology,
     run_trident,
+    to_png,
     to_svg,
 )
 from windowing.schema.checks import StormNames, emit_advice, missing
 from windowing.schema.rows import record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
+from windowing.stores.states import MemoryStateStore
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import declaration_of
 from windowing.topology.plan import Topology, TopologyError
+from windowing.topology.state import BufferedState
 from windowing.trident import TridentTopology
 from windowing.trident.processors import TridentOutput
 from windowing.trident.spouts import FixedBatchSpout
@@ -536,6 +539,47 @@ def test_a_measure_in_storms_spelling_is_refused_with_the_equivalent(measure: ty
         getattr(measure, name)
 
 
+def test_what_is_no_plan_is_not_drawn_and_the_error_says_how_to_draw_it() -> None:
+    @tumbling(count(1), output="n long")
+    def one(window: Any) -> Any:
+        return len(window)
+
+    for draw in (to_svg, to_png):
+        with pytest.raises(
+            ConfigError, match=rf"{draw.__name__} draws a Topology or an .*; write {draw.__name__}\(execution_plan\("
+        ):
+            draw(one)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ["ShellBolt", "JoinBolt", "BaseTaskHook", "CountMetric", "CustomStreamGrouping"])
+def test_a_class_of_storm_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:
+    with pytest.raises(ImportError, match=f"windowing has no '{name}'; write "):
+        exec(f"from windowing import {name}")
+
+
+def test_a_getter_of_storm_in_snake_case_is_answered_like_the_one_in_camel_case() -> None:
+    row = Tuple((1,), Origin("words", 0, Fields("n"), "default"))
+    with pytest.raises(AttributeError, match="has no field 'get_source_stream_id'; write source_stream"):
+        row.get_source_stream_id  # noqa: B018 - the access itself is the call
+
+
+def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to_write() -> None:
+    for name in ("setMaxSpoutPending", "set_debug", "setNumWorkers"):
+        with pytest.raises(AttributeError, match=rf"has no '{name}'; write configure\(max_spout_pending=1000\)"):
+            getattr(TopologyBuilder("words"), name)
+    for name in ("registerMetric", "register_counter", "addTaskHook"):
+        with pytest.raises(AttributeError, match=rf"'TaskContext' has no '{name}'; write .* of your own"):
+            getattr(TaskContext("words"), name)
+    with pytest.raises(AttributeError, match=r"has no 'getOrDefault'; write get\(key, default\)"):
+        BufferedState(MemoryStateStore("words")).getOrDefault  # type: ignore[attr-defined]  # noqa: B018
+    builder = TopologyBuilder("words").configure({"TOPOLOGY_MESSAGE_TIMEOUT_SECS": 30})
+    with pytest.raises(
+        TopologyError,
+        match=r"unknown key 'TOPOLOGY_MESSAGE_TIMEOUT_SECS'; did you mean 'topology.message.timeout.secs'",
+    ):
+        builder.build()
+
+
 def test_a_builder_in_place_of_its_topology_and_an_average_are_answered_with_what_to_write() -> None:
     with pytest.raises(AttributeError, match=r"has no 'boxes'; write build\(\), which returns what to_svg"):
         to_svg(TopologyBuilder("words"))  # type: ignore[arg-type]
@@ -571,12 +615,16 @@ def test_a_list_for_an_array_field_and_a_dict_of_streams_are_answered_with_what_
         (bolt(output=FIELDS), Bolt, "declareOutputFields", "output=.* of the decorator"),
         (bolt(output=FIELDS), object, "initState", "init_state"),
         (tumbling(count(1)), object, "preCommit", "pre_commit"),
+        (bolt(output=FIELDS), Bolt, "declare_output_fields", "output=.* of the decorator"),
+        (bolt(output=FIELDS), BasicBolt, "clean_up", "cleanup, or begin its name with _"),
+        (tumbling(count(1)), object, "pre_comit", "pre_commit, or begin its name with _"),
+        (spout(output=FIELDS), Spout, "giveup", "give_up, or begin its name with _"),
     ],
 )
 def test_a_method_with_storms_name_that_is_never_called_is_refused(
     mark: Any, base: type[Any], name: str, write: str
 ) -> None:
-    methods = {name: lambda self, *given: None, "execute": lambda self, tuple: None}
+    methods = {name: lambda self, *given: None, "execute": lambda self, tuple: None, "next_tuple": lambda self: None}
     with pytest.raises(ConfigError, match=f"class '.*Written' has {name}, which nothing calls; write {write}"):
         mark(type("Written", (base,), methods))
 

@@ -480,6 +480,25 @@ def test_a_custom_grouping_with_a_prepare_that_nothing_calls_is_refused() -> Non
     )
 
 
+def test_a_custom_grouping_with_storms_arguments_is_refused() -> None:
+    class Grouping:
+        def choose_tasks(self, task_id: int, values: Any) -> Any: ...
+
+    for given in (Grouping(), lambda task_id, values: [0], lambda values: [0]):
+        builder = a_spout_and(lambda builder, given=given: builder.set_bolt("b", report).custom_grouping("s", given))
+        (problem,) = problems(builder)
+        assert "write a function of (values, tasks)" in problem
+
+
+def test_a_grouping_with_storms_order_of_stream_and_fields_is_refused_with_the_order_here() -> None:
+    for fields in (Fields("word"), ["word"], "word"):
+        builder = a_spout_and(
+            lambda builder, fields=fields: builder.set_bolt("b", report).fields_grouping("s", "default", fields)
+        )
+        (problem,) = problems(builder)
+        assert problem.endswith("is not declared; the fields come first: ('s', fields, stream='default')")
+
+
 def test_a_window_field_that_an_input_stream_lacks_is_refused() -> None:
     @tumbling(seconds(1), timestamp="at", source="host", key=["word", "at"], output="n long")
     def keyed(window: Any) -> None: ...

@@ -87,7 +87,7 @@ def test_a_class_that_inherits_from_bolt_acks_its_tuples_itself() -> None:
 
 @pytest.mark.parametrize(("mark", "base"), [(bolt(), StatefulBolt), (windowed_bolt(count(3)), StatefulWindowedBolt)])
 def test_a_stateful_bolt_whose_init_state_was_not_written_is_refused(mark: Any, base: type[Any]) -> None:
-    methods = {"init_states": lambda self, state: None, "execute": lambda self, given: None}
+    methods = {"start": lambda self, state: None, "execute": lambda self, given: None}
     with pytest.raises(ConfigError, match="class 'Written' lacks init_state; write what its base class leaves open"):
         mark(type("Written", (base,), methods))
 

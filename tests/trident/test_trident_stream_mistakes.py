@@ -12,6 +12,7 @@ import pytest
 import windowing.trident
 from windowing import InputSpout
 from windowing.errors import ConfigError
+from windowing.local import run_trident
 from windowing.stores.factory import map_state, snapshot_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology.plan import TopologyError
@@ -150,6 +151,12 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         lambda t, s: s.partition(Prepared()).project("n"),
     ),
     (r"has no update_state\(state, tuples, collector\)", lambda t, s: s.partition_persist(counts(), "n", 3)),
+    (
+        r"make_state takes \(one\): .*write a function of \(partition, partitions\)",
+        lambda t, s: s.partition_persist(
+            type("Own", (), {"kind": StateType.OPAQUE, "make_state": staticmethod(lambda one: one)}), "n", Updater()
+        ),
+    ),
     (r"is given the state 3; give a StateFactory", lambda t, s: s.partition_persist(3, "n", Updater())),
     (
         r"wants 0 partitions; give a whole number",
@@ -663,3 +670,31 @@ def test_every_rule_has_a_row_in_the_docs() -> None:
     for rule in TRIDENT_RULES:
         assert rule.__doc__ is not None
         assert f"| {rule.__doc__.splitlines()[0]} |" in text, rule.__name__
+
+
+def test_a_spout_of_batches_with_a_wrong_emit_batch_is_refused_by_build() -> None:
+    class Wrong(IBatchSpout):
+        kind, output = SpoutKind.TRANSACTIONAL, "n long"
+
+        def emit_batch(self, collector: Any) -> None: ...  # type: ignore[override]
+
+    topology = TridentTopology("wrong")
+    topology.new_stream("in", Wrong()).sink("out")
+    with pytest.raises(
+        TopologyError, match=r"emit_batch takes \(collector.*\).*: .*write a function of \(txid, collector\)"
+    ):
+        topology.build()
+
+
+def test_a_run_of_a_topology_that_is_not_built_says_to_build_it() -> None:
+    with pytest.raises(ConfigError, match=r"TridentRun takes a TridentPlan, got .*; give topology.build\(\)"):
+        TridentRun(TridentTopology("unbuilt"))  # type: ignore[arg-type]
+
+
+def test_an_unknown_id_of_a_state_in_a_result_is_answered_with_those_there_are() -> None:
+    topology = TridentTopology("words")
+    words = topology.new_stream("in", InputSpout("word string")).group_by("word")
+    words.persistent_aggregate(map_state(MemoryStore(), "counts"), None, b.Count(), "n long")
+    result = run_trident(topology, {"in": [[("to",)]]})
+    with pytest.raises(KeyError, match="'counts' is no id of a state with contents, there are state1"):
+        result.states["counts"]

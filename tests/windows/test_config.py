@@ -15,6 +15,7 @@ from windowing.schema.types import Schema
 from windowing.windows import aggregate as agg
 from windowing.windows.config import Lateness, OnError, Semantics, SkippedTuplesWarning, WindowConfig
 from windowing.windows.measures import Count, Duration, days, hours, millis, minutes, seconds
+from windowing.windows.trigger import TriggerPolicy
 
 
 class _Keep:
@@ -297,6 +298,11 @@ def test_a_custom_policy_is_given_as_its_factory() -> None:
     refused("eviction is what makes the policy", "lambda: _Keep(...)", eviction=_Keep())
     named_as_in_storm = type("Sum", (), {"getState": lambda self: 1})
     refused("Sum'> has getState, which nothing calls; write get_state", eviction=named_as_in_storm)
+    refused(
+        "has getState, which nothing calls; write get_state",
+        length=Count(1),
+        trigger=type("Own", (TriggerPolicy,), {"getState": id}),
+    )
     with_both = type("Both", (_Keep,), {"getState": lambda self: 1, "get_state": lambda self: 1})
     assert WindowConfig.of(eviction=with_both).eviction is with_both
     refused("trigger must be callable without arguments", length=Count(1), trigger=lambda size: size)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from windowing.errors import ConfigError
+from windowing.errors import ConfigError, quote
 from windowing.execution.plan import ExecutionPlan
+from windowing.topology.builder import TopologyBuilder
 from windowing.topology.pictures import FILLS, INK, LINE, RADII, STROKES, placed, svg_of
 from windowing.topology.plan import Topology
 
@@ -16,6 +17,7 @@ _PIXELS = 96
 
 def to_svg(topology: Topology | ExecutionPlan) -> str:
     """Return the plan as SVG text with searchable labels; the same plan gives the same SVG, byte for byte."""
+    _require_plan(topology, "to_svg")
     return svg_of(topology.boxes(), topology.arrows())
 
 
@@ -24,6 +26,7 @@ def to_png(topology: Topology | ExecutionPlan, dpi: int = 150) -> bytes:
 
     Cost: tens of milliseconds for a plan of ten components.
     """
+    _require_plan(topology, "to_png")
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -58,3 +61,11 @@ def to_png(topology: Topology | ExecutionPlan, dpi: int = 150) -> bytes:
         out = io.BytesIO()
         figure.savefig(out, format="png", dpi=dpi, metadata={"Software": None})
     return out.getvalue()
+
+
+def _require_plan(given: Any, draw: str) -> None:
+    if not isinstance(given, Topology | ExecutionPlan | TopologyBuilder):  # a builder itself says what to write
+        raise ConfigError(
+            f"{draw} draws a Topology or an ExecutionPlan, got {quote(given)}; write {draw}(execution_plan(...)), which takes a "
+            "windowed bolt or a TridentTopology too"
+        )

@@ -530,7 +530,8 @@ class TridentCluster(LoopedCluster):
     def run(self, drain: bool = True) -> TridentResult:
         """Run until every spout has ended and every batch is committed; then one more batch drains the windows.
 
-        With `drain=False` windows stay open for a later cluster with the same records. A spout of single tuples counts as ended
+        With `drain=False` windows stay open for a later run, or a later cluster with the same records; once they are drained, a
+        further run asks no spout of single tuples again. A spout of single tuples counts as ended
         when it emits nothing; for a spout that waits use `run_for`. Raises FailedException for a batch whose last attempt failed,
         BoltError for other errors of user code.
         """
@@ -649,7 +650,7 @@ def run_trident(
     )
     with cluster:
         result = cluster.run(drain)
-        result.states = {id: cluster.values(id) for id, state in cluster.states.items() if _shows_contents(state)}
+        result.states.update((id, cluster.values(id)) for id, state in cluster.states.items() if _shows_contents(state))
     return result
 
 

@@ -109,6 +109,13 @@ class DeadBatch(NamedTuple):
     rows: list[Row]
 
 
+class StateContents(dict[str, Any]):
+    """The contents of states by id; another id is a KeyError that names those there are."""
+
+    def __missing__(self, id: str) -> Any:
+        raise KeyError(f"{quote(id)} is no id of a state with contents, there are {', '.join(self) or 'none'}")
+
+
 @dataclass(slots=True)
 class TridentResult:
     """The results of a run so far.
@@ -127,7 +134,7 @@ class TridentResult:
     dead_letters: list[DeadBatch] = field(default_factory=list)
     errors: list[ReportedError] = field(default_factory=list)
     late: dict[tuple[str, str], int] = field(default_factory=dict)
-    states: dict[str, Any] = field(default_factory=dict)
+    states: StateContents = field(default_factory=StateContents)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the counts of the run, not its rows."""

@@ -83,6 +83,9 @@ def getters(tuple: str) -> dict[str, str]:
     return found | {_snake(name): written for name, written in found.items()} | {"size": f"len({tuple})"}
 
 
+_HUMPLESS = re.compile("_([a-z])")
+
+
 def _snake(name: str) -> str:
     return _HUMP.sub("_", name).lower()
 
@@ -102,8 +105,9 @@ def missing(
     sentence = sentence or f"{owner.__name__!r} has no {name!r}"
     if name.startswith("_"):
         return AttributeError(sentence)
-    if elsewhere and name in elsewhere:
-        return AttributeError(f"{sentence}; write {elsewhere[name]}")
+    for written in (name, _HUMPLESS.sub(lambda found: found[1].upper(), name)):  # getConf is also asked for as get_conf
+        if elsewhere and written in elsewhere:
+            return AttributeError(f"{sentence}; write {elsewhere[written]}")
     return AttributeError(sentence + _nearest(owner, name, fields))  # type: ignore[arg-type]  # a class has a hash
 
 

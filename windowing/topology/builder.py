@@ -133,6 +133,18 @@ class TopologyBuilder(StormNames):
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("createTopology", "create_topology"), "build()"),
+        **dict.fromkeys(
+            (
+                "setDebug",
+                "setMaxSpoutPending",
+                "setMaxTaskParallelism",
+                "setMessageTimeoutSecs",
+                "setNumAckers",
+                "setNumWorkers",
+            ),
+            "configure(max_spout_pending=1000), say, or Storm's keys: configure({'topology.max.spout.pending': 1000})",
+        ),
+        "registerMetricsConsumer": "serve_prometheus(cluster) of windowing.monitoring around a LocalCluster",
         "to_mermaid": "build().to_mermaid()",
         "boxes": "build(), which returns what to_svg and to_png draw",
     }

@@ -81,6 +81,11 @@ _IN_STORM = {
     "getComponentId": "context.component",
     "getComponentTasks": "context.component_tasks(component)",
     "getConf": "context.config",
+    **dict.fromkeys(
+        ("registerMetric", "registerCounter", "registerGauge", "registerMeter", "registerTimer", "registerHistogram"),
+        "a metric of your own as the client of your exporter says; those of tasks are counted already (windowing.monitoring)",
+    ),
+    "addTaskHook": "code of your own in prepare and execute; there are no hooks of tasks",
     "get": 'context.config.own["app.key"], or context.config by typed names',
 }
 

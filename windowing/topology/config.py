@@ -376,12 +376,13 @@ def _problem_of_own_key(name: Any, value: Any) -> str | None:
     for beginning, reason in REFUSED_PREFIXES.items():
         if name.startswith(beginning):
             return f"{name} has no meaning here: {reason}"
-    ours = name.startswith(("topology.", "storm.", "windowing."))
+    dotted = name.lower().replace("_", ".") if name.isupper() else name  # a constant of Storm's Config
+    ours = dotted.startswith(("topology.", "storm.", "windowing."))
     if _no_effect_reason(name) is None and (ours or "." not in name):
         known = [key.storm if ours else key.typed for key in KEYS] + [
             each for each in WITHOUT_EFFECT if each[-1] != "."
         ]
-        return f"unknown key {quote(name)}; {did_you_mean(name, known)} (a key of your own needs a dot: 'app.host')"
+        return f"unknown key {quote(name)}; {did_you_mean(dotted, known)} (a key of your own needs a dot: 'app.host')"
     return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {quote(value)}"
 
 

@@ -23,6 +23,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any, TypeVar, Unpack, overload
 
@@ -537,13 +538,29 @@ _IN_STORM = {
     "preCommit": "pre_commit",
     "preRollback": "pre_rollback",
     "getComponentConfiguration": "get_component_configuration",
-    "declareOutputFields": 'output="word string, n long" of the decorator',
+    **dict.fromkeys(("declareOutputFields", "declare_output_fields"), 'output="word string, n long" of the decorator'),
 }
+_HOOKS = (
+    "cleanup",
+    "give_up",
+    "next_tuple",
+    "init_state",
+    "pre_prepare",
+    "pre_commit",
+    "pre_rollback",
+    "get_component_configuration",
+)
+"""Methods whose misspelled name would be ignored; words that a helper may well be close to (prepare, open) are not among them."""
+_PLAIN_HOOKS = {name.replace("_", ""): name for name in _HOOKS}
 
 
-def _refuse_storm_methods(target: Any, title: str) -> None:
-    for name, here in _IN_STORM.items():
-        if isinstance(target, type) and callable(getattr(target, name, None)):
+def _refuse_uncalled_methods(target: Any, title: str) -> None:
+    """Raise for a method with a name of Storm's, or with one that is nearly that of a hook."""
+    names = [name for name in dir(target) if name[0] != "_"] if isinstance(target, type) else []
+    for name in names:
+        near = get_close_matches(name.replace("_", ""), _PLAIN_HOOKS, 1, 0.9) if name not in _HOOKS else []
+        here = _IN_STORM.get(name) or (near and f"{_PLAIN_HOOKS[near[0]]}, or begin its name with _")
+        if here and callable(getattr(target, name)):
             raise ConfigError(f"class {title!r} has {name}, which nothing calls; write {here}")
 
 
@@ -570,7 +587,7 @@ def _marker(declare: Callable[[Any, str], _Mark]) -> Callable[[_Target], _Target
     def mark(target: _Target) -> _Target:
         title = title_of(target)
         _refuse_marked(target, title)
-        _refuse_storm_methods(target, title)
+        _refuse_uncalled_methods(target, title)
         declared = declare(target, title)
         in_batches = getattr(declared, "columnar", None) is not None  # its result may be a mapping of streams
         if (

@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from windowing.errors import ConfigError, UnreadableValueError, describe_error, quote
+from windowing.schema.checks import unbound, uncallable
 from windowing.schema.hashing import GroupingError, hasher_of, key_hasher, signed
 from windowing.schema.types import Schema
 from windowing.windows.aggregate import title_of
@@ -239,7 +240,14 @@ class CustomGrouping(Grouping):
             return "give a function of (values, tasks), or an object with choose_tasks(values, tasks)"
         if callable(getattr(self.choose, "prepare", None)):
             return "it has prepare, which nothing calls; leave it out: choose_tasks(values, tasks) is given the number of tasks"
-        return None
+        written = getattr(self.choose, "choose_tasks", self.choose)
+        problem = uncallable(written, ("values", "tasks"))
+        if problem is None and [unbound(written, ("task",), [name]) is None for name in ("values", "other")] == [
+            True,
+            False,
+        ]:
+            problem = "takes the values second, as in Storm; write a function of (values, tasks)"
+        return problem if problem is None else f"it {problem}"
 
     def definition(self) -> dict[str, Any]:
         return {"kind": self.kind.value, "function": title_of(self.choose)}

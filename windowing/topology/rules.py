@@ -340,6 +340,9 @@ def known_streams(resolved: ResolvedTopology) -> Iterator[str]:
         hint = did_you_mean(found.stream, streams) if streams else "it declares none; add output= to its decorator"
         if window is not None and window.config.late_stream is None:
             hint += f", or for late tuples add late_stream={quote(found.stream)} and a timestamp to {window.name!r}"
+        first = next(iter(getattr(found.grouping, "fields", ())), None)
+        if first in streams:  # fields_grouping("split", "late", Fields("word")), the order of Storm
+            hint = f"the fields come first: ({found.component!r}, fields, stream={first!r})"
         yield f"{component.called} reads stream {stream_called(found)}, which is not declared; {hint}"
 
 

@@ -22,10 +22,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from windowing.codec import decode_value, encode_value
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, quote
+from windowing.schema.checks import StormNames
 from windowing.windows.pages import CheckpointedPages
 
 NEVER = -1
@@ -166,11 +167,16 @@ class StateStore(Protocol):
         """Delete the prepared changes."""
 
 
-class EncodedState:
+class EncodedState(StormNames):
     """The base of states whose changes are in memory, as encoded keys and values.
 
     Cost: a get or put encodes one value (2 us for a number) and reads one.
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "getOrDefault": "get(key, default)",
+        **dict.fromkeys(("iterator", "keys", "values"), "items()"),
+    }
 
     def __init__(self) -> None:
         self._changes: dict[bytes, bytes | None] = {}

@@ -57,6 +57,7 @@ from windowing.trident.plan import (
     crossings,
     united,
 )
+from windowing.trident.processors import wrong_method
 from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import AggregateUpdater, Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
@@ -164,6 +165,11 @@ def _spout(source: StreamSource) -> tuple[Schema, SpoutKind | None]:
                 f"{quote(source.spout)} does not say its fields; write new_stream(name, spout, 'word string')"
             )
         schema = written if isinstance(written, Schema) else Schema.parse(written)
+        problem = wrong_method(
+            source.spout, {"emit_batch": ("txid", "collector")} if hasattr(source.spout, "emit_batch") else {}
+        )
+        if problem is not None:
+            raise ConfigError(problem)
         says = getattr(source.spout, "get_component_configuration", None)
         _refuse_settings((says() if callable(says) else None) or {})
         return schema, kind
@@ -380,6 +386,8 @@ def _bad_spec(where: str, spec: StateSpec) -> Iterator[str]:
             f"{where} is given the state {quote(spec.factory)}; give a StateFactory: map_state(SqliteStore('counts.db'), 'counts') "
             "of windowing.stores, or an object with kind, a StateType, and make_state(partition, partitions)"
         )
+    elif problem := wrong_method(spec.factory, {"make_state": ("partition", "partitions")}):
+        yield f"{where} is given a state whose {problem}"
     if spec.partitions is not None and (type(spec.partitions) is not int or spec.partitions <= 0):
         yield f"{where} wants {quote(spec.partitions)} partitions; give a whole number, 1 or more, or None"
     if not isinstance(spec.accept, Guarantee):

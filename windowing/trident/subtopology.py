@@ -25,6 +25,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Exchange
 from windowing.topology.components import TaskContext
 from windowing.topology.groupings import Grouping
@@ -252,6 +253,8 @@ class TridentRun:
     """
 
     def __init__(self, plan: TridentPlan, piece: int | None = None) -> None:
+        if not isinstance(plan, TridentPlan):
+            raise ConfigError(f"TridentRun takes a TridentPlan, got {quote(plan)}; give topology.build()")
         self.plan, self.piece = plan, piece
         self.next_txid = FIRST_TXID
         self.errors: list[BaseException] = []
