@@ -28,6 +28,7 @@ from windowing.stores.factory import map_state, snapshot_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import spout
+from windowing.topology.plan import TopologyError
 from windowing.trident import Count, MapGet, SnapshotGet, StateSpec, Sum, TridentTopology
 from windowing.trident.coordinator import CoordinatorConfig, OnFailure, Readiness
 from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
@@ -323,8 +324,16 @@ def test_a_batch_spout_that_yields_its_rows_is_an_error_and_not_an_empty_batch()
         def emit_batch(self, txid: int, collector: Any) -> Any:
             yield "to"
 
-    with pytest.raises(BoltError, match=r"spout 'words' .*it returned <generator object .*, whose body nobody runs"):
+    class Returning(Yielding):
+        def emit_batch(self, txid: int, collector: Any) -> Any:
+            return super().emit_batch(txid, collector)
+
+    with pytest.raises(
+        TopologyError, match=r"spout words: .*Yielding.emit_batch is a generator .*; give a plain function"
+    ):
         run_trident(counting(Yielding()), clock=VirtualClock())
+    with pytest.raises(BoltError, match=r"spout 'words' .*it returned <generator object .*, whose body nobody runs"):
+        run_trident(counting(Returning()), clock=VirtualClock())
 
 
 def test_an_ended_stream_emits_empty_batches_until_the_others_have_ended() -> None:

@@ -367,7 +367,7 @@ def _maker(given: Mapping[str, Any], option: str) -> None:
             f"write {option}=functools.partial(...) or a lambda that fills them in"
         )
     for name, here in _POLICY_IN_STORM.items():
-        inherited = getattr(getattr(factory, here, None), "__module__", "windowing.").startswith("windowing.")
+        inherited = str(getattr(getattr(factory, here, None), "__module__", "windowing.")).startswith("windowing.")
         if callable(getattr(factory, name, None)) and inherited:
             raise ConfigError(f"{option} {quote(factory)} has {name}, which nothing calls; write {here}")
 
