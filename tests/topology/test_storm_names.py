@@ -629,6 +629,18 @@ def test_a_method_with_storms_name_that_is_never_called_is_refused(
         mark(type("Written", (base,), methods))
 
 
+def test_a_helper_with_nearly_the_name_of_a_hook_is_accepted_beside_the_hook() -> None:
+    @spout(output=FIELDS)
+    class Numbers:
+        def next_tuple(self) -> Any:
+            return next(iter(self.next_tuples()), None)
+
+        def next_tuples(self) -> Any:
+            return [1]
+
+    assert declaration_of(Numbers)
+
+
 def test_a_field_of_a_tick_is_refused_with_the_test_for_a_tick() -> None:
     tick = Tuple((5.0,), Origin("__system", -1, Fields("secs"), "__tick"))
     assert (tick["secs"], tick.secs) == (5.0, 5.0)

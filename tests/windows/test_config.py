@@ -21,6 +21,8 @@ from windowing.windows.trigger import TriggerPolicy
 class _Keep:
     def evict(self, event: Any) -> None: ...
 
+    def track(self, event: Any) -> None: ...
+
 
 def refused(*words: str, **declared: Any) -> str:
     """Declare an invalid window and return the error sentence, which must contain all `words`."""
@@ -212,8 +214,8 @@ def test_max_events_in_memory_is_refused_for_windows_that_scan_all_their_tuples(
         refused("at least 1000", "50_000", length=Count(5), max_events_in_memory=few)
     cannot = "max_events_in_memory=50000 cannot go with "
     refused(cannot + "aggregate=", "leave out one", **option, aggregate=agg.count())
-    refused(cannot + "eviction=", **option, eviction=object)
-    refused(cannot + "trigger=", **option, trigger=object)
+    refused(cannot + "eviction=", **option, eviction=_Keep)
+    refused(cannot + "trigger=", **option, trigger=_Keep)
     refused(cannot + "semantics='storm'", **option, semantics="storm")
     refused(cannot + "on_error='fail'", **option, on_error="fail")
     refused(cannot + "on_error=<OnError.DEAD_LETTER", **option, on_error=OnError.DEAD_LETTER)
@@ -296,6 +298,10 @@ def test_a_custom_policy_is_given_as_its_factory() -> None:
     assert WindowConfig.of(eviction=_Keep).length is None
     assert WindowConfig.of(length=Count(1), trigger=_Keep).trigger is _Keep
     refused("eviction is what makes the policy", "lambda: _Keep(...)", eviction=_Keep())
+    refused("has no method track(self, event); write it", length=Count(1), trigger=type("Own", (), {"trak": id}))
+    refused("has no method track(self, event)", length=Count(1), trigger=type("Own", (TriggerPolicy,), {}))
+    refused("has no method evict(self, event); write it", eviction=type("Own", (), {"track": id}))
+    assert WindowConfig.of(length=Count(1), trigger=type("Ticks", (), {"tick": id})).trigger is not None
     named_as_in_storm = type("Sum", (), {"getState": lambda self: 1})
     refused("Sum'> has getState, which nothing calls; write get_state", eviction=named_as_in_storm)
     refused(

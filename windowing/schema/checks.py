@@ -124,6 +124,11 @@ def _nearest(owner: Any, name: str, fields: tuple[str, ...] | None) -> str:
     return f"; {did_you_mean(snake, known)}" if known else ""
 
 
+def is_written(target: Any, name: str) -> bool:
+    """Return whether a class has a method of the user's own, not only one that it inherits from this library."""
+    return not str(getattr(getattr(target, name, None), "__module__", "windowing.")).startswith("windowing.")
+
+
 def unbound(
     function: Callable[..., Any], values: Collection[str] = (), named: Iterable[str] = (), *, wrapped: bool = True
 ) -> tuple[inspect.Signature, TypeError] | None:

@@ -162,6 +162,7 @@ def _carried(error: BaseException) -> WindowingError | None:
 def library_error(error: BaseException, query: FailedQuery) -> BaseException:
     """Return the error that ended a query as an error of this library, with `error` as its cause.
 
+    The error of a worker has `error` as its context, which Python does not print: a hundred lines that say less than its note.
     `error` itself is returned if it already is one, or if neither a worker nor Spark has raised it (a user's sink, for example).
     Cost: reads the whole checkpoint if Spark failed without a known reason.
 
@@ -188,7 +189,7 @@ def raised_in_worker(error: BaseException) -> WindowingError | None:
         return error
     found = _decoded(list(_texts(error)))
     if found is not None:
-        found.__cause__ = error
+        found.__context__, found.__suppress_context__ = error, True
     return found
 
 
@@ -232,9 +233,10 @@ def _encoded(error: WindowingError) -> str:
 
 
 def _trace(error: BaseException) -> str:
-    """Return the traceback of an error with its causes; bytes that are not UTF-8 are escaped."""
+    """Return the traceback of an error with its causes, of a BoltError only those; bytes that are not UTF-8 are escaped."""
+    shown = error.__cause__ if isinstance(error, BoltError) and error.__cause__ is not None else error
     try:
-        text = "".join(traceback.format_exception(error))
+        text = "".join(traceback.format_exception(shown))
     except Exception as problem:  # an error of a user's whose text cannot be made
         text = f"(its traceback cannot be made: {describe_error(problem)})"
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -342,7 +342,7 @@ def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> 
         found = library_error(problem, FailedQuery(what, "", spark=None))
         if found is problem:
             raise
-        raise found from problem
+        raise found from found.__cause__
 
 
 class _Packed:

@@ -172,7 +172,7 @@ class WindowedQuery(StormNames):
             found = library_error(error, spec.failed_query._replace(spark=None))
             if found is error:
                 raise
-            raise found from error
+            raise found from found.__cause__
         query._thread.start()
         return query
 

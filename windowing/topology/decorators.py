@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Any, TypeVar, Unpack, overload
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean
+from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_written
 from windowing.schema.types import Schema, declare_streams
 from windowing.topology.bolts import (
     HOW_TO_MAKE,
@@ -555,11 +555,12 @@ _PLAIN_HOOKS = {name.replace("_", ""): name for name in _HOOKS}
 
 
 def _refuse_uncalled_methods(target: Any, title: str) -> None:
-    """Raise for a method with a name of Storm's, or with one that is nearly that of a hook."""
+    """Raise for a method with a name of Storm's, or with one that is nearly that of a hook which the class lacks."""
     names = [name for name in dir(target) if name[0] != "_"] if isinstance(target, type) else []
+    lacking = {plain: name for plain, name in _PLAIN_HOOKS.items() if not is_written(target, name)}
     for name in names:
-        near = get_close_matches(name.replace("_", ""), _PLAIN_HOOKS, 1, 0.9) if name not in _HOOKS else []
-        here = _IN_STORM.get(name) or (near and f"{_PLAIN_HOOKS[near[0]]}, or begin its name with _")
+        near = get_close_matches(name.replace("_", ""), lacking, 1, 0.9) if name not in _HOOKS else []
+        here = _IN_STORM.get(name) or (near and f"{lacking[near[0]]}, or begin its name with _")
         if here and callable(getattr(target, name)):
             raise ConfigError(f"class {title!r} has {name}, which nothing calls; write {here}")
 

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, unbound
+from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_written, unbound
 from windowing.windows.aggregate import is_aggregator
 from windowing.windows.measures import Count, Duration, Measure, as_duration_ms, as_measure
 
@@ -353,6 +353,10 @@ def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:
 _POLICY_IN_STORM = {"getState": "get_state", "restoreState": "restore_state", "setContext": "set_context"}
 
 
+_POLICY_NEEDS = {"eviction": ("evict",), "trigger": ("track", "tick", "due")}
+"""A policy without any of these methods would evict nothing, or fire no window."""
+
+
 def _maker(given: Mapping[str, Any], option: str) -> None:
     factory = given[option]
     if not callable(factory):
@@ -367,9 +371,12 @@ def _maker(given: Mapping[str, Any], option: str) -> None:
             f"write {option}=functools.partial(...) or a lambda that fills them in"
         )
     for name, here in _POLICY_IN_STORM.items():
-        inherited = str(getattr(getattr(factory, here, None), "__module__", "windowing.")).startswith("windowing.")
-        if callable(getattr(factory, name, None)) and inherited:
+        if callable(getattr(factory, name, None)) and not is_written(factory, here):
             raise ConfigError(f"{option} {quote(factory)} has {name}, which nothing calls; write {here}")
+    needed = _POLICY_NEEDS[option]
+    open_ones = getattr(factory, "__abstractmethods__", ()) or not any(hasattr(factory, name) for name in needed)
+    if isinstance(factory, type) and open_ones:
+        raise ConfigError(f"{option} {quote(factory)} has no method {needed[0]}(self, event); write it")
 
 
 def aggregators(given: Mapping[str, Any]) -> None:
