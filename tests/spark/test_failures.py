@@ -349,7 +349,7 @@ PLACES = {
     "nosuch://bucket/x": "No FileSystem for scheme",
     "s3a://me:key@bucket/x": r"s3a://me:\*\*\*@bucket/x cannot be used: .*spark\.jars\.packages",
     "hdfs://127.0.0.1:1/x": "ConnectException.* answers",
-    "{file}/x": "not a directory.* the bucket or folder above it is there",
+    "{file}/x": "not a directory.*; a file is there: give the path of a folder",
     "/proc/x": "Mkdirs failed.* the right to make and write it",
 }
 

@@ -1,14 +1,18 @@
-"""Python's garbage collector runs less often during a turn, and as before after it; the objects of modules are frozen."""
+"""A worker's process: its garbage collector runs less often during a turn, the objects of modules are frozen; and its end."""
 
 from __future__ import annotations
 
 import gc
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
+from windowing.spark import exchange
 from windowing.spark.exchange import prepare_worker
 from windowing.spark.operator import seldom_collected
 
@@ -44,3 +48,28 @@ def test_objects_are_frozen_only_if_modules_were_imported_since_the_last_freeze(
     prepare_worker()
     prepare_worker()
     assert frozen == [len(sys.modules)]
+
+
+@pytest.mark.parametrize(("started_by", "ended"), [("pyspark.daemon", [1]), ("pytest", [])])
+def test_a_worker_ends_without_a_word_when_spark_has_closed_its_socket(
+    started_by: str, ended: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a Unix domain socket its last words cannot be written, and PySpark would print a traceback for each worker."""
+
+    def serve(socket: Any, authenticated: bool) -> int:
+        if socket is None:
+            raise BrokenPipeError
+        return 7
+
+    exits: list[int] = []
+    daemon: Any = ModuleType("__main__")
+    daemon.__spec__, daemon.worker = ModuleSpec(started_by, None), serve
+    monkeypatch.setitem(sys.modules, "__main__", daemon)
+    monkeypatch.setattr(exchange, "_modules", 0)
+    monkeypatch.setattr(exchange, "os", SimpleNamespace(_exit=exits.append))
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    prepare_worker()
+    assert daemon.worker("a socket", False) == 7
+    with suppress(BrokenPipeError):
+        daemon.worker(None, False)
+    assert exits == ended

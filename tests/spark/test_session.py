@@ -413,7 +413,6 @@ def test_modules_beside_the_job_are_found_from_any_directory_and_workers_use_the
         command, env=environment, cwd=tmp_path / "cwd", capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout.splitlines()[-1:] == ["[3]"], done.stderr[-4000:]
-    assert "BrokenPipeError" not in done.stderr
     home, workers = done.stdout.splitlines()[-2].split()
     assert Path(workers) == Path(pyspark.__file__), "not the zip, of which each process would compile what it imports"
     assert not Path(home).exists(), "the JVM has removed its links"

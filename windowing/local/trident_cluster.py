@@ -531,9 +531,8 @@ class TridentCluster(LoopedCluster):
         """Run until every spout has ended and every batch is committed; then one more batch drains the windows.
 
         With `drain=False` windows stay open for a later run, or a later cluster with the same records; once they are drained, a
-        further run asks no spout of single tuples again. A spout of single tuples counts as ended
-        when it emits nothing; for a spout that waits use `run_for`. Raises FailedException for a batch whose last attempt failed,
-        BoltError for other errors of user code.
+        further run asks no spout of single tuples again. Such a spout counts as ended when it emits nothing; for one that waits use
+        `run_for`. Raises FailedException for a batch whose last attempt failed, BoltError for other errors of user code.
         """
         self._begin()
         master = self.task_set.master

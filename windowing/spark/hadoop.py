@@ -72,6 +72,7 @@ _WAYS_OUT = (
         "see that its server is named rightly and answers",
     ),
     (re.compile(r"No space left|quota", re.IGNORECASE), "make room there"),
+    (re.compile(r"not a directory", re.IGNORECASE), "a file is there: give the path of a folder"),
 )
 _OTHER_WAY_OUT = "see that the bucket or folder above it is there, and that the user of the session may write to it"
 
@@ -246,6 +247,8 @@ def unreachable(path: str, problem: BaseException) -> str:
 
     >>> unreachable("s3a://me:key@b/x", OSError('No FileSystem for scheme "s3a"')).partition("; ")[0]
     's3a://me:***@b/x cannot be used: No FileSystem for scheme "s3a"'
+    >>> unreachable("/tmp/words.txt", OSError("Destination exists and is not a directory: /tmp/words.txt")).partition("; ")[2]
+    'a file is there: give the path of a folder'
     >>> unreachable("s3a://b/x", OSError("refused fs.s3a.secret.key=abc")).partition("; ")[0]
     's3a://b/x cannot be used: refused fs.s3a.secret.key=***'
     """

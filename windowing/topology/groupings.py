@@ -242,10 +242,9 @@ class CustomGrouping(Grouping):
             return "it has prepare, which nothing calls; leave it out: choose_tasks(values, tasks) is given the number of tasks"
         written = getattr(self.choose, "choose_tasks", self.choose)
         problem = uncallable(written, ("values", "tasks"))
-        if problem is None and [unbound(written, ("task",), [name]) is None for name in ("values", "other")] == [
-            True,
-            False,
-        ]:
+        second_is_values = unbound(written, ("task",), ["values"]) is None
+        takes_any_name = unbound(written, ("task",), ["other"]) is None
+        if problem is None and second_is_values and not takes_any_name:
             problem = "takes the values second, as in Storm; write a function of (values, tasks)"
         return problem if problem is None else f"it {problem}"
 
