@@ -64,8 +64,7 @@ class LoopedCluster(StormNames, ABC):
     def __init__(self, name: str, clock: Clock | None, router: Router, seed: int | None) -> None:
         self.clock = clock_of(clock)
         self._name, self._router, self._shuffled = name, router, seed is not None
-        router.clock, router.is_virtual = self.clock, isinstance(self.clock, VirtualClock)
-        router.now_ms = self.clock.now_ms()
+        router.clock, router.now_ms = self.clock, self.clock.now_ms()
         self._opened: list[Task] = []
         self._begun = False
         self._quiet_polls = 0  # polls of idle spouts since a task handled a message

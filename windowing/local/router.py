@@ -111,7 +111,6 @@ class Router:
         "acks_by_hand",
         "clock",
         "dead_letters",
-        "is_virtual",
         "now_ms",
         "random",
         "result",
@@ -128,7 +127,6 @@ class Router:
         self.dead_letters: dict[str, StreamRoutes] = {}
         self.clock: Clock = VirtualClock()
         self.now_ms = 0
-        self.is_virtual = False
         self.rollbacks = 0
         self.result = ClusterResult()
         self._logged: dict[str, tuple[int, int]] = {}

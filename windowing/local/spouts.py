@@ -35,6 +35,7 @@ from typing import Any
 from windowing.acking.acker import Acked, AckedRoots, Failed, Reason
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
+from windowing.local.clock import VirtualClock
 from windowing.local.tasks import ComponentTask, TaskParts
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean
 from windowing.schema.rows import RowError, no_rows, refuse_unsent, row_converter, row_of, rows_of
@@ -347,7 +348,7 @@ class SpoutTask(ComponentTask):
 
         The time of a burst is bounded, except with a VirtualClock, where the same run has the same rounds.
         """
-        began_s, is_virtual = time.monotonic(), self.router.is_virtual
+        began_s, is_virtual = time.monotonic(), isinstance(self.router.clock, VirtualClock)
         source, room, tracked, where = self.source, self.pending.room, self._tracked, _ASKED
         next_tuple, at_once = source.next_tuple, self._at_once
         self.dry = False

@@ -83,11 +83,13 @@ def getters(tuple: str) -> dict[str, str]:
     return found | {_snake(name): written for name, written in found.items()} | {"size": f"len({tuple})"}
 
 
-_HUMPLESS = re.compile("_([a-z])")
-
-
 def _snake(name: str) -> str:
     return _HUMP.sub("_", name).lower()
+
+
+@lru_cache(maxsize=1024)
+def _camel(name: str) -> str:
+    return re.sub("_([a-z])", lambda found: found[1].upper(), name)
 
 
 def missing(
@@ -105,9 +107,10 @@ def missing(
     sentence = sentence or f"{owner.__name__!r} has no {name!r}"
     if name.startswith("_"):
         return AttributeError(sentence)
-    for written in (name, _HUMPLESS.sub(lambda found: found[1].upper(), name)):  # getConf is also asked for as get_conf
-        if elsewhere and written in elsewhere:
-            return AttributeError(f"{sentence}; write {elsewhere[written]}")
+    if elsewhere:
+        write = elsewhere.get(name) or elsewhere.get(_camel(name))  # getConf is also asked for as get_conf
+        if write is not None:
+            return AttributeError(f"{sentence}; write {write}")
     return AttributeError(sentence + _nearest(owner, name, fields))  # type: ignore[arg-type]  # a class has a hash
 
 

@@ -551,13 +551,12 @@ _HOOKS = (
     "get_component_configuration",
 )
 """Methods whose misspelled name would be ignored; words that a helper may well be close to (prepare, open) are not among them."""
-_PLAIN_HOOKS = {name.replace("_", ""): name for name in _HOOKS}
 
 
 def _refuse_uncalled_methods(target: Any, title: str) -> None:
     """Raise for a method with a name of Storm's, or with one that is nearly that of a hook which the class lacks."""
     names = [name for name in dir(target) if name[0] != "_"] if isinstance(target, type) else []
-    lacking = {plain: name for plain, name in _PLAIN_HOOKS.items() if not is_written(target, name)}
+    lacking = {name.replace("_", ""): name for name in _HOOKS if not is_written(target, name)}
     for name in names:
         near = get_close_matches(name.replace("_", ""), lacking, 1, 0.9) if name not in _HOOKS else []
         here = _IN_STORM.get(name) or (near and f"{lacking[near[0]]}, or begin its name with _")

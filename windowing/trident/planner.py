@@ -165,11 +165,10 @@ def _spout(source: StreamSource) -> tuple[Schema, SpoutKind | None]:
                 f"{quote(source.spout)} does not say its fields; write new_stream(name, spout, 'word string')"
             )
         schema = written if isinstance(written, Schema) else Schema.parse(written)
-        problem = wrong_method(
-            source.spout, {"emit_batch": ("txid", "collector")} if hasattr(source.spout, "emit_batch") else {}
-        )
-        if problem is not None:
-            raise ConfigError(problem)
+        if hasattr(source.spout, "emit_batch"):
+            problem = wrong_method(source.spout, {"emit_batch": ("txid", "collector")})
+            if problem is not None:
+                raise ConfigError(problem)
         says = getattr(source.spout, "get_component_configuration", None)
         _refuse_settings((says() if callable(says) else None) or {})
         return schema, kind

@@ -9,6 +9,7 @@ are None. This module does not import WindowConfig and holds no state.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
@@ -351,8 +352,6 @@ def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:
 
 
 _POLICY_IN_STORM = {"getState": "get_state", "restoreState": "restore_state", "setContext": "set_context"}
-
-
 _POLICY_NEEDS = {"eviction": ("evict",), "trigger": ("track", "tick", "due")}
 """A policy without any of these methods would evict nothing, or fire no window."""
 
@@ -374,8 +373,8 @@ def _maker(given: Mapping[str, Any], option: str) -> None:
         if callable(getattr(factory, name, None)) and not is_written(factory, here):
             raise ConfigError(f"{option} {quote(factory)} has {name}, which nothing calls; write {here}")
     needed = _POLICY_NEEDS[option]
-    open_ones = getattr(factory, "__abstractmethods__", ()) or not any(hasattr(factory, name) for name in needed)
-    if isinstance(factory, type) and open_ones:
+    is_incomplete = inspect.isabstract(factory) or not any(hasattr(factory, name) for name in needed)
+    if isinstance(factory, type) and is_incomplete:
         raise ConfigError(f"{option} {quote(factory)} has no method {needed[0]}(self, event); write it")
 
 
