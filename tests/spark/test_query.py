@@ -181,9 +181,12 @@ def test_a_query_stopped_from_outside_is_not_drained_and_the_next_start_reads_th
             stopping.append(threading.Thread(target=query.stop))
             stopping[-1].start()
 
-    query = windowed(threes, source.read()).start(FunctionSink(stop), str(tmp_path / "checkpoint"), drain=True)
+    stream = windowed(threes, source.read())
+    assert repr(stream) == "WindowedStream('threes' over default by 'global', streams: default)"
+    query = stream.start(FunctionSink(stop), str(tmp_path / "checkpoint"), drain=True)
     with pytest.raises(QueryStoppedError, match="stopped from outside before it had read all its input"):
         query.await_end(180)
+    assert repr(query) == f"WindowedQuery('threes', failed, checkpoint '{tmp_path}/checkpoint')"
     for thread in stopping:
         thread.join()
     assert not (tmp_path / "checkpoint/windowing/drained.json").exists()

@@ -276,6 +276,8 @@ def test_a_watch_of_a_cluster_that_has_acked_is_refused():
         cluster.run()
         with pytest.raises(ConfigError, match="make it before the first step"):
             Watch(cluster)
+    with pytest.raises(ConfigError, match=r"write Watch\(LocalCluster\(topology\)\)"):
+        Watch(builder.build())
 
 
 def test_the_checks_reject_wrong_counts_and_ids():

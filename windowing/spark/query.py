@@ -137,6 +137,10 @@ class WindowedStream(StormNames):
         self._layout = Layout(self.schemas)
         self._assemblies: dict[int, Assembly] = {}
 
+    def __repr__(self) -> str:
+        inputs, by = ", ".join(self._inputs), quote(self.grouping)
+        return f"WindowedStream({self.bolt.name!r} over {inputs} by {by}, streams: {', '.join(self.schemas) or 'none'})"
+
     @cached_property
     def tasks(self) -> int:
         """The number of tasks. If none was given, `start` on an existing checkpoint uses the checkpoint's number."""

@@ -230,12 +230,18 @@ class WindowedQuery(StormNames):
             self._batch_progress = next(run, self._batch_progress)
         return self._batch_progress
 
+    @property
+    def _phase(self) -> str:
+        return "running" if self.is_active else "ended" if self._failure is None else "failed"
+
+    def __repr__(self) -> str:
+        return f"WindowedQuery({self._spec.writer.name!r}, {self._phase}, checkpoint {self._spec.checkpoint!r})"
+
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the last batches and the numbers of the components."""
         batches = [[*astuple(each)] for each in self.progress[-10:]]
         headings = [each.name for each in fields(BatchMetrics)]
-        state = "running" if self.is_active else "ended"
-        title = f"query of {self._spec.writer.name}, {state}"
+        title = f"query of {self._spec.writer.name}, {self._phase}"
         return html_table(title, headings, batches) + self.metrics()._repr_html_()
 
     def ui(self, port: int = 0) -> LivePage:

@@ -89,6 +89,10 @@ class Watch:
     """
 
     def __init__(self, cluster: LocalCluster) -> None:
+        if not isinstance(cluster, LocalCluster):
+            raise ConfigError(
+                f"Watch is given a LocalCluster, got {quote(cluster)}; write Watch(LocalCluster(topology))"
+            )
         result = cluster.result
         if result.acked or result.failures:
             raise ConfigError(
