@@ -13,6 +13,7 @@ from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
 from windowing.topology.decorators import bolt, sliding, tumbling
 from windowing.topology.plan import Topology
+from windowing.windows import aggregate as agg
 from windowing.windows.measures import count, millis, seconds
 
 WORDS = "word string, at long"
@@ -115,6 +116,20 @@ def test_windows_by_count_and_time_tumbling_and_sliding_on_one_stream(same: Both
     made.set_bolt("fives", fives, 2).fields_grouping("words", "word")
     made.set_bolt("eights", eights).global_grouping("words")
     same(made.build(), words=WORD_BATCHES)
+
+
+def test_an_aggregate_of_whole_tuples_over_counted_windows_on_event_time(same: Both) -> None:
+    @sliding(
+        count(4), count(2), timestamp="at", key="word", output="word string, told string",
+        aggregate=agg.fold(str, lambda told, row: f"{told}{row.at} ", lambda one, other: one + other),
+    )  # fmt: skip
+    def told(window: Any) -> Any:
+        return window.key, window.aggregate
+
+    made = builder(words=WORDS)
+    made.set_bolt("told", told, 2).fields_grouping("words", "word")
+    # The newest tuples of a batch have no number yet and are stored.
+    same(made.build(), words=[[("cow", 1), ("moon", 9), ("cow", 7)], [("cow", 9), ("moon", 12)], [("cow", 12)]])
 
 
 def test_a_late_stream_is_read_by_a_bolt(same: Both) -> None:

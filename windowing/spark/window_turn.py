@@ -61,9 +61,11 @@ from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import Emission, Fitted
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
+from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import OnError
 from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Count
 
 SIDE_STREAM = "(late)"
 """The stream of late tuples if the bolt names none. The name cannot be declared, so the stream has no reader."""
@@ -147,6 +149,17 @@ class TaskStage:
                 "has all live tuples of its task in memory, and Spark's state store keeps them; leave it out and use more tasks"
             )
 
+    @property
+    def keeps_tuples(self) -> bool:
+        """Whether a window with `aggregate=` keeps its tuples: for their acks, or because panes would store whole ones until they are
+        numbered, which as tuples of a topology are no plain data.
+        """
+        config = self.bolt.config
+        if self.acks or config.aggregate is None or not self.task_ids:
+            return self.acks
+        waits = config.event_time and type(config.length) is type(config.slide) is Count
+        return waits and None in aggregated_fields(config.aggregate)
+
     def turn(
         self,
         task: int,
@@ -183,7 +196,7 @@ class _Turn:
         # With acks a tuple has roots and edges beside its fields.
         columns = ColumnarMachines(None if stage.acks else self.format.make_rows, self.format.declared)
         self.executor = WindowedBoltExecutor(
-            self.config, stage.streams, bolt.name, sequenced=True, keep_tuples=stage.acks, columns=columns
+            self.config, stage.streams, bolt.name, sequenced=True, keep_tuples=stage.keeps_tuples, columns=columns
         )
         self.manager = self.executor.manager
         # Only the built-in windows number their tuples; the snapshots of other machines refer to their rows.
