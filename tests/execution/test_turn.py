@@ -551,6 +551,15 @@ def test_a_batch_of_many_rows_with_ids_out_of_order_loses_none():
     assert task.run(rows).metrics["duplicates"] == 0
 
 
+def test_storms_timer_fires_once_per_slide_however_many_batches_there_are() -> None:
+    bolt = windowed_bolt(name="ids", length=millis(10), slide=millis(10), semantics="storm", output="ids array<long>")
+    task = Task(bolt_of(bolt(lambda window: ([row.id for row in window],))))
+    fired = {}
+    for now in range(0, 40, 4):  # the timer starts with the first batch; the end of a slide waits for a batch
+        fired[now] = [row["ids"] for _, row in task.run([row(now, now)], now_ms=now).rows]
+    assert {now: ids for now, ids in fired.items() if ids} == {12: [[0, 4, 8]], 24: [[12, 16, 20]], 36: [[24, 28, 32]]}
+
+
 @pytest.mark.parametrize("semantics", ["lossless", "storm"])
 def test_a_turn_shuts_down_its_triggers_after_their_state_was_taken(semantics: str) -> None:
     log: list[str] = []

@@ -151,8 +151,8 @@ class TaskStage:
 
     @property
     def keeps_tuples(self) -> bool:
-        """Whether a window with `aggregate=` keeps its tuples: for their acks, or because panes would store whole ones until they are
-        numbered, which as tuples of a topology are no plain data.
+        """Whether a window with `aggregate=` keeps its tuples: for their acks, or because panes would store whole tuples until they
+        are numbered, and a tuple of a topology is no plain data.
         """
         config = self.bolt.config
         if self.acks or config.aggregate is None or not self.task_ids:
@@ -246,8 +246,10 @@ class _Turn:
             for control in controls:
                 if control.kind == "max" and self.config.event_time:
                     self.executor.track(control.stream, control.value, control.source)
-            drains = any(control.kind == "drain" for control in controls)
-            self._perform(self.executor.drain() if drains else self.executor.turn())
+            if any(control.kind == "drain" for control in controls):
+                self._perform(self.executor.drain())
+            elif self.config.event_time or not self.manager.must_wait(now):
+                self._perform(self.executor.turn())
             self.windows.before_commit(batch + 1)
             metadata = self._metadata(table, accepted)
         finally:

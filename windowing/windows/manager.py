@@ -98,6 +98,10 @@ class Machine(ABC):
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Advance the watermark by the clock (processing time)."""
 
+    def must_wait(self, now_ms: int) -> bool:
+        """Return whether a tick now comes too early, for a driver that has no timer and asks at each batch."""
+        return False
+
     @abstractmethod
     def drain(self) -> Iterator[Effect]:
         """Fire the remaining windows and close the machine."""

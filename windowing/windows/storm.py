@@ -444,6 +444,7 @@ class StormMachine(StormWindowManager, Machine):
             )
         self._tally = Tally()
         self.watermark: int = 0  # Storm's begins at 0
+        self._ticked_ms: int | None = None  # the last tick; at first, the start of the timer
         self._component = component
         with self._attributed():
             super().__init__(*storm_policies(config))
@@ -460,6 +461,18 @@ class StormMachine(StormWindowManager, Machine):
         effects = super().advance(watermark)
         self.watermark = watermark
         return effects
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        effects = super().tick(now_ms)
+        self._ticked_ms = now_ms
+        return effects
+
+    def must_wait(self, now_ms: int) -> bool:
+        if self._own_trigger is not None or self.tick_interval_ms is None:
+            return False
+        if self._ticked_ms is None:
+            self._ticked_ms = now_ms
+        return now_ms < self._ticked_ms + self.tick_interval_ms
 
     def _enter(self, event: Event) -> Iterator[Effect]:
         if not event.is_watermark:
@@ -535,6 +548,7 @@ class StormMachine(StormWindowManager, Machine):
             "watermark": self.watermark,
             "tally": self._tally.snapshot(),
             "shown": [event in self._shown for event in self._queue],
+            "ticked": self._ticked_ms,
         }
 
     def restore(self, data: dict[str, Any]) -> None:
@@ -542,6 +556,7 @@ class StormMachine(StormWindowManager, Machine):
         super().restore(data)
         self.watermark = data["watermark"]
         self._tally.restore(data["tally"])
+        self._ticked_ms = data.get("ticked")
         self._shown = {event for event, was in zip(self._queue, data["shown"], strict=True) if was}
 
     def check(self) -> None:
