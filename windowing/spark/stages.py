@@ -46,6 +46,9 @@ from windowing.spark.window_turn import SIDE_STREAM, AckWatch, TaskStage
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
+from windowing.windows.aggregate import aggregated_fields
+from windowing.windows.config import WindowConfig
+from windowing.windows.measures import Count
 
 # -- Behind a spout --------------------------------------------------------------------------------------------------------------
 
@@ -173,6 +176,7 @@ class StageTaskTurn:
             settings=self._context.config,
             task_ids=self._execution.task_ids,
             acks=self._acked,
+            keeps_tuples=_stores_whole_tuples(window.config),
         )
 
     def _window_turn(
@@ -227,6 +231,13 @@ class StageTaskTurn:
         found = TaskResult(writer.metrics(name, numbers), done=[running.metrics()])
         found.change(values)
         return found
+
+
+def _stores_whole_tuples(config: WindowConfig) -> bool:
+    """Return whether panes would store the tuples that are not numbered yet, and these are no plain data."""
+    if config.aggregate is None or not config.event_time:
+        return False
+    return type(config.length) is type(config.slide) is Count and None in aggregated_fields(config.aggregate)
 
 
 def stage_turn(execution: Shipped[ExecutionContext], number: int) -> StageTaskTurn:

@@ -61,11 +61,9 @@ from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import Emission, Fitted
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
-from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import OnError
 from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.measures import Count
 
 SIDE_STREAM = "(late)"
 """The stream of late tuples if the bolt names none. The name cannot be declared, so the stream has no reader."""
@@ -127,7 +125,7 @@ class TaskStage:
 
     `format`: the form of its rows. `streams`: the declared input streams. `late_stream`: the stream of late tuples, with
     `late_fields`. `settings`: the settings of the topology. `acks`: whether its tuples are acked. `task_ids`: the task ids of the
-    topology, empty for a bolt alone.
+    topology, empty for a bolt alone. `keeps_tuples`: whether windows with `aggregate=` keep their tuples also without acks.
     """
 
     bolt: WindowedBolt
@@ -139,6 +137,7 @@ class TaskStage:
     settings: TopologyConfig = field(default_factory=TopologyConfig)
     acks: bool = False
     task_ids: Mapping[str, range] = field(default_factory=dict)
+    keeps_tuples: bool = False
 
     def __post_init__(self) -> None:
         if self.bolt.config.on_error is OnError.FAIL and not self.acks:
@@ -148,17 +147,6 @@ class TaskStage:
                 f"bolt {self.bolt.name!r} says max_events_in_memory={self.bolt.config.max_events_in_memory}, but on Spark a turn "
                 "has all live tuples of its task in memory, and Spark's state store keeps them; leave it out and use more tasks"
             )
-
-    @property
-    def keeps_tuples(self) -> bool:
-        """Whether a window with `aggregate=` keeps its tuples: for their acks, or because panes would store whole tuples until they
-        are numbered, and a tuple of a topology is no plain data.
-        """
-        config = self.bolt.config
-        if self.acks or config.aggregate is None or not self.task_ids:
-            return self.acks
-        waits = config.event_time and type(config.length) is type(config.slide) is Count
-        return waits and None in aggregated_fields(config.aggregate)
 
     def turn(
         self,
@@ -196,7 +184,12 @@ class _Turn:
         # With acks a tuple has roots and edges beside its fields.
         columns = ColumnarMachines(None if stage.acks else self.format.make_rows, self.format.declared)
         self.executor = WindowedBoltExecutor(
-            self.config, stage.streams, bolt.name, sequenced=True, keep_tuples=stage.keeps_tuples, columns=columns
+            self.config,
+            stage.streams,
+            bolt.name,
+            sequenced=True,
+            keep_tuples=stage.acks or stage.keeps_tuples,
+            columns=columns,
         )
         self.manager = self.executor.manager
         # Only the built-in windows number their tuples; the snapshots of other machines refer to their rows.
