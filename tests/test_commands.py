@@ -163,7 +163,7 @@ def test_check_shows_the_error_and_line_of_a_broken_file(tmp_path, text, code, s
             'give them with --rows FILE, a JSON file of the form {"rows": [[row, row], [row]]}',
         ),
         (["ui", "none"], "there is no folder 'none'; give the checkpoint= of a query, or FILE:TOPOLOGY"),
-        (["run", "bolts.py:two"], "bolts.py"),
+        (["run", "bolts.py:two"], "is a bolt alone, wanted a topology; write `windowing explain bolts.py:two ROWS`"),
         (["run", "bolts.py:topology", "--rows", "rows.json"], 'holds no batches; write {"rows": [[row, row], [row]]}'),
         (["run", "bolts.py:topology", "--for", "nan"], "nan is no number of seconds"),
         (["run", "bolts.py:topology", "--for", "inf"], "inf is no number of seconds"),

@@ -22,21 +22,25 @@ from pyspark.sql.types import (
 from windowing import TopologyError, count, millis, tumbling
 from windowing.codec import decode_value, encode_value
 from windowing.errors import BoltError, ConfigError, quote
-from windowing.local import LocalRun, VirtualClock, run_local, run_trident
+from windowing.local import LocalCluster, LocalRun, TridentCluster, VirtualClock, run_local, run_trident
 from windowing.local.cluster import run_topology
 from windowing.schema.rows import RowError, record_of, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.spark.assembly import names_of, require_carried, require_mapping, require_start
 from windowing.spark.hadoop import checked_folder
+from windowing.spark.query import WindowedStream, windowed
 from windowing.spark.sinks import MemorySink, ParquetSink, require_sink
+from windowing.spark.submit import submit
+from windowing.spark.trident_submit import submit_trident
 from windowing.stores import MemoryStore, map_state
+from windowing.testing import Watch
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import bolt
-from windowing.trident import FixedBatchSpout, Sum, TridentTopology
+from windowing.trident import FixedBatchSpout, MapGet, MapState, StateType, Sum, TridentRun, TridentTopology
 
 ONE = Schema.parse("name string")
 HUGE = 10**5000
@@ -320,6 +324,7 @@ def test_a_missing_field_of_a_row_or_tuple_is_refused_and_similar_fields_are_sug
 def test_sum_over_text_is_a_bolt_error_that_suggests_a_numeric_field() -> None:
     topology = TridentTopology("sums")
     rows = topology.new_stream("rows", InputSpout("word string, n long")).group_by("word")
+    assert repr(rows) == "GroupedStream(Stream('step 1, spout rows'), 'word')"
     rows.persistent_aggregate(map_state(MemoryStore(), "sums"), None, Sum(), "total long")
     with pytest.raises(BoltError, match=r"Sum adds the numbers of one field, got 'a'; name a field of numbers, as in"):
         run_trident(topology, {"rows": [[("a", 1)]]}, clock=VirtualClock())
@@ -339,3 +344,86 @@ def test_milliseconds_in_a_timestamp_field_are_refused_and_a_conversion_suggeste
         row_of((5000,), ends, "default")
     with pytest.raises(RowError, match=r"got '5', wanted a datetime of whole microseconds; give"):
         row_of(("5",), ends, "default")
+
+
+def test_an_argument_in_another_spelling_is_refused_and_the_name_here_suggested() -> None:
+    for given, wanted in (
+        ("queryName", r"; did you mean 'query_name'\?$"),
+        ("foo", "; there are checkpoint, discard, "),
+    ):
+        for start in (WindowedStream.start, submit, submit_trident):
+            with pytest.raises(ConfigError, match=f"{start.__qualname__} has no argument '{given}'{wanted}"):
+                start(**{given: "x"})  # type: ignore[call-arg, arg-type]
+    calls: list[tuple[Any, str, str]] = [
+        (windowed, "orderBy", "windowed has no argument 'orderBy'; did you mean 'order_by'"),
+        (
+            TopologyBuilder("t").set_bolt,
+            "parallelism_hint",
+            "TopologyBuilder.set_bolt has .*; did you mean 'parallelism'",
+        ),
+        (LocalCluster, "statePath", "LocalCluster has no argument 'statePath'; did you mean 'state_path'"),
+        (TridentCluster, "statePath", "TridentCluster has no argument 'statePath'; did you mean 'state_path'"),
+        (run_topology, "statePath", "run_topology has no argument 'statePath'; did you mean 'state_path'"),
+        (run_trident, "Clock", "run_trident has no argument 'Clock'; did you mean 'clock'"),
+        (run_local, "Drain", "run_local has no argument 'Drain'; did you mean 'drain'"),
+    ]
+    for call, argument, sentence in calls:
+        with pytest.raises(ConfigError, match=sentence):
+            call(**{argument: None})
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"), [("collect", "rows"), ("toPandas", r"createDataFrame\(sink.rows, schema\)")]
+)
+def test_an_action_of_a_dataframe_on_a_memory_sink_is_refused_and_its_rows_suggested(asked: str, wanted: str) -> None:
+    with pytest.raises(AttributeError, match=f"'MemorySink' has no '{asked}'; write .*{wanted}"):
+        getattr(MemorySink(), asked)
+
+
+def test_counts_of_no_windowed_bolt_and_a_watch_of_no_cluster_are_refused_by_name() -> None:
+    @tumbling(count(1), output="n long")
+    def ones(window: Any) -> int:
+        return len(window)
+
+    builder = TopologyBuilder("ones")
+    builder.set_spout("rows", InputSpout("n long"))
+    builder.set_bolt("ones", ones).global_grouping("rows")
+    topology = builder.build()
+    assert repr(builder) == "TopologyBuilder('ones')"
+    result = run_topology(topology, {"rows": [[(1,)]]}, clock=VirtualClock())
+    assert result.counts["ones"]["in"] == 1
+    with pytest.raises(KeyError, match="'rows' is no windowed bolt of this run with counts, those are ones"):
+        result.counts["rows"]
+    with pytest.raises(
+        ConfigError, match=r"Watch is given a LocalCluster, got Topology.*; write Watch\(LocalCluster\("
+    ):
+        Watch(topology)  # type: ignore[arg-type]
+    with LocalCluster(topology, batches={"rows": []}, clock=VirtualClock()) as cluster:
+        assert repr(cluster) == "LocalCluster('ones', 3 tasks, not started)"
+    assert repr(cluster) == "LocalCluster('ones', 3 tasks, it was closed)"
+
+
+class LackingState(MapState):
+    """A map of which only one method is written."""
+
+    def multi_get(self, keys: Any, as_of: int | None = None) -> list[Any]:
+        return []
+
+
+class LackingStates:
+    kind = StateType.NON_TRANSACTIONAL
+
+    def make_state(self, partition: int, partitions: int) -> LackingState:
+        return LackingState()  # type: ignore[abstract]
+
+
+def test_an_error_of_a_state_factory_names_the_state() -> None:
+    topology = TridentTopology("asked")
+    state = topology.new_static_state(LackingStates())
+    topology.new_drpc_stream("count_of").state_query(state, "args", MapGet(), "n long")
+    assert (repr(topology), repr(state)) == ("TridentTopology('asked')", "TridentState('state1')")
+    for made in (lambda: TridentCluster(topology, clock=VirtualClock()), lambda: TridentRun(topology.build())):
+        with pytest.raises(
+            BoltError, match=r"the factory of state1 failed in make_state\(0, 1\): TypeError: .*test_misuse"
+        ):
+            made()

@@ -204,6 +204,10 @@ def topology_of(target: str) -> Topology | TridentTopology:
     object.
     """
     found = loaded(target)
+    if _accepted(bolt_of, found):
+        raise CommandRefused(
+            f"{target} is a bolt alone, wanted a topology; write `windowing explain {target} ROWS` to run its windows"
+        )
     if callable(found) and not isinstance(found, type | Topology | TopologyBuilder | TridentTopology):
         found = called(found, target)
     if isinstance(found, TopologyBuilder):

@@ -57,7 +57,7 @@ from windowing.local.spouts import (
 )
 from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, Task, TaskParts
 from windowing.local.windowed import WindowedBoltTask, streams_of
-from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
 from windowing.stores.pages import PersistentWindow
 from windowing.stores.states import state_provider
 from windowing.topology.components import TaskContext
@@ -300,6 +300,7 @@ class LocalCluster(LoopedCluster):
     ([('the',), ('cow',), ('jumped',)], 2)
     """
 
+    @spelled
     def __init__(
         self,
         topology: Topology | None = None,
@@ -521,6 +522,7 @@ class LocalCluster(LoopedCluster):
             source.feed(fitting[index :: len(inputs)])
 
 
+@spelled
 def run_topology(
     topology: Topology,
     batches: Batches | None = None,

@@ -82,6 +82,10 @@ class LoopedCluster(StormNames, ABC):
     def _emissions(self) -> int:
         """Return how many tuples or batches the spouts have emitted so far; an endless spout adds to it in each round."""
 
+    def __repr__(self) -> str:
+        state = self._over or ("running" if self._begun else "not started")
+        return f"{type(self).__name__}({self._name!r}, {len(self.tasks)} tasks, {state})"
+
     def __enter__(self) -> Self:
         return self
 

@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from windowing.acking.acker import Anchors, acks_of, anchored, edge_in
 from windowing.errors import describe_error
@@ -58,6 +58,16 @@ class ReportedError(NamedTuple):
     error: BaseException
 
 
+class _Counts(dict[str, dict[str, int]]):
+    """The counts of windowed bolts. A name without counts raises a KeyError that says which names have some."""
+
+    def __missing__(self, component: str) -> NoReturn:
+        known = f"those are {', '.join(self)}" if self else "there are none"
+        raise KeyError(
+            f"{component!r} is no windowed bolt of this run with counts, {known}; `acked` and `failures` count messages"
+        )
+
+
 @dataclass(slots=True)
 class ClusterResult:
     """The results of a run so far.
@@ -76,7 +86,7 @@ class ClusterResult:
     dead_letters: list[DeadLetter] = field(default_factory=list)
     errors: list[ReportedError] = field(default_factory=list)
     late: dict[tuple[str, str], int] = field(default_factory=dict)
-    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    counts: dict[str, dict[str, int]] = field(default_factory=_Counts)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the counts of the run, not its rows."""

@@ -25,7 +25,7 @@ from windowing.execution.support import Runtime, announce_bolt
 from windowing.local.clock import Clock, clock_of
 from windowing.local.spouts import is_list, listed
 from windowing.local.windowed import machines_of, view_of
-from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
 from windowing.schema.rows import record_of
 from windowing.stores.pages import SqlitePages
 from windowing.stores.states import MemoryStateProvider
@@ -280,6 +280,7 @@ class LocalRun:
                 done.dead_letters.append(self._task.dead_letter(effect.window, effect.error))
 
 
+@spelled
 def run_local(
     bolt: Any,
     batches: Iterable[LocalBatch],

@@ -54,7 +54,7 @@ from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, Given, RequestTask, StreamSpout
 from windowing.local.trident_tasks import Begun, CommitMessage, GroupTask, Success, TridentResult, TridentRouter
-from windowing.schema.checks import did_you_mean, uncallable
+from windowing.schema.checks import did_you_mean, spelled, uncallable
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.topology.components import TaskContext
 from windowing.trident.coordinator import (
@@ -75,7 +75,7 @@ from windowing.trident.fence import Life, Owner, Progress, owned
 from windowing.trident.fields import Row
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TaskId, TridentPlan, coord_specs
-from windowing.trident.processors import call_hook
+from windowing.trident.processors import call_hook, partition_of
 from windowing.trident.spouts import ICommitterTridentSpout
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import (
@@ -464,6 +464,7 @@ class TridentCluster(LoopedCluster):
     _router: TridentRouter
     _elsewhere: ClassVar[Mapping[str, str]] = {**LoopedCluster._elsewhere, "execute": 'ask("count_of", "to be")'}
 
+    @spelled
     def __init__(
         self,
         topology: TridentTopology | TridentPlan | None = None,
@@ -504,7 +505,7 @@ class TridentCluster(LoopedCluster):
             for id, state in self.plan.states.items():
                 self.states[id] = []
                 for part in range(state.partitions):
-                    self.states[id].append(state.spec.factory.make_state(part, state.partitions))
+                    self.states[id].append(partition_of(state.spec.factory, id, part, state.partitions))
             if coordination is None:
                 own_config, retry = self.plan.config, RetryPolicy.of(self.plan.config)
                 pending = own_config.max_spout_pending or 1
@@ -608,6 +609,7 @@ class TridentCluster(LoopedCluster):
         return self.task_set.master.begun
 
 
+@spelled
 def run_trident(
     topology: TridentTopology | TridentPlan,
     batches: Batches | None = None,

@@ -13,11 +13,12 @@ Law: this code runs at a declaration or after an error, so it neither slows down
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from windowing.errors import ConfigError, quote
 
@@ -25,6 +26,8 @@ DEFAULT_STREAM = "default"
 """The stream of a bolt's rows that name no stream."""
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -171,6 +174,26 @@ def uncallable(function: Callable[..., Any], values: Collection[str], named: Ite
         return None
     wanted = f"write a function of ({', '.join(values)}), or bind others with functools.partial"
     return f"takes {found[0]}: {found[1]}; {wanted}"
+
+
+def spelled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Make a function answer an argument in another spelling by a ConfigError with its name, in place of Python's TypeError.
+
+    >>> spelled(lambda *, query_name: None)(queryName="delays")
+    Traceback (most recent call last):
+    windowing.errors.ConfigError: [CONFIG] <lambda> has no argument 'queryName'; did you mean 'query_name'?
+    """
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    called = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def checked(*given: _P.args, **named: _P.kwargs) -> _R:
+        for name in named:
+            if name not in known:
+                raise ConfigError(f"{called} has no argument {quote(name)}; {did_you_mean(name, known)}")
+        return function(*given, **named)
+
+    return checked
 
 
 class StormNames:

@@ -24,7 +24,7 @@ from windowing.errors import ConfigError, SessionError, quote
 from windowing.execution.compatibility import Definition, of_bolt
 from windowing.execution.compiler import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
-from windowing.schema.checks import DEFAULT_STREAM, StormNames
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.spark import definition
 from windowing.spark.assembly import Assembly, labels_of, names_of, require_carried, require_start
 from windowing.spark.control import checked_tasks
@@ -59,6 +59,7 @@ _NO_START = (
 _TIMES = (NumericType, DateType, TimestampType, TimestampNTZType)  # what pack.timestamps_of reads
 
 
+@spelled
 def windowed(
     bolt: Any,
     source: InputFrames,
@@ -165,6 +166,7 @@ class WindowedStream(StormNames):
     def __iter__(self) -> Iterator[str]:
         return iter(self.schemas)
 
+    @spelled
     def start(
         self,
         sinks: Mapping[str, Sink] | Sink,

@@ -193,7 +193,10 @@ class WindowedQuery(StormNames):
 
     @property
     def exception(self) -> BaseException | None:
-        """The error that ended the query, as an error of this library if possible; None while it runs and after a good end."""
+        """The error that ended the query, as an error of this library if possible; None while it runs and after a good end.
+
+        It is a property, without the parentheses of Spark's method.
+        """
         return self._failure if self._done.is_set() else None
 
     @property

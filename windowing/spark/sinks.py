@@ -21,13 +21,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import permutations
 from pathlib import PurePath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
-from windowing.schema.checks import did_you_mean, uncallable
+from windowing.schema.checks import StormNames, did_you_mean, uncallable
 from windowing.schema.types import Schema
 from windowing.spark.definition import last_batch, owner_field, query_id
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
@@ -275,8 +275,14 @@ def _arguments(function: Callable[..., Any]) -> Collection[str]:
         return ()
 
 
-class MemorySink:
+class MemorySink(StormNames):
     """Holds rows in the driver's memory, for tests and the REPL. `batches[id]` are the rows of a batch, in output order."""
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("collect", "read"), "rows, a list"),
+        "count": "len(sink.rows)",
+        **{name: f"spark.createDataFrame(sink.rows, schema).{name}()" for name in ("toPandas", "show")},
+    }
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}

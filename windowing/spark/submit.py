@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import of_topology
 from windowing.execution.support import Runtime, announce
-from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
 from windowing.spark import definition
 from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, labels_of, names_of, require_mapping, require_start, takes_acks
@@ -38,6 +38,7 @@ _log = logging.getLogger("windowing.spark")
 Sources = Mapping[str, SpoutInput | Mapping[str, SpoutInput]]
 
 
+@spelled
 def submit(
     topology: Topology,
     spark: SparkSession,

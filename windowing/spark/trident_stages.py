@@ -73,7 +73,7 @@ from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.operations import Aggregate, AggregationStage, Operation
 from windowing.trident.plan import Phase, SpoutNode, TridentPlan
-from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook
+from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook, partition_of
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 
 _MAX_TEXT = 500
@@ -216,7 +216,7 @@ def process(
     with ExitStack() as closing:
         states = {}
         for id in task.stage.states:
-            states[id] = plan.states[id].spec.factory.make_state(task.task, plan.states[id].partitions)
+            states[id] = partition_of(plan.states[id].spec.factory, id, task.task, plan.states[id].partitions)
             closing.callback(call_hook, states[id], "close")
         subtopology = Subtopology(plan, task.stage.id, task.task, states)
         subtopology.prepare()

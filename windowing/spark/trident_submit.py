@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Section
 from windowing.execution.support import Runtime, announce
-from windowing.schema.checks import did_you_mean
+from windowing.schema.checks import did_you_mean, spelled
 from windowing.schema.types import Schema
 from windowing.spark import definition
 from windowing.spark.acks import Acks
@@ -49,6 +49,7 @@ from windowing.windows.measures import Duration
 _log = logging.getLogger("windowing.spark")
 
 
+@spelled
 def submit_trident(
     topology: TridentTopology | TridentPlan,
     spark: SparkSession,

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from windowing.errors import quote, warn
-from windowing.schema.checks import DEFAULT_STREAM, StormNames
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.schema.tuples import Fields
 from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.declaration import ComponentDeclaration, ResolvedTopology, resolve_topology
@@ -154,10 +154,15 @@ class TopologyBuilder(StormNames):
         self._components: list[ComponentDeclaration] = []
         self._settings: list[Setting] = []
 
+    def __repr__(self) -> str:
+        return f"TopologyBuilder({self.name!r})"
+
+    @spelled
     def set_spout(self, id: str, spout: Any, parallelism: int = 1) -> Declarer:
         """Add a spout under an id; `parallelism` is its number of tasks."""
         return self._add(ComponentDeclaration(id, spout, parallelism, is_spout=True))
 
+    @spelled
     def set_bolt(self, id: str, bolt: Any, parallelism: int = 1) -> Declarer:
         """Add a bolt under an id; declare its inputs on the result."""
         return self._add(ComponentDeclaration(id, bolt, parallelism, is_spout=False))

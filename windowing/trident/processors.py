@@ -45,6 +45,7 @@ from windowing.errors import (
     ReportedFailedException,
     SourceError,
     StateError,
+    WindowingError,
     cause_of,
     quote,
 )
@@ -178,6 +179,16 @@ def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> 
         raise
     except BaseException as problem:
         raise raised(who, problem, where) from problem
+
+
+def partition_of(factory: Any, state: str, partition: int, partitions: int) -> Any:
+    """Return a partition of a state, made by its factory. An error of a user's factory names the state."""
+    try:
+        return factory.make_state(partition, partitions)
+    except (WindowingError, FailedException):
+        raise
+    except BaseException as problem:
+        raise raised(f"the factory of {state}", problem, f"in make_state({partition}, {partitions})") from problem
 
 
 def refuse_unrun(returned: Any) -> None:

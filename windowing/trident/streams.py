@@ -456,6 +456,9 @@ class GroupedStream(AggregableStream):
     def __init__(self, stream: Stream, group: tuple[Any, ...]) -> None:
         self._stream, self._group = stream, group
 
+    def __repr__(self) -> str:
+        return f"GroupedStream({self._stream!r}, {', '.join(map(repr, self._group))})"
+
     def chained_agg(self) -> ChainedAggregatorDeclarer:
         """Begin a chain of aggregators over the same groups."""
         return ChainedAggregatorDeclarer(self._stream, self._group)
@@ -525,6 +528,9 @@ class TridentState(StormNames):
         self.id, self.spec = id, spec
         self._builder, self._step, self._name = builder, step, name
 
+    def __repr__(self) -> str:
+        return f"TridentState({self.id!r})"
+
     def new_values_stream(self) -> Stream:
         """Return the stream of values that each commit writes. Only stateless operators, persists and sinks may follow."""
         step = self._step
@@ -558,6 +564,9 @@ class TridentTopology(StormNames):
         self.name = name
         self._settings: list[Setting] = []
         self._builder = GraphBuilder()
+
+    def __repr__(self) -> str:
+        return f"TridentTopology({self.name!r})"
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TridentTopology:
         """Set options of the whole topology, by Storm's keys or typed names; a later value replaces an earlier one."""

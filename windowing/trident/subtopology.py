@@ -34,7 +34,7 @@ from windowing.trident.fields import IdentityGrouping, Row
 from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
 from windowing.trident.operations import SinkOperation
 from windowing.trident.plan import Phase, SpoutNode, TridentPlan
-from windowing.trident.processors import ProcessorContext, RowMaker, TridentProcessor, call_hook
+from windowing.trident.processors import ProcessorContext, RowMaker, TridentProcessor, call_hook, partition_of
 from windowing.trident.state_operations import QueryProcessor, StatefulProcessor
 from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, WindowProcessor
 
@@ -261,7 +261,7 @@ class TridentRun:
         """The errors that user code has reported."""
         self._begun = False
         self.states: dict[str, list[Any]] = {
-            id: [state.spec.factory.make_state(partition, state.partitions) for partition in range(state.partitions)]
+            id: [partition_of(state.spec.factory, id, part, state.partitions) for part in range(state.partitions)]
             for id, state in plan.states.items()
         }
         self.tasks = {
