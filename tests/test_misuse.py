@@ -427,3 +427,36 @@ def test_an_error_of_a_state_factory_names_the_state() -> None:
             BoltError, match=r"the factory of state1 failed in make_state\(0, 1\): TypeError: .*test_misuse"
         ):
             made()
+
+
+def test_a_config_asked_as_a_map_of_storm_is_refused_and_its_own_keys_suggested() -> None:
+    config: Any = TopologyConfig.of({"app.host": "db"})
+    for asked in (lambda: config["app.host"], lambda: "app.host" in config):
+        with pytest.raises(
+            ConfigError, match=r"a config is no mapping, .*; write config\.own\[.* and an attribute for a setting"
+        ):
+            asked()
+    with pytest.raises(
+        AttributeError, match=r"'TopologyConfig' has no 'get'; write config\.own for keys of your own; a setting"
+    ):
+        config.get("app.host")
+    assert config.own["app.host"] == "db"
+
+
+def test_run_topology_of_a_trident_topology_or_a_builder_is_refused_and_the_call_suggested() -> None:
+    topology = TridentTopology("words")
+    with pytest.raises(
+        ConfigError, match=r"run_topology runs a Topology, got a TridentTopology; use run_trident\(topology"
+    ):
+        run_topology(topology, {})  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"got a TopologyBuilder; call its build\(\): run_topology\(builder.build\(\)\)"
+    ):
+        run_topology(TopologyBuilder("words"))  # type: ignore[arg-type]
+
+
+def test_importing_storms_time_unit_is_refused_and_the_spans_here_suggested() -> None:
+    with pytest.raises(
+        ImportError, match=r"windowing has no 'TimeUnit'; write seconds\(10\), minutes\(5\) or millis\(100\)"
+    ):
+        exec("from windowing import TimeUnit")

@@ -211,6 +211,7 @@ _IN_STORM = {
     "Config": "TopologyBuilder(name).configure({...})",
     "StormTopology": "Topology",
     "TupleUtils": "is_tick",
+    "TimeUnit": "seconds(10), minutes(5) or millis(100)",
     "Utils": "collector.sleep(millis(100)) in a spout, in place of Utils.sleep(100)",
     "OutputFieldsDeclarer": 'output="word string, n long" of the decorator',
     **dict.fromkeys(

@@ -539,6 +539,7 @@ def run_topology(
 
     Raises ConfigError if there is nothing to run: all spouts are InputSpouts, and no batches, sources or stored states are given.
     """
+    topology = required(topology, "run_topology")
     given = (batches, sources, states, state_path)
     if all(each is None for each in given) and all(spout.kind is ComponentKind.INPUT for spout in topology.spouts):
         raise ConfigError(

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import did_you_mean
+from windowing.schema.checks import StormNames, did_you_mean
 from windowing.windows.measures import as_duration_ms
 
 Setting = tuple[Any, Any]
@@ -23,7 +23,7 @@ Setting = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyConfig:
+class TopologyConfig(StormNames):
     """The settings of a whole topology; the defaults are Storm's where nothing else is stated.
 
     message_timeout_ms: a tuple tree fails after it. max_spout_pending: how many tuples of a spout task may be in
@@ -57,6 +57,17 @@ class TopologyConfig:
     max_batch_size: int = 1000
     debug: bool = False
     own: Mapping[str, Any] = field(default_factory=dict)
+
+    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("get", "keys", "values", "items", "containsKey"),
+        "config.own for keys of your own; a setting is an attribute, such as config.max_spout_pending",
+    )
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise ConfigError(
+            f"a config is no mapping, and it was asked for {quote(key)}; write config.own[{quote(key)}] for a key of your own, and "
+            "an attribute for a setting, such as config.max_spout_pending"
+        )
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TopologyConfig:

@@ -249,7 +249,7 @@ def required(given: Any, runner: str) -> Topology:
             f"{runner} takes a Topology, got a TopologyBuilder; call its build(): {runner}(builder.build())"
         )
     if hasattr(given, "new_drpc_stream"):
-        trident = {"submit": "submit_trident", "LocalCluster": "TridentCluster"}[runner]
+        trident = {"submit": "submit_trident", "LocalCluster": "TridentCluster", "run_topology": "run_trident"}[runner]
         raise ConfigError(f"{runner} runs a Topology, got a TridentTopology; use {trident}(topology, ...)")
     raise ConfigError(
         f"{runner} runs a Topology, got {quote(given)}; give builder.build(). The name of a topology is an argument of "
