@@ -489,6 +489,17 @@ class CheckpointedWindowTask(WindowedBoltTask):
         self.stateful.executed(arrived)
         super().arrive(arrived)
 
+    def repeated(self) -> int:
+        """Return how many repeated tuples the windows have recognized by their ids, in earlier runs too."""
+        raise NotImplementedError
+
+    def perform(self, effects: Iterator[Any]) -> None:
+        super().perform(effects)
+        found, component, total = self.repeated(), self.context.component, self.router.result.duplicates
+        if found != self.duplicates:
+            total[component] = total.get(component, 0) + found - self.duplicates
+            self.duplicates = found
+
     def ack(self, rows: Iterable[Any]) -> None:
         for message in map(self.delivery, rows):
             if self.stateful.is_open(message):
@@ -556,6 +567,9 @@ class RecoveredWindowTask(CheckpointedWindowTask):
     def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[MessageChannel] | None]:
         return arrived, list(map(_channel, arrived))
 
+    def repeated(self) -> int:
+        return self.recovery.duplicates
+
     def perform_one(self, effect: Any) -> None:
         if isinstance(effect, Absorbed):
             self.ack(effect.payloads)
@@ -601,6 +615,9 @@ class PagedWindowTask(CheckpointedWindowTask):
         # Stored tuples have no anchors: anchors are meaningless after a restart, and would be kept in memory with the page.
         self._brought = {Tuple(message._values, message._origin): message for message in arrived}
         return list(self._brought), list(map(_channel, arrived))
+
+    def repeated(self) -> int:
+        return self.window.executor.duplicates
 
     def delivery(self, row: Any) -> Delivery:
         return row if isinstance(row, Delivery) else self._brought[row]

@@ -14,6 +14,7 @@ Law: a watched cluster runs as an unwatched one: the counters change no argument
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -208,7 +209,7 @@ class _WindowWatch(_TaskWatch):
     def __init__(self, task: WindowedBoltTask) -> None:
         self._pending = 0
         super().__init__(task)
-        self._before = dict(task.executor.counts())
+        self._before, self._duplicates_before = dict(task.executor.counts()), task.duplicates
         self._late_before = dict(task.executor.side)
         self.timed("step", self._arrived)
         self.timed("turn")
@@ -242,6 +243,7 @@ class _WindowWatch(_TaskWatch):
         found.windows_fired = counts["fired"] - before["fired"]
         found.expired = counts["expired"] - before["expired"]
         found.skipped = counts["skipped"] - before["skipped"]
+        found.duplicates = self.task.duplicates - self._duplicates_before
         found.acked = max(0, found.expired + sum(late.values()) - found.failed)
         found.pending = self._pending = counts["pending"]
         found.watermark_ms = self.task.executor.watermark
@@ -293,10 +295,11 @@ class _SpoutWatch(_TaskWatch):
 
 
 class _GroupWatch(_TaskWatch):
-    """The counters of a group of a Trident topology: rows over its exchanges; the rows of an attempt are acked with the attempt."""
+    """The counters of a group of a Trident topology: rows over its exchanges, acked with their attempt, and its windows."""
 
     def __init__(self, task: GroupTask) -> None:
         super().__init__(task)
+        self._windows = list(task.subtopology.windows().values())
         self.timed("handle", self._came)
         self.counted("_finish", self._finished)
         inner = task._deliver
@@ -321,6 +324,17 @@ class _GroupWatch(_TaskWatch):
 
     def _finished(self, _: Any) -> None:
         self.found.acked = self.found.executed
+
+    def _after(self) -> None:
+        if not self._windows:
+            return
+        counts, found = Counter[str](), self.found
+        for window in self._windows:
+            counts.update(window.counts())
+        # An attempt that fails is taken back and repeated: a counter does not fall in between.
+        found.windows_fired = max(found.windows_fired, counts["fired"])
+        found.expired, found.skipped = max(found.expired, counts["expired"]), max(found.skipped, counts["skipped"])
+        found.pending = counts["pending"]
 
 
 class _EmitterWatch(_TaskWatch):

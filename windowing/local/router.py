@@ -76,7 +76,8 @@ class ClusterResult:
     whole tree was acked. failures: failed attempts. checkpoints: committed checkpoints of states. dead_letters: messages that
     were given up, and failed windows. errors: reported errors. late: late tuples by (component, reason), whether or not a bolt
     reads the late stream. counts: for each windowed bolt the counts of its executors (in, shown, skipped, pending, expired, late,
-    fired).
+    fired). duplicates: by windowed bolt, the repeated tuples that `message_id=` kept out of the windows. Stored windows count
+    those of earlier runs too, in both.
     """
 
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
@@ -87,12 +88,14 @@ class ClusterResult:
     errors: list[ReportedError] = field(default_factory=list)
     late: dict[tuple[str, str], int] = field(default_factory=dict)
     counts: dict[str, dict[str, int]] = field(default_factory=_Counts)
+    duplicates: dict[str, int] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the counts of the run, not its rows."""
         rows: list[list[object]] = [["acked", self.acked], ["failures", self.failures]]
         rows += [[f"output {name}", len(found)] for name, found in self.outputs.items()]
         rows += [[f"late of {component}: {reason}", count] for (component, reason), count in self.late.items()]
+        rows += [[f"duplicates of {component}", count] for component, count in self.duplicates.items()]
         rows += [["dead letters", len(self.dead_letters)], ["errors", len(self.errors)]]
         return html_table("run", ("what", "how many"), rows)
 

@@ -102,6 +102,7 @@ class WindowedBoltTask(ComponentTask):
         self._peers: list[WindowedBoltTask] = router.windowed.setdefault(component.id, [])
         self._peers.append(self)
         self._counts: dict[str, int] = {}
+        self.duplicates = 0  # recognized by message_id=, which only windows that outlive the process do
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

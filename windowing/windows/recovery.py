@@ -184,6 +184,8 @@ class WindowRecovery:
             )
         self.executor = executor
         self.missing: set[Identity] = set()
+        self.duplicates = 0
+        """The number of repeated tuples, as of the checkpoint and since then; a tuple that is put back in its place is none."""
         self._manager = manager
         self._blank = executor.snapshot()
         self._encode, self._decode = encode, decode
@@ -223,7 +225,9 @@ class WindowRecovery:
         self._written = dict(rows)
         self.executor.restore(self._blank)
         if MACHINE not in self._written:
+            self.duplicates = 0
             return
+        self.duplicates = self._written[MACHINE].get("duplicates", 0)  # not stored until November 2026
         for row, value in self._written.items():
             if row[0] == WAITS:
                 self._live[row[1], row[2]] = value[0]
@@ -277,10 +281,11 @@ class WindowRecovery:
     def _add(self, arrival: _Arrival) -> Iterator[Effect | Absorbed | Missed]:
         identity = arrival.channel, arrival.id
         if identity in self._live:
+            self.duplicates += 1
             self._repeated.append((identity, arrival.payload))
             return NO_EFFECTS
         if self._is_gone(*identity):
-            return iter((Absorbed((arrival.payload,)),))
+            return self._absorbed(arrival)
         sequence = self._manager.next_sequence
         self.executor.set_clock(arrival.now_ms)
         effects = self.executor.add(arrival.payload, arrival.timestamp, **arrival.options)
@@ -289,6 +294,10 @@ class WindowRecovery:
         else:
             self._mark_gone(*identity)
         return effects
+
+    def _absorbed(self, arrival: _Arrival) -> Iterator[Absorbed]:
+        self.duplicates += 1
+        return iter((Absorbed((arrival.payload,)),))
 
     def _is_gone(self, channel: Channel, id: int) -> bool:
         return channel in self._gone and id in self._gone[channel]
@@ -302,13 +311,14 @@ class WindowRecovery:
         if identity in self._live:
             before = self._returned.get(identity, _ABSENT)
             if before is not _ABSENT:
+                self.duplicates += 1
                 self._repeated.append((identity, before))  # it was sent twice: the later one takes its place
             self._returned[identity] = arrival.payload
             self.missing.discard(identity)
             self._deadline_ms = arrival.now_ms + self._timeout_ms
             return NO_EFFECTS if self.missing else self._end()
         if self._is_gone(*identity):
-            return iter((Absorbed((arrival.payload,)),))
+            return self._absorbed(arrival)
         self._deferred.append(arrival)
         self.executor.set_clock(arrival.now_ms)
         self.executor.observe(
@@ -385,7 +395,7 @@ class WindowRecovery:
     def _rows(self) -> dict[RowKey, Any]:
         snapshot = self.executor.snapshot(events=False)
         states = snapshot["manager"].pop("tracks")
-        rows: dict[RowKey, Any] = {MACHINE: snapshot}
+        rows: dict[RowKey, Any] = {MACHINE: {**snapshot, "duplicates": self.duplicates}}
         rows |= {(TRACK, state["ordinal"]): state for state in states}
         entries = {}
         for key, sequence, timestamp, payload, expired in self._manager.held():
