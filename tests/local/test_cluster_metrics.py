@@ -259,6 +259,20 @@ def test_windows_of_a_trident_topology_are_counted_once_also_if_an_attempt_fails
     assert not list(failing)
 
 
+def test_metrics_count_windows_of_a_trident_topology_from_when_they_are_made():
+    trident = TridentTopology("pairs")
+    numbers = trident.new_stream("numbers", FixedBatchSpout("n long", 2, [(n,) for n in range(5)]))
+    numbers.tumbling_window(count(2), None, lambda window: [(len(window),)], "size long", timestamp="n").sink("pairs")
+    with TridentCluster(trident, clock=VirtualClock()) as cluster:
+        while not cluster.result.sinks.get("pairs"):
+            cluster.step()
+        metrics = ClusterMetrics(cluster)
+        result = cluster.run(drain=False)
+        windows = [task for task in metrics.now().tasks if task.pending is not None]
+    assert result["pairs"] == [(2,), (2,)]
+    assert [(each.windows_fired, each.expired, each.pending) for each in windows] == [(1, 2, 1)]
+
+
 def test_every_sample_has_a_metric_of_the_table_and_its_labels():
     _, run = watched()
     found = list(samples(run))

@@ -14,7 +14,6 @@ Law: a watched cluster runs as an unwatched one: the counters change no argument
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -299,7 +298,8 @@ class _GroupWatch(_TaskWatch):
 
     def __init__(self, task: GroupTask) -> None:
         super().__init__(task)
-        self._windows = list(task.subtopology.windows().values())
+        self._has_windows = bool(task.subtopology.windows())
+        self._before, _ = task.subtopology.window_counts()
         self.timed("handle", self._came)
         self.counted("_finish", self._finished)
         inner = task._deliver
@@ -326,14 +326,13 @@ class _GroupWatch(_TaskWatch):
         self.found.acked = self.found.executed
 
     def _after(self) -> None:
-        if not self._windows:
+        if not self._has_windows:
             return
-        counts, found = Counter[str](), self.found
-        for window in self._windows:
-            counts.update(window.counts())
+        (counts, _), before, found = self.task.subtopology.window_counts(), self._before, self.found
         # An attempt that fails is taken back and repeated: a counter does not fall in between.
-        found.windows_fired = max(found.windows_fired, counts["fired"])
-        found.expired, found.skipped = max(found.expired, counts["expired"]), max(found.skipped, counts["skipped"])
+        found.windows_fired = max(found.windows_fired, counts["fired"] - before["fired"])
+        found.expired = max(found.expired, counts["expired"] - before["expired"])
+        found.skipped = max(found.skipped, counts["skipped"] - before["skipped"])
         found.pending = counts["pending"]
 
 

@@ -266,9 +266,9 @@ def _processed_with_windows(
     """Return the result of a task with windows: its rows, the counts of its tuples, and the windows to store."""
     component = task.stage.component
     _restore(subtopology, stored, f"windows of {component}, task {task.task}")
-    before, late_before = _counts(subtopology)
+    before, late_before = subtopology.window_counts()
     sent = _processed(plan, task, rows, batch, subtopology)
-    after, late = _counts(subtopology)
+    after, late = subtopology.window_counts()
     numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
     sent += [to_driver("metric", component, number, source=name) for name, number in numbers.items()]
     late -= late_before
@@ -305,15 +305,6 @@ def kept_windows(stored: bytes, what: str) -> Any:
 def stored_windows(kept: Any) -> bytes:
     """Return windows in the stored format."""
     return frame(_MAGIC, dumps(kept))
-
-
-def _counts(subtopology: Subtopology) -> tuple[Counter[str], Counter[str]]:
-    """Return the counts of the tuples of all windows of the stage, added up, and of the late ones by reason."""
-    counts, late = Counter[str](), Counter[str]()
-    for window in subtopology.windows().values():
-        counts.update(window.counts())
-        late.update(window.late)
-    return counts, late
 
 
 # -- Partial aggregation in columns: combiners applied to an Arrow batch without a Python tuple per row ----------------------------

@@ -150,6 +150,14 @@ class Subtopology:
         """Return the windows of this task by node, for drivers that store their snapshots."""
         return {number: found for number, found in self.processors.items() if isinstance(found, WindowProcessor)}
 
+    def window_counts(self) -> tuple[Counter[str], Counter[str]]:
+        """Return the counts of the tuples of all windows of this task, added up, and of the late ones by reason."""
+        counts, late = Counter[str](), Counter[str]()
+        for window in self.windows().values():
+            counts.update(window.counts())
+            late.update(window.late)
+        return counts, late
+
     def take_reports(self) -> list[BaseException]:
         """Return the errors that user code reported since the last call, also in failed batches."""
         taken = self._reports[:]

@@ -99,7 +99,9 @@ class Machine(ABC):
         """Advance the watermark by the clock (processing time)."""
 
     def must_wait(self, now_ms: int) -> bool:
-        """Return whether a tick now comes too early, for a driver that has no timer and asks at each batch."""
+        """Return whether a tick now comes too early, for a driver without a timer that asks at each batch. The first question
+        starts the time of a machine that waits.
+        """
         return False
 
     @abstractmethod

@@ -224,10 +224,9 @@ class WindowRecovery:
         self._clear()
         self._written = dict(rows)
         self.executor.restore(self._blank)
+        self.duplicates = self._written.get(MACHINE, {}).get("duplicates", 0)  # not stored until November 2026
         if MACHINE not in self._written:
-            self.duplicates = 0
             return
-        self.duplicates = self._written[MACHINE].get("duplicates", 0)  # not stored until November 2026
         for row, value in self._written.items():
             if row[0] == WAITS:
                 self._live[row[1], row[2]] = value[0]
