@@ -117,30 +117,42 @@ function drawTopology(run) {
 
 // -- over time ------------------------------------------------------------------------------------------------------------------
 
+let past = [];  // [time, {component: [lag, pending]}], a sample a second
+
+function remember(run) {
+  past.push(...run.history);
+  past.splice(0, past.length - run.kept);
+}
+
+const smallest = (numbers) => numbers.reduce((least, each) => Math.min(least, each));  // Math.min(...) has a limit
+const largest = (numbers) => numbers.reduce((most, each) => Math.max(most, each));
+
 function drawLines(id, run, column, written) {
-  const names = Object.keys(run.history).filter((name) => run.history[name].some((each) => each[column] !== null));
-  if (!names.length) {
+  const lines = Object.keys(run.components)
+    .map((name) => [name, past.filter(([, of]) => of[name] && of[name][column] !== null).map(([at, of]) => [at, of[name][column]])])
+    .filter(([, points]) => points.length);
+  if (!lines.length) {
     byId(id).textContent = "no component says so";
     return;
   }
   const wide = 460, high = 170, left = 64, bottom = 24;
-  const all = names.flatMap((name) => run.history[name]).filter((each) => each[column] !== null);
-  const from = Math.min(...all.map((each) => each[0])), to = Math.max(from + 1, ...all.map((each) => each[0]));
-  const top = Math.max(1, ...all.map((each) => each[column])), low = Math.min(0, ...all.map((each) => each[column]));
+  const all = lines.flatMap(([, points]) => points);
+  const times = all.map(([at]) => at), values = all.map(([, value]) => value);
+  const from = smallest(times), to = Math.max(from + 1, largest(times));
+  const top = Math.max(1, largest(values)), low = Math.min(0, smallest(values));
   const x = (at) => left + ((wide - left - 8) * (at - from)) / (to - from);
   const y = (value) => 8 + (high - bottom - 8) * (1 - (value - low) / (top - low));
-  const picture = node("svg", { width: "100%", height: high + 18 * names.length, viewBox: `0 0 ${wide} ${high + 18 * names.length}`, role: "img" });
+  const picture = node("svg", { width: "100%", height: high + 18 * lines.length, viewBox: `0 0 ${wide} ${high + 18 * lines.length}`, role: "img" });
   for (const value of [low, (low + top) / 2, top]) {
     picture.appendChild(node("line", { x1: left, x2: wide - 8, y1: y(value), y2: y(value), class: "axis" }));
     picture.appendChild(node("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end", class: "soft" }, written(value)));
   }
   picture.appendChild(node("text", { x: left, y: high - 6, class: "soft" }, `${span(to - from)} ago`));
   picture.appendChild(node("text", { x: wide - 8, y: high - 6, "text-anchor": "end", class: "soft" }, "now"));
-  names.forEach((name, at) => {
-    const points = run.history[name].filter((each) => each[column] !== null);
-    picture.appendChild(node("polyline", { points: points.map((each) => `${x(each[0])},${y(each[column])}`).join(" "), class: `line c${at % 5}` }));
+  lines.forEach(([name, points], at) => {
+    picture.appendChild(node("polyline", { points: points.map(([when, value]) => `${x(when)},${y(value)}`).join(" "), class: `line c${at % 5}` }));
     picture.appendChild(node("rect", { x: left, y: high + 18 * at + 2, width: 10, height: 10, class: `f${at % 5}` }));
-    picture.appendChild(node("text", { x: left + 16, y: high + 18 * at + 11, class: "soft" }, `${cut(name, 40)}: ${written(points[points.length - 1][column])}`));
+    picture.appendChild(node("text", { x: left + 16, y: high + 18 * at + 11, class: "soft" }, `${cut(name, 40)}: ${written(points[points.length - 1][1])}`));
   });
   byId(id).replaceChildren(picture);
 }
@@ -178,6 +190,7 @@ function fillTables(run) {
 }
 
 function show(run) {
+  remember(run);
   const status = byId("status");
   status.className = run.problem ? "over" : "";
   if (run.problem) {
@@ -189,13 +202,14 @@ function show(run) {
   const ago = run.at - run.as_of;
   status.textContent = `${run.batch === null ? "" : `batch ${run.batch}${ago > 10000 ? `, which began ${span(ago)} ago` : ""}, `}${time(run.at)} UTC`;
   drawTopology(run);
-  drawLines("lag", run, 1, span);
-  drawLines("pending", run, 2, (value) => number(Math.round(value)));
+  drawLines("lag", run, 0, span);
+  drawLines("pending", run, 1, (value) => number(Math.round(value)));
   fillTables(run);
 }
 
 function follow() {
   const events = new EventSource("events");
+  events.onopen = () => { past = []; };  // also when it is opened again: the first event has all
   events.onmessage = (event) => show(JSON.parse(event.data));
   events.addEventListener("over", () => {
     events.close();

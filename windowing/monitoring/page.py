@@ -1,6 +1,7 @@
 """The live page of a run: the topology with counts on its edges, watermark and lag over time, the last windows, late tuples.
 
     sampler thread --source() once a second--> PageState: history, counts --JSON--> /events (server-sent events)
+                                               the first event has the whole history, each later one what is new
     browser        <-- /, /page.js, /page.css, from this package: no build step, no network
 
 The page is read-only: there are only GET requests, and none of them has a parameter.
@@ -168,13 +169,14 @@ class Drawing:
 
 
 class _PageState:
-    """The content of the page, sampled once a second; `now` is JSON."""
+    """The content of the page, sampled once a second."""
 
     def __init__(self, source: Callable[[], RunMetrics], drawing: Drawing) -> None:
         self._source, self._drawing = source, drawing
-        self._history: dict[str, deque[str]] = {}  # as JSON: each line is sent up to 900 times
+        self._samples: deque[str] = deque(maxlen=_KEPT)  # as JSON: each is encoded once
+        self._taken = 0
         self.over = threading.Event()
-        self.now = json.dumps({"name": "", "problem": "nothing was counted yet"})
+        self._show({"name": "", "problem": "nothing was counted yet"})
 
     def sample(self) -> None:
         """Call the source once a second until the page is closed."""
@@ -182,20 +184,29 @@ class _PageState:
             self.take()
 
     def take(self) -> None:
-        """Call the source once and update `now`."""
+        """Call the source once and update the content."""
         try:
-            self.now = self._as_json(self._source())
+            self._show(self._content(self._source()))
         except Exception as problem:
             _log.warning("the page cannot have the numbers: %s", describe_error(problem))
-            self.now = json.dumps({"name": "", "problem": describe_error(problem)})
+            self._show({"name": "", "problem": describe_error(problem)})
 
-    def _as_json(self, run: RunMetrics) -> str:
+    def since(self, seen: int = 0) -> tuple[str, int]:
+        """Return the content as JSON, with the kept samples after the first `seen` ones; and how many were taken."""
+        content, samples, taken = self._shown
+        unseen = samples[max(0, len(samples) - (taken - seen)) :]
+        return f'{content[:-1]}, "kept": {_KEPT}, "history": [{", ".join(unseen)}]}}', taken
+
+    def _show(self, content: Mapping[str, Any]) -> None:
+        self._shown = json.dumps(content), tuple(self._samples), self._taken  # replaced at once: other threads read it
+
+    def _content(self, run: RunMetrics) -> dict[str, Any]:
         found = run.components()
         at_ms = int(time.time() * 1000)
-        for name, each in found.items():
-            line = json.dumps([at_ms, each.watermark_lag_ms, each.pending, each.executed])
-            self._history.setdefault(name, deque(maxlen=_KEPT)).append(line)
-        sample = {
+        lines = {name: [each.watermark_lag_ms, each.pending] for name, each in found.items()}
+        self._samples.append(json.dumps([at_ms, lines]))
+        self._taken += 1
+        return {
             "name": run.name,
             "at": at_ms,
             "as_of": run.at_ms,
@@ -206,8 +217,6 @@ class _PageState:
             "components": {name: _component(each) for name, each in found.items()},
             "tasks": [_component(each) for each in run.tasks],
         }
-        history = ", ".join(f"{json.dumps(name)}: [{', '.join(lines)}]" for name, lines in self._history.items())
-        return f'{json.dumps(sample)[:-1]}, "history": {{{history}}}}}'
 
 
 def _component(found: TaskMetrics) -> dict[str, Any]:
@@ -250,7 +259,7 @@ class _PageHandler(BaseHTTPRequestHandler):
             name, kind = _FILES[self.path]
             self._answer(HTTPStatus.OK, kind, files("windowing.monitoring").joinpath(name).read_bytes())
         elif self.path == "/now":
-            self._answer(HTTPStatus.OK, "application/json", self.server.state.now.encode())
+            self._answer(HTTPStatus.OK, "application/json", self.server.state.since()[0].encode())
         elif self.path == "/events":
             self._events()
         else:
@@ -285,10 +294,11 @@ class _PageHandler(BaseHTTPRequestHandler):
             self.server.readers.release()
 
     def _stream(self) -> Iterator[bytes]:
-        state = self.server.state
+        state, seen = self.server.state, 0
         yield b"retry: 2000\n\n"
         while True:
-            yield f"data: {state.now}\n\n".encode()
+            content, seen = state.since(seen)
+            yield f"data: {content}\n\n".encode()
             if state.over.wait(_EVERY_S):
                 yield b"event: over\ndata: {}\n\n"
                 return
