@@ -124,6 +124,7 @@ class Router:
         "acks_by_hand",
         "clock",
         "dead_letters",
+        "errors",
         "now_ms",
         "random",
         "result",
@@ -142,12 +143,9 @@ class Router:
         self.now_ms = 0
         self.rollbacks = 0
         self.result = ClusterResult()
-        self._logged: dict[str, tuple[int, int]] = {}
-
-    @property
-    def errors(self) -> list[ReportedError]:
+        self.errors = self.result.errors
         """The errors that components have reported."""
-        return self.result.errors
+        self._logged: dict[str, tuple[int, int]] = {}
 
     def report(self, component: str, task: int, error: BaseException) -> None:
         """Add an error to the result, and log it unless the component has reached its limit."""

@@ -150,11 +150,12 @@ class MasterTask(Task):
     windows. committers, readers: the inboxes of the tasks that take part in the commit, and of all tasks, with their batch groups.
     """
 
+    router: TridentRouter
+
     def __init__(
         self, router: TridentRouter, id: int, plan: TridentPlan, config: CoordinatorConfig, state: TransactionalState
     ) -> None:
         super().__init__(router, TaskContext(plan.name, 0, 1, plan.config), id, router.inbox(MASTER))
-        self.trident = router
         self.spouts: list[CoordinatorTask] = []
         self.committers: list[tuple[deque[Any], str]] = []
         self.readers: list[tuple[deque[Any], str]] = []
@@ -191,7 +192,7 @@ class MasterTask(Task):
 
     def handle(self, message: Acked | Failed) -> None:
         machine, now_ms = self.machine, self.router.now_ms
-        cause = self.trident.end_tree(message.root)
+        cause = self.router.end_tree(message.root)
         if message.root not in self._roots:
             return  # a tree of an earlier run, or one that has already ended
         stream, attempt = self._roots.pop(message.root)
@@ -200,7 +201,7 @@ class MasterTask(Task):
                 cause = f"its {stream.value} took too long; it was last seen in {message.seen}"
             stale = machine.stale
             found = machine.failed(stream, attempt, now_ms, cause)
-            self.trident.trident.failures += machine.stale == stale
+            self.router.trident.failures += machine.stale == stale
             self._coordinate(found)
             return
         if stream is CoordinatorStream.COMMIT and (attempt, Status.COMMITTING) in machine.under_way:
@@ -245,16 +246,16 @@ class MasterTask(Task):
     def _begin(self, effect: EmitOnStream) -> None:
         attempt = effect.attempt
         self.begun += 1
-        self.trident.stamps[attempt.txid] = self._stamp(attempt.txid)
+        self.router.stamps[attempt.txid] = self._stamp(attempt.txid)
         begun = partial(Begun, attempt, effect.after, effect.skip)
         self._begin_tree(effect, [(spout.inbox, begun) for spout in self.spouts])
 
     def _begin_tree(self, effect: EmitOnStream, posts: Sequence[tuple[deque[Any], Callable[[Any], Any]]]) -> None:
-        self._roots[self.trident.begin_tree(self.id, posts)] = effect.stream, effect.attempt
+        self._roots[self.router.begin_tree(self.id, posts)] = effect.stream, effect.attempt
 
     def _hand_out(self, attempt: TransactionAttempt) -> None:
         """Write the rows of a committed batch to its sinks."""
-        result, rows = self.trident.trident, self.trident.release(attempt)
+        result, rows = self.router.trident, self.router.release(attempt)
         result.batches += 1
         for name, kept in result.sinks.items():
             kept += rows.get(name, [])
@@ -264,8 +265,8 @@ class MasterTask(Task):
     def _succeed(self, attempt: TransactionAttempt) -> None:
         for inbox, group in self.readers:
             inbox.append(Success(BatchId(group, attempt)))
-        stamps = self.trident.stamps
-        self.trident.stamps = {txid: stamp for txid, stamp in stamps.items() if txid >= attempt.txid}
+        stamps = self.router.stamps
+        self.router.stamps = {txid: stamp for txid, stamp in stamps.items() if txid >= attempt.txid}
         if self._windowed:
             self._stamps.cleanup_before(attempt.txid)
 

@@ -223,9 +223,10 @@ class StreamSpout:
 class CoordinatorTask(Task):
     """The coordinator of one spout."""
 
+    router: TridentRouter
+
     def __init__(self, router: TridentRouter, id: int, inbox: deque[Any], stream: StreamSpout) -> None:
         super().__init__(router, TaskContext(stream.name, 0, len(stream.emitters), stream.plan.config), id, inbox)
-        self._trident = router
         self._who = f"spout {stream.name!r}"
         self._stream = stream
         self.machine: TridentSpoutCoordinator
@@ -274,7 +275,7 @@ class CoordinatorTask(Task):
 
     def handle(self, message: Begun | Success) -> None:
         attempt = message.batch.attempt if isinstance(message, Success) else message.attempt
-        _, drains = self._trident.stamps.get(attempt.txid, (0, False))
+        _, drains = self.router.stamps.get(attempt.txid, (0, False))
         if isinstance(message, Success):
             if not drains:
                 guarded(self._who, f"in success of {attempt}", self.machine.success, attempt)
@@ -293,7 +294,7 @@ class CoordinatorTask(Task):
                 continue
             if isinstance(effect, Fail) and effect.reported is not None:
                 self._report(effect.reported)
-            self._trident.settle(effect, self.context.component)
+            self.router.settle(effect, self.context.component)
 
     def _report(self, error: BaseException) -> None:
         self.router.report(self.context.component, 0, error)
@@ -355,7 +356,7 @@ class EmitterTask(_Source):
             self.respond(self.group, effect)
 
     def _drains(self, attempt: TransactionAttempt) -> bool:
-        return self.trident.stamps.get(attempt.txid, (0, False))[1]
+        return self.router.stamps.get(attempt.txid, (0, False))[1]
 
     def _attempted(self, attempt: TransactionAttempt, where: str, call: Callable[..., Any], *arguments: Any) -> None:
         """Call the emitter, unless the batch drains; a FailedException fails the attempt."""
@@ -377,13 +378,13 @@ class EmitterTask(_Source):
         rows = output.take()
         if skip is not None:
             dead = DeadBatch(attempt.txid, str(self.node.source.name), self.context.task, skip, rows)
-            self.trident.hold_dead(attempt, dead)
+            self.router.hold_dead(attempt, dead)
             return
         self._deliver(attempt, rows)
 
     def _deliver(self, attempt: TransactionAttempt, rows: list[Row]) -> None:
         number = partial(self.machine.emitted, attempt)
-        sending = Sending(self, BatchId(self.group, attempt), self.trident.batch(attempt), number)
+        sending = Sending(self, BatchId(self.group, attempt), self.router.batch(attempt), number)
         sending.everywhere(rows)
         sending.send_time()
 
@@ -404,13 +405,13 @@ class RequestTask(_Source):
         self._asked += 1
         number = self._asked
         batch, counts = BatchId(self.group, TransactionAttempt(number, 0)), Outgoing(self.targets)
-        self.trident.answers[batch] = []
+        self.router.answers[batch] = []
         Sending(self, batch, ProcessorContext(("request", number)), counts.number).everywhere(output.take())
         posts = [
-            (self.trident.inboxes[target], partial(Reported, batch, self.me, counts.counts[target]))
+            (self.router.inboxes[target], partial(Reported, batch, self.me, counts.counts[target]))
             for target in self.targets
         ]
-        self._roots[self.trident.begin_tree(self.id, posts)] = number
+        self._roots[self.router.begin_tree(self.id, posts)] = number
         return number
 
     def answer(self, number: int) -> list[Row] | None:
@@ -423,11 +424,11 @@ class RequestTask(_Source):
     def handle(self, message: Acked | Failed) -> None:
         number = self._roots.pop(message.root)
         batch = BatchId(self.group, TransactionAttempt(number, 0))
-        rows = self.trident.answers.pop(batch)
-        cause = self.trident.end_tree(message.root) or "no answer in time"
+        rows = self.router.answers.pop(batch)
+        cause = self.router.end_tree(message.root) or "no answer in time"
         for stage in self.plan.stages.values():
             if self.group in stage.batch_groups and not stage.is_spout:
                 for task in range(stage.parallelism):
-                    self.trident.inboxes[stage.id, task].append(Success(batch))
+                    self.router.inboxes[stage.id, task].append(Success(batch))
         failure = FailedException(f"request {number} of {self.node.source.name}: {cause}")
         self._answered[number] = failure if isinstance(message, Failed) else rows

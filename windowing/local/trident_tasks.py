@@ -175,12 +175,9 @@ class TridentRouter(Router):
         self.stamps: dict[int, tuple[int, bool]] = {}
         self.answers: dict[BatchId, list[Row]] = {}
         self.trident = TridentResult()
+        self.errors = self.trident.errors
         self._causes: dict[int, str] = {}
         self._held: dict[TransactionAttempt, _AttemptOutput] = {}
-
-    @property
-    def errors(self) -> list[ReportedError]:
-        return self.trident.errors
 
     def inbox(self, task: TaskId) -> deque[Any]:
         """Return the inbox of a task. It exists before the task, and a task that is made again keeps it."""
@@ -256,7 +253,7 @@ class Sending:
     def __init__(
         self, task: StagedTask, batch: BatchId, context: ProcessorContext, number: Callable[[TaskId], int]
     ) -> None:
-        self._router, self._plan, self._me = task.trident, task.plan, task.me
+        self._router, self._plan, self._me = task.router, task.plan, task.me
         self._batch, self._number = batch, number
         self._writers = {
             writer.exchange.id: (writer.exchange, ExchangeBatch(writer, context))
@@ -291,20 +288,22 @@ class Sending:
 class StagedTask(Task):
     """A task of a stage of the plan: it sends over the exchanges of its stage, and reports to the tasks behind them."""
 
+    router: TridentRouter
+
     def __init__(self, router: TridentRouter, id: int, plan: TridentPlan, stage: Stage, task: int) -> None:
         self.me = (stage.id, task)
         super().__init__(router, TaskContext(stage.id, task, stage.parallelism, plan.config), id, router.inbox(self.me))
-        self.trident, self.plan = router, plan
+        self.plan = plan
         self.writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(stage.id)]
 
     def respond(self, group: str, effect: Report | Ack | Fail) -> None:
         """Report to a target task the number of pieces that were sent to it, or ack or fail a message."""
         if not isinstance(effect, Report):
-            self.trident.settle(effect, self.context.component)
+            self.router.settle(effect, self.context.component)
             return
         batch, target = BatchId(group, effect.attempt), cast(TaskId, effect.target)
         anchors = anchored([effect.message], self.router.edge)
-        self.trident.inboxes[target].append(Reported(batch, self.me, effect.sent, anchors))
+        self.router.inboxes[target].append(Reported(batch, self.me, effect.sent, anchors))
 
 
 class GroupTask(StagedTask):
@@ -380,7 +379,7 @@ class GroupTask(StagedTask):
 
     def _begin(self, batch: BatchId) -> None:
         is_request = batch.group in self._requests
-        context = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.trident.batch(batch.attempt)
+        context = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.router.batch(batch.attempt)
         sending = Sending(self, batch, context, partial(self.executor.emitted, batch))
         self._live[batch] = GroupBatch(self.subtopology, batch.group, context), sending
         self._came[batch] = []
@@ -419,6 +418,6 @@ class GroupTask(StagedTask):
         for exchange, rows in emitted.exchanges.items():
             sending.rows(exchange, rows)
         if batch.group in self._requests:
-            self.trident.answers.get(batch, []).extend(emitted.answers)  # a request that has failed has no entry
+            self.router.answers.get(batch, []).extend(emitted.answers)  # a request that has failed has no entry
             return
-        self.trident.hold(batch.attempt, self.context.component, emitted, late)
+        self.router.hold(batch.attempt, self.context.component, emitted, late)
