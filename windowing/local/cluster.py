@@ -211,7 +211,7 @@ class ClusterTasks:
             pending = SpoutPending(limit, RetryPolicy.of(topology.config))
             if component.id not in self._roots:
                 return SpoutTask(parts, pending)
-            from windowing.local.roots import RootSource  # needs Arrow
+            from windowing.local.sources import RootSource  # needs Arrow
 
             return SpoutTask(parts, pending, partial(RootSource, self._roots[component.id], index))
         tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
@@ -572,7 +572,7 @@ def _without_effect_on_batches(topology: Topology) -> Iterator[str]:
 def _roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any) -> dict[str, list[Any]]:
     if sources is None:
         return {}
-    from windowing.local.roots import roots_of  # needs Arrow
+    from windowing.local.sources import roots_of  # needs Arrow
 
     return dict(roots_of(topology, sources, batches))
 

@@ -5,7 +5,7 @@
       FunctionSource      calls a function of (collector)   the same
       ObjectSource        calls next_tuple of an object     calls its ack and fail, with the values if the methods take them
       InputSource         the next row that was fed         the task emits a failed row again
-      RootSource          the next row of a PartitionedSpout (roots.py)     the same; the spout gets acks of whole batches
+      RootSource          the next row of a PartitionedSpout (sources.py)     the same; the spout gets acks of whole batches
 
 The rows of an InputSource come in batches: run_local [[row, row], [row]], run_topology {"spout": [[row, row], [row]]}, run_trident
 the same by stream. An argument that is not a list of rows, or has a row that does not fit the schema, is refused before any row

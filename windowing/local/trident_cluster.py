@@ -490,7 +490,7 @@ class TridentCluster(LoopedCluster):
         super().__init__(self.plan.name, clock, self._router, seed)
         given: dict[str, Any] = {**_checked_batches(self.plan, batches)}
         if sources is not None:
-            from windowing.local.trident_sources import sources_of  # needs Arrow
+            from windowing.local.sources import sources_of  # needs Arrow
 
             given |= sources_of(self.plan, sources, given)
         writers = _checked_sinks(self.plan, sinks)

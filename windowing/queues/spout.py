@@ -7,7 +7,7 @@
     all tuples of a batch are done and committed          ack(root), else fail(root)
     ... and some of them became dead letters              give_up(root)
 
-LocalCluster (local/roots.py) calls all methods in one process. On Spark (spark/spouts.py) `initial`, `latest` and `commit` run in
+LocalCluster (local/sources.py) calls all methods in one process. On Spark (spark/spouts.py) `initial`, `latest` and `commit` run in
 one Python process of the query, `read` in the executors on copies of the object, and `begin`, `ack`, `fail` and `give_up` in the
 driver, under `submit` only. So a spout stores a path or a URL, and no connection.
 """

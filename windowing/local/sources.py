@@ -1,10 +1,16 @@
-"""PartitionedSpouts (queues/spout.py) in LocalCluster: batches are read row by row; each batch is a root, acked as a whole.
+"""PartitionedSpouts (queues/spout.py) in one process. In LocalCluster batches are read row by row; each batch is a root:
 
     latest() --> root 3: (5, 9] --read--> rows 5.. --emit--> messages (stream, 3, 0), (stream, 3, 1), ... each acked by itself
                                                                           |
     ack(root) / give_up(root) / fail(root) <-- all messages are done; one is lost
 
-Laws
+In TridentCluster each batch is a root too, whose offsets are the metadata of its txid:
+
+    is_ready(7)    latest() is beyond the end of batch 6
+    $batch 7:0     offsets (start, end] of each partition, stored with txid 7 --> each task reads its partitions
+    $success 7     ack(root 7), commit(end of 7)
+
+Laws of LocalCluster
 - One batch of a spout is read at a time. The next batch begins when all rows of the last one are emitted. `max_rows` limits a
   batch, `max_spout_pending` the rows in flight. With partitions sorted by name, task p % parallelism emits partition p.
 - Each root ends with exactly one call of the spout: `ack` when all its messages are acked; `give_up` when all are done but some
@@ -15,14 +21,21 @@ Laws
 - `commit` gets the offsets up to which all roots have ended, without a gap.
 - Each LocalCluster is a new query for its spouts: it begins with the rows that are not acked.
 
+Laws of TridentCluster
+- Transactional: every attempt at a txid reads the stored offsets; the source can be read again at them until they are acked.
+- A batch is acked when it is committed. If a kill prevents the ack, the next run acks the batch when it begins.
+- The run's name for the spout lasts as long as the records. Without records each run is new and begins with the rows that are not
+  acked.
+
 Source: Trident's partitioned spouts, called as the driver on Spark calls them (spark/acks.py).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -33,6 +46,50 @@ from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.plan import Topology
+from windowing.trident.coordinator import Readiness
+from windowing.trident.kinds import SpoutKind, TransactionAttempt
+from windowing.trident.plan import TridentPlan
+from windowing.trident.spouts import BatchCoordinator, Emitter, ITridentSpout, SpoutBatch, SpoutContext
+from windowing.trident.states import TridentCollector
+from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState
+
+
+def _require_source(what: str, schema: Schema, source: Any) -> None:
+    """Raise ConfigError for an object that is no source, lacks a field, or has it with another type. `what` names the stream."""
+    if not isinstance(source, PartitionedSpout):
+        raise ConfigError(
+            f"the source of {what} is a PartitionedSpout in one process, got {quote(source)}; give rows by batches=, or run the "
+            "topology on Spark"
+        )
+    given = Schema.parse(source.fields)
+    types = given.kinds
+    for field, kind in schema.kinds.items():
+        if types.get(field) != kind:
+            has = "no such field" if field not in types else f"it as {types[field]}"
+            raise ConfigError(
+                f"the source of {what} declares {field!r} as {kind}, {type(source).__name__} has {has}; its fields are {given.ddl}"
+            )
+
+
+def _ranges_of(root: Root, task: int, tasks: int) -> dict[str, tuple[int, int]]:
+    """Return the (start, end] of the partitions that one of the tasks emits."""
+    ranges = root.ranges
+    return {name: ranges[name] for name in sorted(root.end)[task::tasks] if name in ranges}
+
+
+def _rows_of(
+    spout: PartitionedSpout, name: str, schema: Schema, ranges: Mapping[str, tuple[int, int]]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a range of offsets `(start, end]` for each partition, in the fields of the schema. Raises SourceError."""
+    fields = Schema.parse(spout.fields)
+    for partition, (start, end) in ranges.items():
+        for batch in spout.read(partition, start, end):
+            for row in fitted(batch, fields, name).select(list(schema.names)).to_pylist(maps_as_pydicts="strict"):
+                yield tuple(row.values())
+
+
+# -- LocalCluster ----------------------------------------------------------------------------------------------------------------
+
 
 MessageId = tuple[str, int, int]
 """The stream, the number of the root, the number of the row in the root."""
@@ -55,8 +112,7 @@ class SpoutRoots:
     def __init__(self, spout: PartitionedSpout, name: str, stream: str, schema: Schema, tasks: int) -> None:
         self.stream = stream
         self._spout, self._name = spout, name
-        self._fields = Schema.parse(spout.fields)
-        self._columns = list(schema.names)
+        self._schema = schema
         self._progress = SpoutOffsets(spout, name)
         self._at: Offsets = {}
         self._next = 0
@@ -130,10 +186,9 @@ class SpoutRoots:
         self._at, self._next, self._count = end, self._next + 1, 0
         current = self._open[root.batch] = _OpenRoot(root)
         self._in_order.append(current)
-        names = sorted(end)
         for task in range(len(self._rows)):
-            mine = {name: root.ranges[name] for name in names[task :: len(self._rows)] if name in root.ranges}
-            self._rows[task] = rows_read(self._spout, self._fields, self._name, self._columns, mine) if mine else None
+            mine = _ranges_of(root, task, len(self._rows))
+            self._rows[task] = _rows_of(self._spout, self._name, self._schema, mine) if mine else None
         return True
 
     def _all_emitted(self) -> None:
@@ -224,40 +279,105 @@ def roots_of(topology: Topology, sources: Mapping[str, Any], batches: Any) -> di
     return found
 
 
-def require_fields(what: str, schema: Schema, source: PartitionedSpout) -> None:
-    """Raise ConfigError for a source that lacks a field or has it with another type. `what` names the stream in errors."""
-    given = Schema.parse(source.fields)
-    types = dict(zip(given.names, given.types, strict=True))
-    for field, kind in zip(schema.names, schema.types, strict=True):
-        if types.get(field) != kind:
-            has = "no such field" if field not in types else f"it as {types[field]}"
-            raise ConfigError(
-                f"the source of {what} declares {field!r} as {kind}, {type(source).__name__} has {has}; its fields are {given.ddl}"
-            )
-
-
-def rows_read(
-    spout: PartitionedSpout, fields: Schema, name: str, columns: list[str], ranges: Mapping[str, tuple[int, int]]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a range of offsets `(start, end]` for each partition, with these columns. Raises SourceError."""
-    for partition, (start, end) in ranges.items():
-        for batch in spout.read(partition, start, end):
-            for row in fitted(batch, fields, name).select(columns).to_pylist(maps_as_pydicts="strict"):
-                yield tuple(row.values())
-
-
 def _roots(topology: Topology, name: str, stream: str, source: Any, tasks: int) -> SpoutRoots:
     what = f"spout {name!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
-    if not isinstance(source, PartitionedSpout):
-        raise ConfigError(
-            f"the source of {what} is a PartitionedSpout in one process, got {quote(source)}; give rows by batches=, or run the "
-            "topology on Spark"
-        )
+    schema = topology.component(name).outputs[stream].schema
+    _require_source(what, schema, source)
     if source.takes_acks and topology.config.acker_executors == 0:
         raise ConfigError(
             f"the source of {what} forgets what is acked, and topology.acker.executors is 0, with which LocalCluster acks a row "
             "when it is emitted: it would be lost with the process; leave that setting out"
         )
-    schema = topology.component(name).outputs[stream].schema
-    require_fields(what, schema, source)
     return SpoutRoots(source, name if stream == DEFAULT_STREAM else f"{name}:{stream}", stream, schema, tasks)
+
+
+# -- TridentCluster --------------------------------------------------------------------------------------------------------------
+
+
+class SourceBatches(ITridentSpout):
+    """A PartitionedSpout as a spout of batches, for one stream. `state`: the records of that stream."""
+
+    kind = SpoutKind.TRANSACTIONAL
+    ends_when_dry = True
+    """`run()` counts the spout as ended when it has no rows, like a spout of single tuples."""
+
+    def __init__(self, source: PartitionedSpout, name: str, schema: Schema, state: TransactionalState) -> None:
+        self.source, self.name, self.schema = source, name, schema
+        self.output, self._state = schema.ddl, state
+
+    def get_coordinator(self, context: SpoutContext) -> BatchCoordinator:
+        return _SourceCoordinator(self.source, self.name, self._state)
+
+    def get_emitter(self, context: SpoutContext) -> Emitter:
+        return _SourceEmitter(self, context.task, context.tasks)
+
+
+class _SourceCoordinator(BatchCoordinator):
+    """Chooses the offsets of batches. `_open`: the offsets of batches that are not acked, by txid."""
+
+    def __init__(self, source: PartitionedSpout, name: str, state: TransactionalState) -> None:
+        self._source, self._progress = source, SpoutOffsets(source, name)
+        stored = RotatingTransactionalState(state.at("coordinator"), "meta")
+        self._open: dict[int, dict[str, Offsets]] = {txid: stored.get(txid) for txid in stored.txids()}
+        last = stored.last()
+        if source.takes_acks:
+            query = state.read("query")
+            if query is None:
+                query = f"TridentCluster {uuid4().hex}"
+                state.write({"query": query})
+            source.begin(query, None if last is None else last["end"])
+        self._at: Offsets = self._progress.initial() if last is None else last["end"]
+
+    def is_ready(self, txid: int) -> Readiness:
+        newest = self._progress.newest(self._at)
+        return Readiness.WAIT if newest == self._progress.begun(self._at, newest) else Readiness.READY
+
+    def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
+        if current is None:
+            begins = self._at if previous is None else previous["end"]
+            newest = self._progress.newest(begins)
+            start = self._progress.begun(begins, newest)
+            current = {"start": dict(start), "end": limited(start, newest, self._source.max_rows)}
+        self._open[txid] = current
+        self._at = {**self._at, **{name: max(at, self._at.get(name, at)) for name, at in current["end"].items()}}
+        return current
+
+    def success(self, txid: int) -> None:
+        for each in sorted(number for number in self._open if number <= txid):
+            found = self._open.pop(each)
+            root = Root(each, found["start"], found["end"])
+            if self._source.takes_acks and root.ranges:
+                self._source.ack(root)
+            self._source.commit(found["end"])
+
+    settle = success
+    """Called when a run begins, with the last committed txid: an earlier run may have been killed before it acked that batch."""
+
+
+class _SourceEmitter(Emitter):
+    def __init__(self, spout: SourceBatches, task: int, tasks: int) -> None:
+        self._spout, self._task, self._tasks = spout, task, tasks
+
+    def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
+        root, spout = Root(batch.attempt.txid, batch.metadata["start"], batch.metadata["end"]), self._spout
+        for row in _rows_of(spout.source, spout.name, spout.schema, _ranges_of(root, self._task, self._tasks)):
+            collector.emit(row)
+
+    def success(self, attempt: TransactionAttempt) -> None:
+        """Do nothing, because the coordinator sends the ack."""
+
+
+def sources_of(
+    plan: TridentPlan, sources: Any, batches: Mapping[str, Any]
+) -> dict[str, Callable[[TransactionalState], SourceBatches]]:
+    """Check the argument of `TridentCluster(sources=)` and return the factories of spouts by stream. Raises ConfigError."""
+    schemas = {name: spout.schema for name, spout in plan.streams.items()}
+    if not isinstance(sources, Mapping):
+        raise ConfigError(f"sources= is a mapping of streams to their sources, got {quote(sources)}")
+    for name, source in sources.items():
+        if name not in schemas:
+            raise ConfigError(f"sources names {quote(name)}, which is no stream; {did_you_mean(str(name), schemas)}")
+        if name in batches:
+            raise ConfigError(f"stream {name!r} was given both batches= and a source; leave one of the two out")
+        _require_source(f"stream {name!r}", schemas[name], source)
+    return {name: partial(SourceBatches, source, name, schemas[name]) for name, source in sources.items()}
