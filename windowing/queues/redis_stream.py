@@ -40,7 +40,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from windowing.columnar.bolts import arrow_schema
+from windowing.columnar.bolts import table_of
 from windowing.errors import ConfigError, SourceError, WindowingError, quote
 from windowing.queues.messages import BadMessage, row_of_texts
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refuse_forgotten, whole_number
@@ -325,7 +325,6 @@ class RedisStream(PartitionedSpout):
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows with offsets in (start, end] whose offset modulo `partitions` is the partition's number."""
-        wanted = arrow_schema(self._schema)
         while start < end:
             found = self._script(_READ, start, end)
             if not found:
@@ -335,10 +334,7 @@ class RedisStream(PartitionedSpout):
                 start = int(float(score))
                 if start % self._partitions == int(partition):
                     rows += self._row(_text(id), fields)
-            if rows:
-                columns = zip(*rows, strict=True)
-                arrays = [pa.array(values, field.type) for values, field in zip(columns, wanted, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+            yield from table_of(rows, self._schema).to_batches()
 
     def begin(self, query: str, end: Offsets | None) -> None:
         """Record the query that reads. Raises CheckpointError if the checkpoint is older than the last ack."""

@@ -29,7 +29,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from windowing.codec import decode_value, encode_value
-from windowing.columnar.bolts import arrow_schema
+from windowing.columnar.bolts import table_of
 from windowing.errors import ConfigError, CorruptStateError, SourceError, printable, quote
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, whole_number
 from windowing.schema.rows import RowError, row_of
@@ -150,16 +150,13 @@ class SqliteQueue(PartitionedSpout):
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows with numbers in (start, end] whose number modulo `partitions` is the partition's."""
-        wanted = arrow_schema(self._schema)
         while True:
             with self._opened() as (db, _):  # page by page, because a reader blocks writers
                 bounds = (start, end, self._partitions, int(partition), _ROWS_PER_BATCH)
                 found = db.execute(f"SELECT id, attempt, row, crc {_IN_RANGE} ORDER BY id LIMIT ?", bounds).fetchall()
             if not found:
                 return
-            columns = zip(*(self._decoded(*row) for row in found), strict=True)
-            arrays = [pa.array(values, field.type) for values, field in zip(columns, wanted, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+            yield from table_of([self._decoded(*row) for row in found], self._schema).to_batches()
             start = found[-1][0]
 
     def begin(self, query: str, end: Offsets | None) -> None:
