@@ -36,7 +36,6 @@ from windowing.execution.metrics import TaskMetrics
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Origin, Tuple, tuple_type
-from windowing.spark.columnar_bolts import ColumnarBoltBatch, StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.exchange import (
@@ -52,7 +51,7 @@ from windowing.spark.exchange import (
     spread_of,
 )
 from windowing.spark.state import TIMESTAMP, TaskValues
-from windowing.spark.tasks import BoltBatch, RetriedBatch
+from windowing.spark.tasks import BoltBatch, ColumnarBoltBatch, RetriedBatch, StreamBatch
 from windowing.spark.unreadable import Held, Unreadable, arrow_column, plain, python_values, tuples_in
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind

@@ -1,4 +1,5 @@
-"""BoltBatch: one task of a bolt without windows in one batch: tuples in, rows out; failed tuples are retried in rounds.
+"""One task of a bolt without windows in one micro-batch: tuples in, rows out (BoltBatch), or for a bolt with `columnar=` Arrow
+tables in, tables out (ColumnarBoltBatch); what failed is retried in rounds.
 
     take     tuple --> execute --> succeeded: the rows, acks and state changes of the call count
                           ^
@@ -11,6 +12,10 @@ Laws: a batch is atomic: all rows of its tuples leave with the batch. A call is 
 effects of the user's code. A call fails if it raises FailedException, or fails the tuple that it was passed. Acks are not awaited
 beyond the batch: if a Bolt has neither acked nor failed a tuple when its task has no more tuples and `cleanup` has returned, the
 tuple fails.
+
+In columns a StreamBatch stands in place of a tuple. All its rows have the same roots, so its output is anchored to all of them. A
+batch that failed for good becomes one dead letter per row, or an error. If the bolt reads a value that Python cannot hold, it is
+called again without the rows that have one.
 """
 
 from __future__ import annotations
@@ -18,18 +23,26 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+import pyarrow as pa
+
 from windowing.acking.pending import RetryPolicy
+from windowing.columnar.bolts import ColumnarCaller, arrow_schema
+from windowing.columnar.rows import Numbers, owned
 from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
-from windowing.schema.tuples import Tuple
+from windowing.schema.rows import rows_of
+from windowing.schema.tuples import Origin, Tuple, tuple_type
+from windowing.schema.types import Schema
 from windowing.spark.context import Arrival
 from windowing.spark.edges import NO_ROOTS, Roots, merged
+from windowing.spark.output import fitted_column
 from windowing.spark.state import TaskValues
-from windowing.spark.unreadable import asked_unreadable, held
+from windowing.spark.unreadable import any_of, arrow_column, asked_unreadable, held, tuples_in, unreadable_in
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.decorators import ComponentKind
@@ -68,6 +81,7 @@ class RetriedBatch(ABC, Generic[T]):
         self._component, self._context, self._retry = component, context, retry
         self._dead_letter, self._order = dead_letter, order
         self._again: list[T] = []
+        self._failures: dict[int, tuple[T, int]] = {}  # by id, which is its own as long as what failed is here
         self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
         self.errors: list[str] = []
 
@@ -88,12 +102,12 @@ class RetriedBatch(ABC, Generic[T]):
         """Call the bolt once."""
 
     @abstractmethod
-    def _failures_of(self, given: T) -> int:
-        """Return how often it has failed."""
+    def _size_of(self, given: T) -> int:
+        """Return the number of its tuples."""
 
     @abstractmethod
-    def _tuples_of(self, given: T) -> tuple[int, Iterable[Tuple], Roots]:
-        """Return the number of its tuples, these, and their roots."""
+    def _tuples_of(self, given: T) -> tuple[Iterable[Tuple], Roots]:
+        """Return its tuples and their roots."""
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of failed tuples, of tuples left out because the bolt read a value that Python cannot hold and no
@@ -131,13 +145,31 @@ class RetriedBatch(ABC, Generic[T]):
     def _described(self, problem: FailedException) -> str:
         """Return the reason of a failure; log and count errors that the bolt wants reported."""
         if isinstance(problem, ReportedFailedException):
-            self._reported += 1
-            keep_error(self.errors, problem, f"bolt {self._component.id!r}, task {self._context.task_index}")
+            self._report(problem, f"bolt {self._component.id!r}, task {self._context.task_index}")
         return describe_error(problem)
+
+    def _report(self, error: BaseException, who: str) -> None:
+        """Count a reported error; log it and keep its text for the driver, up to a limit per batch and task."""
+        self._reported += 1
+        if len(self.errors) < LAST_KEPT:
+            self.errors.append(describe_error(error))
+            _log.warning("%s reports %s", who, self.errors[-1])
+
+    def _failures_of(self, given: T) -> int:
+        return self._failures.get(id(given), (given, 0))[1]
+
+    def _fail(self, given: T, reason: str) -> None:
+        self.failed += self._size_of(given)
+        count = self._failures_of(given) + 1
+        self._failures[id(given)] = (given, count)
+        if self._retry.is_last(count):
+            self._give_up(given, count, reason)
+        else:
+            self._again.append(given)
 
     def _leave_out(self, given: T, reason: str) -> None:
         """Leave out tuples of which the bolt read a value that Python cannot hold; another attempt would fail in the same way."""
-        count, _, _ = self._tuples_of(given)
+        count = self._size_of(given)
         if self._dead_letter is not None:
             self.failed += count
             self._give_up(given, 1, reason)
@@ -148,7 +180,7 @@ class RetriedBatch(ABC, Generic[T]):
 
     def _give_up(self, given: T, attempts: int, reason: str) -> None:
         who, task = self._component.id, self._context.task_index
-        _, tuples, roots = self._tuples_of(given)
+        tuples, roots = self._tuples_of(given)
         for tuple in tuples:
             if self._dead_letter is None:
                 each = f"each of {attempts} attempts" if attempts > 1 else "its only attempt"
@@ -186,17 +218,11 @@ class BoltBatch(RetriedBatch[Tuple]):
         self._caller = BoltCaller(component)
         self._by_itself = component.kind is ComponentKind.BOLT
         self._is_basic = not self._by_itself and values is None
-        self._collector = _BoltCollector(self._caller, component.id, choose)
-        self.errors = self._collector.errors
-        self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
+        self._collector = _BoltCollector(self._caller, component.id, choose, self._report)
         self._caller.open(context, self._collector)
         if values is not None:
             self._caller.prepare(context, self._collector, values)
         self._flush("prepare")
-
-    def counts(self) -> dict[str, int]:
-        found = super().counts()
-        return found | {"reported": found["reported"] + self._collector.reported}
 
     def take(self, tuples: Iterable[Tuple]) -> None:
         """Pass each tuple to the bolt once. Raises BoltError."""
@@ -299,20 +325,11 @@ class BoltBatch(RetriedBatch[Tuple]):
         self._collector.forget(tuple)
         self._again += [each for each in call.acked if each is not tuple]
 
-    def _fail(self, tuple: Tuple, reason: str) -> None:
-        self.failed += 1
-        count = self._failures_of(tuple) + 1
-        self._failures[id(tuple)] = (tuple, count)
-        if self._retry.is_last(count):
-            self._give_up(tuple, count, reason)
-        else:
-            self._again.append(tuple)
+    def _size_of(self, tuple: Tuple) -> int:
+        return 1
 
-    def _failures_of(self, tuple: Tuple) -> int:
-        return self._failures.get(id(tuple), (tuple, 0))[1]
-
-    def _tuples_of(self, tuple: Tuple) -> tuple[int, Iterable[Tuple], Roots]:
-        return 1, (tuple,), _roots_of(tuple)
+    def _tuples_of(self, tuple: Tuple) -> tuple[Iterable[Tuple], Roots]:
+        return (tuple,), _roots_of(tuple)
 
     def _flush(self, method: str) -> None:
         """Emit the rows of a method that is called once per batch. Raises BoltError for a tuple that it failed there."""
@@ -324,13 +341,6 @@ class BoltBatch(RetriedBatch[Tuple]):
             )
         for sent in call.rows:
             self._emit(*sent)
-
-
-def keep_error(errors: list[str], error: BaseException, who: str) -> None:
-    """Record the text of a reported error for the driver and log it, up to a limit per batch and task."""
-    if len(errors) < LAST_KEPT:
-        errors.append(describe_error(error))
-        _log.warning("%s reports %s", who, errors[-1])
 
 
 def _roots_of(tuple: Tuple) -> Roots:
@@ -354,10 +364,14 @@ class _Call(NamedTuple):
 class _BoltCollector(StormNames):
     """The collector of a Bolt that acks by itself. Of anchors only the roots are kept, because the batch as a whole is the tree."""
 
-    def __init__(self, caller: BoltCaller, component: str, choose: Callable[[EmittedRow], Chosen]) -> None:
-        self._caller, self._owner, self._choose = caller, component, choose
-        self.reported = 0
-        self.errors: list[str] = []
+    def __init__(
+        self,
+        caller: BoltCaller,
+        component: str,
+        choose: Callable[[EmittedRow], Chosen],
+        report: Callable[[BaseException, str], None],
+    ) -> None:
+        self._caller, self._owner, self._choose, self._report = caller, component, choose, report
         self._open: dict[int, Tuple] = {}
         self._call = _Call([], [], [])
 
@@ -397,8 +411,7 @@ class _BoltCollector(StormNames):
 
     def report_error(self, error: BaseException) -> None:
         """Log the error; the query continues."""
-        self.reported += 1
-        keep_error(self.errors, error, f"bolt {self._owner!r}")
+        self._report(error, f"bolt {self._owner!r}")
 
     def begin(self, tuple: Tuple | None) -> None:
         if tuple is not None:
@@ -422,3 +435,136 @@ class _BoltCollector(StormNames):
                 f"bolt {self._owner!r} {how} {quote(tuple)}, which is not open: it was settled before, or is no tuple of this "
                 "batch; settle each tuple once"
             )
+
+
+# -- Batches in columns -----------------------------------------------------------------------------------------------------------
+
+
+class StreamBatch(NamedTuple):
+    """Rows of one stream, one phase and the same roots, in order of arrival. origin: that of the first row."""
+
+    table: pa.Table
+    origin: Origin
+    phase: int
+    roots: Roots
+
+    @property
+    def _phase(self) -> int:  # the attribute of an Arrival
+        return self.phase
+
+    def take(self, at: Numbers) -> StreamBatch:
+        """Return the rows at these positions."""
+        return self._replace(table=self.table.take(pa.array(at)))
+
+    def tuples(self) -> Iterator[Tuple]:
+        """Yield the rows as Tuples."""
+        kind = tuple_type(Tuple, self.origin.fields.names)
+        return (kind(values, self.origin) for values in tuples_in(self.table.columns, self.table.column_names))
+
+
+class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
+    """A task of a bolt that takes batches. send: receives the output: a stream, a batch of it, and its roots."""
+
+    _caller: ColumnarCaller
+
+    def __init__(
+        self,
+        component: Component,
+        context: TaskContext,
+        retry: RetryPolicy,
+        send: Callable[[str, pa.RecordBatch, Roots], None],
+        dead_letter: Callable[[DeadLetter, Roots], None] | None,
+        order: Order = iter,
+    ) -> None:
+        super().__init__(component, context, retry, dead_letter, order)
+        self._send = send
+        self._caller = ColumnarCaller(component)
+        self._caller.open(context)
+
+    def take(self, batches: Iterable[StreamBatch]) -> None:
+        """Pass each batch to the bolt, once. Raises BoltError."""
+        for batch in self._order(batches):
+            self.taken += batch.table.num_rows
+            self._attempt(batch)
+
+    def close(self, txid: int = 0) -> None:
+        """End the task's part of the micro-batch: retry failed batches, then call `cleanup`. Raises BoltError."""
+        self._try_again()
+        self._caller.close()
+
+    def _attempt(self, batch: StreamBatch) -> None:
+        try:
+            emitted = self._caller.execute_batch(batch.table, batch.origin.stream, self._fit)
+        except FailedException as problem:
+            self._fail(batch, self._described(problem))
+            return
+        except BoltError as problem:
+            wrong = any_of(map(unreadable_in, batch.table.columns)) if asked_unreadable(problem) else None
+            if wrong is None:
+                raise
+            self._leave_out(batch.take(np.flatnonzero(wrong)), problem.args[0])
+            if not wrong.all():
+                rest = batch.take(np.flatnonzero(~wrong))
+                self._failures[id(rest)] = (rest, self._failures_of(batch))
+                self._attempt(rest)
+            return
+        for stream, columns in emitted:
+            if columns.num_rows:
+                self._send(stream, columns, batch.roots)
+
+    def _fit(self, table: pa.Table, schema: Schema, stream: str) -> pa.RecordBatch:
+        """Return a table with the schema of its stream.
+
+        A column is used as it is if all its values are of the declared type; otherwise each value is checked and converted.
+        """
+        declared = arrow_schema(schema)
+        taken = columns_as_declared(table, declared)
+        judged = [field for field in declared if field.name not in taken]
+        if judged:
+            names = [field.name for field in judged]
+            part = schema if not taken else schema.of(names)
+            rows = list(rows_of(table.select(names) if taken else table, part, stream))
+            by_field = zip(*rows, strict=True) if rows else ((),) * len(judged)
+            for field, values in zip(judged, by_field, strict=True):
+                taken[field.name] = arrow_column(self._component.id, stream, field, values)
+        return pa.RecordBatch.from_arrays([taken[field.name] for field in declared], schema=declared)
+
+    def _size_of(self, batch: StreamBatch) -> int:
+        return int(batch.table.num_rows)
+
+    def _tuples_of(self, batch: StreamBatch) -> tuple[Iterable[Tuple], Roots]:
+        return batch.tuples(), batch.roots
+
+
+def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -> dict[str, pa.Array]:
+    """Return the columns of a bolt's table whose values are all of the declared type, in memory that nobody else can change.
+
+    The copy is needed because the columns are sent later, and the bolt may reuse its memory. Empty if the table has other columns
+    than the stream.
+    """
+    if sorted(table.column_names) != sorted(declared.names):
+        return {}
+    table = owned(table)
+    found = {field.name: _as_declared(table.column(field.name), field.type) for field in declared}
+    return {name: column for name, column in found.items() if column is not None}
+
+
+def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:
+    """Return a column in its declared type, None if its values must be checked one by one."""
+    kind = column.type
+    if kind == declared and not _holds_maps(kind):  # maps are checked for duplicate keys
+        return _one(column)
+    if pa.types.is_large_string(kind) and pa.types.is_string(declared):  # the string type of pandas
+        return _one(column.cast(declared))
+    found = fitted_column(column, declared)
+    return None if found is None else _one(found)
+
+
+def _holds_maps(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_holds_maps(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)

@@ -27,12 +27,12 @@ import pyarrow.compute as pc
 from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import MakeRows, codable, decode_table
 from windowing.schema.tuples import Origin, Tuple, tuple_type
-from windowing.spark.columnar_bolts import StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
 from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow
 from windowing.spark.rows import read_by_windows
 from windowing.spark.state import TIMESTAMP
+from windowing.spark.tasks import StreamBatch
 from windowing.spark.unreadable import any_of, plain, tuples_in, unreadable_in
 from windowing.topology.plan import Subscription, stream_name
 from windowing.windows.key_state import one_nan
