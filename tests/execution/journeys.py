@@ -51,7 +51,7 @@ from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import NamedRows
 from windowing.spark.trident_commits import Attempts
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
-from windowing.spark.window_turn import TaskStage, WindowTurn
+from windowing.spark.window_turn import TaskStage, window_turn
 from windowing.stores.factory import map_state
 from windowing.stores.sqlite import SqliteStore
 from windowing.stores.states import MemoryStateProvider
@@ -231,7 +231,7 @@ def windowed_in_workers(found: list[Any] | None = None) -> Journey:
     encoder, store, journey = Encoder(declared.name, layout), Store(), Journey()
     for rows in ROWS:
         journey = Journey()
-        stage, processor = arrived(packer), TaskProcessor(arrived(partial(WindowTurn, shipped, encoder)), [0])
+        stage, processor = arrived(packer), TaskProcessor(arrived(partial(window_turn, shipped, encoder)), [0])
         processor.take([getattr(store, kind)(*named) for kind, *named in _VARIABLES])
         given = iter([as_spark_hands_over(rows)])
         with journey.traced():

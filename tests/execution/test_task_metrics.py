@@ -18,7 +18,7 @@ from windowing.local.metrics import ClusterMetrics
 from windowing.spark.exchange import TASK_AND_CLOCK, rows_of
 from windowing.spark.operator import Shipped, Stored
 from windowing.spark.task_metrics import MetricsChannel, TaskTotals
-from windowing.spark.trident_stages import TridentSpoutStage, TridentTaskTurn
+from windowing.spark.trident_stages import TridentSpoutStage, trident_turn
 from windowing.trident import FixedBatchSpout, Sum, TridentTopology
 
 
@@ -213,7 +213,7 @@ def test_a_trident_group_with_windows_counts_tuples_windows_and_late_tuples():
     metadata, batches = None, ([(1, 1), (2, 5), (3, 25)], [(4, 2)])
     for batch, tuples in enumerate(batches):
         own = packed(shipped, number, tuples, batch)
-        result = TridentTaskTurn(shipped, number).run(own, Stored(metadata), batch)
+        result = trident_turn(shipped, number, own, Stored(metadata), batch)
         metadata = result.metadata
         totals.take({(batch, number): (0, tuple(result.done))})
     (found,) = totals.now(0).tasks
@@ -232,7 +232,7 @@ def test_late_tuples_of_a_trident_group_are_counted_by_reason():
     shipped, totals = Shipped.here(topology.build().by_section()), TaskTotals("sums")
     number, metadata = shipped.value.tasks_at(1)[0].number, None
     for batch, tuples in enumerate(([(1, 1), (2, None), (3, 25)], [(4, 2), (5, 900_000_000), (6, 3), (7, 31)])):
-        result = TridentTaskTurn(shipped, number).run(packed(shipped, number, tuples, batch), Stored(metadata), batch)
+        result = trident_turn(shipped, number, packed(shipped, number, tuples, batch), Stored(metadata), batch)
         metadata = result.metadata
         totals.take({(batch, number): (0, tuple(result.done))})
     (found,) = totals.now(0).tasks

@@ -30,7 +30,7 @@ from windowing.spark.operator import Shipped, Stored
 from windowing.spark.spouts import ReadAllAvailable
 from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.trident_spouts import TridentSpoutReader
-from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage, TridentTaskTurn, unpacked
+from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage, trident_turn, unpacked
 from windowing.stores import MapStateFactory, SqliteStore, map_state
 from windowing.topology.components import InputSpout
 from windowing.trident.builtins import Count
@@ -408,8 +408,7 @@ class StagesRun:
             for task in (each.number for each in self.plan.tasks_at(depth)):
                 mine = [row for row in sent if row.target == task]
                 self.chance.shuffle(mine)
-                turn = TridentTaskTurn(self.shipped, task)
-                result = turn.run(mine, Stored(self.windows.get(task)), txid - 1)
+                result = trident_turn(self.shipped, task, mine, Stored(self.windows.get(task)), txid - 1)
                 self.windows[task] = result.metadata
                 sent = [*(row for row in sent if row.target != task), *cast(list[ExchangeRow], result.output)]
         other, self.last = self.last, sent

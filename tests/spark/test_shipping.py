@@ -122,7 +122,7 @@ assert set(sys.modules) == before, sorted(set(sys.modules) - before)[:20]
 
 
 def test_the_process_that_declares_state_variables_does_not_import_the_library_or_pandas() -> None:
-    data = CloudPickleSerializer().dumps(as_sent(TaskProcessor(turn_of, [0, 1])))
+    data = CloudPickleSerializer().dumps(as_sent(TaskProcessor(a_turn, [0, 1])))
     asked = subprocess.run(
         [sys.executable, "-c", AS_SPARK_ASKS_FOR_VARIABLES], input=data, capture_output=True, check=False
     )
@@ -133,17 +133,14 @@ def test_the_process_that_declares_state_variables_does_not_import_the_library_o
 
 
 def test_an_operator_gets_the_state_variables_that_were_declared_before_it_was_unpickled() -> None:
-    arrived = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(as_sent(TaskProcessor(turn_of, [0, 1]))))
+    arrived = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(as_sent(TaskProcessor(a_turn, [0, 1]))))
     arrived.init(Handle())
     with pytest.raises(WorkerError, match="the turn of task 1, with b'metadata'"):
         arrived.handleInputRows((1,), iter([]), None)
 
 
-def turn_of(task: int) -> Any:
-    def run(rows: Any, stored: Any, batch: int) -> Any:
-        raise ConfigError(f"the turn of task {task}, with {stored.metadata}")
-
-    return SimpleNamespace(run=run)
+def a_turn(task: int, rows: Any, stored: Any, batch: int) -> Any:
+    raise ConfigError(f"the turn of task {task}, with {stored.metadata}")
 
 
 def test_a_failed_write_to_the_state_store_is_a_checkpoint_error_of_the_task() -> None:
@@ -156,8 +153,7 @@ def test_a_failed_write_to_the_state_store_is_a_checkpoint_error_of_the_task() -
         def update(self, value: Any) -> None:
             raise EOFError
 
-    turn: Any = SimpleNamespace(run=lambda rows, stored, batch: TaskResult(metadata=b"state"))
-    processor = TaskProcessor(lambda task: turn, [0])
+    processor = TaskProcessor(lambda *of_task: TaskResult(metadata=b"state"), [0])
     processor.take([Gone(), None, None])
     with pytest.raises(WorkerError) as raised:
         processor.handleInputRows((0,), iter([]), None)

@@ -50,7 +50,7 @@ class Assembly:
     """A plan, and how Spark runs it in shuffles of `partitions` partitions.
 
     labels: see `labels_of`. windows: their configurations. sources: returns the packed rows of each source for the expression of
-    the clock. turn: returns the worker code of a task of the stream, by its number. schema: of the rows behind the last depth.
+    the clock. turn: the worker code of the tasks of the stream. schema: of the rows behind the last depth.
     channel: that of the functions in `sources`; by default `start` makes a new one. drawn: what the page of the query draws, by
     default the plan.
     """
@@ -61,7 +61,7 @@ class Assembly:
     labels: Mapping[int, tuple[int, ...]]
     windows: Collection[WindowConfig]
     sources: Callable[[str], Sequence[DataFrame]]
-    turn: Callable[[int], TaskTurn]
+    turn: TaskTurn
     schema: StructType = EXCHANGE
     channel: MetricsChannel | None = None
     drawn: Topology | None = None

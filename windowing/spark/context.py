@@ -73,6 +73,11 @@ class ExecutionContext:
         return {}
 
     @cached_property
+    def turns(self) -> dict[int, Any]:
+        """The tasks that have worked in this process (StageTaskTurn), by number."""
+        return {}
+
+    @cached_property
     def columnar(self) -> frozenset[str]:
         """The bolts that take batches in columns."""
         return frozenset(

@@ -1,6 +1,6 @@
 """The stateful operator: one grouping key for each task of a stage; for each task and micro-batch one turn.
 
-    rows of a key --+--> for this task --> TaskTurn.run --> changes of the state, rows or a table
+    rows of a key --+--> for this task --> TaskTurn -----> changes of the state, rows or a table
                     +--> for later stages, for the driver ------------------> passed on unchanged
 
     a bolt alone   window_turn.py      a task of a topology   stages.py      a group of Trident   trident_stages.py
@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
@@ -102,13 +102,9 @@ class TaskResult:
             self.value_puts, self.value_drops = values.puts, values.drops
 
 
-class TaskTurn(Protocol):
-    """One task. Between turns its only state is in the store."""
-
-    def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
-        """Process the task's rows of a batch, in any order; there may be none. `batch`: its number."""
-
-
+TaskTurn = Callable[[int, Sequence[ExchangeRow], Stored, int], TaskResult]
+"""Processes a batch of a task: the number of the task, its rows in any order (there may be none), its stored state, the number of
+the batch. Between turns the only state of a task is in the store."""
 _OBJECTS = 50_000
 """Costs next to nothing, and still bounds the memory that cycles of a bolt's own objects can hold."""
 
@@ -136,19 +132,18 @@ class TaskProcessor:
     """The work of the operator that transformWithState runs for each task of a stage: task `first + i` has the grouping key
     `labels[i]`.
 
-    turn_of: makes the turn of a task; called only in workers. channel: the channel for a worker's metrics.
+    turn: called only in workers. channel: the channel for a worker's metrics.
     """
 
     def __init__(
         self,
-        turn_of: Callable[[int], TaskTurn],
+        turn: TaskTurn,
         labels: Sequence[int],
         first: int = 0,
         channel: MetricsChannel | None = None,
     ) -> None:
-        self._turn_of, self._channel = turn_of, channel
+        self._turn, self._channel = turn, channel
         self._tasks = {label: number for number, label in enumerate(labels, first)}
-        self._turns: dict[int, TaskTurn] = {}
 
     def take(self, variables: Sequence[Any]) -> None:
         """Take the state variables, in the order of `_VARIABLES`."""
@@ -160,9 +155,7 @@ class TaskProcessor:
         with marked(), seldom_collected():
             task, batch = self._tasks[int(key[0])], batch_id()
             taken = rows_of(rows)
-            if task not in self._turns:
-                self._turns[task] = self._turn_of(task)
-            result = self._turns[task].run([row for row in taken if row.target == task], self._stored(), batch)
+            result = self._turn(task, [row for row in taken if row.target == task], self._stored(), batch)
             failpoints.hit("before_state_write", batch)
             self._write(result, task)
             if self._channel is not None and result.done:
@@ -249,7 +242,7 @@ def _change(state: Any, puts: Mapping[bytes, bytes], drops: Iterable[bytes]) -> 
 
 def evaluated(
     rows: DataFrame,
-    turn_of: Callable[[int], TaskTurn],
+    turn: TaskTurn,
     labels: Sequence[int],
     first: int = 0,
     schema: StructType = EXCHANGE,
@@ -257,7 +250,7 @@ def evaluated(
 ) -> DataFrame:
     """Return the rows that a stage makes from exchange rows; `labels`: the grouping keys of its tasks, from task `first` on."""
     labelled = rows.withColumn("label", label_of_row(labels, first))
-    processor = as_sent(TaskProcessor(turn_of, labels, first, channel))
+    processor = as_sent(TaskProcessor(turn, labels, first, channel))
     return labelled.groupBy("label").transformWithStateInPandas(processor, schema, "Append", "None")
 
 

@@ -38,7 +38,7 @@ from windowing.spark.session import is_connect, parallelism, require_readable_zo
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.spouts import require_evaluable, struct_of
 from windowing.spark.state import SEQUENCE, TIMESTAMP
-from windowing.spark.window_turn import SIDE_STREAM, TaskStage, WindowTurn
+from windowing.spark.window_turn import SIDE_STREAM, TaskStage, window_turn
 from windowing.spark.writer import BatchWriter
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
@@ -214,7 +214,7 @@ class WindowedStream(StormNames):
                 labels=labels_of(self._spark, plan, tasks),
                 windows=(self.bolt.config,),
                 sources=lambda clock: list(self._packed(tasks, clock)),
-                turn=partial(WindowTurn, shipped, Encoder(self.bolt.name, self._layout)),
+                turn=partial(window_turn, shipped, Encoder(self.bolt.name, self._layout)),
                 schema=self._layout.schema,
             )
         return self._assemblies[tasks]

@@ -349,20 +349,14 @@ def _state(spark: SparkSession, checkpoint: str, operator: int, variable: str) -
 _METADATA, _CHUNK, _VALUE = "metadata", "chunk", "value"
 
 
-class _FirstTurn:
-    """The batch in which a task stores its redistributed state."""
-
-    def __init__(self, task: int) -> None:
-        pass
-
-    def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
-        """Store the state that the rows contain."""
-        maps: dict[str, dict[bytes, bytes]] = {
-            kind: {bytes.fromhex(row.stream): row.data or b"" for row in rows if row.kind == kind}
-            for kind in (_CHUNK, _VALUE)
-        }
-        metadata = next((row.data for row in rows if row.kind == _METADATA), None)
-        return TaskResult([], metadata, maps[_CHUNK], (), maps[_VALUE])
+def _first_turn(task: int, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
+    """Store the redistributed state of a task, which the rows contain."""
+    maps: dict[str, dict[bytes, bytes]] = {
+        kind: {bytes.fromhex(row.stream): row.data or b"" for row in rows if row.kind == kind}
+        for kind in (_CHUNK, _VALUE)
+    }
+    metadata = next((row.data for row in rows if row.kind == _METADATA), None)
+    return TaskResult([], metadata, maps[_CHUNK], (), maps[_VALUE])
 
 
 def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequence[TaskState]) -> None:
@@ -381,7 +375,7 @@ def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequen
     first = 0
     for bolts in by_level(after.bolts):
         width = sum(bolt.tasks for bolt in bolts)
-        read = evaluated(read, _FirstTurn, task_labels(spark, width, after.partitions), first)
+        read = evaluated(read, _first_turn, task_labels(spark, width, after.partitions), first)
         first += width
     writer = read.writeStream.format("noop").option("checkpointLocation", new)
     try:

@@ -240,6 +240,12 @@ def _stores_whole_tuples(config: WindowConfig) -> bool:
     return type(config.length) is type(config.slide) is Count and None in aggregated_fields(config.aggregate)
 
 
-def stage_turn(execution: Shipped[ExecutionContext], number: int) -> StageTaskTurn:
-    """Return the turn of the task with this number, for the operator in a worker."""
-    return StageTaskTurn(execution.value, execution.value.plan.tasks[number])
+def stage_turn(
+    shipped: Shipped[ExecutionContext], number: int, rows: Sequence[ExchangeRow], stored: Stored, batch: int
+) -> TaskResult:
+    """Process a batch of the task with this number, as the operator runs it in a worker."""
+    execution = shipped.value
+    if number not in execution.turns:
+        execution.turns[number] = StageTaskTurn(execution, execution.plan.tasks[number])
+    result: TaskResult = execution.turns[number].run(rows, stored, batch)
+    return result

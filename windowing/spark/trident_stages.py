@@ -1,6 +1,6 @@
 """The stages of a Trident topology on Spark: those right behind a source, and one batch of a task behind an exchange.
 
-    a source's DataFrame --TridentSpoutStage--> packets --operator, TridentTaskTurn--> packets    the query, windows stored
+    a source's DataFrame --TridentSpoutStage--> packets --operator, trident_turn--> packets       the query, windows stored
     packets --repartition by task, TridentBatchStage--> packets                                   in foreachBatch
 
     rows, max, begin --> Subtopology of the stage: execute, observe, finish, commit --> rows, out, max, metric
@@ -666,28 +666,28 @@ class _SpoutWork:
         ]
 
 
-class TridentTaskTurn:
-    """The batches of one task of a stage with windows, as the operator runs them; the stored metadata are the windows."""
+def trident_turn(
+    shipped: Shipped[TridentPlan], number: int, rows: Sequence[ExchangeRow], stored: Stored, batch: int
+) -> TaskResult:
+    """Process a batch of a task of a stage with windows, as the operator runs it; the stored metadata are the windows.
 
-    def __init__(self, plan: Shipped[TridentPlan], number: int) -> None:
-        self._plan, self._task = plan.value, plan.value.tasks[number]
-
-    def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
-        """Process the rows of this task, in any order. Raises FailedException, BoltError, CorruptStateError."""
-        if not rows:
-            return TaskResult()
-        drains = any(row.kind == "drain" for row in rows)
-        context = ProcessorContext(TransactionAttempt(batch + 1, 0), clock_of(rows), as_of=batch, drain=drains)
-        group, reported, began = self._task.stage.component, list[BaseException](), time.perf_counter()
-        try:
-            result = process(self._plan, self._task, list(rows), context, stored.metadata, reported)
-        except FailedException:
-            log_reports("", [(group, describe_error(error)) for error in reported])
-            raise
-        result.output = [*result.output, *reports(group, reported)]
-        took_ms = 1000 * (time.perf_counter() - began)
-        result.done = [group_metrics(self._plan, self._task, rows, result.output, took_ms, windows=result.done)]
-        return result
+    Raises FailedException, BoltError, CorruptStateError.
+    """
+    if not rows:
+        return TaskResult()
+    plan, task, began = shipped.value, shipped.value.tasks[number], time.perf_counter()
+    drains = any(row.kind == "drain" for row in rows)
+    context = ProcessorContext(TransactionAttempt(batch + 1, 0), clock_of(rows), as_of=batch, drain=drains)
+    group, reported = task.stage.component, list[BaseException]()
+    try:
+        result = process(plan, task, list(rows), context, stored.metadata, reported)
+    except FailedException:
+        log_reports("", [(group, describe_error(error)) for error in reported])
+        raise
+    result.output = [*result.output, *reports(group, reported)]
+    took_ms = 1000 * (time.perf_counter() - began)
+    result.done = [group_metrics(plan, task, rows, result.output, took_ms, windows=result.done)]
+    return result
 
 
 class TridentBatchStage(ArrowStage):

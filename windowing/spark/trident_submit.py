@@ -34,7 +34,7 @@ from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
-from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, TridentTaskTurn
+from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, trident_turn
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure, checked_on_failure
 from windowing.trident.fence import Life, Progress, owned
@@ -114,7 +114,7 @@ def submit_trident(
             packed(rows, TridentSpoutStage(shipped, spout, keep, channel), clock=clock)
             for spout, rows in inputs.items()
         ],
-        turn=partial(TridentTaskTurn, shipped),
+        turn=partial(trident_turn, shipped),
         channel=channel,
     )
     by_sink = SinkStreams(streams, tuple(_unread_late(plan)))

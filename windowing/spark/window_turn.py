@@ -6,8 +6,8 @@
                              |
     rows for the streams, new metadata, chunks to write and drop, metrics
 
-`TaskStage.turn` is that function, for a bolt alone and for a bolt of a topology (stages.py). `WindowTurn` is a task of a bolt alone
-in the operator; all rows that it emits are returned as one table (output.py).
+`TaskStage.turn` is that function, for a bolt alone and for a bolt of a topology (stages.py). In the operator `window_turn` runs it
+for a bolt alone; all rows that it emits are returned as one table (output.py).
 
 Laws
 - The output is a function of (state, input): same rows, same order, same floats, in every worker and every repetition.
@@ -546,22 +546,16 @@ class _Turn:
 # -- A bolt alone ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WindowTurn:
-    """A task of a bolt alone, as the operator runs it in a worker."""
-
-    stage: Shipped[TaskStage]
-    encoder: Encoder
-    task: int
-
-    def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
-        """Process the rows of a batch; the output is one table."""
-        began = time.perf_counter()
-        found = self.stage.value.turn(self.task, stored, rows, batch, fitted=self.encoder.fitted)
-        (done,) = found.done
-        found.output, done.emitted = self.encoder.table(found.rows, found.metrics)
-        done.execute_ms = 1000 * (time.perf_counter() - began)
-        return found
+def window_turn(
+    stage: Shipped[TaskStage], encoder: Encoder, task: int, rows: Sequence[ExchangeRow], stored: Stored, batch: int
+) -> TaskResult:
+    """Process a batch of a task of a bolt alone, as the operator runs it in a worker; the output is one table."""
+    began = time.perf_counter()
+    found = stage.value.turn(task, stored, rows, batch, fitted=encoder.fitted)
+    (done,) = found.done
+    found.output, done.emitted = encoder.table(found.rows, found.metrics)
+    done.execute_ms = 1000 * (time.perf_counter() - began)
+    return found
 
 
 def _as_text(emissions: Sequence[Emission]) -> str:
