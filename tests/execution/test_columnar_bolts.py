@@ -26,6 +26,7 @@ from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.schema.tuples import Fields, Origin
 from windowing.spark.edges import NO_ROOTS
+from windowing.spark.stage_writer import StageWriter
 from windowing.spark.stages import StageTaskTurn
 from windowing.spark.tasks import ColumnarBoltBatch, StreamBatch
 from windowing.spark.tuple_rows import TupleRows
@@ -129,12 +130,11 @@ def test_a_value_that_python_cannot_hold_in_an_unread_column_loses_no_row(
     def same(batch: pa.Table) -> pa.Table:
         return batch if returned is None else batch.set_column(1, batch.column_names[1], returned)
 
-    wiring = Chain(one_bolt(same, fields)).wiring
+    writer = StageWriter(Chain(one_bolt(same, fields)).wiring, 0, 0)
     table = pa.table({"d": DAYS, fields.split(", ")[1].split()[0]: column})
     sent: list[pa.RecordBatch] = []
-    task = ColumnarBoltBatch(
-        wiring.component("bolt"), wiring.context("bolt", 0), wiring.retry, lambda _, batch, __: sent.append(batch), None
-    )
+    writer.send = lambda *of_task: sent.append(of_task[3])
+    task = ColumnarBoltBatch(writer, "bolt", 0)
     task.take([StreamBatch(table, Origin("in", 0, Fields(*table.column_names)), 0, NO_ROOTS)])
     task.close()
     (batch,) = sent
@@ -517,23 +517,23 @@ def test_a_value_that_python_cannot_hold_passes_unchanged_but_reading_it_makes_i
             batch["day"].to_pylist()
         return batch
 
-    wiring = Chain(one_bolt(bolt(output="day date", columnar="arrow")(work), "day date")).wiring
+    topology = one_bolt(bolt(output="day date", columnar="arrow")(work), "day date")
     days = pa.array([1, 3_000_000], pa.int32()).cast(pa.date32())
     batch = StreamBatch(pa.table({"day": days}), Origin("in", 0, Fields("day")), 0, NO_ROOTS)
     sent: list[Any] = []
     letters: list[Any] = []
 
-    def send(stream: str, batch: Any, roots: Any) -> None:
+    def send(name: str, task: int, stream: str, batch: Any, roots: Any) -> None:
         sent.append(batch.column("day").cast(pa.int32()).to_pylist())
 
-    for dead_letter in (None, lambda letter, roots: letters.append(letter.row())):
-        running = ColumnarBoltBatch(
-            wiring.component("bolt"), wiring.context("bolt", 0), wiring.retry, send, dead_letter
-        )
+    for are_kept in (False, True):
+        writer = StageWriter(Chain(topology, letters=are_kept).wiring, 0, 0)
+        writer.send, writer.dead_letter = send, lambda *of_task: letters.append(of_task[2].row())
+        running = ColumnarBoltBatch(writer, "bolt", 0)
         running.take([batch])
         running.close()
         assert sent.pop() == ([1] if is_asked else [1, 3_000_000])
-        assert running.counts()["invalid"] == int(is_asked and dead_letter is None)
+        assert running.counts()["invalid"] == int(is_asked and not are_kept)
     assert len(letters) == int(is_asked)
 
 

@@ -22,7 +22,6 @@ from windowing.spark.edges import NO_ROOTS, Roots
 from windowing.spark.exchange import with_max_future
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
-from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.plan import Component, Topology, stream_name
 from windowing.windows.executor import refuse_tables
 
@@ -104,11 +103,6 @@ class ExecutionContext:
             if any((read.component, read.stream) in self.acks or read.component in found for read in reads):
                 found.add(name)
         return frozenset(found)
-
-    def takes_dead_letters(self, component: str) -> bool:
-        """Return whether a component's dead letters have a sink or a reader."""
-        is_read = bool(self.topology.readers(component, DEAD_LETTERS))
-        return is_read or stream_name(component, DEAD_LETTERS) in self.sinks
 
 
 class Arrival(Tuple):

@@ -22,7 +22,6 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby, repeat, starmap
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ from windowing.errors import UnreadableValueError
 from windowing.execution.metrics import TaskMetrics
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.hashing import GroupingError
-from windowing.schema.tuples import Origin, Tuple, tuple_type
+from windowing.schema.tuples import Tuple, tuple_type
 from windowing.spark.context import Arrival, ExecutionContext
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.exchange import (
@@ -66,7 +65,8 @@ _PHASE_OF = attrgetter("_phase")
 class _TaskRoute(NamedTuple):
     """One reader of a stream of a task. `first`: its first task, None if it is fused; `ids`: the ids of its tasks.
 
-    spread: chooses the tasks of all rows at once, None if the grouping must be called for each row.
+    spread: chooses the tasks of all rows at once, None if the grouping must be called for each row. rows, tasks: rows that wait to
+    be sent, and the task that was chosen for each, if they are chosen row by row.
     """
 
     reader: str
@@ -76,6 +76,8 @@ class _TaskRoute(NamedTuple):
     state: list[int]
     by_code: bool
     spread: Spread | None
+    rows: _Rows
+    tasks: list[int]
 
     def parts(self, count: int) -> Iterator[tuple[int, Numbers | None]]:
         """Yield the tasks of a shuffle for `count` rows, with the positions of their rows; see `parted`."""
@@ -137,27 +139,24 @@ class _Columns(NamedTuple):
 class _Way:
     """One stream of a task, and its readers: fused tasks, and tasks behind an exchange (`placed`).
 
-    width: the number of `placed` tasks per row, None if the grouping must be called for each row. rows: rows that wait to be sent
-    as columns. is_out: whether the stream has a sink. columnar: the tasks of `fused` that take batches.
+    width: the number of `placed` tasks per row, None if the tasks are chosen row by row. rows: rows that wait to be sent as
+    columns. is_out: whether the stream has a sink. columnar: the tasks of `fused` that take batches.
     """
 
-    def __init__(
-        self,
-        sender: tuple[str, int, str],
-        routes: list[_TaskRoute],
-        by_row: bool,
-        is_out: bool,
-        origin: Origin | None,
-        columnar: frozenset[str],
-    ) -> None:
+    def __init__(self, execution: ExecutionContext, sender: tuple[str, int, str], routes: list[_TaskRoute]) -> None:
         self.component, self.task, self.stream = sender
-        self.routes, self.is_out, self.origin = routes, is_out, origin
-        self.arrival = Arrival if origin is None else tuple_type(Arrival, origin.fields.names)
+        self.routes, self.is_out = routes, stream_name(self.component, self.stream) in execution.sinks
+        self.origin = execution.origin(*sender) if routes else None
+        self.arrival = Arrival if self.origin is None else tuple_type(Arrival, self.origin.fields.names)
         self.fused = [route for route in routes if route.first is None]
+        columnar = execution.columnar
         self.columnar = [route for route in self.fused if route.reader in columnar and route.spread is not None]
         self.placed = [route for route in routes if route.first is not None]
-        spreads = [route.spread for route in self.placed]
-        self.width = None if by_row else sum(spread.width for spread in spreads if spread is not None)
+        widths = [None if route.spread is None else route.spread.width for route in self.placed]
+        # `emit` of a bolt that acks by itself returns the tasks of each row.
+        by_itself = execution.component(self.component).kind is ComponentKind.BOLT
+        by_row = by_itself or None in widths or any(route.choose is None for route in routes)
+        self.width = None if by_row else sum(width for width in widths if width is not None)
         self.rows = _Rows([], [], [], [])
         self.emitted = 0
 
@@ -171,7 +170,7 @@ class StageWriter:
     """
 
     def __init__(self, execution: ExecutionContext, upstream: int, now: int, batch: int = -1) -> None:
-        self._execution, self._sent = execution, RowNumbering(upstream, now)
+        self.execution, self._sent = execution, RowNumbering(upstream, now)
         self.partials = Partials()
         self._batch = execution.batches_before + batch
         self._seed = upstream if upstream < FIRST_TASK else 0
@@ -180,7 +179,6 @@ class StageWriter:
         self._ways: dict[tuple[str, int, str], _Way] = {}
         self._tasks: dict[tuple[str, int], RetriedBatch[Any]] = {}
         self._queues: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        self._by_row: dict[tuple[int, str, str, int], _Rows] = {}
         self._packed: list[tuple[tuple[int, str, str, int], pa.Table]] = []
         self._out: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
         self._out_columns: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
@@ -211,7 +209,7 @@ class StageWriter:
         """
         way, count = self._way(component, task, stream), batch.num_rows
         way.emitted += 0 if way.width is None else count
-        schema = self._execution.schemas[stream_name(component, stream)]
+        schema = self.execution.schemas[stream_name(component, stream)]
         given = dict(zip(schema.names, batch.columns, strict=True))
         if way.width is None:
             for values in tuples_in(given.values(), given):
@@ -257,12 +255,9 @@ class StageWriter:
                 if route.first is None:
                     assert way.origin is not None
                     self._queues[route.reader][target].append(way.arrival(values, way.origin, self.phase, roots))
-                    continue
-                key = (route.first + target, component, stream, task)
-                rows = self._by_row.get(key)
-                if rows is None:
-                    rows = self._by_row[key] = _Rows([], [], [], [])
-                self._add(rows, as_held, roots, 1)
+                else:
+                    route.tasks.append(target)
+                    self._add(route.rows, as_held, roots, 1)
 
     def emit_all(self, component: str, task: int, sources: Sequence[Any], rows: Sequence[tuple[Any, ...]]) -> None:
         """Like `emit` for many rows of the default stream, each with the phase and the roots of its source."""
@@ -363,12 +358,6 @@ class StageWriter:
         """Return the packed rows so far as exchange rows."""
         for way in self._ways.values():
             self._flush(way)
-        for key, waiting in self._by_row.items():
-            target, component, stream, task = key
-            way = self._ways[component, task, stream]
-            columns = self._as_columns(way, waiting)
-            stamps = self._stamps(self._execution.plan.tasks[target].component, way, columns.fields, waiting.values)
-            self._packed.append((key, self._table(target, task, columns, stamps)))
         rows: list[ExchangeRow] = []
         for (target, component, stream, _), table in sorted(self._packed, key=lambda each: each[0]):
             rows += self._sent.packets(target, "rows", stream_name(component, stream), table)
@@ -377,8 +366,8 @@ class StageWriter:
         for (component, stream), tables in sorted(self._out_columns.items()):
             for table in tables:
                 rows += self._sent.packets(-1, "out", stream_name(component, stream), table)
-        for sent in (self._by_row, self._packed, self._out_columns):
-            sent.clear()
+        self._packed.clear()
+        self._out_columns.clear()
         return rows
 
     def finish(self) -> list[ExchangeRow]:
@@ -392,7 +381,7 @@ class StageWriter:
         for (reader, stream), found in sorted(self._timestamps.items()):
             first = self._stages[reader].first
             rows += self._sent.largest(
-                range(first, first + self._execution.component(reader).parallelism), stream, found.largest
+                range(first, first + self.execution.component(reader).parallelism), stream, found.largest
             )
         for (name, _), running in sorted(self._tasks.items()):
             rows += self.metrics(name, running.counts())
@@ -422,19 +411,12 @@ class StageWriter:
     def _way(self, component: str, task: int, stream: str) -> _Way:
         way = self._ways.get((component, task, stream))
         if way is None:
-            routes = self._routes_of(component, task, stream)
-            # `emit` of a bolt that acks by itself returns the tasks of each row.
-            by_itself = self._execution.component(component).kind is ComponentKind.BOLT
-            by_row = by_itself or any(route.first is not None and route.spread is None for route in routes)
-            direct = any(route.choose is None for route in routes)
-            is_out = stream_name(component, stream) in self._execution.sinks
-            origin = self._execution.origin(component, task, stream) if routes else None
-            sender, columnar = (component, task, stream), self._execution.columnar
-            way = self._ways[sender] = _Way(sender, routes, by_row or direct, is_out, origin, columnar)
+            sender = component, task, stream
+            way = self._ways[sender] = _Way(self.execution, sender, self._routes_of(component, task, stream))
         return way
 
     def _routes_of(self, component: str, task: int, stream: str) -> list[_TaskRoute]:
-        topology = self._execution.topology
+        topology = self.execution.topology
         output = topology.components[component].outputs.get(stream)
         routes = []
         for reader, grouping in topology.readers(component, stream):
@@ -444,9 +426,8 @@ class StageWriter:
             state = grouping.start(reader.parallelism, task + self._seed)
             by_code = grouping.kind is GroupingKind.CUSTOM
             spread = spread_of(grouping, reader.parallelism, output.schema)
-            routes.append(
-                _TaskRoute(reader.id, first, self._execution.task_ids[reader.id], choose, state, by_code, spread)
-            )
+            ids, rows = self.execution.task_ids[reader.id], _Rows([], [], [], [])
+            routes.append(_TaskRoute(reader.id, first, ids, choose, state, by_code, spread, rows, []))
         return routes
 
     def _targets(self, component: str, routes: list[_TaskRoute], row: EmittedRow) -> _Targets:
@@ -478,7 +459,7 @@ class StageWriter:
             began = time.perf_counter()
             if (name, task) not in self._tasks:
                 self._tasks[name, task] = self.bolt_batch(name, task)
-            given = self._batched(waiting) if name in self._execution.columnar else waiting
+            given = self._batched(waiting) if name in self.execution.columnar else waiting
             self._tasks[name, task].take(given)
             self._took_ms[name, task] += 1000 * (time.perf_counter() - began)
 
@@ -495,25 +476,9 @@ class StageWriter:
 
     def bolt_batch(self, name: str, task: int, values: TaskValues | None = None) -> RetriedBatch[Any]:
         """Return a task of a bolt without windows that emits through this writer. values: its state, if it is stateful."""
-        execution = self._execution
-        component, context = execution.component(name), execution.context(name, task)
-        dead_letter = None
-        if execution.takes_dead_letters(name):
-            dead_letter = partial(self.dead_letter, name, task)
-        if name in execution.columnar:
-            send = partial(self.send, name, task)
-            return ColumnarBoltBatch(component, context, execution.retry, send, dead_letter, self.in_phases)
-        return BoltBatch(
-            component,
-            context,
-            execution.retry,
-            partial(self.emit, name, task),
-            partial(self.emit_all, name, task),
-            partial(self.choose, name, task),
-            dead_letter,
-            values,
-            self.in_phases,
-        )
+        if name in self.execution.columnar:
+            return ColumnarBoltBatch(self, name, task)
+        return BoltBatch(self, name, task, values)
 
     def abandon(self) -> None:
         """Call `cleanup` of the fused bolts that an error has kept from it; no effect after `finish`."""
@@ -526,6 +491,13 @@ class StageWriter:
             way.emitted += len(way.rows.values)
             self._spread(way, self._as_columns(way, way.rows), way.rows.values)
             way.rows.clear()
+        for route in way.placed:
+            if route.tasks:
+                rows = self._as_columns(way, route.rows)
+                stamps = self._stamps(route.reader, way, rows.fields, route.rows.values)
+                self._pack(way, route, rows, stamps, np.array(route.tasks))
+                route.rows.clear()
+                route.tasks.clear()
 
     def _flush_out(self, component: str, stream: str) -> None:
         values = self._out.pop((component, stream), None)
@@ -543,21 +515,25 @@ class StageWriter:
     ) -> None:
         """Pack rows for all their tasks, which the groupings choose for all rows at once, or which `tasks` gives."""
         for route in way.placed:
-            assert route.first is not None
             assert route.spread is not None
             stamps = self._stamps(route.reader, way, rows.fields, values)
             count = len(rows.positions)
             for chosen in route.spread.choose(rows.fields, count, route.state) if tasks is None else [tasks]:
-                for index, at in parted(chosen, len(route.ids)):
-                    target = route.first + index
-                    of_task = stamps if at is None else stamps.take(pa.array(at))
-                    packed = self._table(target, way.task, rows.take(at), of_task)
-                    self._packed.append(((target, way.component, way.stream, way.task), packed))
+                self._pack(way, route, rows, stamps, chosen)
                 rows = rows._replace(positions=rows.positions + 1)
+
+    def _pack(self, way: _Way, route: _TaskRoute, rows: _Columns, stamps: pa.Int64Array, tasks: Numbers) -> None:
+        """Pack rows with these timestamps, each for its task of a reader."""
+        assert route.first is not None
+        for index, at in parted(tasks, len(route.ids)):
+            target = route.first + index
+            of_task = stamps if at is None else stamps.take(pa.array(at))
+            packed = self._table(target, way.task, rows.take(at), of_task)
+            self._packed.append(((target, way.component, way.stream, way.task), packed))
 
     def _table(self, target: int, task: int, rows: _Columns, stamps: pa.Int64Array) -> pa.Table:
         edges: dict[str, pa.Array] = {}
-        if self._execution.acks:
+        if self.execution.acks:
             ids = edge_ids(self._batch, self._sent.upstream, target, rows.positions)
             self.partials.made(ids, rows.roots)
             edges = {EDGE: pa.array(ids), ROOTS: packed_roots(rows.roots)}
@@ -573,7 +549,7 @@ class StageWriter:
         )
 
     def _columns(self, component: str, stream: str, values: Sequence[tuple[Any, ...]]) -> dict[str, pa.Array]:
-        schema = self._execution.schemas[stream_name(component, stream)]
+        schema = self.execution.schemas[stream_name(component, stream)]
         by_field = zip(schema, zip(*values, strict=True), strict=True)
         return {field.name: arrow_column(component, stream, field, column) for field, column in by_field}
 
@@ -584,7 +560,7 @@ class StageWriter:
         emitted tuples, if they were not emitted as columns.
         """
         count = len(next(iter(columns.values())))
-        window = self._execution.windows.get(reader)
+        window = self.execution.windows.get(reader)
         if window is None:
             return pa.repeat(pa.scalar(self._sent.now, pa.int64()), count)
         key = reader, stream_name(way.component, way.stream)
@@ -592,7 +568,7 @@ class StageWriter:
             self._timestamps[key] = WindowTimestamps.of_windows(reader, window.config)
 
         def tuples() -> Iterator[Tuple]:
-            origin = self._execution.origin(way.component, way.task, way.stream)
+            origin = self.execution.origin(way.component, way.task, way.stream)
             rows = tuples_in(columns.values(), columns) if values is None else map(_as_asked, values)
             return (Tuple(each, origin) for each in rows)
 

@@ -24,12 +24,12 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from windowing.acking.pending import RetryPolicy
 from windowing.columnar.bolts import ColumnarCaller, arrow_schema
 from windowing.columnar.rows import Numbers, owned
 from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error, quote
@@ -43,17 +43,15 @@ from windowing.spark.edges import NO_ROOTS, Roots, merged
 from windowing.spark.output import fitted_column
 from windowing.spark.state import TaskValues
 from windowing.spark.unreadable import any_of, arrow_column, asked_unreadable, held, tuples_in, unreadable_in
-from windowing.topology.components import TaskContext
-from windowing.topology.dead_letters import DeadLetter
+from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
-from windowing.topology.plan import Component
+from windowing.topology.plan import stream_name
 from windowing.topology.user_code import BoltCaller, EmittedRow
 
 if TYPE_CHECKING:  # which runs the bolts of this module
-    from windowing.spark.stage_writer import Chosen
+    from windowing.spark.stage_writer import Chosen, StageWriter
 
 T = TypeVar("T")
-Order = Callable[[Iterable[Any]], Iterable[Any]]
 
 _log = logging.getLogger("windowing.spark")
 _FAILED = "the bolt failed it"
@@ -63,23 +61,22 @@ _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 class RetriedBatch(ABC, Generic[T]):
     """A task of a bolt without windows in one batch: the retries, counts and dead letters of what it is passed.
 
-    dead_letter: takes the dead letters of tuples whose last attempt failed, each with the roots of its tuple; None: such a tuple is
-    an error. order: a function through which the input passes before each call (`StageWriter.in_phases`). Cost: a call of user code
-    for each attempt, and one wait of `retry`, the longest that is due, for each round.
+    writer: takes its output. A tuple whose last attempt failed becomes a dead letter if these have a reader or a sink; else it is
+    an error. Cost: a call of user code for each attempt, and one wait, the longest that is due, for each round of retries.
     """
 
     _caller: BoltCaller
 
-    def __init__(
-        self,
-        component: Component,
-        context: TaskContext,
-        retry: RetryPolicy,
-        dead_letter: Callable[[DeadLetter, Roots], None] | None,
-        order: Order,
-    ) -> None:
-        self._component, self._context, self._retry = component, context, retry
-        self._dead_letter, self._order = dead_letter, order
+    def __init__(self, writer: StageWriter, name: str, task: int) -> None:
+        execution = writer.execution
+        self._writer, self._name, self._task = writer, name, task
+        self._component, self._context, self._retry = (
+            execution.component(name),
+            execution.context(name, task),
+            execution.retry,
+        )
+        is_read = bool(execution.topology.readers(name, DEAD_LETTERS))
+        self._gives_up = is_read or stream_name(name, DEAD_LETTERS) in execution.sinks
         self._again: list[T] = []
         self._failures: dict[int, tuple[T, int]] = {}  # by id, which is its own as long as what failed is here
         self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
@@ -119,8 +116,8 @@ class RetriedBatch(ABC, Generic[T]):
         """Return the metrics of the batch. Failed tuples are retried within it, so at its end all are done or dead letters."""
         counts = self.counts()
         return TaskMetrics(
-            self._component.id,
-            self._context.task_index,
+            self._name,
+            self._task,
             executed=self.taken,
             acked=max(0, self.taken - self.given_up - counts["invalid"]),
             failed=counts["failed"],
@@ -139,13 +136,13 @@ class RetriedBatch(ABC, Generic[T]):
             delays = [self._retry.delay_ms(count) for count in map(self._failures_of, again) if count]
             if any(delays):
                 time.sleep(max(delays) / 1000)
-            for given in self._order(again):
+            for given in self._writer.in_phases(again):
                 self._attempt(given)
 
     def _described(self, problem: FailedException) -> str:
         """Return the reason of a failure; log and count errors that the bolt wants reported."""
         if isinstance(problem, ReportedFailedException):
-            self._report(problem, f"bolt {self._component.id!r}, task {self._context.task_index}")
+            self._report(problem, f"bolt {self._name!r}, task {self._task}")
         return describe_error(problem)
 
     def _report(self, error: BaseException, who: str) -> None:
@@ -170,7 +167,7 @@ class RetriedBatch(ABC, Generic[T]):
     def _leave_out(self, given: T, reason: str) -> None:
         """Leave out tuples of which the bolt read a value that Python cannot hold; another attempt would fail in the same way."""
         count = self._size_of(given)
-        if self._dead_letter is not None:
+        if self._gives_up:
             self.failed += count
             self._give_up(given, 1, reason)
             return
@@ -179,10 +176,10 @@ class RetriedBatch(ABC, Generic[T]):
         self.invalid += count
 
     def _give_up(self, given: T, attempts: int, reason: str) -> None:
-        who, task = self._component.id, self._context.task_index
+        who, task = self._name, self._task
         tuples, roots = self._tuples_of(given)
         for tuple in tuples:
-            if self._dead_letter is None:
+            if not self._gives_up:
                 each = f"each of {attempts} attempts" if attempts > 1 else "its only attempt"
                 raise BoltError(
                     f"bolt {who!r} failed {quote(tuple)} in {each}: {reason}; the batch is not committed. To "
@@ -191,37 +188,23 @@ class RetriedBatch(ABC, Generic[T]):
                 )
             self.given_up += 1
             failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
-            self._dead_letter(failed, roots)
+            self._writer.dead_letter(who, task, failed, roots)
 
 
 class BoltBatch(RetriedBatch[Tuple]):
-    """A task of a BASIC_BOLT or a BOLT.
+    """A task of a BASIC_BOLT or a BOLT. values: the task's state, if the bolt is stateful."""
 
-    emit: takes its rows, each with its roots and the tasks that `choose` chose (None: not chosen yet). emit_all: takes many rows of
-    the default stream with the tuple of each. values: the task's state, if the bolt is stateful.
-    """
-
-    def __init__(
-        self,
-        component: Component,
-        context: TaskContext,
-        retry: RetryPolicy,
-        emit: Callable[[EmittedRow, Roots, Any], None],
-        emit_all: Callable[[Sequence[Any], Sequence[tuple[Any, ...]]], None],
-        choose: Callable[[EmittedRow], Chosen],
-        dead_letter: Callable[[DeadLetter, Roots], None] | None,
-        values: TaskValues | None = None,
-        order: Order = iter,
-    ) -> None:
-        super().__init__(component, context, retry, dead_letter, order)
-        self._emit, self._emit_all, self._values = emit, emit_all, values
-        self._caller = BoltCaller(component)
-        self._by_itself = component.kind is ComponentKind.BOLT
+    def __init__(self, writer: StageWriter, name: str, task: int, values: TaskValues | None) -> None:
+        super().__init__(writer, name, task)
+        self._values = values
+        self._caller = BoltCaller(self._component)
+        self._by_itself = self._component.kind is ComponentKind.BOLT
         self._is_basic = not self._by_itself and values is None
-        self._collector = _BoltCollector(self._caller, component.id, choose, self._report)
-        self._caller.open(context, self._collector)
+        choose = partial(writer.choose, name, task)
+        self._collector = _BoltCollector(self._caller, name, choose, self._report)
+        self._caller.open(self._context, self._collector)
         if values is not None:
-            self._caller.prepare(context, self._collector, values)
+            self._caller.prepare(self._context, self._collector, values)
         self._flush("prepare")
 
     def take(self, tuples: Iterable[Tuple]) -> None:
@@ -230,7 +213,7 @@ class BoltBatch(RetriedBatch[Tuple]):
         if by_return is not None:
             self._take_all(tuples, *by_return)
             return
-        for tuple in self._order(tuples):
+        for tuple in self._writer.in_phases(tuples):
             self.taken += 1
             self._attempt(tuple)
 
@@ -240,19 +223,19 @@ class BoltBatch(RetriedBatch[Tuple]):
         """Like `_attempt` for each tuple, for a stateless bolt that returns its rows, which are then the only result of a call."""
         sources: list[Tuple] = []
         rows: list[Any] = []
-        for tuple in self._order(tuples):
+        for tuple in self._writer.in_phases(tuples):
             self.taken += 1
             try:
                 found = rows_of(call(tuple))
             except BaseException as problem:
-                self._emit_all(sources, rows)  # before a dead letter
+                self._writer.emit_all(self._name, self._task, sources, rows)  # before a dead letter
                 sources, rows = [], []
                 self._refused(tuple, problem)
                 continue
             if found:
                 rows += found
                 sources += (tuple,) if len(found) == 1 else (tuple,) * len(found)
-        self._emit_all(sources, rows)
+        self._writer.emit_all(self._name, self._task, sources, rows)
 
     def _refused(self, tuple: Tuple, problem: BaseException) -> None:
         """Handle an exception of user code for a tuple. Raises errors that are not caused by the tuple."""
@@ -305,9 +288,9 @@ class BoltBatch(RetriedBatch[Tuple]):
             reason = _FAILED
         if reason is None:
             for row in rows:
-                self._emit(row, _roots_of(tuple), None)
+                self._writer.emit(self._name, self._task, row, _roots_of(tuple))
             for sent in call.rows:
-                self._emit(*sent)
+                self._writer.emit(self._name, self._task, *sent)
         else:
             self._undo(call, tuple)
         for each in call.failed:
@@ -336,11 +319,11 @@ class BoltBatch(RetriedBatch[Tuple]):
         call = self._collector.end()
         if call.failed:
             raise BoltError(
-                f"bolt {self._component.id!r} failed {quote(call.failed[0])} in {method}, when nothing of the batch is tried "
+                f"bolt {self._name!r} failed {quote(call.failed[0])} in {method}, when nothing of the batch is tried "
                 "again; fail it while execute runs, or leave it: what is never settled ends as a dead letter"
             )
         for sent in call.rows:
-            self._emit(*sent)
+            self._writer.emit(self._name, self._task, *sent)
 
 
 def _roots_of(tuple: Tuple) -> Roots:
@@ -463,27 +446,18 @@ class StreamBatch(NamedTuple):
 
 
 class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
-    """A task of a bolt that takes batches. send: receives the output: a stream, a batch of it, and its roots."""
+    """A task of a bolt that takes batches."""
 
     _caller: ColumnarCaller
 
-    def __init__(
-        self,
-        component: Component,
-        context: TaskContext,
-        retry: RetryPolicy,
-        send: Callable[[str, pa.RecordBatch, Roots], None],
-        dead_letter: Callable[[DeadLetter, Roots], None] | None,
-        order: Order = iter,
-    ) -> None:
-        super().__init__(component, context, retry, dead_letter, order)
-        self._send = send
-        self._caller = ColumnarCaller(component)
-        self._caller.open(context)
+    def __init__(self, writer: StageWriter, name: str, task: int) -> None:
+        super().__init__(writer, name, task)
+        self._caller = ColumnarCaller(self._component)
+        self._caller.open(self._context)
 
     def take(self, batches: Iterable[StreamBatch]) -> None:
         """Pass each batch to the bolt, once. Raises BoltError."""
-        for batch in self._order(batches):
+        for batch in self._writer.in_phases(batches):
             self.taken += batch.table.num_rows
             self._attempt(batch)
 
@@ -510,7 +484,7 @@ class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
             return
         for stream, columns in emitted:
             if columns.num_rows:
-                self._send(stream, columns, batch.roots)
+                self._writer.send(self._name, self._task, stream, columns, batch.roots)
 
     def _fit(self, table: pa.Table, schema: Schema, stream: str) -> pa.RecordBatch:
         """Return a table with the schema of its stream.
@@ -526,7 +500,7 @@ class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
             rows = list(rows_of(table.select(names) if taken else table, part, stream))
             by_field = zip(*rows, strict=True) if rows else ((),) * len(judged)
             for field, values in zip(judged, by_field, strict=True):
-                taken[field.name] = arrow_column(self._component.id, stream, field, values)
+                taken[field.name] = arrow_column(self._name, stream, field, values)
         return pa.RecordBatch.from_arrays([taken[field.name] for field in declared], schema=declared)
 
     def _size_of(self, batch: StreamBatch) -> int:
