@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from windowing.acking.batches import BatchLedger, BatchRecord, RootOutcome, RootPartial
 from windowing.errors import AckError, SnapshotError
-from windowing.spark.edges import Partials, edge_ids, merged, packed_roots, partials_of, unpacked_roots
+from windowing.spark.acks import Partials, edge_ids, merged, packed_roots, partials_of, unpacked_roots
 
 
 class Model:

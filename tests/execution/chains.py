@@ -14,8 +14,8 @@ from windowing.columnar.rows import decode_table
 from windowing.execution.plan import Section
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
+from windowing.spark.acks import partials_of
 from windowing.spark.context import execution_context
-from windowing.spark.edges import partials_of
 from windowing.spark.exchange import FIRST_TASK, TASK_AND_CLOCK, ExchangeRow, frames_of, rows_of
 from windowing.spark.operator import Shipped, Stored
 from windowing.spark.sinks import output_streams

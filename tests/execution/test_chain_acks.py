@@ -16,7 +16,7 @@ from windowing.errors import ConfigError
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.spouts import InputSource
-from windowing.spark.edges import root_of
+from windowing.spark.acks import root_of
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
 from windowing.topology.decorators import bolt, sliding, tumbling

@@ -25,11 +25,11 @@ from windowing.errors import BoltError, ConfigError, FailedException, ReportedFa
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.schema.tuples import Fields, Origin
-from windowing.spark.edges import NO_ROOTS
+from windowing.spark.acks import NO_ROOTS
+from windowing.spark.rows import TupleRows
 from windowing.spark.stage_writer import StageWriter
 from windowing.spark.stages import StageTaskTurn
 from windowing.spark.tasks import ColumnarBoltBatch, StreamBatch
-from windowing.spark.tuple_rows import TupleRows
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
 from windowing.topology.decorators import bolt, declaration_of, spout, tumbling, windowed_bolt

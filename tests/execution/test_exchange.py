@@ -25,7 +25,7 @@ from windowing.execution.compatibility import MOST_TASKS
 from windowing.schema.hashing import key_hash
 from windowing.schema.types import FieldType, Schema
 from windowing.spark import stage_writer
-from windowing.spark.edges import partials_of
+from windowing.spark.acks import partials_of
 from windowing.spark.exchange import (
     CLOCK_BITS,
     CLOCK_PROPERTY,
@@ -40,8 +40,8 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.operator import Shipped
 from windowing.spark.output import table_frames
+from windowing.spark.rows import TupleRows
 from windowing.spark.stages import SpoutStage, hashed_reader
-from windowing.spark.tuple_rows import TupleRows
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import sliding, tumbling

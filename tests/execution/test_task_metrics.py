@@ -16,8 +16,8 @@ from windowing.execution.metrics import METRICS, TaskMetrics, samples
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
 from windowing.spark.exchange import TASK_AND_CLOCK, rows_of
+from windowing.spark.metrics import MetricsChannel, TaskTotals
 from windowing.spark.operator import Shipped, Stored
-from windowing.spark.task_metrics import MetricsChannel, TaskTotals
 from windowing.spark.trident_stages import TridentSpoutStage, trident_turn
 from windowing.trident import FixedBatchSpout, Sum, TridentTopology
 

@@ -17,8 +17,8 @@ from tests.execution.chains import Chain
 from windowing.acking.batches import BatchLedger, BatchRecord
 from windowing.errors import ConfigError
 from windowing.execution.compatibility import of_topology
+from windowing.spark.acks import root_of
 from windowing.spark.dealing import StoredPlan, TaskState, dealt
-from windowing.spark.edges import root_of
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, sliding, tumbling

@@ -26,9 +26,9 @@ from windowing.execution.plan import Section
 from windowing.spark import trident_spouts, trident_stages
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batches
 from windowing.spark.failures import WorkerError
+from windowing.spark.metrics import TaskTotals
 from windowing.spark.operator import Shipped, Stored
 from windowing.spark.spouts import ReadAllAvailable
-from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.trident_spouts import TridentSpoutReader
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage, trident_turn, unpacked
 from windowing.stores import MapStateFactory, SqliteStore, map_state

@@ -17,10 +17,9 @@ from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
 from windowing.spark import running
 from windowing.spark.definition import DRAINED_FILE
 from windowing.spark.failures import FailedQuery
-from windowing.spark.metrics import BatchMetrics
+from windowing.spark.metrics import BatchMetrics, TaskTotals
 from windowing.spark.offsets import SkippedOffsets
 from windowing.spark.running import METRICS_FILE, WindowedQuery
-from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.writer import BatchWriter
 
 

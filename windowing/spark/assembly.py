@@ -29,10 +29,10 @@ from windowing.spark import control, definition, metrics
 from windowing.spark.control import task_labels
 from windowing.spark.exchange import BATCH_CLOCK, CLOCK_APART, EXCHANGE
 from windowing.spark.hadoop import checked_folder, literal_path
+from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import TaskTurn, evaluated
 from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
 from windowing.spark.spouts import arrow_type_in_spark
-from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.writer import BatchWriter
 from windowing.topology.plan import Topology
 from windowing.windows.config import Semantics, WindowConfig

@@ -18,7 +18,7 @@ from windowing.errors import ConfigError
 from windowing.execution.compiler import plan_of_topology
 from windowing.execution.plan import ExecutionPlan
 from windowing.schema.tuples import Origin, Tuple, fields_of
-from windowing.spark.edges import NO_ROOTS, Roots
+from windowing.spark.acks import NO_ROOTS, Roots
 from windowing.spark.exchange import with_max_future
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
@@ -32,7 +32,7 @@ class ExecutionContext:
 
     `schemas`, `sinks`: by `stream_name`, the fields of each stream, and the streams with a sink. `windows`: the windowed bolts by
     component id, with Spark's defaults in their configuration. `acks`: the streams of spouts, as (component, stream), whose batches
-    are roots (edges.py), with the number of each. `batches_before`: the number of batches of earlier checkpoints that this one
+    are roots (acks.py), with the number of each. `batches_before`: the number of batches of earlier checkpoints that this one
     continues; the numbers of roots and edges continue too.
     """
 
@@ -106,7 +106,7 @@ class ExecutionContext:
 
 
 class Arrival(Tuple):
-    """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this task (edges.py).
+    """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this task (acks.py).
 
     All of these are named with an underscore, because `tuple.phase` is a user's field.
     """

@@ -31,9 +31,8 @@ from windowing.schema.hashing import hashable, key_hash
 from windowing.schema.types import Schema
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
-from windowing.spark.rows import NamedRows
+from windowing.spark.rows import INPUT, NamedRows
 from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, states_of
-from windowing.spark.tuple_rows import INPUT
 from windowing.windows.key_state import key_of
 from windowing.windows.rescale import require_key, rescaled, union_of_ids
 

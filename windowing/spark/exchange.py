@@ -6,7 +6,7 @@
     7       tick, drain, begin    -               -                    -
     -1      out                   stream or sink  number of tuples     tuples of a stream for its sink
     -1      metric                component       a number             -      (source: its name)
-    -1      ack                   -               -                    the partials of an upstream (edges.py)
+    -1      ack                   -               -                    the partials of an upstream (acks.py)
 
 (Trident adds reports to its driver: trident_stages.py.) `target` is a task, numbered over all stages of the plan; a row for a later
 stage, or for the driver (-1), passes through the stages between unchanged. `upstream` is the sender: a partition of the first

@@ -50,10 +50,10 @@ from windowing.spark.exchange import (
     rows_of,
 )
 from windowing.spark.failures import FailedQuery, Seal, library_error, marked
+from windowing.spark.metrics import MetricsChannel
 from windowing.spark.output import table_frames
 from windowing.spark.session import in_worker, is_connect, is_local, unsendable
 from windowing.spark.state import NOTHING, Load, TaskValues
-from windowing.spark.task_metrics import MetricsChannel
 
 T = TypeVar("T")
 

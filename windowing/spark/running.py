@@ -38,12 +38,11 @@ from windowing.schema.checks import StormNames
 from windowing.spark import control, definition
 from windowing.spark.failures import GO_ON, FailedQuery, is_unreached, library_error
 from windowing.spark.hadoop import Folder
-from windowing.spark.metrics import BatchMetrics, metrics_of
+from windowing.spark.metrics import BatchMetrics, TaskTotals, metrics_of
 from windowing.spark.offsets import SkippedOffsets, lag_of
 from windowing.spark.settings import settings_of, take
 from windowing.spark.sinks import claim
 from windowing.spark.spouts import folders_read
-from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.writer import BatchWriter
 from windowing.topology.pictures import html_table
 from windowing.topology.plan import Topology

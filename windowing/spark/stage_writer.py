@@ -7,8 +7,8 @@
     take() --> exchange rows        finish() --> the largest timestamps, for every task of each reader
 
 The tuples of a packet have the columns of their stream first, named by their positions, so that fields may have any names; then,
-if a spout takes acks, their edges and roots (edges.py); `__task` (the emitting task of the component); `__phase` and `__pos` (the
-position among the upstream's rows in this batch), which give the order of arrival (tuple_rows.py); the timestamp for the reader's
+if a spout takes acks, their edges and roots (acks.py); `__task` (the emitting task of the component); `__phase` and `__pos` (the
+position among the upstream's rows in this batch), which give the order of arrival (rows.py); the timestamp for the reader's
 windows.
 
 Laws: fused bolts run in the order of the plan, task by task, each queue first in, first out, as in LocalCluster; so the rows that
@@ -35,8 +35,8 @@ from windowing.execution.metrics import TaskMetrics
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Tuple, tuple_type
+from windowing.spark.acks import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.context import Arrival, ExecutionContext
-from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.exchange import (
     FIRST_TASK,
     PHASE,

@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame
 from windowing.execution.metrics import TaskMetrics
 from windowing.execution.plan import StageTask
 from windowing.schema.checks import DEFAULT_STREAM
+from windowing.spark.acks import NO_ROOTS, root_of
 from windowing.spark.context import ExecutionContext
-from windowing.spark.edges import NO_ROOTS, root_of
 from windowing.spark.exchange import (
     BATCH_CLOCK,
     FIRST_TASK,
@@ -37,11 +37,11 @@ from windowing.spark.exchange import (
     spread_of,
     task_column,
 )
+from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped, Stored, TaskResult
+from windowing.spark.rows import TupleRows
 from windowing.spark.stage_writer import StageWriter
-from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.tasks import columns_as_declared
-from windowing.spark.tuple_rows import TupleRows
 from windowing.spark.window_turn import SIDE_STREAM, AckWatch, TaskStage
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name

@@ -22,13 +22,13 @@ from windowing.spark import definition
 from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, labels_of, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.context import ExecutionContext, execution_context
+from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, output_streams, sinks_of, unread_late
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn
-from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required, stream_name

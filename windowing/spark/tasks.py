@@ -38,8 +38,8 @@ from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.schema.types import Schema
+from windowing.spark.acks import NO_ROOTS, Roots, merged
 from windowing.spark.context import Arrival
-from windowing.spark.edges import NO_ROOTS, Roots, merged
 from windowing.spark.output import fitted_column
 from windowing.spark.state import TaskValues
 from windowing.spark.unreadable import any_of, arrow_column, asked_unreadable, held, tuples_in, unreadable_in

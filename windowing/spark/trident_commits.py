@@ -38,8 +38,8 @@ from windowing.spark.control import control_row, label_of_row
 from windowing.spark.exchange import EXCHANGE
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
+from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
-from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentBatchStage, log_reports, text_of
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure

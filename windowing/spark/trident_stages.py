@@ -65,8 +65,8 @@ from windowing.spark.exchange import (
     packets_and_controls,
     record_batches,
 )
+from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped, Stored, TaskResult
-from windowing.spark.task_metrics import MetricsChannel, group_metrics
 from windowing.spark.unreadable import Unreadable, any_unreadable, arrow_column, held, python_values, unreadable_in
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.fields import Row
@@ -664,6 +664,36 @@ class _SpoutWork:
             *self._writer.finish(windowed),
             to_driver("metric", self._name, self._tuples, source="tuples"),
         ]
+
+
+def group_metrics(
+    plan: TridentPlan,
+    task: StageTask,
+    rows: Iterable[ExchangeRow],
+    output: Iterable[ExchangeRow],
+    execute_ms: float,
+    failed: bool = False,
+    windows: Iterable[TaskMetrics] = (),
+) -> TaskMetrics:
+    """Return the metrics of a task of a Trident group from its input and output rows; emitted rows are counted by their target
+    group or sink. failed: whether its part of the batch failed. windows: the metrics of its windows, none if it has none. The name
+    is that of the stage; a group that is cut in two has two stages.
+    """
+    found = TaskMetrics(task.stage.id, task.task, execute_ms=execute_ms)
+    found.executed = sum(row.value for row in rows if row.kind == "rows")
+    for row in output:
+        if row.kind in ("rows", "out"):
+            stream = plan.exchanges[int(row.stream)].target if row.kind == "rows" else row.stream
+            found.emitted[stream] = found.emitted.get(stream, 0) + row.value
+        elif row.kind == "reported":
+            found.reported += row.value
+    if failed:
+        found.failed = found.executed
+    elif not task.stage.keeps_window:
+        found.acked = found.executed
+    for each in windows:
+        found.add(each)
+    return found
 
 
 def trident_turn(

@@ -25,13 +25,13 @@ from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, labels_of, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.exchange import packed
 from windowing.spark.hadoop import Folder
+from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.settings import take
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.spouts import SpoutInput, selected
-from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, trident_turn

@@ -38,7 +38,7 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
-from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged
+from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
 from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.output import Encoder
