@@ -226,7 +226,7 @@ def windowed_in_workers(found: list[Any] | None = None) -> Journey:
         "late": StructType().add("k", "string").add("ts", "long").add("v", "double").add("reason", "string"),
     }
     layout, names = Layout(schemas), ("k", "ts", "v")
-    shipped = Shipped(_LOCAL, TaskStage(bounded, NamedRows(names), late_stream="late"), "bolt", {})
+    shipped = Shipped(_LOCAL, TaskStage(bounded, NamedRows(names)), "bolt", {})
     packer = Packer("default", names, 1, WindowTimestamps.of_windows(declared.name, bounded.config))
     encoder, store, journey = Encoder(declared.name, layout), Store(), Journey()
     for rows in ROWS:

@@ -330,7 +330,7 @@ def test_only_partial_key_and_custom_groupings_route_row_by_row() -> None:
 def test_the_column_of_task_and_clock_holds_the_largest_task_and_a_far_future_clock() -> None:
     clock = 70_000_000_000_000  # in the year 4188
     tasks = pa.array([task << CLOCK_BITS | clock for task in (0, 32_768, MOST_TASKS)], pa.int64())
-    columns, found, now = clocked(pa.record_batch({"c0": [1, 2, 3], TASK_AND_CLOCK: tasks}))
+    now, ((columns, found),) = clocked([pa.record_batch({"c0": [1, 2, 3], TASK_AND_CLOCK: tasks})])
     assert (columns.schema.names, found.tolist(), now) == (["c0"], [0, 32_768, MOST_TASKS], clock)
 
 
@@ -341,12 +341,13 @@ def test_rows_without_a_clock_have_the_clock_of_the_driver_and_are_refused_witho
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(getLocalProperty=said.get))
     column = pa.record_batch({"c0": [1, 2], TASK_AND_CLOCK: pa.array([task << CLOCK_BITS for task in (3, 5)])})
     rows = [ExchangeRow(7, "tick", "", 0, 0, now, None, 0, None) for now in (0, 9)]
-    _, tasks, now = clocked(column)
+    now, ((_, tasks),) = clocked([column[:0], column])
     assert (tasks.tolist(), now) == ([3, 5], 1_700_000_000_000)
     assert [row.now for row in rows_of(frames_of(rows))] == [1_700_000_000_000, 9]
     said.clear()
     with pytest.raises(WindowingError, match="clock of the batch is not known"):
-        clocked(column)
+        clocked([column])
+    assert clocked([column[:0]])[0] is None
     with pytest.raises(WindowingError, match="clock of the batch is not known"):
         rows_of(frames_of(rows))
     assert [row.now for row in rows_of(frames_of(rows[1:]))] == [9], "a DataFrame of one's own carries its clock"

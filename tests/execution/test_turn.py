@@ -23,7 +23,7 @@ from windowing.spark import state
 from windowing.spark.exchange import ExchangeRow
 from windowing.spark.operator import Stored
 from windowing.spark.rows import NamedRows
-from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
+from windowing.spark.window_turn import TaskStage, TurnResult
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.topology.user_code import Fitted
@@ -66,9 +66,8 @@ class Task:
     """One task with its store, as in the stateful operator: only bytes survive a batch."""
 
     def __init__(self, bolt: Any, order_by: tuple[str, ...] = ()) -> None:
-        late = bolt.config.late_stream or SIDE_STREAM
         identified = bolt.config.message_id is not None
-        self.stage = TaskStage(bolt, NamedRows(COLUMNS, order_by=order_by, identified=identified), late_stream=late)
+        self.stage = TaskStage(bolt, NamedRows(COLUMNS, order_by=order_by, identified=identified))
         self.metadata: bytes | None = None
         self.chunks: dict[bytes, bytes] = {}
         self.written = 0

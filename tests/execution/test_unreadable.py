@@ -112,8 +112,7 @@ class Task:
     """A task with its store; each batch is (ts, k, v, day in days since 1970, word in bytes)."""
 
     def __init__(self, declared: Any) -> None:
-        late = declared.config.late_stream or SIDE_STREAM
-        self.stage = TaskStage(declared, NamedRows(COLUMNS), late_stream=late)
+        self.stage = TaskStage(declared, NamedRows(COLUMNS))
         self.metadata: bytes | None = None
         self.chunks: dict[bytes, bytes] = {}
 
@@ -369,7 +368,7 @@ def of_maps(execute: Any, **options: Any) -> tuple[TaskStage, dict[str, Any]]:
             **options,
         )(execute)
     )
-    return TaskStage(declared, NamedRows(("ts", "m", "deep")), late_stream="late"), {}
+    return TaskStage(declared, NamedRows(("ts", "m", "deep"))), {}
 
 
 def turn_of_maps(stage: TaskStage, state: dict[str, Any], *maps: Any, drain: bool = False) -> TurnResult:

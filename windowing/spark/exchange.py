@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -283,11 +284,19 @@ def packed(rows: DataFrame, stage: ArrowStage, task: str | None = None, clock: s
     return rows.selectExpr(*columns, f"{both} AS {TASK_AND_CLOCK}").mapInArrow(stage, EXCHANGE)
 
 
-def clocked(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Numbers, int]:
-    """Return the columns of a batch from `packed`, the task of each row, and the batch's clock."""
-    both = batch.column(TASK_AND_CLOCK).to_numpy()
-    clock = int(both[0]) & (1 << CLOCK_BITS) - 1
-    return batch.drop_columns([TASK_AND_CLOCK]), both >> CLOCK_BITS, clock or said_clock()
+def clocked(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, Iterator[tuple[pa.RecordBatch, Numbers]]]:
+    """Return the clock of the batch whose Arrow batches come from `packed` (None if they have no row), and the columns and the task
+    of each row of those with rows.
+    """
+    with_rows = (batch for batch in batches if batch.num_rows)
+    first = next(with_rows, None)
+    if first is None:
+        return None, iter(())
+    clock = int(first.column(TASK_AND_CLOCK)[0].as_py()) & (1 << CLOCK_BITS) - 1
+    return clock or said_clock(), (
+        (batch.drop_columns([TASK_AND_CLOCK]), batch.column(TASK_AND_CLOCK).to_numpy() >> CLOCK_BITS)
+        for batch in chain((first,), with_rows)
+    )
 
 
 @dataclass(frozen=True)
@@ -307,14 +316,14 @@ class Packer(ArrowStage):
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield packets for each batch, then the largest timestamps."""
-        stamps, sent = replace(self.stamps, largest={}), RowNumbering(partition, 0)
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            columns, tasks, sent.now = clocked(batch)
+        now, given = clocked(batches)
+        if now is None:
+            return
+        stamps, sent = replace(self.stamps, largest={}), RowNumbering(partition, now)
+        for columns, tasks in given:
             # Named anew, every column may be null: the reader joins packets of streams that may differ in this.
             rows = pa.RecordBatch.from_arrays(columns.columns, names=list(self.columns))
-            found = stamps.of(rows.column, rows.num_rows, sent.now, partial(records_in, rows.columns, self.columns))
+            found = stamps.of(rows.column, rows.num_rows, now, partial(records_in, rows.columns, self.columns))
             rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), found)
             packets: list[ExchangeRow] = []
             for task, at in parted(tasks, self.tasks):

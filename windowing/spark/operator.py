@@ -301,10 +301,6 @@ class Shipped(Generic[T]):
             self._value, self._is_loaded = load(argument), True
         return self._value
 
-    def load(self) -> None:
-        """Load the value unless it is loaded."""
-        assert self.value is not None
-
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickling the broadcast registers it, so that Spark sends it with the function.
         load = self._load if self._broadcast is None else (_of_broadcast, self._broadcast.__reduce__())
@@ -330,7 +326,7 @@ def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
 def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> None:
     """Load a value on an executor before the first batch. Raises SessionError for a library or module that is missing there."""
     try:
-        in_worker(spark, shipped.load)
+        in_worker(spark, lambda: shipped.value is None)
     except Exception as problem:  # py4j has no types
         found = library_error(problem, FailedQuery(what, "", spark=None))
         if found is problem:

@@ -38,7 +38,7 @@ from windowing.spark.session import is_connect, parallelism, require_readable_zo
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.spouts import require_evaluable, struct_of
 from windowing.spark.state import SEQUENCE, TIMESTAMP
-from windowing.spark.window_turn import SIDE_STREAM, TaskStage, window_turn
+from windowing.spark.window_turn import TaskStage, window_turn
 from windowing.spark.writer import BatchWriter
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
@@ -235,7 +235,6 @@ class WindowedStream(StormNames):
             format=NamedRows(columns, streams, self.order_by, config.message_id is not None),
             streams=streams,
             tasks=tasks,
-            late_stream=config.late_stream or SIDE_STREAM,
         )
         return Shipped(self._spark, stage, what, {what: self.bolt})
 

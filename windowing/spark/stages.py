@@ -42,7 +42,7 @@ from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.rows import TupleRows
 from windowing.spark.stage_writer import StageWriter
 from windowing.spark.tasks import columns_as_declared
-from windowing.spark.window_turn import SIDE_STREAM, AckWatch, TaskStage
+from windowing.spark.window_turn import AckWatch, TaskStage
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
@@ -72,25 +72,20 @@ class SpoutStage(ArrowStage):
         task = partition % execution.component(self.spout).parallelism
         source = execution.acks.get((self.spout, self.stream))
         roots = NO_ROOTS if source is None else (root_of(execution.batches_before + number, source),)
-        writer: StageWriter | None = None
-        now = 0
+        now, given = clocked(batches)
+        if now is None:
+            return
+        writer = StageWriter(execution, partition, now, number)
         try:
-            for batch in batches:
-                if batch.num_rows == 0:
-                    continue
-                rows, tasks, now = clocked(batch)
-                if writer is None:
-                    writer = StageWriter(execution, partition, now, number)
+            for rows, tasks in given:
                 writer.send(self.spout, task, self.stream, rows, roots, tasks if self.is_hashed else None)
                 writer.run()
                 yield from record_batches(writer.take())
-            if writer is not None:
-                yield from record_batches(writer.finish())
-                if self.channel is not None:
-                    self.channel.send(number, partition, now, writer.done())
+            yield from record_batches(writer.finish())
+            if self.channel is not None:
+                self.channel.send(number, partition, now, writer.done())
         finally:
-            if writer is not None:
-                writer.abandon()
+            writer.abandon()
 
 
 def hashed_reader(execution: ExecutionContext, spout: str, stream: str) -> tuple[tuple[str, ...], int] | None:
@@ -171,7 +166,6 @@ class StageTaskTurn:
             format=self._format,
             streams=tuple(stream_name(found.component, found.stream) for found in self._component.inputs),
             tasks=self._component.parallelism,
-            late_stream=window.config.late_stream or SIDE_STREAM,
             late_fields=None if late is None else late.schema.names[:-1],  # the last is the reason
             settings=self._context.config,
             task_ids=self._execution.task_ids,
@@ -219,7 +213,7 @@ class StageTaskTurn:
         running = writer.bolt_batch(name, task, values)
         try:
             table = self._format.arrived(packets)
-            columnar = self._component.declaration.columnar is not None
+            columnar = self._name in self._execution.columnar
             arrived = self._format.payloads(table) if self._acked or not columnar else []
             if self._acked:
                 writer.partials.done(arrived)

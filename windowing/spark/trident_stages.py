@@ -28,7 +28,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -487,59 +487,43 @@ class TridentSpoutStage(ArrowStage):
         A failure is sent as a `failed` row, unless the topology has windows, which must process the whole batch: then it is raised,
         and Spark retries the task. Tuples kept for dead letters are read to the end.
         """
-        plan, txid = self._plan.value, number + 1
+        plan = self._plan.value
         title = plan.graph.nodes[self._spout].title
+        now, given = clocked(batches)
+        if now is None:
+            return
         with ExitStack() as closing:
-            work: _SpoutWork | None = None
-            failed: FailedException | None = None
-            for found in batches:
-                if not found.num_rows:
-                    continue
-                columns, _, now = clocked(found)
-                if work is None:
-                    work = _SpoutWork(plan, self._spout, partition, txid, now)
-                    try:
-                        for made in work.made:
-                            closing.callback(made.cleanup)
-                            made.prepare()
-                    except FailedException as problem:
-                        failed = problem
-                by_rows = work.exchanges if self._keep or failed is not None else work.fold(columns)
+            work = _SpoutWork(plan, self._spout, partition, number + 1, now)
+            work.prepare(closing)
+            for columns, tasks in given:
+                by_rows = work.exchanges if self._keep or work.failed is not None else work.fold(columns)
                 if not by_rows:
                     continue
-                rows = work.readable(columns, found.num_rows)
+                rows = work.readable(columns, len(tasks))
                 if work.unread:
                     yield from record_batches(work.left_out(self._keep))
                 if self._keep:
                     yield from record_batches(work.kept(rows))
-                if failed is None:
-                    try:
-                        yield from record_batches(work.take(rows, by_rows))
-                    except FailedException as problem:
-                        failed = problem
-            if work is not None and failed is None:
-                try:
-                    yield from record_batches(work.finish(self._windowed))
-                except FailedException as problem:
-                    failed = problem
-            if failed is not None:
-                if plan.depths(Section.STREAM):
-                    errors = work.errors(failed) if work else []  # their rows would be lost: Spark retries this task
+                yield from record_batches(work.take(rows, by_rows))
+            yield from record_batches(work.finish(self._windowed))
+            errors = work.errors()
+            if work.failed is not None:
+                if plan.depths(Section.STREAM):  # rows of errors would be lost: Spark retries this task
                     log_reports("", [(title, describe_error(error)) for error in errors])
-                    raise failed
+                    raise work.failed
                 yield from record_batches(
-                    with_copies(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
+                    with_copies(to_driver("failed", title, text=cause_of(work.failed)), writers_behind(plan, 0))
                 )
-            if work is not None:
-                reported = work.errors(failed)
-                if reported:
-                    yield from record_batches(reports(title, reported))
-                if self._channel is not None:
-                    self._channel.send(txid - 1, partition, work.now, work.done(failed is not None))
+            if errors:
+                yield from record_batches(reports(title, errors))
+            if self._channel is not None:
+                self._channel.send(number, partition, now, work.done())
 
 
 class _SpoutWork:
-    """The work on one partition of a source in one batch. `made`: the tasks of the stages here, which the caller prepares."""
+    """The work on one partition of a source in one batch. `failed`: the failure of the attempt; after it nothing is processed or
+    sent.
+    """
 
     def __init__(self, plan: TridentPlan, spout: int, partition: int, txid: int, now: int) -> None:
         group, node = plan.stage_of(spout), plan.graph.nodes[spout]
@@ -549,17 +533,18 @@ class _SpoutWork:
         batch = ProcessorContext(TransactionAttempt(txid, 0), now, as_of=txid - 1)
         task = partition % group.parallelism
         self._writer = PacketWriter(plan, task, partition, batch, now)
-        self._plan, self.now = plan, now
+        self._plan = plan
+        self.failed: FailedException | None = None
         self._source, self._sent = TaskMetrics(group.id, task), Counter[str]()
         self._groups: dict[str, TaskMetrics] = {}
         self.exchanges = list(plan.out_of(group.id))
         self._here: dict[str, GroupBatch] = {}
-        self.made: list[Subtopology] = []
+        self._made: list[Subtopology] = []
         targets = {each.target for each in self.exchanges}
         for id, stage in plan.stages.items():
             if not stage.depth and id in targets:
                 made = Subtopology(plan, id, task)
-                self.made.append(made)
+                self._made.append(made)
                 self._here[id] = GroupBatch(made, plan.batch_groups[spout], batch)
                 self._groups[id] = TaskMetrics(id, task)
         self._folds: dict[int, list[tuple[tuple[int, int], ColumnFold, Any]]] = {each.id: [] for each in self.exchanges}
@@ -572,6 +557,21 @@ class _SpoutWork:
                     self._folds[exchange.id].append((target, fold, here.slot(target[0])))
         self._tuples = 0
         self.unread: list[Row] = []
+
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
+        try:
+            yield
+        except FailedException as problem:
+            self._writer.drop()
+            self.failed = problem
+
+    def prepare(self, closing: ExitStack) -> None:
+        """Prepare the tasks of the stages here; `closing` cleans them up."""
+        with self._attempt():
+            for made in self._made:
+                closing.callback(made.cleanup)
+                made.prepare()
 
     def fold(self, columns: pa.RecordBatch) -> list[Exchange]:
         """Fold a batch in columns where the steps can; return the exchanges whose steps need its rows.
@@ -615,21 +615,20 @@ class _SpoutWork:
         return list(self._writer.take())
 
     def take(self, rows: list[Row], exchanges: Iterable[Exchange]) -> list[ExchangeRow]:
-        """Process tuples of these exchanges and return the rows to send. After a failure, nothing of the batch is sent."""
+        """Process tuples of these exchanges and return the rows to send."""
+        if self.failed is not None:
+            return []
         self._tuples += len(rows)
-        for exchange in exchanges:
-            self._sent[exchange.target] += len(rows)
-            here = self._here.get(exchange.target)
-            if here is None:
-                self._writer.emit(GroupOutput({exchange.id: rows}))
-            else:
-                began = time.perf_counter()
-                try:
+        with self._attempt():
+            for exchange in exchanges:
+                self._sent[exchange.target] += len(rows)
+                here = self._here.get(exchange.target)
+                if here is None:
+                    self._writer.emit(GroupOutput({exchange.id: rows}))
+                else:
+                    began = time.perf_counter()
                     here.execute(exchange, rows)
-                except FailedException:
-                    self._writer.drop()
-                    raise
-                self._worked(exchange.target, began)
+                    self._worked(exchange.target, began)
         return list(self._writer.take())
 
     def _worked(self, group: str, began: float) -> None:
@@ -641,29 +640,31 @@ class _SpoutWork:
             found.emitted[where] = found.emitted.get(where, 0) + len(rows)
         self._writer.emit(emitted)
 
-    def done(self, failed: bool) -> list[TaskMetrics]:
+    def done(self) -> list[TaskMetrics]:
         """Return the metrics of the source and of the groups behind it."""
         self._source.emitted = dict(self._sent)
         for id, found in self._groups.items():
             found.executed = self._sent[id]
-            found.acked, found.failed = (0, found.executed) if failed else (found.executed, 0)
+            found.acked, found.failed = (found.executed, 0) if self.failed is None else (0, found.executed)
         return [self._source, *self._groups.values()]
 
-    def errors(self, failed: FailedException | None) -> list[BaseException]:
+    def errors(self) -> list[BaseException]:
         """Return the errors that users' code reported, with the failure of the attempt if it is to be reported."""
-        errors = [error for made in self.made for error in made.take_reports()]
-        return [*errors, failed] if isinstance(failed, ReportedFailedException) else errors
+        errors = [error for made in self._made for error in made.take_reports()]
+        return [*errors, self.failed] if isinstance(self.failed, ReportedFailedException) else errors
 
     def finish(self, windowed: Iterable[int]) -> list[ExchangeRow]:
         """Return the rows at the end of the partition, with the begin of the batch for the tasks with windows."""
-        for group, batch in self._here.items():
-            began = time.perf_counter()
-            batch.finish(Phase.PROCESS)
-            self._worked(group, began)
-        return [
-            *self._writer.finish(windowed),
-            to_driver("metric", self._name, self._tuples, source="tuples"),
-        ]
+        if self.failed is not None:
+            return []
+        with self._attempt():
+            for group, batch in self._here.items():
+                began = time.perf_counter()
+                batch.finish(Phase.PROCESS)
+                self._worked(group, began)
+            tuples = to_driver("metric", self._name, self._tuples, source="tuples")
+            return [*self._writer.finish(windowed), tuples]
+        return []
 
 
 def group_metrics(

@@ -123,16 +123,15 @@ class TurnResult(TaskResult):
 class TaskStage:
     """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
 
-    `format`: the form of its rows. `streams`: the declared input streams. `late_stream`: the stream of late tuples, with
-    `late_fields`. `settings`: the settings of the topology. `acks`: whether its tuples are acked. `task_ids`: the task ids of the
-    topology, empty for a bolt alone. `keeps_tuples`: whether windows with `aggregate=` keep their tuples also without acks.
+    `format`: the form of its rows. `streams`: the declared input streams. `late_fields`: those of late tuples, if rows have others.
+    `settings`: the settings of the topology. `acks`: whether its tuples are acked. `task_ids`: the task ids of the topology, empty
+    for a bolt alone. `keeps_tuples`: whether windows with `aggregate=` keep their tuples also without acks.
     """
 
     bolt: WindowedBolt
     format: RowFormat
     streams: tuple[str, ...] = ("default",)
     tasks: int = 1
-    late_stream: str = SIDE_STREAM
     late_fields: tuple[str, ...] | None = None
     settings: TopologyConfig = field(default_factory=TopologyConfig)
     acks: bool = False
@@ -147,6 +146,11 @@ class TaskStage:
                 f"bolt {self.bolt.name!r} says max_events_in_memory={self.bolt.config.max_events_in_memory}, but on Spark a turn "
                 "has all live tuples of its task in memory, and Spark's state store keeps them; leave it out and use more tasks"
             )
+
+    @property
+    def late_stream(self) -> str:
+        """The stream of late tuples."""
+        return self.bolt.config.late_stream or SIDE_STREAM
 
     def turn(
         self,
