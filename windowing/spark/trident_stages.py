@@ -28,7 +28,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -493,8 +493,7 @@ class TridentSpoutStage(ArrowStage):
         if now is None:
             return
         with ExitStack() as closing:
-            work = _SpoutWork(plan, self._spout, partition, number + 1, now)
-            work.prepare(closing)
+            work = _SpoutWork(plan, self._spout, partition, number + 1, now, closing)
             for columns, tasks in given:
                 by_rows = work.exchanges if self._keep or work.failed is not None else work.fold(columns)
                 if not by_rows:
@@ -521,11 +520,11 @@ class TridentSpoutStage(ArrowStage):
 
 
 class _SpoutWork:
-    """The work on one partition of a source in one batch. `failed`: the failure of the attempt; after it nothing is processed or
-    sent.
+    """The work on one partition of a source in one batch. `closing`: cleans up the tasks of the stages here. `failed`: the failure
+    of the attempt; after it nothing is processed or sent.
     """
 
-    def __init__(self, plan: TridentPlan, spout: int, partition: int, txid: int, now: int) -> None:
+    def __init__(self, plan: TridentPlan, spout: int, partition: int, txid: int, now: int, closing: ExitStack) -> None:
         group, node = plan.stage_of(spout), plan.graph.nodes[spout]
         assert isinstance(node, SpoutNode)
         self._schema, self._name = node.schema, node.title
@@ -557,21 +556,12 @@ class _SpoutWork:
                     self._folds[exchange.id].append((target, fold, here.slot(target[0])))
         self._tuples = 0
         self.unread: list[Row] = []
-
-    @contextmanager
-    def _attempt(self) -> Iterator[None]:
         try:
-            yield
-        except FailedException as problem:
-            self._writer.drop()
-            self.failed = problem
-
-    def prepare(self, closing: ExitStack) -> None:
-        """Prepare the tasks of the stages here; `closing` cleans them up."""
-        with self._attempt():
             for made in self._made:
                 closing.callback(made.cleanup)
                 made.prepare()
+        except FailedException as problem:
+            self.failed = problem
 
     def fold(self, columns: pa.RecordBatch) -> list[Exchange]:
         """Fold a batch in columns where the steps can; return the exchanges whose steps need its rows.
@@ -619,7 +609,7 @@ class _SpoutWork:
         if self.failed is not None:
             return []
         self._tuples += len(rows)
-        with self._attempt():
+        try:
             for exchange in exchanges:
                 self._sent[exchange.target] += len(rows)
                 here = self._here.get(exchange.target)
@@ -629,6 +619,9 @@ class _SpoutWork:
                     began = time.perf_counter()
                     here.execute(exchange, rows)
                     self._worked(exchange.target, began)
+        except FailedException as problem:
+            self._writer.drop()
+            self.failed = problem
         return list(self._writer.take())
 
     def _worked(self, group: str, began: float) -> None:
@@ -657,14 +650,16 @@ class _SpoutWork:
         """Return the rows at the end of the partition, with the begin of the batch for the tasks with windows."""
         if self.failed is not None:
             return []
-        with self._attempt():
+        try:
             for group, batch in self._here.items():
                 began = time.perf_counter()
                 batch.finish(Phase.PROCESS)
                 self._worked(group, began)
             tuples = to_driver("metric", self._name, self._tuples, source="tuples")
             return [*self._writer.finish(windowed), tuples]
-        return []
+        except FailedException as problem:
+            self.failed = problem
+            return []
 
 
 def group_metrics(
