@@ -58,8 +58,8 @@ PUBLIC = {
         submit_trident windowed
     """),
     "windowing.stores": words("""
-        MapStateFactory MemoryStore PostgresStore RedisStore SnapshotFactory SqlitePages SqliteStore Store map_state
-        snapshot_state state_table store_of
+        MapStateFactory MemoryStore PostgresStore RedisStore SnapshotFactory SqlitePages SqliteRecordStore SqliteStore Store
+        map_state snapshot_state state_table store_of
     """),
     "windowing.testing": words("""
         Watch check_counts check_ids replay

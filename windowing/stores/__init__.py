@@ -8,6 +8,7 @@
     PostgresStore, RedisStore      stores on a server, by psycopg and redis (extras `postgres`, `redis`)
     Store                          the protocol of a store, for your own
     SqlitePages                    pages of a persistent window in a file
+    SqliteRecordStore              the records of Trident's coordinators and spouts in a file, for `records=`
 
 Each name is loaded on first use, so a server's client is needed only if its store is used, and a windowed bolt loads no Trident.
 """
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from windowing.stores.pages import SqlitePages
     from windowing.stores.postgres import PostgresStore
     from windowing.stores.redis import RedisStore
-    from windowing.stores.sqlite import SqliteStore
+    from windowing.stores.sqlite import SqliteRecordStore, SqliteStore
     from windowing.trident.maps import SnapshotFactory
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "RedisStore",
     "SnapshotFactory",
     "SqlitePages",
+    "SqliteRecordStore",
     "SqliteStore",
     "Store",
     "map_state",
@@ -56,6 +58,7 @@ if not TYPE_CHECKING:
             "PostgresStore": "stores.postgres",
             "RedisStore": "stores.redis",
             "SqlitePages": "stores.pages",
+            "SqliteRecordStore": "stores.sqlite",
             "SqliteStore": "stores.sqlite",
         },
     )
