@@ -351,6 +351,37 @@ def test_processing_time_windows_fire_on_an_idle_stream_and_the_query_continues_
     assert [tuple(row) for row in sink.rows] == [(1,), (1,)]
 
 
+@pytest.mark.parametrize("half_done", [False, True])
+def test_an_idle_timeout_may_be_added_to_a_checkpoint_and_removed_from_it(
+    feed: Callable[..., Any], run: Callable[..., Any], half_done: bool
+) -> None:
+    fast = feed(name="fast").add([{"k": "a", "ts": ts, "v": 0.0} for ts in (1000, 9000)])
+    slow = feed(name="slow").add([{"k": "a", "ts": 2500, "v": 0.0}])
+
+    def ends(drain: bool = False, sinks: Any = None, **options: Any) -> list[int]:
+        @tumbling(seconds(1), timestamp="ts", output="ends long", **options)
+        def closed(window: Any) -> Any:
+            return window.end_timestamp
+
+        inputs = {"fast": fast.read(), "slow": slow.read()}
+        return [end for (end,) in run(closed, inputs, drain=drain, sinks=sinks).rows()]
+
+    def full(rows: Any, batch: int) -> None:
+        raise RuntimeError("the disk is full")
+
+    assert ends() == [1000]
+    if half_done:
+        slow.add([{"k": "a", "ts": 3500, "v": 0.0}])
+        with pytest.raises(RuntimeError, match="the disk is full"):
+            ends(sinks={"default": FunctionSink(full)})
+        assert ends(idle_timeout=millis(1)) == [3000]
+    fast.add([{"k": "a", "ts": 9500, "v": 0.0}])
+    assert ends(idle_timeout=millis(1)) == [*([4000] if half_done else [3000]), 9000]
+    fast.add([{"k": "a", "ts": 20_000, "v": 0.0}])
+    assert ends() == []
+    assert ends(drain=True) == [10_000, 20_000]
+
+
 def test_a_stream_without_a_sink_is_refused_unless_discarded_and_tasks_default_to_the_checkpoint(
     feed: Callable[..., Any], run: Callable[..., Any], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

@@ -66,18 +66,28 @@ class Assembly:
     channel: MetricsChannel | None = None
     drawn: Topology | None = None
 
+    @property
+    def needs_ticks(self) -> bool:
+        """Whether a window can fire by time alone."""
+        return any(map(control.needs_ticks, self.windows))
+
     def rows(
-        self, control_folder: str | None, clock: str = BATCH_CLOCK, channel: MetricsChannel | None = None
+        self,
+        control_folder: str | None,
+        clock: str = BATCH_CLOCK,
+        channel: MetricsChannel | None = None,
+        ticks: bool | None = None,
     ) -> DataFrame:
         """Return the rows behind the last depth of the stream; each call creates a new chain of operators.
 
         clock: CLOCK_APART if the driver sends the clock of each batch separately. channel: receives the metrics of the workers.
+        ticks: whether there are ticks; by default if the windows need them.
         """
         parts = list(self.sources(clock))
         tasks = [task.number for task in self.plan.tasks if task.stage.section is Section.STREAM]
         if control_folder is not None:
             parts.append(control.control_rows(self.spark, literal_path(control_folder), tasks or (-1,), clock))
-        if any(map(control.needs_ticks, self.windows)):
+        if self.needs_ticks if ticks is None else ticks:
             parts.append(control.tick_rows(self.spark, tasks, clock))
         rows: DataFrame = reduce(DataFrame.unionByName, parts)
         depths = self.plan.depths(Section.STREAM)
@@ -113,7 +123,10 @@ class Assembly:
             spark=self.spark,
             checkpoint=checkpoint,
             definition=definition.frame(self.spark) | stored,
-            output=lambda folder: metrics.observed(self.rows(folder, CLOCK_APART, channel), counted),
+            output=lambda folder: metrics.observed(
+                self.rows(folder, CLOCK_APART, channel, control.keep_ticks(self.spark, checkpoint, self.needs_ticks)),
+                counted,
+            ),
             writer=writer,
             partitions=self.partitions,
             trigger=chosen,

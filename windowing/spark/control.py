@@ -7,7 +7,8 @@ depend only on N and P, so a restart computes the same ones.
 Drain: a file in `<checkpoint>/windowing/control`, read by a file source; each line becomes one row per task. Ticks, for bolts on
 processing time or with an idle timeout: one row per task and trigger from Spark's `rate-micro-batch` source. It gives an
 availableNow run exactly one batch, so the run ends, and an interval trigger one batch per interval, with or without input. Law: the
-sources of a plan depend only on the bolt, never on the trigger, because a checkpoint identifies its sources by position.
+sources of a plan depend only on the bolt and the checkpoint, never on the trigger, because a checkpoint identifies its sources by
+position. A checkpoint keeps its ticks when the bolt no longer needs them, and gets them when the bolt begins to need them.
 """
 
 from __future__ import annotations
@@ -116,6 +117,33 @@ def make_control_folder(spark: SparkSession, checkpoint: str) -> Folder:
 def needs_ticks(config: WindowConfig) -> bool:
     """Return whether a window can fire by time alone, without a tuple."""
     return not config.event_time or config.idle_timeout_ms is not None
+
+
+_BEFORE_TICKS = {"offset": 0, "timestamp": 0}
+"""The offset at which `rate-micro-batch` begins."""
+
+
+def keep_ticks(spark: SparkSession, checkpoint: str, needed: bool) -> bool:
+    """Return whether a query on this checkpoint has ticks: if its windows need them, or its earlier batches had them.
+
+    If the earlier batches had none, the offsets from which Spark continues get a line for the ticks, the last source of every plan.
+    Cost: reads one file of Spark's log.
+    """
+    log = Folder(spark, checkpoint) / "offsets"
+    batches = sorted(int(name) for name in log.names() if name.isdigit())
+    if not batches or _had_ticks(read_log(log, batches[-1])):
+        return needed or bool(batches)
+    if needed:
+        for batch in batches[-2:]:  # the last one at the end: until it has its line, a killed start is repeated
+            if not _had_ticks(read_log(log, batch)):
+                line = json.dumps(_BEFORE_TICKS, separators=(",", ":"))
+                log.write(str(batch), log.read(str(batch)) + b"\n" + line.encode())
+    return needed
+
+
+def _had_ticks(entries: list[Any]) -> bool:
+    """Return whether the last source of a batch was that of ticks; without ticks it is that of the control files."""
+    return isinstance(entries[-1], dict) and entries[-1].keys() == _BEFORE_TICKS.keys()
 
 
 def control_rows(spark: SparkSession, folder: str, tasks: Sequence[int], clock: str = BATCH_CLOCK) -> DataFrame:
