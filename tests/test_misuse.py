@@ -19,9 +19,9 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from windowing import TopologyError, count, millis, tumbling
+from windowing import Count, Duration, TopologyError, count, millis, tumbling
 from windowing.codec import decode_value, encode_value
-from windowing.errors import BoltError, ConfigError, quote
+from windowing.errors import BoltError, ConfigError, InvalidTimestampError, quote
 from windowing.local import LocalCluster, LocalRun, TridentCluster, VirtualClock, run_local, run_trident
 from windowing.local.cluster import run_topology
 from windowing.schema.rows import RowError, record_of, row_of, rows_of
@@ -460,3 +460,64 @@ def test_importing_storms_time_unit_is_refused_and_the_spans_here_suggested() ->
         ImportError, match=r"windowing has no 'TimeUnit'; write seconds\(10\), minutes\(5\) or millis\(100\)"
     ):
         exec("from windowing import TimeUnit")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: Duration(seconds=5), r"Duration got an unexpected keyword argument 'seconds'; write .*seconds\(10\)"),
+        (lambda: Count(), "Count missing 1 required positional argument: 'value'; write count"),
+        (lambda: VirtualClock(start=5), "VirtualClock has no argument 'start'; did you mean 'start_ms'"),
+        (
+            lambda: VirtualClock().advance_time_secs(5),
+            r"'VirtualClock' has no 'advance_time_secs'; write advance\(seconds",
+        ),
+        (
+            lambda: LocalRun(keyed).advance(millis(1)),
+            r"'LocalRun' has no 'advance'; write advance\(seconds\(1\)\) of a Virt",
+        ),
+        (
+            lambda: run_local(keyed),
+            "run_local: missing a required argument: 'batches'; its arguments are bolt, batches",
+        ),
+        (lambda: WindowedStream.start(object(), MemorySink()), "WindowedStream.start: missing .*'checkpoint'; its arg"),
+        (lambda: submit(None, None, sources={}, sinks={}), "submit: missing a required argument: 'checkpoint'"),
+        (lambda: run_local(keyed, [[{"n": 1}]]), "bolt 'keyed': field 'k' is asked for, but a row has n"),
+    ],
+)
+def test_a_call_as_another_library_has_it_is_answered_with_what_to_write(call: Any, said: str) -> None:
+    with pytest.raises((ConfigError, AttributeError), match=said):
+        call()
+
+
+@pytest.mark.parametrize("given", ["2026-01-01", 1.5, None])
+def test_the_error_about_an_unusable_timestamp_shows_its_value(given: Any) -> None:
+    @tumbling(millis(5), timestamp="at", on_invalid="raise", output="n long")
+    def strict(window: Any) -> Any:
+        return len(window)
+
+    with pytest.raises(InvalidTimestampError, match=f"timestamp 'at' is {re.escape(repr(given))}, wanted whole milli"):
+        run_local(strict, [[{"at": 1}, {"at": given}]])
+
+
+def test_an_updater_and_a_query_that_return_rows_are_refused() -> None:
+    class Returns:
+        def update_state(self, state: Any, tuples: Any, collector: Any) -> Any:
+            return tuples
+
+        def batch_retrieve(self, state: Any, tuples: Any) -> Any:
+            return [1] * len(tuples)
+
+        def execute(self, tuple: Any, result: Any, collector: Any) -> Any:
+            return (result,)
+
+    for write in (True, False):
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", InputSpout("word string"))
+        if write:
+            stream.partition_persist(map_state(MemoryStore(), "counts"), "word", Returns(), "n long")
+        else:
+            table = topology.new_static_state(map_state(MemoryStore(), "table"))
+            stream.state_query(table, "word", Returns(), "n long").sink("out")
+        with pytest.raises(BoltError, match="it takes a collector, yet it returned"):
+            run_trident(topology, {"s": [[("to",)]]})

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from windowing.errors import ConfigError, quote
+from windowing.schema.checks import StormNames, spelled
 from windowing.windows.measures import Duration, as_duration_ms
 
 
@@ -59,7 +61,7 @@ class SystemClock:
         return time.time_ns()
 
 
-class VirtualClock:
+class VirtualClock(StormNames):
     """A clock that changes only when it is set: for tests and for trying a window out.
 
     A cluster sets it to the next deadline when no task has a message. So in `LocalCluster.run` it stands still while a spout emits,
@@ -74,6 +76,11 @@ class VirtualClock:
 
     __slots__ = ("_now_ms",)
 
+    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("advanceTime", "advanceTimeSecs", "advanceClusterTime", "sleep", "tick"), "advance(seconds(1))"
+    )
+
+    @spelled
     def __init__(self, start_ms: int = 0) -> None:
         self._now_ms = _whole(start_ms)
 

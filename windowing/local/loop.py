@@ -58,6 +58,7 @@ class LoopedCluster(StormNames, ABC):
         **dict.fromkeys(
             ("kill_topology", "killTopology", "kill_topology_with_opts", "killTopologyWithOpts", "shutdown"), _END
         ),
+        **dict.fromkeys(("advanceClusterTime", "advanceTime"), "run_for(seconds(10)), with clock=VirtualClock()"),
         "rebalance": "max_task_parallelism= of the settings, and begin again",
     }
 

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.local.clock import Clock, clock_of
 from windowing.local.spouts import is_list, listed
 from windowing.local.windowed import machines_of, view_of
-from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean, spelled
 from windowing.schema.rows import record_of
 from windowing.stores.pages import SqlitePages
 from windowing.stores.states import MemoryStateProvider
@@ -102,7 +102,7 @@ class LocalResult:
         )
 
 
-class LocalRun:
+class LocalRun(StormNames):
     """One task of one bolt, run step by step. A context manager: leaving it calls `close()`, which does not drain.
 
     `streams` are the input streams; the watermark waits for each of them. `clock`: default is the system's clock. Windows on event
@@ -119,6 +119,12 @@ class LocalRun:
     [('default', (3,))]
     """
 
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "advance": "advance(seconds(1)) of a VirtualClock that LocalRun(bolt, clock=...) is given",
+        "run": "feed(rows), turn() and drain(), or run_local(bolt, batches)",
+    }
+
+    @spelled
     def __init__(self, bolt: Any, *, streams: Sequence[str] = (DEFAULT_STREAM,), clock: Clock | None = None) -> None:
         self.bolt: WindowedBolt = bolt_of(bolt)
         announce_bolt(Runtime.LOCAL, logging.getLogger("windowing").warning, self.bolt)

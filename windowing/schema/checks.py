@@ -136,7 +136,7 @@ def is_written(target: Any, name: str) -> bool:
 
 
 def unbound(
-    function: Callable[..., Any], values: Collection[str] = (), named: Iterable[str] = (), *, wrapped: bool = True
+    function: Callable[..., Any], values: Collection[object] = (), named: Iterable[str] = (), *, wrapped: bool = True
 ) -> tuple[inspect.Signature, TypeError] | None:
     """Return the signature of a function that does not take these arguments, and the reason; None if it takes them, or if Python
     does not know its signature (it is written in C, and an error shows when it is called).
@@ -177,7 +177,7 @@ def uncallable(function: Callable[..., Any], values: Collection[str], named: Ite
 
 
 def spelled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a function answer an argument in another spelling by a ConfigError with its name, in place of Python's TypeError.
+    """Make a function answer an argument in another spelling, or a missing one, by a ConfigError, in place of Python's TypeError.
 
     >>> spelled(lambda *, query_name: None)(queryName="delays")
     Traceback (most recent call last):
@@ -191,6 +191,9 @@ def spelled(function: Callable[_P, _R]) -> Callable[_P, _R]:
         for name in named:
             if name not in known:
                 raise ConfigError(f"{called} has no argument {quote(name)}; {did_you_mean(name, known)}")
+        unfit = unbound(function, given, named)
+        if unfit is not None:
+            raise ConfigError(f"{called}: {unfit[1]}; its arguments are {', '.join(known)}")
         return function(*given, **named)
 
     return checked

@@ -53,7 +53,7 @@ from windowing.topology.user_code import BoltRunner, Emission, Fitted, Timestamp
 from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
-from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.executor import WindowedBoltExecutor, unusable_timestamp
 from windowing.windows.key_state import one_nan
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
@@ -181,14 +181,17 @@ class WindowTask:
         key, source, id_field = config.key, config.source, config.message_id
         if config.timestamp is not None:
             timestamps, problem = timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
-        return TupleColumns(
-            timestamps,
-            streams,
-            None if key is None else [key_of(row, key) for row in rows],
-            None if source is None else [source_of(row, source) for row in rows],
-            None if id_field is None else [field_of(row, id_field) for row in rows],
-            problem,
-        )
+        try:
+            return TupleColumns(
+                timestamps,
+                streams,
+                None if key is None else [key_of(row, key) for row in rows],
+                None if source is None else [source_of(row, source) for row in rows],
+                None if id_field is None else [field_of(row, id_field) for row in rows],
+                problem,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"bolt {self.bolt.name!r}: {error.args[0]}") from error.__cause__
 
     def new_positions(self, ids: Sequence[Any], channels: Sequence[Hashable]) -> list[int]:
         """Record ids; return the positions of the tuples that were not processed before."""
@@ -443,12 +446,12 @@ def field_of(row: Any, name: str) -> Any:
 
 
 def timestamps_of(
-    rows: Iterable[Any], timestamp: str | Callable[[Any], Any], bolt: str, on_invalid: str = "late"
+    rows: Sequence[Any], timestamp: str | Callable[[Any], Any], bolt: str, on_invalid: str = "late"
 ) -> tuple[list[int | None], str | None]:
     """Return the timestamp of each row, None if it has no usable one, and the reason for the first such row.
 
-    It is None for a row without the field, and for one on which the function fails; with `on_invalid="raise"` both raise
-    InvalidTimestampError. The windows judge the value of a field.
+    It is None for a row without the field, or with a value that is no time, and for one on which the function fails; with
+    `on_invalid="raise"` each raises InvalidTimestampError.
 
     >>> timestamps_of([{"at": 1.0}, {"at": "soon"}], "at", "count"), timestamps_of([{}], lambda row: row["at"], "count")[0]
     (([1, None], None), [None])
@@ -467,6 +470,8 @@ def timestamps_of(
                 raise InvalidTimestampError(text) from problem
             found.append(None)
             first = first or text
+    if on_invalid == "raise" and None in found:
+        raise unusable_timestamp(bolt, timestamp, quote(field_of(rows[found.index(None)], timestamp)))
     return found, first
 
 

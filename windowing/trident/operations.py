@@ -364,7 +364,7 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggregatorPart 
         read = None
     kind = kind_of(spec.aggregator)
     if kind is None:
-        how = "an instance, not the class" if isinstance(spec.aggregator, type) else "an object"
+        how = "an instance, not the class: an object" if isinstance(spec.aggregator, type) else "an object"
         check.note(
             f"{quote(spec.aggregator)} is no aggregator; give {how} with init, combine, zero, or init, reduce, or init, "
             "aggregate, complete"

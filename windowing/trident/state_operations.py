@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
+from windowing.schema.rows import refuse_returned
 from windowing.schema.types import Schema
 from windowing.schema.values import stored_key
 from windowing.trident.fields import Row, chosen, extended, key_picker, recorder, short_title
@@ -87,7 +88,9 @@ class PersistProcessor(StatefulProcessor):
         collector = TridentOutput(self._output, self.report)
         self.state.begin_commit(batch.id)
         try:
-            self._call(self.state, list(map(self._record, rows)), collector)
+            returned = self._call(self.state, list(map(self._record, rows)), collector)
+            if returned is not None:
+                refuse_returned(returned)
             self.state.commit(batch.id)
         except BaseException:
             call_hook(self.state, "rollback")  # otherwise queries would read uncommitted values
@@ -116,7 +119,9 @@ class QueryProcessor(StatefulProcessor):
         collector = TridentOutput(self._output, self.report)
         emitted: list[Row] = []
         for row, tuple, answer in zip(rows, tuples, answers, strict=True):
-            function.execute(tuple, answer, collector)
+            returned = function.execute(tuple, answer, collector)
+            if returned is not None:
+                refuse_returned(returned)
             emitted += map(row.__add__, collector.take())
         return emitted
 

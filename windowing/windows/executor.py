@@ -127,6 +127,14 @@ _PROBE = 16  # so many tuples are examined first; only if they are in order, the
 Judged = tuple[int, LateReason]
 
 
+def unusable_timestamp(bolt: str, field: Any, given: str) -> InvalidTimestampError:
+    """Return the error for a tuple whose timestamp is no time, for `on_invalid="raise"`."""
+    return InvalidTimestampError(
+        f"bolt {bolt!r}: timestamp {title_of_field(field)} is {given}, wanted whole milliseconds since 1970; repair the column, or "
+        'send such rows to the late stream with on_invalid="late"'
+    )
+
+
 class WindowedBoltExecutor:
     """The windows of one bolt task: add tuples, advance the watermark, perform the effects that are returned.
 
@@ -344,10 +352,8 @@ class WindowedBoltExecutor:
     def _judge(self, timestamp: Any) -> LateReason | None:
         if type(timestamp) is not int or not -_MAX_TIMESTAMP < timestamp < _MAX_TIMESTAMP:
             if self.config.on_invalid == "raise":
-                raise InvalidTimestampError(
-                    f"bolt {self.component!r}: timestamp {title_of_field(self.config.timestamp)} is {quote(timestamp)}, wanted "
-                    'whole milliseconds since 1970; repair the column, or send such rows to the late stream with on_invalid="late"'
-                )
+                given = "missing or no time" if timestamp is None else quote(timestamp)
+                raise unusable_timestamp(self.component, self.config.timestamp, given)
             return LateReason.INVALID
         if self._now is not None and self._generator.is_future(timestamp, self._now):
             return LateReason.FUTURE

@@ -26,6 +26,13 @@ class _Measure(type):
             advice = "" if name.startswith("_") else "; write count(100), seconds(10) or a timedelta"
             raise AttributeError(sentence + advice)
 
+        def __call__(cls, *given, **named):
+            try:
+                return super().__call__(*given, **named)
+            except TypeError as problem:
+                said = str(problem).removeprefix(f"{cls.__name__}.__init__() ")
+                raise ConfigError(f"{cls.__name__} {said}; write count(100), seconds(10) or a timedelta") from None
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Count(metaclass=_Measure):
