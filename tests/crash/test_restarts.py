@@ -48,7 +48,7 @@ Undisturbed = Callable[..., Outputs]
 # -- drained checkpoints ----------------------------------------------------------------------------------------------------
 
 
-JVM_KILLED = """
+JVM_ENDED = """
 import os, signal, sys
 from windowing.errors import QueryStoppedError
 from windowing.spark import MemorySink, session, windowed
@@ -61,7 +61,14 @@ def counted(window):
 
 spark = session("killed", cores=1, **{"spark.log.level": "OFF"})
 query = windowed(counted, spark.readStream.format("rate").load()).start(MemorySink(), sys.argv[1], trigger=seconds(1))
-os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+jvm = spark._jvm
+try:
+    if sys.argv[2] == "killed":
+        os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+    else:
+        jvm.java.lang.Runtime.getRuntime().halt(52)  # as Spark does
+except Exception:
+    pass  # it does not answer any more
 try:
     query.await_end(60)
 except QueryStoppedError as error:
@@ -70,10 +77,20 @@ os._exit(0)  # without a JVM Spark cannot be stopped
 """
 
 
-def test_the_driver_of_a_killed_jvm_says_that_the_session_ended(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", JVM_KILLED, str(tmp_path / "checkpoint")]
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("killed", "its JVM ended with exit code -9, see the log above. Start it again from checkpoint"),
+        (
+            "memory",
+            "its JVM ran out of memory; give it more, session(**{'spark.driver.memory': '4g'}), or give a batch fewer rows",
+        ),
+    ],
+)
+def test_the_driver_of_an_ended_jvm_says_that_the_session_ended_and_why(tmp_path: Path, how: str, said: str) -> None:
+    command = [sys.executable, "-c", JVM_ENDED, str(tmp_path / "checkpoint"), how]
     told = subprocess.run(command, cwd=harness.ROOT, timeout=200, check=False, capture_output=True, text=True)
-    assert "the session ended while the query ran. Start it again from checkpoint" in told.stdout, told.stderr[-2000:]
+    assert f"the session ended while the query ran: {said}" in told.stdout, told.stderr[-2000:]
 
 
 def test_a_missing_drain_mark_is_written_by_the_next_start(

@@ -17,6 +17,7 @@ import secrets
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from subprocess import TimeoutExpired
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
@@ -44,6 +45,8 @@ from windowing.topology.user_code import ended_in
 _mark = f"windowing-error:{secrets.token_hex(16)}:"
 _TRACEBACK = "Traceback (most recent call last)"
 _MAX_TRACE = 8000
+_OUT_OF_MEMORY = 52  # SparkExitCode.OOM
+_JVM_ENDS_S = 5
 _MAX_DEPTH = 20
 _FILE = re.compile(
     r"[^\s'\"()\[\],]*/(?:state/\d+/(?:\d+|_metadata|_stateSchema)|offsets|commits|sources/\d+)/[^\s'\"()\[\],]+"
@@ -195,7 +198,9 @@ def raised_in_worker(error: BaseException) -> WindowingError | None:
 
 def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingError | None:
     if query.spark is not None and _session_ended(query.spark):
-        return QueryStoppedError(f"the session ended while the query ran. {GO_ON.format(query.checkpoint)}")
+        return QueryStoppedError(
+            f"the session ended while the query ran{_end_of_jvm(query.spark)}. {GO_ON.format(query.checkpoint)}"
+        )
     if not isinstance(error, Exception):
         return BoltError(
             f"code that {query.name!r} runs in the driver ended with {describe_error(error)}; let it raise an Exception"
@@ -223,6 +228,24 @@ def _session_ended(spark: SparkSession) -> bool:
         return context._jsc is None or bool(context._jsc.sc().isStopped())
     except Exception:  # the JVM is gone; py4j has no types
         return True
+
+
+def _end_of_jvm(spark: SparkSession) -> str:
+    """Return how the JVM of an ended session ended, "" if it runs, or is not a child of this process."""
+    context: Any = spark.sparkContext
+    process = None if context._jsc is None else getattr(context._gateway, "proc", None)
+    if process is None:
+        return ""
+    try:
+        code = process.wait(_JVM_ENDS_S)
+    except TimeoutExpired:
+        return ""
+    if code == _OUT_OF_MEMORY:
+        return (
+            ": its JVM ran out of memory; give it more, session(**{'spark.driver.memory': '4g'}), or give a batch fewer rows "
+            "(maxFilesPerTrigger, maxOffsetsPerTrigger)"
+        )
+    return f": its JVM ended with exit code {code}, see the log above"
 
 
 def _encoded(error: WindowingError) -> str:
