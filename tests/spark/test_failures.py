@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
@@ -154,6 +155,20 @@ def test_an_unreadable_input_file_is_named_with_the_setting_that_ignores_it(said
     assert not isinstance(library_error(PySparkRuntimeError(own), query), SourceError), (
         "a file of the checkpoint is no input"
     )
+
+
+@pytest.mark.parametrize("join", [lambda column: column.take([1, 0]), lambda column: column.combine_chunks()])
+def test_a_batch_of_two_gigabytes_for_a_task_is_told_with_a_way_out(join: Callable[[Any], Any]) -> None:
+    part = pa.array(["x" * 2**28])
+    with pytest.raises(pa.ArrowException) as caught:
+        join(pa.chunked_array([part] * 8))
+    trace = "".join(traceback.format_exception(caught.value))
+    found = library_error(
+        PySparkRuntimeError(f"[PYTHON_EXCEPTION] An exception was thrown: {trace} SQLSTATE: 38000"), SUMS
+    )
+    assert type(found) is SourceError
+    assert "batch 7 of 'sums' has 2 GiB or more in one column for one task" in str(found)
+    assert "maxFilesPerTrigger" in str(found)
 
 
 def test_errors_are_decoded_only_with_the_mark_of_this_driver(monkeypatch: pytest.MonkeyPatch) -> None:

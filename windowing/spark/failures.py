@@ -72,6 +72,7 @@ _OTHER_SOURCES = re.compile(
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
+_TOO_LARGE = re.compile(r"^\s*pyarrow\.lib\.Arrow(?:Invalid: offset overflow|CapacityError: )", re.MULTILINE)
 _NO_MODULE = re.compile(r"^\s*ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _OTHER_MODULE = re.compile(r"^\s*AttributeError: Can't get attribute '([\w.]+)' on <module '([\w.]+)'", re.MULTILINE)
 _TRIES = re.compile(r"in stage \S+ failed (\d+) times")
@@ -214,6 +215,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
         or _said_by_kafka("\n".join(said), query)
         or _said_of_input(said, query)
         or _lacking("\n".join(texts), query)
+        or _too_large("\n".join(texts), query)
         or (_unusable(error, query) if unanswered(error, query.checkpoint) else None)  # its files are not damaged then
         or _without_room(said, query)
         or _damaged(said, query)
@@ -408,6 +410,18 @@ def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
         return None
     return SessionError(
         f"the Python workers of {query.name!r} have {lack}. Nothing of the batch was committed: start again then"
+    )
+
+
+def _too_large(said: str, query: FailedQuery) -> WindowingError | None:
+    """Return the error for a batch with more rows for a task than Arrow can join, None for other texts."""
+    if _TOO_LARGE.search(said) is None:
+        return None
+    batch = "a batch" if query.batch is None else f"batch {query.batch}"
+    return SourceError(
+        f"{batch} of {query.name!r} has 2 GiB or more in one column for one task, which Arrow cannot hold. Nothing of it was "
+        "committed. A batch that was begun keeps its size: start with a new checkpoint, and with more tasks or fewer rows a batch "
+        "(maxFilesPerTrigger, maxOffsetsPerTrigger)"
     )
 
 
