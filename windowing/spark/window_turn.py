@@ -528,7 +528,7 @@ class _Turn:
 
     def _fresh(self, table: pa.Table, accepted: np.ndarray[Any, Any], numbers: Any) -> pa.Table:
         """Return the accepted rows in the form of chunks; on processing time their timestamp is the clock."""
-        chosen = table.take(pa.array(accepted))
+        chosen = table if len(accepted) == table.num_rows else table.take(pa.array(accepted))
         if self.config.event_time:
             stamps = chosen.column(TIMESTAMP)
         else:
