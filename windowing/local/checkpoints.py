@@ -505,7 +505,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
             if self.stateful.is_open(message):
                 self.stateful.ack(message)
 
-    def fail(self, rows: Iterable[Any]) -> None:
+    def fail(self, rows: Sequence[Any]) -> None:
         for message in map(self.delivery, rows):
             if self.stateful.is_open(message):
                 self.stateful.fail(message)

@@ -14,7 +14,7 @@ Law: a watched cluster runs as an unwatched one: the counters change no argument
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from windowing.acking.acker import Acked, AckedRoots
@@ -29,6 +29,7 @@ from windowing.local.trident_spouts import EmitterTask
 from windowing.local.trident_tasks import GroupTask, TupleParts
 from windowing.local.windowed import WindowedBoltTask
 from windowing.topology.window_task import WindowEmitted
+from windowing.trident.subtopology import GroupOutput
 
 
 class ClusterMetrics:
@@ -116,14 +117,14 @@ class _TaskWatch:
         found.process_ms = self._held_ms + found.execute_ms
         return found
 
-    def timed(self, name: str, before: Callable[[Any], None] | None = None) -> None:
+    def timed(self, name: str, before: Callable[..., None] | None = None) -> None:
         """Measure the time that a method takes; the time of a nested measured method counts for the outer one."""
         inner, found = getattr(self.task, name), self.found
 
         def call(*arguments: Any) -> Any:
             self._hold()
             if before is not None:
-                before(arguments[0] if arguments else None)
+                before(*arguments)
             if self._depth:
                 return inner(*arguments)
             self._depth, began = 1, time.perf_counter()
@@ -146,12 +147,12 @@ class _TaskWatch:
 
         return counted
 
-    def counted(self, name: str, count: Callable[[Any], None]) -> None:
-        """Call `count` with the first argument of each call of a method."""
+    def counted(self, name: str, count: Callable[..., None]) -> None:
+        """Call `count` with the arguments of each call of a method, before it."""
         inner = getattr(self.task, name)
 
         def call(*arguments: Any) -> Any:
-            count(arguments[0] if arguments else None)
+            count(*arguments)
             return inner(*arguments)
 
         setattr(self.task, name, call)
@@ -198,7 +199,7 @@ class _BoltWatch(_TaskWatch):
     def _failed(self, message: Delivery) -> None:
         self.found.failed += message._anchors is not None
 
-    def _lost(self, message: Delivery) -> None:
+    def _lost(self, message: Delivery, _error: Any) -> None:
         self.found.failed += message._anchors is None and message is not self.task._lost
 
 
@@ -206,7 +207,6 @@ class _WindowWatch(_TaskWatch):
     """The counters of a windowed bolt: those of its executor, read after each step and turn."""
 
     def __init__(self, task: WindowedBoltTask) -> None:
-        self._pending = 0
         super().__init__(task)
         self._before, self._duplicates_before = dict(task.executor.counts()), task.duplicates
         self._late_before = dict(task.executor.side)
@@ -214,19 +214,12 @@ class _WindowWatch(_TaskWatch):
         self.timed("turn")
         self.timed("drain")
         self.counted("perform_one", self._seen)
-        late, found = task._late, self.found
-
-        def counted_late(rows: Sequence[Any], reason: str) -> None:
-            shown = ((reason, quote(tuple(row))) for row in rows[-LAST_KEPT:])
-            found.late_rows = (*found.late_rows, *shown)[-LAST_KEPT:]
-            late(rows, reason)
-
-        self.task._late = counted_late
-        self.task.fail = self._counted_fail(task.fail)
+        self.counted("_late", self._late)
+        self.counted("fail", self._failed)
 
     @property
     def held(self) -> int:
-        return self._pending
+        return self.found.pending or 0
 
     def metrics(self) -> TaskMetrics:
         found = super().metrics()
@@ -244,7 +237,7 @@ class _WindowWatch(_TaskWatch):
         found.skipped = counts["skipped"] - before["skipped"]
         found.duplicates = self.task.duplicates - self._duplicates_before
         found.acked = max(0, found.expired + sum(late.values()) - found.failed)
-        found.pending = self._pending = counts["pending"]
+        found.pending = counts["pending"]
         found.watermark_ms = self.task.executor.watermark
 
     def _seen(self, effect: Any) -> None:
@@ -253,13 +246,12 @@ class _WindowWatch(_TaskWatch):
             fired = FiredWindow(effect.window.end_timestamp, emitted)
             self.found.windows = (*self.found.windows, fired)[-LAST_KEPT:]
 
-    def _counted_fail(self, inner: Callable[[Any], None]) -> Callable[[Any], None]:
-        def fail(rows: Iterable[Any]) -> None:
-            given = list(rows)
-            self.found.failed += sum(row._anchors is not None and not row._anchors.settled for row in given)
-            inner(given)
+    def _late(self, rows: Sequence[Any], reason: str) -> None:
+        shown = ((reason, quote(tuple(row))) for row in rows[-LAST_KEPT:])
+        self.found.late_rows = (*self.found.late_rows, *shown)[-LAST_KEPT:]
 
-        return fail
+    def _failed(self, rows: Sequence[Any]) -> None:
+        self.found.failed += sum(row._anchors is not None and not row._anchors.settled for row in rows)
 
 
 class _SpoutWatch(_TaskWatch):
@@ -289,7 +281,7 @@ class _SpoutWatch(_TaskWatch):
         else:
             self.found.failed += 1
 
-    def _at_once(self, _: Any) -> None:
+    def _at_once(self) -> None:
         self.found.acked += len(self.task._at_once)
 
 
@@ -302,21 +294,14 @@ class _GroupWatch(_TaskWatch):
         self._before, _ = task.subtopology.window_counts()
         self.timed("handle", self._came)
         self.counted("_finish", self._finished)
-        inner = task._deliver
+        self.counted("_deliver", self._delivered)
 
-        def deliver(batch: Any, sending: Any, emitted: Any, late: dict[str, int]) -> None:
-            for exchange, rows in emitted.exchanges.items():
-                self._emitted(task.plan.exchanges[exchange].target, rows)
-            for sink, rows in emitted.sinks.items():
-                self._emitted(sink, rows)
-            for reason, count in late.items():
-                self.found.late[reason] = self.found.late.get(reason, 0) + count
-            inner(batch, sending, emitted, late)
-
-        self.task._deliver = deliver
-
-    def _emitted(self, where: str, rows: Sequence[Any]) -> None:
-        self.found.emitted[where] = self.found.emitted.get(where, 0) + len(rows)
+    def _delivered(self, batch: Any, sending: Any, emitted: GroupOutput, late: dict[str, int]) -> None:
+        exchanges = ((self.task.plan.exchanges[exchange].target, rows) for exchange, rows in emitted.exchanges.items())
+        for where, rows in (*exchanges, *emitted.sinks.items()):
+            self.found.emitted[where] = self.found.emitted.get(where, 0) + len(rows)
+        for reason, count in late.items():
+            self.found.late[reason] = self.found.late.get(reason, 0) + count
 
     def _came(self, message: Any) -> None:
         if isinstance(message, TupleParts):
@@ -342,10 +327,7 @@ class _EmitterWatch(_TaskWatch):
     def __init__(self, task: EmitterTask) -> None:
         super().__init__(task)
         self.timed("handle")
-        inner = task._deliver
+        self.counted("_deliver", self._delivered)
 
-        def deliver(attempt: Any, rows: list[Any]) -> None:
-            self.found.emitted["default"] = self.found.emitted.get("default", 0) + len(rows)
-            inner(attempt, rows)
-
-        self.task._deliver = deliver
+    def _delivered(self, attempt: Any, rows: Sequence[Any]) -> None:
+        self.found.emitted["default"] = self.found.emitted.get("default", 0) + len(rows)

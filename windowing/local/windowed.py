@@ -249,7 +249,7 @@ class WindowedBoltTask(ComponentTask):
         """Ack the tuples that were neither acked nor failed."""
         self.router.ack_all(unsettled(rows), self.context.component)
 
-    def fail(self, rows: Iterable[Any]) -> None:
+    def fail(self, rows: Sequence[Any]) -> None:
         """Fail the tuples that were neither acked nor failed."""
         for anchors in unsettled(rows):
             self.router.fail(anchors, self.context.component)
