@@ -54,6 +54,13 @@ def test_a_timestamp_of_none_is_refused_under_storm_semantics_and_late_otherwise
     assert replay(case | {"semantics": "lossless"}) == [[0, "late", 1]]
 
 
+def test_a_watermark_of_storm_needs_an_event_time() -> None:
+    case = PAIRS | {"ops": [["watermark"]]}
+    with pytest.raises(ConfigError, match="needs an event time"):
+        replay(case)
+    assert replay(case | {"semantics": "lossless"}) == []
+
+
 def test_a_tuple_over_event_time_needs_a_timestamp() -> None:
     with pytest.raises(ConfigError, match=r'write \["tuple", stream, id, ts_ms\]'):
         replay(TIMED | {"ops": [["add", 1]], "semantics": "lossless"})

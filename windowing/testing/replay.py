@@ -42,10 +42,9 @@ def replay(case: Mapping[str, Any]) -> list[Recorded]:
     [3, 'activate', [3, 4], [3, 4], [1, 2], 7]
     """
     check_case(case)
-    if case.get("semantics") == Semantics.LOSSLESS.value:
-        return list(replay_lossless(case))
-    run = StormReplay(case)
-    return [event for first, ops in runs_of(case) for event in run.feed(first, ops)]
+    run = LosslessReplay(case) if case.get("semantics") == Semantics.LOSSLESS.value else StormReplay(case)
+    events = [event for first, ops in runs_of(case) for event in run.feed(first, ops)]
+    return sorted(events, key=lambda event: event[0])  # stable: the events of one op keep their order
 
 
 # -- checks of a case ------------------------------------------------------------------------------------------------------------
@@ -112,8 +111,8 @@ def _check_op(index: int, op: Any, streams: Sequence[str] | None, storm: bool) -
             raise ConfigError(f"op {index}, {quote(op)}, is of stream {quote(op[1])}, which event_time does not name")
         if storm and not _is_whole(op[3]):
             raise ConfigError(f"op {index}, {quote(op)}, has the timestamp {quote(op[3])}, wanted whole milliseconds")
-    if kind == "tuple" and streams is None:
-        raise ConfigError(_needs_event_time(op))
+    if streams is None and (kind == "tuple" or (kind == "watermark" and storm)):
+        raise ConfigError(f'op {quote(op)} needs an event time; give the case "event_time": {{"lag_ms", "streams"}}')
     if kind == "add" and streams is not None and not storm:
         raise ConfigError(
             f'op {quote(op)} needs a timestamp, for the case has an event_time; write ["tuple", stream, id, ts_ms]'
@@ -122,10 +121,6 @@ def _check_op(index: int, op: Any, streams: Sequence[str] | None, storm: bool) -
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _needs_event_time(op: Op) -> str:
-    return f'op {quote(op)} needs an event time; give the case "event_time": {{"lag_ms", "streams"}}'
 
 
 def runs_of(case: Mapping[str, Any]) -> Iterator[tuple[int, list[Op]]]:
@@ -155,9 +150,8 @@ class StormReplay:
         if event_time is not None:
             config = replace(config, timestamp="ts", lag_ms=event_time["lag_ms"])
         self.manager = kind(*storm_policies(config))
-        self.generator: WaterMarkEventGenerator | None = None
-        if event_time is not None:
-            self.generator = WaterMarkEventGenerator(event_time["streams"], event_time["lag_ms"], Semantics.STORM)
+        streams = ("default",) if event_time is None else event_time["streams"]
+        self.generator = WaterMarkEventGenerator(streams, config.lag_ms, Semantics.STORM)
         self.clock_ms: int = case["clock_start_ms"]
 
     def feed(self, first: int, ops: list[Op]) -> list[Recorded]:
@@ -170,20 +164,16 @@ class StormReplay:
             case ["add", payload]:
                 return self._record(first, self.manager.add(payload, self.clock_ms))
             case ["tuple", stream, payload, ts_ms]:
-                if not self._watermarks(ops[0]).track(stream, ts_ms):
+                if not self.generator.track(stream, ts_ms):
                     return [[first, "late", payload]]
                 return self._record(first, self.manager.add(payload, ts_ms))
             case ["watermark"]:
-                risen = self._watermarks(ops[0]).turn()
+                risen = self.generator.turn()
                 return [] if risen is None else self._record(first, self.manager.advance(risen))
             case ["tick"]:
                 return self._record(first, self.manager.tick(self.clock_ms))
             case ["drain"]:
                 self.manager.drain()
-            case unknown:
-                raise ConfigError(
-                    f"op {first} is {quote(unknown)}; an op is clock, add, tuple, watermark, tick or drain"
-                )
         return []
 
     def _feed_batch(self, first: int, ops: list[Op]) -> list[Recorded]:
@@ -191,7 +181,7 @@ class StormReplay:
         indices, payloads, timestamps = [], [], []
         for index, op in enumerate(ops, first):
             payload, ts_ms = (op[1], self.clock_ms) if op[0] == "add" else (op[2], op[3])
-            if op[0] == "tuple" and not self._watermarks(op).track(op[1], ts_ms):
+            if op[0] == "tuple" and not self.generator.track(op[1], ts_ms):
                 events.append([index, "late", payload])
                 continue
             indices.append(index)
@@ -199,12 +189,7 @@ class StormReplay:
             timestamps.append(ts_ms)
         for position, effect in self.manager.add_batch(payloads, timestamps):
             events.append(self._event(indices[position], effect))
-        return sorted(events, key=lambda event: event[0])  # stable: the events of one op keep their order
-
-    def _watermarks(self, op: Op) -> WaterMarkEventGenerator:
-        if self.generator is None:
-            raise ConfigError(_needs_event_time(op))
-        return self.generator
+        return sorted(events, key=lambda event: event[0])
 
     def _record(self, index: int, effects: Iterable[Effect]) -> list[Recorded]:
         return [self._event(index, effect) for effect in effects]
@@ -294,11 +279,9 @@ class LosslessReplay:
             case ["clock", ms]:
                 executor.set_clock(ms)
                 return []
-            case ["watermark"] | ["tick"]:
-                return self._record(first, executor.turn())
             case ["drain"]:
                 return self._record(first, executor.drain())
-        raise ConfigError(f"op {first} is {quote(ops[0])}; an op is clock, add, tuple, watermark, tick or drain")
+        return self._record(first, executor.turn())
 
     def _add(self, first: int, ops: list[Op]) -> list[Recorded]:
         tuples = [self._tuple(op) for op in ops]
@@ -334,10 +317,3 @@ class LosslessReplay:
         else:
             for at, payload in enumerate(effect.payloads):
                 yield [index + at, "late", payload]
-
-
-def replay_lossless(case: Mapping[str, Any]) -> list[Recorded]:
-    """Run a case of lossless semantics and return its events, in order of their ops."""
-    run = LosslessReplay(case)
-    events = [event for first, ops in runs_of(case) for event in run.feed(first, ops)]
-    return sorted(events, key=lambda event: event[0])
