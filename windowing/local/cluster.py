@@ -324,7 +324,7 @@ class LocalCluster(LoopedCluster):
         super().__init__(topology.name, clock, router, seed)
         roots = _roots_of(topology, sources, batches)
         self._read = [each for streams in roots.values() for each in streams]
-        self._closes: list[Callable[[], object]] = [each.close for each in self._read]
+        self._closes += [each.close for each in self._read]
         try:
             self._states = StatesInUse(topology, states, state_path)
             self._closes.insert(0, self._states.release)
@@ -425,9 +425,6 @@ class LocalCluster(LoopedCluster):
         self._states.begin()
         for roots in self._read:
             roots.begin()
-
-    def _held(self) -> Iterable[Callable[[], object]]:
-        return self._closes
 
     def _settle(self) -> None:
         """Make rounds until no task has messages and no failed message waits for its retry."""

@@ -67,6 +67,8 @@ class LoopedCluster(StormNames, ABC):
         self._name, self._router, self._shuffled = name, router, seed is not None
         router.clock, router.now_ms = self.clock, self.clock.now_ms()
         self._opened: list[Task] = []
+        self._closes: list[Callable[[], object]] = []
+        """The close functions of all resources other than tasks, in the order of their calls."""
         self._begun = False
         self._quiet_polls = 0  # polls of idle spouts since a task handled a message
         self._over: str | None = None
@@ -74,10 +76,6 @@ class LoopedCluster(StormNames, ABC):
     @abstractmethod
     def _take_hold(self) -> None:
         """Open the resources that must exist before any task is opened."""
-
-    @abstractmethod
-    def _held(self) -> Iterable[Callable[[], object]]:
-        """Return the close functions of all resources other than tasks."""
 
     @abstractmethod
     def _emissions(self) -> int:
@@ -181,7 +179,7 @@ class LoopedCluster(StormNames, ABC):
         """Close everything that was opened, even if closing raises; return the first exception, or None."""
         self._over = why
         problems = []
-        for close in (*(task.close for task in reversed(self._opened)), *self._held()):
+        for close in (*(task.close for task in reversed(self._opened)), *self._closes):
             try:
                 close()
             except BaseException as problem:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -495,7 +495,7 @@ class TridentCluster(LoopedCluster):
             given |= sources_of(self.plan, sources, given)
         writers = _checked_sinks(self.plan, sinks)
         self._router.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
-        self._closes: list[Callable[[], object]] = [source.close for source in (sources or {}).values()]
+        self._closes += [source.close for source in (sources or {}).values()]
         self.states: dict[str, list[Any]] = {}
         try:
             store = records or MemoryRecordStore()
@@ -506,7 +506,9 @@ class TridentCluster(LoopedCluster):
             for id, state in self.plan.states.items():
                 self.states[id] = []
                 for part in range(state.partitions):
-                    self.states[id].append(partition_of(state.spec.factory, id, part, state.partitions))
+                    made = partition_of(state.spec.factory, id, part, state.partitions)
+                    self.states[id].append(made)
+                    self._closes.append(partial(call_hook, made, "close"))
             if coordination is None:
                 own_config, retry = self.plan.config, RetryPolicy.of(self.plan.config)
                 pending = own_config.max_spout_pending or 1
@@ -601,10 +603,6 @@ class TridentCluster(LoopedCluster):
                 take = getattr(state, "own", None)
                 if take is not None:
                     take(owner)
-
-    def _held(self) -> Iterable[Callable[[], object]]:
-        states = [partial(call_hook, state, "close") for partitions in self.states.values() for state in partitions]
-        return [*states, *self._closes]
 
     def _emissions(self) -> int:
         return self.task_set.master.begun

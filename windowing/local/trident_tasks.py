@@ -328,8 +328,7 @@ class GroupTask(StagedTask):
         self.executor = TridentBoltExecutor(coord_specs(plan, group), timeout_ms)
         self.subtopology = Subtopology(plan, group.id, task, states)
         self._windows, self._requests = windows, plan.requests
-        self._live: dict[BatchId, tuple[GroupBatch, Sending]] = {}
-        self._came: dict[BatchId, list[Piece]] = {}
+        self._live: dict[BatchId, tuple[GroupBatch, Sending, list[Piece]]] = {}
 
     def open(self) -> None:
         self.subtopology.prepare()
@@ -369,11 +368,12 @@ class GroupTask(StagedTask):
         if isinstance(effect, Begin):
             self._begin(effect.batch)
         elif isinstance(effect, Execute):
-            self._came[effect.batch].extend(effect.items)
+            _, _, came = self._live[effect.batch]
+            came.extend(effect.items)
         elif isinstance(effect, Finish):
             self._finish(effect.batch)
         elif isinstance(effect, Forget):
-            del self._live[effect.batch], self._came[effect.batch]
+            del self._live[effect.batch]
         else:
             self.respond(group, effect)
 
@@ -381,16 +381,13 @@ class GroupTask(StagedTask):
         is_request = batch.group in self._requests
         context = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.router.batch(batch.attempt)
         sending = Sending(self, batch, context, partial(self.executor.emitted, batch))
-        self._live[batch] = GroupBatch(self.subtopology, batch.group, context), sending
-        self._came[batch] = []
+        self._live[batch] = GroupBatch(self.subtopology, batch.group, context), sending, []
 
     def _finish(self, batch: BatchId) -> None:
         """Run the operations of the batch and send their rows; a FailedException fails the attempt."""
-        found, sending = self._live[batch]
+        found, sending, came = self._live[batch]
         try:
-            for exchange, _, rows, largest in sorted(
-                self._came[batch], key=lambda piece: (piece.exchange.id, piece.task)
-            ):
+            for exchange, _, rows, largest in sorted(came, key=lambda piece: (piece.exchange.id, piece.task)):
                 if rows is None:
                     found.observe(exchange, largest or {})
                 else:
