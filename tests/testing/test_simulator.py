@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 
 from windowing.testing import simulator
-from windowing.testing.simulation.scenario import Fault, Scenario
-from windowing.testing.simulation.world import World
 from windowing.testing.simulator import main, run_seeds, shrink, simulate
+from windowing.testing.simulator.scenario import Fault, Scenario
+from windowing.testing.simulator.world import World
 from windowing.trident import maps
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.kinds import SpoutKind, StateType

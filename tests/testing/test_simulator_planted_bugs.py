@@ -20,8 +20,8 @@ from windowing.local.trident_cluster import MasterTask
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask
 from windowing.local.trident_tasks import GroupTask, Sending, TridentRouter
 from windowing.stores.memory import MemoryMap
-from windowing.testing.simulation.scenario import Scenario
 from windowing.testing.simulator import simulate
+from windowing.testing.simulator.scenario import Scenario
 from windowing.trident import executors, fence, maps, spouts
 from windowing.trident.coordinator import (
     TRANSITIONS,

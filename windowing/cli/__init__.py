@@ -11,7 +11,7 @@
     rescale OLD NEW          a checkpoint with another number of tasks         spark/rescaling.py
     states STORE             partitions, fences and rows of Trident states    stored.py
     replay CASES             compares recorded cases                          here
-    simulate                 runs seeds of the simulator                      testing/simulator.py
+    simulate                 runs seeds of the simulator                      testing/simulator
 
 A file of cases has one JSON object per line, in the format of `windowing/testing/replay.py`, with the expected `events`.
 Exit code: 0 for success, 1 if the command ran and the result is bad (a case differs, a mistake was found, a run failed), 2 for an

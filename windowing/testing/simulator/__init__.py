@@ -8,7 +8,7 @@
     windowing simulate --start 4711 --seeds 1    replays one seed: the same run
 
 Laws: equal seeds give equal runs (`ScenarioResult.digest()`). Faults stop after some virtual time, and every batch must then
-finish. The invariants are in `simulation/checks.py`. A failing seed is shrunk to a scenario with fewer kinds of faults, rows and
+finish. The invariants are in `simulator/checks.py`. A failing seed is shrunk to a scenario with fewer kinds of faults, rows and
 tasks.
 """
 
@@ -26,8 +26,8 @@ from multiprocessing import active_children
 from typing import Any
 
 from windowing.errors import printable
-from windowing.testing.simulation.scenario import Scenario
-from windowing.testing.simulation.world import World
+from windowing.testing.simulator.scenario import Scenario
+from windowing.testing.simulator.world import World
 
 _SHOWN_LINES = 40
 _SHRINK_RUNS = 400

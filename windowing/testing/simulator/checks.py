@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from windowing.local.trident_tasks import DeadBatch
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryMap, MemoryStore
-from windowing.testing.simulation.scenario import STATE, Scenario, SourceRow, key_of
+from windowing.testing.simulator.scenario import STATE, Scenario, SourceRow, key_of
 from windowing.topology.groupings import Chooser
 from windowing.trident.coordinator import CoordinatorRecord
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
@@ -44,7 +44,7 @@ from windowing.trident.plan import TridentPlan
 from windowing.trident.transactional_state import MemoryRecordStore, TransactionalState
 
 if TYPE_CHECKING:
-    from windowing.testing.simulation.world import World
+    from windowing.testing.simulator.world import World
 
 BOUND_MS = 1_500_000
 """Virtual time within which all batches must finish after faults have stopped."""

@@ -37,7 +37,7 @@ from windowing.trident.streams import TridentTopology
 from windowing.windows.measures import seconds
 
 if TYPE_CHECKING:
-    from windowing.testing.simulation.world import World
+    from windowing.testing.simulator.world import World
 
 TREE_MS = 10_000
 """Message timeout: a tree that is not acked by then fails."""

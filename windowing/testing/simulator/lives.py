@@ -26,13 +26,13 @@ from windowing.local.clock import SystemClock
 from windowing.local.trident_cluster import ACKER
 from windowing.local.trident_spouts import EmitterTask
 from windowing.local.trident_tasks import DeadBatch, GroupTask, TridentRouter, TupleParts
-from windowing.testing.simulation.scenario import Fault, SourceRow
+from windowing.testing.simulator.scenario import Fault, SourceRow
 from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import TaskId
 
 if TYPE_CHECKING:
-    from windowing.testing.simulation.world import World
+    from windowing.testing.simulator.world import World
 
 _EPOCH_MS = 1_700_000_000_000
 

@@ -25,9 +25,9 @@ from windowing.errors import CorruptStateError, FailedException, StoreUnavailabl
 from windowing.local.router import INIT
 from windowing.local.trident_cluster import ACKER, MASTER, TridentTasks, coordinator_state, owners_of
 from windowing.local.trident_tasks import Reported
-from windowing.testing.simulation.checks import BOUND_MS, Checks, Records, States, Violation
-from windowing.testing.simulation.lives import Crash, Link, SimulatedRouter, Strand, TaskLife, plain
-from windowing.testing.simulation.scenario import SINK, Fault, Scenario, SourceRow, topology_of
+from windowing.testing.simulator.checks import BOUND_MS, Checks, Records, States, Violation
+from windowing.testing.simulator.lives import Crash, Link, SimulatedRouter, Strand, TaskLife, plain
+from windowing.testing.simulator.scenario import SINK, Fault, Scenario, SourceRow, topology_of
 from windowing.trident.coordinator import CoordinatorConfig
 from windowing.trident.fence import Life
 from windowing.trident.kinds import SpoutKind
