@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from windowing.trident.executors import (
     Ack,
+    BatchId,
     Begin,
     CoordSpec,
     Execute,
@@ -101,7 +102,7 @@ class OneTask(RuleBasedStateMachine):
         if not rare:
             self.over = max(self.over, txid)
             self.models = {each: model for each, model in self.models.items() if each > txid}
-            self.do(self.machine.success("g", TransactionAttempt(txid, attempt), self.now), False)
+            self.do(self.machine.success(BatchId("g", TransactionAttempt(txid, attempt)), self.now), False)
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
@@ -120,11 +121,11 @@ class OneTask(RuleBasedStateMachine):
         if kind != "tuple" and not repeated:
             self.open[rest] = attempt
         if kind == "tuple":
-            effects = self.machine.tuples("g", attempt, sender, rest, [rest], self.now)
+            effects = self.machine.tuples(BatchId("g", attempt), sender, rest, [rest], self.now)
         elif kind == "report":
-            effects = self.machine.report("g", attempt, sender, SIZE, rest, self.now)
+            effects = self.machine.report(BatchId("g", attempt), sender, SIZE, rest, self.now)
         else:
-            effects = self.machine.commit("g", attempt, rest, self.now)
+            effects = self.machine.commit(BatchId("g", attempt), rest, self.now)
         seen = self.do(effects, fails)
         if model is None:
             assert not seen & {"execute", "finish", "begin"}

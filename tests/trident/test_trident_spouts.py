@@ -21,7 +21,7 @@ from windowing.trident.executors import (
     TridentSpoutCoordinator,
     TridentSpoutExecutor,
 )
-from windowing.trident.kinds import SpoutKind, TransactionAttempt
+from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.spouts import (
     BatchCoordinator,
     BatchSpoutExecutor,
@@ -348,7 +348,7 @@ def test_a_fixed_spout_emits_the_same_rows_in_every_attempt_in_any_order_and_aft
     assert rows_of(again, batch("2:1")) == rows_of(emitter, batch("2:0")) == ["d", "e", "f"]
 
 
-def test_a_batch_spout_must_declare_its_kind_and_gets_ack_for_its_batches():
+def test_a_batch_spout_gets_ack_for_its_batches():
     class Letters(IBatchSpout):
         def emit_batch(self, txid: int, collector: Any) -> None:
             collector.emit((f"{txid}",))
@@ -356,9 +356,6 @@ def test_a_batch_spout_must_declare_its_kind_and_gets_ack_for_its_batches():
         def ack(self, txid: int) -> None:
             self.acked = txid
 
-    with pytest.raises(ConfigError, match="does not say what a replayed batch holds; set kind"):
-        BatchSpoutExecutor(Letters())
-    Letters.kind = SpoutKind.TRANSACTIONAL
     spout = Letters()
     BatchSpoutExecutor(spout).get_emitter(context()).success(attempt("7:1"))
     assert spout.acked == 7
@@ -368,8 +365,6 @@ def test_a_batch_spout_must_declare_its_kind_and_gets_ack_for_its_batches():
 def test_an_invalid_batch_size_is_refused(size):
     with pytest.raises(ConfigError, match="size is a whole number from 1"):
         FixedBatchSpout("x string", size, [])
-    with pytest.raises(ConfigError, match=r"topology\.spout\.max\.batch\.size"):
-        RichSpoutBatchExecutor(Queue(""), max_batch_size=size)
 
 
 @pytest.mark.parametrize(
@@ -487,7 +482,7 @@ def test_a_rich_spout_may_take_the_values_in_ack_or_have_neither_ack_nor_fail():
         fail: Any = None
 
     queue = WithValues("a")
-    emitter = RichSpoutBatchExecutor(queue).get_emitter(context())
+    emitter = RichSpoutBatchExecutor(queue, 1_000).get_emitter(context())
     rows_of(emitter, batch("1:0"))
     rows_of(emitter, batch("1:1"))
     queue.waiting = ["b"]
@@ -501,14 +496,14 @@ def test_a_rich_spout_that_returns_rows_in_place_of_emitting_them_is_an_error():
         def next_tuple(self) -> Any:
             return ["a"]
 
-    emitter = RichSpoutBatchExecutor(Returning("")).get_emitter(context())
+    emitter = RichSpoutBatchExecutor(Returning(""), 1_000).get_emitter(context())
     with pytest.raises(RowError, match=r"it emitted nothing, and returned \['a'\]; emit rows to the collector"):
         emitter.emit_batch(SpoutBatch(attempt("1:0"), None), Rows())
 
 
 def test_a_rich_spout_that_emits_outside_of_next_tuple_is_refused():
     queue = Queue("a")
-    RichSpoutBatchExecutor(queue).get_emitter(context())
+    RichSpoutBatchExecutor(queue, 1_000).get_emitter(context())
     with pytest.raises(ConfigError, match=r"outside of next_tuple\(\)"):
         queue.collector.emit(("a",))
     with pytest.raises(ConfigError, match="batches have no direct streams"):
@@ -520,7 +515,7 @@ def test_a_rich_spout_that_emits_to_another_stream_is_refused_because_no_batch_h
         def next_tuple(self) -> None:
             self.collector.emit(("bad",), stream="errors", message_id=1)
 
-    emitter = RichSpoutBatchExecutor(Errors("a")).get_emitter(context())
+    emitter = RichSpoutBatchExecutor(Errors("a"), 1_000).get_emitter(context())
     with pytest.raises(ConfigError, match="to the stream 'errors'; a batch has the stream 'default' only"):
         rows_of(emitter, batch("1:0"))
 

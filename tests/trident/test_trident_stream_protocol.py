@@ -74,12 +74,12 @@ class Network:
             executor = self.executors[target]
             if kind == "tuple":
                 batch, number, item = what
-                found = executor.tuples(batch.group, batch.attempt, sender, number, [item], now_ms=0)
+                found = executor.tuples(batch, sender, number, [item], now_ms=0)
             elif kind == "report":
                 batch, sent = what
-                found = executor.report(batch.group, batch.attempt, sender, sent, self.message(batch), now_ms=0)
+                found = executor.report(batch, sender, sent, self.message(batch), now_ms=0)
             else:
-                found = executor.commit(what.group, what.attempt, self.message(what), now_ms=0)
+                found = executor.commit(what, self.message(what), now_ms=0)
             for effect in found:
                 self.perform(target, effect)
             executor.check()

@@ -214,7 +214,7 @@ class StreamSpout:
                 "FILE of the command line), or a source in sources="
             )
         single = SingleTuples(spout)
-        return RichSpoutBatchExecutor(single, node.schema.ddl, self.plan.config.max_batch_size), single
+        return RichSpoutBatchExecutor(single, self.plan.config.max_batch_size), single
 
 
 # -- tasks of spouts and requests ------------------------------------------------------------------------------------------------

@@ -343,17 +343,17 @@ class GroupTask(StagedTask):
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def handle(self, message: TupleParts | Reported | CommitMessage | Success) -> None:
-        executor, (group, attempt), now_ms = self.executor, message.batch, self.router.now_ms
+        executor, batch, now_ms = self.executor, message.batch, self.router.now_ms
         if isinstance(message, TupleParts):
-            found = executor.tuples(group, attempt, message.sender, message.first, message.pieces, now_ms)
+            found = executor.tuples(batch, message.sender, message.first, message.pieces, now_ms)
         elif isinstance(message, Reported):
-            found = executor.report(group, attempt, message.sender, message.sent, message.anchors, now_ms)
+            found = executor.report(batch, message.sender, message.sent, message.anchors, now_ms)
         elif isinstance(message, CommitMessage):
-            found = executor.commit(group, attempt, message.anchors, now_ms)
+            found = executor.commit(batch, message.anchors, now_ms)
         else:
-            found = executor.success(group, attempt, now_ms)
+            found = executor.success(batch, now_ms)
         for effect in found:
-            self._perform(group, effect)
+            self._perform(batch.group, effect)
 
     def tick(self) -> None:
         for effect in self.executor.tick(self.router.now_ms):

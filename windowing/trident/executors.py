@@ -49,12 +49,12 @@ Source: Storm's `TridentSpoutCoordinator`, `TridentSpoutExecutor`, `TridentBoltE
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from windowing.errors import ConfigError, FailedException, ReportedFailedException, quote
+from windowing.errors import FailedException, ReportedFailedException, quote
 from windowing.trident.coordinator import Readiness
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.spouts import BatchCoordinator, SpoutBatch
@@ -157,7 +157,7 @@ class Outgoing:
 
     __slots__ = ("counts",)
 
-    def __init__(self, targets: tuple[TaskKey, ...]) -> None:
+    def __init__(self, targets: Iterable[TaskKey]) -> None:
         self.counts = dict.fromkeys(targets, 0)
 
     def number(self, target: TaskKey) -> int:
@@ -380,33 +380,19 @@ class TridentSpoutExecutor:
 # -- bolts -----------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class CoordSpec:
     """What a task waits for in one batch group, and to which tasks it reports.
 
     reports: the upstream tasks that report in the processing phase. commits: whether the task finishes a batch at its commit.
-    commit_reports: the upstream tasks that finish at the commit themselves. targets: the downstream tasks.
+    commit_reports: the upstream tasks that finish at the commit themselves. targets: the downstream tasks. Each upstream task is in
+    one of the two, because it reports once for a batch.
     """
 
-    __slots__ = ("commit_reports", "commits", "reports", "targets")
-
-    def __init__(
-        self,
-        reports: Iterable[TaskKey] = (),
-        *,
-        commits: bool = False,
-        commit_reports: Iterable[TaskKey] = (),
-        targets: Iterable[TaskKey] = (),
-    ) -> None:
-        self.reports = frozenset(reports)
-        self.commit_reports = frozenset(commit_reports)
-        self.commits = commits
-        self.targets = tuple(targets)
-        if not self.reports and not self.commit_reports:
-            raise ConfigError(
-                "a bolt of batches needs an upstream task that reports, got none; a spout has an executor of its own"
-            )
-        if both := self.reports & self.commit_reports:
-            raise ConfigError(f"{quote(sorted(map(str, both)))} report in both phases; a task reports once for a batch")
+    reports: Collection[TaskKey] = ()
+    commits: bool = False
+    commit_reports: Collection[TaskKey] = ()
+    targets: Collection[TaskKey] = ()
 
     @property
     def waits(self) -> bool:
@@ -485,15 +471,6 @@ class TrackedBatch:
         self.cause = ""
         self._held: dict[BatchPhase, Any] = {}
 
-    def input_of(self, sender: TaskKey) -> Incoming:
-        """Return the input of an upstream task. Raises ConfigError for an undeclared one."""
-        if sender not in self.incoming:
-            known = ", ".join(sorted(map(quote, self.incoming)))
-            raise ConfigError(
-                f"{quote(sender)} sent a part of batch {self.batch}, the upstream tasks are {known}; declare it"
-            )
-        return self.incoming[sender]
-
     def has_arrived(self) -> bool:
         """Whether the processing phase is complete."""
         return all(self.incoming[task].complete for task in self.spec.reports)
@@ -556,21 +533,18 @@ class TridentBoltExecutor:
     Cost: O(1) for a run of tuples in order, O(targets) per batch.
 
     >>> task = TridentBoltExecutor({"g": CoordSpec(reports={"a"}, targets=("next",))}, timeout_ms=30_000)
-    >>> first = TransactionAttempt(1, 0)
-    >>> [type(effect).__name__ for effect in task.tuples("g", first, "a", 0, ["to be"], now_ms=0)]
+    >>> first = BatchId("g", TransactionAttempt(1, 0))
+    >>> [type(effect).__name__ for effect in task.tuples(first, "a", 0, ["to be"], now_ms=0)]
     ['Begin', 'Execute']
-    >>> [type(effect).__name__ for effect in task.report("g", first, "a", 1, "m", now_ms=1)]
+    >>> [type(effect).__name__ for effect in task.report(first, "a", 1, "m", now_ms=1)]
     ['Finish', 'Report', 'Ack', 'Forget']
     """
 
     def __init__(self, specs: Mapping[str, CoordSpec], timeout_ms: int = 30_000) -> None:
-        if type(timeout_ms) is not int or timeout_ms <= 0:
-            raise ConfigError(f"timeout_ms is a positive whole number of milliseconds, got {quote(timeout_ms)}")
-        self.specs = dict(specs)
-        self.stale = 0
+        self.specs = specs
         self._timeout_ms = timeout_ms
         self._tracked: dict[tuple[str, int], TrackedBatch] = {}
-        self._done = dict.fromkeys(self.specs, 0)
+        self._done = dict.fromkeys(specs, 0)
         self._now_ms = 0
         self._guard = Guard()
 
@@ -586,25 +560,23 @@ class TridentBoltExecutor:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def tuples(
-        self, group: str, attempt: TransactionAttempt, sender: TaskKey, first: int, items: Sequence[Any], now_ms: int
+        self, batch: BatchId, sender: TaskKey, first: int, items: Sequence[Any], now_ms: int
     ) -> Iterator[BoltEffect]:
         """Handle a run of tuples of an upstream task, numbered `first`, `first` + 1, ...; it numbers the tuples that it sends here
         in this attempt from 0."""
-        return self._enter(now_ms, self._tuples(BatchId(group, attempt), sender, first, items))
+        return self._enter(now_ms, self._tuples(batch, sender, first, items))
 
-    def report(
-        self, group: str, attempt: TransactionAttempt, sender: TaskKey, sent: int, message: Any, now_ms: int
-    ) -> Iterator[BoltEffect]:
+    def report(self, batch: BatchId, sender: TaskKey, sent: int, message: Any, now_ms: int) -> Iterator[BoltEffect]:
         """Handle the report of an upstream task with the total number of tuples that it sent here."""
-        return self._enter(now_ms, self._report(BatchId(group, attempt), sender, sent, message))
+        return self._enter(now_ms, self._report(batch, sender, sent, message))
 
-    def commit(self, group: str, attempt: TransactionAttempt, message: Any, now_ms: int) -> Iterator[BoltEffect]:
+    def commit(self, batch: BatchId, message: Any, now_ms: int) -> Iterator[BoltEffect]:
         """Handle a `$commit`; only for groups whose spec has `commits`."""
-        return self._enter(now_ms, self._commit(BatchId(group, attempt), message))
+        return self._enter(now_ms, self._commit(batch, message))
 
-    def success(self, group: str, attempt: TransactionAttempt, now_ms: int) -> Iterator[BoltEffect]:
+    def success(self, batch: BatchId, now_ms: int) -> Iterator[BoltEffect]:
         """Handle a `$success`: drop the batch and all earlier ones. Without it they are dropped by the timeout."""
-        return self._enter(now_ms, self._succeed(group, attempt.txid))
+        return self._enter(now_ms, self._succeed(batch))
 
     def tick(self, now_ms: int) -> Iterator[BoltEffect]:
         """Set the time; fail and drop batches that have timed out."""
@@ -631,8 +603,7 @@ class TridentBoltExecutor:
         tracked = yield from self._track(batch)
         if tracked is None or tracked.stage in (BatchStage.FAILED, BatchStage.FINISHED):
             return
-        new = tracked.input_of(sender).take(first, items)
-        self.stale += len(items) - len(new)
+        new = tracked.incoming[sender].take(first, items)
         if new:
             yield Execute(batch, new)
             yield from self._go_on(tracked)
@@ -642,9 +613,8 @@ class TridentBoltExecutor:
         if tracked is None:
             yield Fail(message, f"batch {batch} comes too late")
             return
-        came = tracked.input_of(sender)
+        came = tracked.incoming[sender]
         if came.sent is not None:
-            self.stale += 1
             return
         came.sent = sent
         if tracked.stage is BatchStage.FAILED:
@@ -660,7 +630,6 @@ class TridentBoltExecutor:
     def _commit(self, batch: BatchId, message: Any) -> Iterator[BoltEffect]:
         tracked = yield from self._track(batch)
         if tracked is not None and tracked.committing and tracked.stage is not BatchStage.FAILED:
-            self.stale += 1
             return
         if tracked is None or tracked.stage is not BatchStage.ARRIVED:
             cause = tracked.cause if tracked is not None and tracked.cause else "it has not arrived here"
@@ -669,7 +638,8 @@ class TridentBoltExecutor:
         tracked.hold_commit(message)
         yield from self._go_on(tracked)
 
-    def _succeed(self, group: str, txid: int) -> Iterator[BoltEffect]:
+    def _succeed(self, batch: BatchId) -> Iterator[BoltEffect]:
+        group, (txid, _) = batch
         self._done[group] = max(self._done[group], txid)
         for key in [key for key in self._tracked if key[0] == group and key[1] <= txid]:
             yield from self._forget(self._tracked.pop(key), f"batch {txid} of {group} is committed")
@@ -689,21 +659,15 @@ class TridentBoltExecutor:
     def _track(self, batch: BatchId) -> Generator[BoltEffect, None, TrackedBatch | None]:
         """Return the tracked batch, a new one for a first message; None for a superseded or finished attempt."""
         group, (txid, attempt) = batch
-        spec = self.specs.get(group)
-        if spec is None:
-            raise ConfigError(
-                f"a message of the group {quote(group)} came to a task of {', '.join(map(quote, self.specs))}"
-            )
         known = self._tracked.get((group, txid))
         if known is not None and known.batch.attempt.attempt == attempt:
             return known
         if txid <= self._done[group] or (known is not None and known.batch.attempt.attempt > attempt):
-            self.stale += 1
             return None
         if known is not None:
             del self._tracked[group, txid]
             yield from self._forget(known, f"batch {known.batch} is superseded by attempt {attempt}")
-        tracked = self._tracked[group, txid] = TrackedBatch(batch, spec, self._now_ms + self._timeout_ms)
+        tracked = self._tracked[group, txid] = TrackedBatch(batch, self.specs[group], self._now_ms + self._timeout_ms)
         yield Begin(batch)
         return tracked
 

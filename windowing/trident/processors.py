@@ -45,7 +45,6 @@ from windowing.errors import (
     ReportedFailedException,
     SourceError,
     StateError,
-    WindowingError,
     cause_of,
     quote,
 )
@@ -172,7 +171,9 @@ def raised(who: str, problem: BaseException, where: str, file: str | None = None
 
 
 def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a spout's code and attribute its exceptions to it. FailedException and errors of stores and sources pass unchanged."""
+    """Call code of a spout or a state's factory, and attribute its exceptions to `who`. FailedException and errors of stores and
+    sources pass unchanged.
+    """
     try:
         return call(*arguments)
     except (CheckpointError, ConfigError, SourceError, StateError):
@@ -182,13 +183,9 @@ def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> 
 
 
 def partition_of(factory: Any, state: str, partition: int, partitions: int) -> Any:
-    """Return a partition of a state, made by its factory. An error of a user's factory names the state."""
-    try:
-        return factory.make_state(partition, partitions)
-    except (WindowingError, FailedException):
-        raise
-    except BaseException as problem:
-        raise raised(f"the factory of {state}", problem, f"in make_state({partition}, {partitions})") from problem
+    """Return a partition of a state, made by its factory."""
+    where = f"in make_state({partition}, {partitions})"
+    return guarded(f"the factory of {state}", where, factory.make_state, partition, partitions)
 
 
 def refuse_unrun(returned: Any) -> None:

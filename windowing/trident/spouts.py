@@ -233,10 +233,6 @@ class IOpaquePartitionedTridentSpout(ABC):
 # -- batches without partitions --------------------------------------------------------------------------------------------------
 
 
-MAX_BATCH_SIZE = 1_000
-"""The number of tuples of a rich spout in a batch, `topology.spout.max.batch.size`."""
-
-
 def _is_row(given: Any) -> bool:
     return isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
 
@@ -288,13 +284,6 @@ class BatchSpoutExecutor(ITridentSpout):
     """Adapts an IBatchSpout to ITridentSpout."""
 
     def __init__(self, spout: IBatchSpout) -> None:
-        if not isinstance(getattr(spout, "kind", None), SpoutKind):
-            raise ConfigError(
-                f"{type(spout).__name__} does not say what a replayed batch holds; set kind = SpoutKind.TRANSACTIONAL if the same "
-                "rows, also after a restart, SpoutKind.NON_TRANSACTIONAL if not"
-            )
-        self.kind = spout.kind
-        self.output = spout.output
         self._spout = spout
 
     def get_coordinator(self, context: SpoutContext) -> BatchCoordinator:
@@ -356,12 +345,7 @@ class RichSpout(Protocol):
 class RichSpoutBatchExecutor(ITridentSpout):
     """Adapts a spout of single tuples to ITridentSpout. Failed tuples come again when the spout emits them again: at least once."""
 
-    kind = SpoutKind.NON_TRANSACTIONAL
-
-    def __init__(self, spout: RichSpout, output: str = "", max_batch_size: int = MAX_BATCH_SIZE) -> None:
-        if type(max_batch_size) is not int or max_batch_size < 1:
-            raise ConfigError(f"topology.spout.max.batch.size is a whole number from 1, got {quote(max_batch_size)}")
-        self.output = output
+    def __init__(self, spout: RichSpout, max_batch_size: int) -> None:
         self._spout = spout
         self._size = max_batch_size
 
@@ -471,11 +455,8 @@ class _RichEmitter(Emitter):
 class PartitionedTridentSpoutExecutor(ITridentSpout):
     """Adapts a transactional partitioned spout to ITridentSpout."""
 
-    kind = SpoutKind.TRANSACTIONAL
-
     def __init__(self, spout: IPartitionedTridentSpout) -> None:
         self._spout = spout
-        self.output = spout.output
 
     def get_coordinator(self, context: SpoutContext) -> BatchCoordinator:
         return _Partitions(self._spout.get_coordinator(), fixed=True)
@@ -487,11 +468,8 @@ class PartitionedTridentSpoutExecutor(ITridentSpout):
 class OpaquePartitionedTridentSpoutExecutor(ICommitterTridentSpout):
     """Adapts an opaque partitioned spout to ICommitterTridentSpout."""
 
-    kind = SpoutKind.OPAQUE
-
     def __init__(self, spout: IOpaquePartitionedTridentSpout) -> None:
         self._spout = spout
-        self.output = spout.output
 
     def get_coordinator(self, context: SpoutContext) -> BatchCoordinator:
         return _Partitions(self._spout.get_coordinator(), fixed=False)
