@@ -234,6 +234,7 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"merge: 1 names are given to the 3 fields", lambda t, s: t.merge(s, s, names="x")),
     (r"merge is given 1 streams; give two or more", lambda t, s: t.merge(s)),
+    (r"join is given 0 streams; give two or more", lambda t, s: t.join([], "word")),
     (r"merge is given 3; give streams", lambda t, s: t.merge(s, 3)),  # type: ignore[arg-type]
     (r"merge is given .* of another topology", lambda t, s: t.merge(s, TridentTopology().new_stream("x", Given()))),
     (r"a join of 2 streams is given 1 keys and 2 kinds", lambda t, s: t.join([s, s], ["word"])),

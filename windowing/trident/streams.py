@@ -617,8 +617,11 @@ class TridentTopology(StormNames):
             self._builder.note(
                 f"a join of {len(sides)} streams is given {len(by)} keys and {len(how)} kinds; give one of each for each stream"
             )
-            return self._of(Merge(), (), "join")
-        brought = [_partitioned(side, key) for side, key in zip(sides, by, strict=True)]
+            return Stream(self._builder, self._builder.add(Merge(), ()))
+        brought = [
+            side.repartition(FieldsGrouping(key)) if isinstance(side, Stream) else side
+            for side, key in zip(sides, by, strict=True)
+        ]
         return self._of(Join(tuple(by), _read(names), tuple(how)), brought, "join")
 
     def build(self) -> TridentPlan:
@@ -636,7 +639,7 @@ class TridentTopology(StormNames):
                 self._builder.note(f"{what} is given {quote(stream)}; give streams of this topology")
             elif stream._builder is not self._builder:
                 self._builder.note(f"{what} is given {stream!r} of another topology; give streams of this one")
-        if (len(streams) < 2 and what == "merge") or (not streams and what != "join"):
+        if len(streams) < (2 if what == "merge" else 1):
             self._builder.note(f"{what} is given {len(streams)} streams; give two or more")
         complete = len(good) == len(streams) and all(stream._builder is self._builder for stream in good)
         return Stream(
@@ -668,7 +671,3 @@ def _read(names: Names | None) -> tuple[str, ...] | None:
 
 def _flat(streams: Iterable[Any]) -> list[Any]:
     return [each for one in streams for each in (one if isinstance(one, list | tuple) else (one,))]
-
-
-def _partitioned(side: Any, key: tuple[Any, ...]) -> Any:
-    return side.repartition(FieldsGrouping(key)) if isinstance(side, Stream) else side
