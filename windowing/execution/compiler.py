@@ -25,11 +25,10 @@ from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.types import Schema
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
-from windowing.topology.groupings import FieldsGrouping, GlobalGrouping, Grouping, GroupingKind, ShuffleGrouping
+from windowing.topology.groupings import FieldsGrouping, GlobalGrouping, Grouping, ShuffleGrouping
 from windowing.topology.plan import Component, Topology, output_name, required
 
 _OUTSIDE = Schema((), ())
-_ANY_TASK = frozenset((GroupingKind.SHUFFLE, GroupingKind.NONE, GroupingKind.LOCAL_OR_SHUFFLE))
 
 
 def execution_plan(given: Any) -> ExecutionPlan:
@@ -125,7 +124,7 @@ def is_keyed(component: Component) -> bool:
     """Return whether it matters which of a component's tasks gets a tuple."""
     if component.is_spout:
         return False
-    chooses_task = any(found.grouping.kind not in _ANY_TASK for found in component.inputs)
+    chooses_task = any(not isinstance(found.grouping, ShuffleGrouping) for found in component.inputs)
     return component.window is not None or component.stateful or chooses_task
 
 

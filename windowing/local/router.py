@@ -22,7 +22,7 @@ from windowing.local.clock import Clock, VirtualClock
 from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
 from windowing.topology.dead_letters import DeadLetter
-from windowing.topology.groupings import Chooser, GroupingKind, direct_targets, unrouted
+from windowing.topology.groupings import Chooser, CustomGrouping, DirectGrouping, direct_targets, unrouted
 from windowing.topology.pictures import html_table
 from windowing.topology.plan import Topology, output_name
 
@@ -262,7 +262,7 @@ class StreamRoutes:
         for reader, grouping in readers:
             chooser = grouping.targets(reader.parallelism, declared.schema)
             state = grouping.start(reader.parallelism, task)
-            only = reader.parallelism == 1 and grouping.kind not in (GroupingKind.CUSTOM, GroupingKind.DIRECT)
+            only = reader.parallelism == 1 and not isinstance(grouping, CustomGrouping | DirectGrouping)
             first_id = task_ids[reader.id].start
             self._routes.append(_Route(reader.id, chooser, state, (0,) if only else None, inboxes[reader.id], first_id))
         self.has_bolts = bool(self._routes)

@@ -51,7 +51,7 @@ from windowing.spark.failures import Seal, marked
 from windowing.spark.output import frame_of, quoted
 from windowing.spark.state import TIMESTAMP
 from windowing.spark.unreadable import records_in, unreadable_in
-from windowing.topology.groupings import FieldsGrouping, Grouping, GroupingKind
+from windowing.topology.groupings import AllGrouping, FieldsGrouping, GlobalGrouping, Grouping, ShuffleGrouping
 from windowing.topology.user_code import BOUND, TimestampFunction
 from windowing.windows.config import Semantics, WindowConfig
 
@@ -367,16 +367,14 @@ class Spread(NamedTuple):
 
 def spread_of(grouping: Grouping, tasks: int, schema: Schema) -> Spread | None:
     """Return the Spread of a grouping, None for a grouping that must be called for each row."""
-    kind = grouping.kind
-    if kind is GroupingKind.ALL:
+    if isinstance(grouping, AllGrouping):
         return Spread(tasks, lambda columns, count, state: [np.full(count, task) for task in range(tasks)])
-    if kind is GroupingKind.GLOBAL:
+    if isinstance(grouping, GlobalGrouping):
         return Spread(1, lambda columns, count, state: [np.zeros(count, dtype=np.int64)])
-    if kind in (GroupingKind.SHUFFLE, GroupingKind.NONE, GroupingKind.LOCAL_OR_SHUFFLE):
+    if isinstance(grouping, ShuffleGrouping):
         return Spread(1, partial(_round_robin, tasks))
-    if kind is not GroupingKind.FIELDS:
+    if type(grouping) is not FieldsGrouping:
         return None
-    assert isinstance(grouping, FieldsGrouping)
     kinds = [schema.types[schema.names.index(name)] for name in grouping.fields]
     return Spread(1, partial(_by_key, tasks, grouping.fields, kinds)) if all(map(is_hashed, kinds)) else None
 

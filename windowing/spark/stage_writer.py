@@ -54,7 +54,7 @@ from windowing.spark.tasks import BoltBatch, ColumnarBoltBatch, RetriedBatch, St
 from windowing.spark.unreadable import Held, Unreadable, arrow_column, plain, python_values, tuples_in
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
-from windowing.topology.groupings import Chooser, GroupingKind, direct_targets, unrouted
+from windowing.topology.groupings import Chooser, CustomGrouping, direct_targets, unrouted
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
 
@@ -424,7 +424,7 @@ class StageWriter:
             first = self._stages[reader.id].first if reader.id in self._stages else None
             choose = None if output.direct else grouping.targets(reader.parallelism, output.schema)
             state = grouping.start(reader.parallelism, task + self._seed)
-            by_code = grouping.kind is GroupingKind.CUSTOM
+            by_code = isinstance(grouping, CustomGrouping)
             spread = spread_of(grouping, reader.parallelism, output.schema)
             ids, rows = self.execution.task_ids[reader.id], _Rows([], [], [], [])
             routes.append(_TaskRoute(reader.id, first, ids, choose, state, by_code, spread, rows, []))

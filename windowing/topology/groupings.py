@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar
 
 from windowing.errors import ConfigError, UnreadableValueError, describe_error, quote
@@ -32,21 +31,6 @@ from windowing.schema.checks import unbound, uncallable
 from windowing.schema.hashing import GroupingError, hasher_of, key_hasher, signed
 from windowing.schema.types import Schema
 from windowing.windows.aggregate import title_of
-
-
-class GroupingKind(Enum):
-    """The groupings, with the names that a plan shows."""
-
-    SHUFFLE = "shuffle"
-    FIELDS = "fields"
-    PARTIAL_KEY = "partialKey"
-    ALL = "all"
-    GLOBAL = "global"
-    NONE = "none"
-    DIRECT = "direct"
-    LOCAL_OR_SHUFFLE = "localOrShuffle"
-    CUSTOM = "custom"
-
 
 Chooser = Callable[[Sequence[Any], list[int]], Sequence[int]]
 """Returns the indexes of the tasks that get a tuple with these values, and updates the state."""
@@ -56,7 +40,8 @@ Chooser = Callable[[Sequence[Any], list[int]], Sequence[int]]
 class Grouping:
     """The grouping of one subscription, as data; `targets` makes its chooser."""
 
-    kind: ClassVar[GroupingKind]
+    kind: ClassVar[str]
+    """Its name in plans and definitions."""
 
     def targets(self, tasks: int, schema: Schema) -> Chooser:
         """Return the chooser among `tasks` tasks for tuples of `schema`."""
@@ -68,10 +53,10 @@ class Grouping:
 
     def definition(self) -> dict[str, Any]:
         """Return the grouping as plain JSON data."""
-        return {"kind": self.kind.value}
+        return {"kind": self.kind}
 
     def __str__(self) -> str:
-        return self.kind.value
+        return self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +69,7 @@ class ShuffleGrouping(Grouping):
     ([0, 1, 2, 0], [1])
     """
 
-    kind = GroupingKind.SHUFFLE
+    kind = "shuffle"
 
     def targets(self, tasks: int, schema: Schema) -> Chooser:
         choices = _single(tasks)
@@ -104,14 +89,14 @@ class ShuffleGrouping(Grouping):
 class NoneGrouping(ShuffleGrouping):
     """The emitter has no preference; it is a shuffle."""
 
-    kind = GroupingKind.NONE
+    kind = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOrShuffleGrouping(ShuffleGrouping):
     """In Storm a shuffle among the tasks in the emitter's own worker; here a shuffle, for there are no such workers."""
 
-    kind = GroupingKind.LOCAL_OR_SHUFFLE
+    kind = "localOrShuffle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +104,17 @@ class FieldsGrouping(Grouping):
     """Equal keys go to one task: the same one in every process and on Spark, for a fixed number of tasks."""
 
     fields: tuple[str, ...]
-    kind = GroupingKind.FIELDS
+    kind = "fields"
 
     def targets(self, tasks: int, schema: Schema) -> Chooser:
         key_hash, choices = _key_hasher(self.fields, schema), _single(tasks)
         return lambda values, state: choices[signed(key_hash(values)) % tasks]
 
     def definition(self) -> dict[str, Any]:
-        return {"kind": self.kind.value, "fields": list(self.fields)}
+        return {"kind": self.kind, "fields": list(self.fields)}
 
     def __str__(self) -> str:
-        return f"{self.kind.value}({', '.join(self.fields)})"
+        return f"{self.kind}({', '.join(self.fields)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +125,7 @@ class PartialKeyGrouping(FieldsGrouping):
     Source: "The Power of Both Choices" (Nasir et al., 2015); Storm's `PartialKeyGrouping`.
     """
 
-    kind = GroupingKind.PARTIAL_KEY
+    kind = "partialKey"
 
     def targets(self, tasks: int, schema: Schema) -> Chooser:
         key_hash, second_hash, choices = _key_hasher(self.fields, schema), hasher_of("int"), _single(tasks)
@@ -166,7 +151,7 @@ class PartialKeyGrouping(FieldsGrouping):
 class AllGrouping(Grouping):
     """Every task gets every tuple."""
 
-    kind = GroupingKind.ALL
+    kind = "all"
 
     def targets(self, tasks: int, schema: Schema) -> Chooser:
         every = tuple(range(tasks))
@@ -177,7 +162,7 @@ class AllGrouping(Grouping):
 class GlobalGrouping(Grouping):
     """The lowest task gets every tuple."""
 
-    kind = GroupingKind.GLOBAL
+    kind = "global"
 
     def targets(self, tasks: int, schema: Schema) -> Chooser:
         return lambda values, state: (0,)
@@ -187,7 +172,7 @@ class GlobalGrouping(Grouping):
 class DirectGrouping(Grouping):
     """The emitter names the task by its id (`emit_direct`, see `direct_targets`); a plain `emit` raises."""
 
-    kind = GroupingKind.DIRECT
+    kind = "direct"
 
     def targets(self, tasks: int, schema: Schema) -> Chooser:
         def choose(values: Sequence[Any], state: list[int]) -> Sequence[int]:
@@ -208,7 +193,7 @@ class CustomGrouping(Grouping):
     """
 
     choose: Any
-    kind = GroupingKind.CUSTOM
+    kind = "custom"
 
     def targets(self, tasks: int, schema: Schema) -> Chooser:
         written = getattr(self.choose, "choose_tasks", self.choose)
@@ -249,10 +234,10 @@ class CustomGrouping(Grouping):
         return problem if problem is None else f"it {problem}"
 
     def definition(self) -> dict[str, Any]:
-        return {"kind": self.kind.value, "function": title_of(self.choose)}
+        return {"kind": self.kind, "function": title_of(self.choose)}
 
     def __str__(self) -> str:
-        return f"{self.kind.value}({title_of(self.choose)})"
+        return f"{self.kind}({title_of(self.choose)})"
 
 
 def _single(tasks: int) -> list[tuple[int]]:

@@ -18,10 +18,11 @@ from windowing.topology.config import OUTSIDE_TRIDENT, refused_settings
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.declaration import REASON, ComponentDeclaration, ResolvedTopology, stream_called
 from windowing.topology.groupings import (
+    AllGrouping,
     CustomGrouping,
     DirectGrouping,
     FieldsGrouping,
-    GroupingKind,
+    GlobalGrouping,
     LocalOrShuffleGrouping,
     PartialKeyGrouping,
     ShuffleGrouping,
@@ -138,8 +139,7 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
             for what, measure in (("length", window.length), ("slide", window.slide))
             if isinstance(measure, Count)
         ]
-        whole = (GroupingKind.GLOBAL, GroupingKind.ALL)
-        shared = any(found.grouping.kind not in whole for found in component.inputs)
+        shared = not all(isinstance(found.grouping, AllGrouping | GlobalGrouping) for found in component.inputs)
         tasks = resolved.tasks(component) if shared else 1  # else every task, or one task, gets all tuples
         held = sum(value for _, value in counts) * tasks
         each = f" in each of {tasks} tasks" if tasks > 1 else ""
