@@ -13,9 +13,9 @@ from typing import Any
 from windowing.errors import ConfigError, quote, warn
 from windowing.topology.bolts import WindowedBolt, class_of, fields_set
 from windowing.topology.config import KEYS, ComponentConfig, TopologyConfig, read_settings
-from windowing.topology.declaration import own_settings
 from windowing.topology.decorators import Declaration
 from windowing.topology.plan import Component
+from windowing.topology.rules import own_settings
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
 

@@ -20,7 +20,6 @@ from windowing.errors import quote, warn
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.schema.tuples import Fields
 from windowing.topology.config import Setting, settings_of, without_effect
-from windowing.topology.declaration import ComponentDeclaration, ResolvedTopology, resolve_topology
 from windowing.topology.groupings import (
     AllGrouping,
     CustomGrouping,
@@ -34,7 +33,7 @@ from windowing.topology.groupings import (
     ShuffleGrouping,
 )
 from windowing.topology.plan import Component, Subscription, Topology, TopologyError
-from windowing.topology.rules import RULES, name_problem
+from windowing.topology.rules import RULES, ComponentDeclaration, ResolvedTopology, name_problem, resolve_topology
 
 _Names = Fields | str | Iterable[str]
 

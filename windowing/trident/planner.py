@@ -30,11 +30,10 @@ from windowing.execution.plan import Stage, numbered
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
 from windowing.topology.config import IN_TRIDENT, Setting, TopologyConfig, read_settings, refused_settings
-from windowing.topology.declaration import own_settings
 from windowing.topology.decorators import ComponentKind, declaration_of
 from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping, GlobalGrouping
 from windowing.topology.plan import TopologyError
-from windowing.topology.rules import name_problem
+from windowing.topology.rules import name_problem, own_settings
 from windowing.trident.fields import chosen
 from windowing.trident.kinds import Guarantee, SpoutKind, check_guarantee
 from windowing.trident.operations import Check, Operation, SinkOperation

@@ -26,7 +26,7 @@ from windowing.schema.types import Schema
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.config import WINDOWS_OUTSIDE_TRIDENT
-from windowing.topology.declaration import REASON
+from windowing.topology.rules import REASON
 from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times
 from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
 from windowing.trident.fields import Row, chosen, extended, key_picker, picker, short_title
