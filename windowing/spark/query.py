@@ -43,13 +43,12 @@ from windowing.spark.writer import BatchWriter
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of
-from windowing.topology.rules import nested, no_id
+from windowing.topology.rules import REASON, nested, no_id
 from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import OnError, WindowConfig
 from windowing.windows.measures import Duration
 
 _log = logging.getLogger("windowing.spark")
-REASON = "reason"
 InputFrames = DataFrame | Mapping[str, DataFrame]
 _NO_START = (
     "start() reads and writes its checkpoint through the driver's JVM, which a session of Spark Connect hides; use "

@@ -2,8 +2,8 @@
 
 `resolve_topology` never raises for a mistake of the author: a part that cannot be resolved is left out and reported in `problems`.
 Then each function of RULES yields a sentence for each occurrence of its mistake, so all mistakes are reported together. A rule
-checks only resolved parts, so that a mistake is not reported again for each of its consequences. The first line of a rule's docstring
-is its row in docs/guides/topologies.md (a test compares them).
+checks only resolved parts, so that a mistake is not reported again for each of its consequences. The first line of a rule's
+docstring is its row in docs/guides/topologies.md (a test compares them).
 """
 
 from __future__ import annotations
