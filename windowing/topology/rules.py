@@ -256,17 +256,20 @@ def no_id(called: str, name: str, kind: str) -> str | None:
     )
 
 
+def fields_named(config: WindowConfig) -> Iterator[tuple[str, str]]:
+    """Yield each option of a window that names a field, with the field."""
+    for option in ("timestamp", "source", "message_id"):
+        name = getattr(config, option)
+        if isinstance(name, str):
+            yield option, name
+    yield from (("key", name) for name in config.key or ())
+
+
 def fields_of_windows(resolved: ResolvedTopology) -> Iterator[str]:
     """The fields that a window names (timestamp, source, message_id, key) are in every stream that its bolt reads."""
     for component, config, found, kinds in _inputs_of_windows(resolved):
-        named = [
-            ("timestamp", config.timestamp),
-            ("source", config.source),
-            ("message_id", config.message_id),
-            *(("key", key) for key in config.key or ()),
-        ]
-        for option, name in named:
-            if isinstance(name, str) and name not in kinds:
+        for option, name in fields_named(config):
+            if name not in kinds:
                 hint = did_you_mean(name, kinds)
                 yield f"{component.called} has {option}={name!r}, a field that {stream_called(found)} has not; {hint}"
 

@@ -38,7 +38,7 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.checks import checked_name, did_you_mean
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
-from windowing.trident.fields import Row, chosen, extended, key_picker, picker, recorder, short_title
+from windowing.trident.fields import Partitioning, Row, chosen, extended, key_picker, picker, recorder, short_title
 from windowing.trident.processors import (
     AGGREGATOR_METHODS,
     AggregateProcessor,
@@ -46,7 +46,6 @@ from windowing.trident.processors import (
     AggregatorPart,
     Code,
     EachProcessor,
-    Emits,
     FilterProcessor,
     InitProcessor,
     MapProcessor,
@@ -111,6 +110,11 @@ class Operation:
     keeps_window: ClassVar[bool] = False
 
     @property
+    def by_itself(self) -> bool:
+        """Whether it may run in any task: it works on single tuples, or a later stage combines its results."""
+        return False
+
+    @property
     def title(self) -> str:
         """Its name in messages and drawings."""
         return type(self).__name__.lower()
@@ -143,6 +147,7 @@ class FunctionOperation(Operation):
     verb: ClassVar[str]
     of_fields: ClassVar[bool] = False
     """Whether the title names the fields."""
+    by_itself = True
 
     @property
     def title(self) -> str:
@@ -224,6 +229,7 @@ class Project(Operation):
     """Some fields, in the order in which they are named."""
 
     names: tuple[Any, ...]
+    by_itself = True
 
     @property
     def title(self) -> str:
@@ -244,6 +250,7 @@ class Merge(Operation):
     """Merges streams whose fields have the same types by position; the names are those of the first. One stream is unchanged."""
 
     names: tuple[Any, ...] | None = None
+    by_itself = True
 
     def resolve(self, check: Check) -> Schema | None:
         first = check.inputs[0]
@@ -264,6 +271,7 @@ class SinkOperation(Operation):
     """An output: the driver writes the rows of each committed batch to the sink with this name."""
 
     name: Any
+    by_itself = True
 
     @property
     def title(self) -> str:
@@ -387,12 +395,13 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggregatorPart 
 class Aggregate(Operation):
     """Aggregators over the tuples of a batch. group: the fields of the key, None for all tuples together.
 
+    to: if there is no key, the exchange before it that brings all tuples to one partition; None without one.
     parts: the aggregators with resolved fields, after `bound`.
     """
 
     specs: tuple[AggSpec, ...]
     group: tuple[Any, ...] | None = None
-    emits: Emits = Emits.EACH
+    to: Partitioning | None = None
     stage: AggregationStage = AggregationStage.WHOLE
     parts: tuple[AggregatorPart, ...] = ()
 
@@ -403,7 +412,6 @@ class Aggregate(Operation):
 
     @property
     def by_itself(self) -> bool:
-        """Whether it may run in any task, because a later stage combines its results."""
         return self.stage in (AggregationStage.PARTIAL, AggregationStage.INIT)
 
     def resolve(self, check: Check) -> Schema | None:
@@ -431,7 +439,7 @@ class Aggregate(Operation):
             kept = node.schema.names[: len(node.schema) - len(combiners)]
             return InitProcessor(node.called, node.inputs[0], kept, combiners)
         partial = self.stage is AggregationStage.PARTIAL
-        return AggregateProcessor(node.called, node.inputs[0], parts, self.group, self.emits, partial)
+        return AggregateProcessor(node.called, node.inputs[0], parts, self.group, self.to, partial)
 
     def _begun(self, schema: Schema, group: Schema, parts: tuple[AggregatorPart, ...]) -> Schema:
         """Return the fields of the exchange: those read behind it, in their order, then a value for each combiner."""

@@ -71,25 +71,13 @@ from windowing.trident.executors import CoordSpec
 from windowing.trident.fence import Owner, WrittenState
 from windowing.trident.fields import IdentityGrouping, Partitioning
 from windowing.trident.kinds import SpoutKind, StateType
-from windowing.trident.operations import (
-    Aggregate,
-    Each,
-    Filter,
-    FlatMap,
-    Map,
-    Merge,
-    Operation,
-    Peek,
-    Project,
-    SinkOperation,
-)
+from windowing.trident.operations import Aggregate, Operation
 from windowing.trident.state_operations import Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
 
 _Member = TypeVar("_Member", bound=Hashable)
 
 _OURS = (Count, Sum, Min, Max)
-_BY_ITSELF = (Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -728,14 +716,11 @@ class _Cut:
 
     def _depth(self, id: str, made: dict[str, Stage], lowest: int) -> int:
         into = [exchange for exchange in self.exchanges if exchange.target == id]
-        if all(map(self._at_spout, into)) and all(map(self._by_itself, self.nodes[id])):
+        if all(map(self._at_spout, into)) and all(
+            self.plan.processor(number).operation.by_itself for number in self.nodes[id]
+        ):
             return 0
         return 1 + max([lowest, *(made[exchange.stage].depth for exchange in into)])
 
     def _at_spout(self, exchange: Exchange) -> bool:
         return self.group[exchange.source].is_spout and isinstance(exchange.grouping, IdentityGrouping)
-
-    def _by_itself(self, number: int) -> bool:
-        operation = self.plan.processor(number).operation
-        partial = isinstance(operation, Aggregate) and operation.by_itself
-        return partial or isinstance(operation, _BY_ITSELF)

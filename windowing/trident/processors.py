@@ -55,7 +55,7 @@ from windowing.schema.values import Misfit, converters_of
 from windowing.topology.bolts import CallStyle, bound, check_call, refuse_abstract, style_of_function
 from windowing.topology.decorators import columnar_of
 from windowing.topology.user_code import UserCode, user_code_error
-from windowing.trident.fields import Row, key_picker, picker, recorder
+from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row, key_picker, picker, recorder
 from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
 
@@ -427,14 +427,6 @@ class AggregatorKind(Enum):
     AGGREGATOR = "aggregator"
 
 
-class Emits(Enum):
-    """Which partitions emit if there are no keys."""
-
-    EACH = "each partition"
-    FIRST = "the first partition"
-    OF_BATCH = "the partition of the batch"
-
-
 class BatchFold(Protocol):
     """Folds the tuples of a batch, or of one of its keys, into rows."""
 
@@ -599,8 +591,9 @@ class InitProcessor(TridentProcessor):
 class AggregateProcessor(TridentProcessor):
     """Folds the rows of a batch. Cost: O(1) per row, and memory for one value, or one per key of the batch.
 
-    group: the fields of the key, None for all tuples together. emits: which partitions emit a row if there is no key.
-    partial: a partition without tuples emits nothing, because its row is only an input of the combining stage.
+    group: the fields of the key, None for all tuples together. to: if there is no key, the exchange that has brought all tuples to
+    one partition, which emits; None: each partition emits. partial: a partition without tuples emits nothing, because its row is
+    only an input of the combining stage.
     """
 
     def __init__(
@@ -609,13 +602,13 @@ class AggregateProcessor(TridentProcessor):
         schema: Schema,
         parts: tuple[AggregatorPart, ...],
         group: tuple[str, ...] | None,
-        emits: Emits,
+        to: Partitioning | None,
         partial: bool,
     ) -> None:
         folds = [fold_of(part, schema) for part in parts]
         self._owner = who
         self._fold: BatchFold = folds[0] if len(folds) == 1 else _Chained(folds)
-        self._group, self._emits, self._partial = group, emits, partial
+        self._group, self._to, self._partial = group, to, partial
         self._key = None if group is None else key_picker(schema, group)
         self._pick = picker(schema, group or ())
         self._context: Any = None
@@ -659,7 +652,7 @@ class AggregateProcessor(TridentProcessor):
 
     def _speaks(self, batch: ProcessorContext) -> bool:
         """Return whether this partition emits a row even without tuples."""
-        if self._emits is Emits.EACH:
+        if self._to is None:
             return True
-        task = batch.txid % self._context.tasks if self._emits is Emits.OF_BATCH else 0
+        task = batch.txid % self._context.tasks if isinstance(self._to, BatchGlobalGrouping) else 0
         return bool(self._context.task_index == task)

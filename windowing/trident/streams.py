@@ -63,7 +63,7 @@ from windowing.trident.operations import (
 )
 from windowing.trident.plan import GraphBuilder, StepDeclaration, StreamSource, TridentPlan
 from windowing.trident.planner import built
-from windowing.trident.processors import AggregatorKind, Emits, kind_of
+from windowing.trident.processors import AggregatorKind, kind_of
 from windowing.trident.state_operations import CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
 from windowing.windows.config import WindowOptions
@@ -117,18 +117,11 @@ class ChainedAggregatorDeclarer(StormNames):
     when there is no key.
     """
 
-    __slots__ = ("_emits", "_full", "_group", "_specs", "_stream", "_to")
+    __slots__ = ("_full", "_group", "_specs", "_stream", "_to")
 
-    def __init__(
-        self,
-        stream: Stream,
-        group: tuple[Any, ...] | None,
-        to: Partitioning | None = None,
-        emits: Emits = Emits.OF_BATCH,
-    ) -> None:
+    def __init__(self, stream: Stream, group: tuple[Any, ...] | None, to: Partitioning | None = None) -> None:
         self._stream, self._group = stream, group
         self._to = BatchGlobalGrouping() if to is None else to
-        self._emits = emits
         self._specs: list[AggSpec] = []
         self._full: list[bool] = []
 
@@ -154,7 +147,7 @@ class ChainedAggregatorDeclarer(StormNames):
                 f"a chain behind {stream._step.called} has aggregate and partition_aggregate; use one of them in a chain"
             )
         if not all(self._full):
-            return stream._then(Aggregate(specs, self._group, Emits.EACH))
+            return stream._then(Aggregate(specs, self._group))
         combiners = [kind_of(spec.aggregator) is AggregatorKind.COMBINER for spec in specs]
         if any(combiners):
             before, after = (
@@ -162,9 +155,9 @@ class ChainedAggregatorDeclarer(StormNames):
                 if all(combiners)
                 else (AggregationStage.INIT, AggregationStage.FOLD)
             )
-            partial = stream._then(Aggregate(specs, self._group, Emits.EACH, before))
-            return self._together(partial)._then(Aggregate(specs, self._group, self._emits, after))
-        return self._together(stream)._then(Aggregate(specs, self._group, self._emits))
+            partial = stream._then(Aggregate(specs, self._group, stage=before))
+            return self._together(partial)._then(Aggregate(specs, self._group, self._to, after))
+        return self._together(stream)._then(Aggregate(specs, self._group, self._to))
 
     def _add(self, inputs: Names | None, aggregator: Any, output: Any, full: bool) -> ChainedAggregatorDeclarer:
         self._specs.append(AggSpec(_read(inputs), aggregator, output))
@@ -367,7 +360,7 @@ class Stream(AggregableStream):
             whole = StateSpec(factory, whole.partitions or 1, whole.accept)
         if kind_of(aggregator) is AggregatorKind.REDUCER:
             return self.global_()._persist(whole, inputs=inputs, updater=aggregator, output=output, reduces=True)
-        chain = ChainedAggregatorDeclarer(self, None, GlobalGrouping(), Emits.FIRST)
+        chain = ChainedAggregatorDeclarer(self, None, GlobalGrouping())
         one = chain.aggregate(inputs, aggregator, output).chain_end()
         return one._persist(whole, inputs=None, updater=CombinerUpdater(aggregator, 0), output=output)
 

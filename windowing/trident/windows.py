@@ -26,7 +26,7 @@ from windowing.schema.types import Schema
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.config import WINDOWS_OUTSIDE_TRIDENT
-from windowing.topology.rules import REASON
+from windowing.topology.rules import REASON, fields_named
 from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times
 from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
 from windowing.trident.fields import Row, chosen, extended, key_picker, picker, short_title
@@ -312,16 +312,8 @@ class WindowOperation(Operation):
 
     def _named_fields(self, check: Check, config: WindowConfig) -> bool:
         """Note each field that the window names and the stream lacks, or that cannot be a key or a timestamp."""
-        schema, good = check.inputs[0], True
-        kinds = dict(zip(schema.names, schema.types, strict=True))
-        named = [
-            ("timestamp", config.timestamp),
-            ("source", config.source),
-            *(("key", key) for key in config.key or ()),
-        ]
-        for option, name in named:
-            if not isinstance(name, str):
-                continue
+        kinds, good = check.inputs[0].kinds, True
+        for option, name in fields_named(config):
             problem = self._problem(option, name, kinds)
             if problem is not None:
                 check.note(problem)
