@@ -15,8 +15,8 @@ from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology.plan import TopologyError
 from windowing.trident import builtins as b
-from windowing.trident.kinds import SpoutKind
-from windowing.trident.plan import Graph, GraphGrouper, IndexedEdge, Node, Phase, TridentPlan, coord_specs, targets_of
+from windowing.trident.kinds import Phase, SpoutKind
+from windowing.trident.plan import Graph, GraphGrouper, IndexedEdge, Node, TridentPlan, coord_specs, targets_of
 from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology

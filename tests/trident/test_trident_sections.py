@@ -17,8 +17,8 @@ from windowing.local.trident_cluster import TridentCluster
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.trident import builtins as b
-from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
-from windowing.trident.plan import Phase, TridentPlan
+from windowing.trident.kinds import Guarantee, Phase, StateType, TransactionAttempt
+from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import TridentTopology

@@ -32,9 +32,9 @@ from windowing.stores.memory import MemoryStore
 from windowing.topology.components import Spout
 from windowing.topology.decorators import spout
 from windowing.trident import builtins as b
-from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
+from windowing.trident.kinds import Guarantee, Phase, SpoutKind, StateType, TransactionAttempt
 from windowing.trident.operations import JoinType
-from windowing.trident.plan import Phase, ProcessorNode
+from windowing.trident.plan import ProcessorNode
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology

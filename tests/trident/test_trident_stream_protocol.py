@@ -14,8 +14,8 @@ from tests.trident.test_trident_operations import PARTED, PERSIST, SIMPLE, WINDO
 from windowing.execution.plan import Exchange
 from windowing.trident import executors as effects
 from windowing.trident.executors import TridentBoltExecutor
-from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.plan import Phase, TaskId, TridentPlan, coord_specs, targets_of
+from windowing.trident.kinds import Phase, TransactionAttempt
+from windowing.trident.plan import TaskId, TridentPlan, coord_specs, targets_of
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.subtopology import ExchangeBatch, GroupBatch, GroupOutput, TridentRun
 

@@ -34,8 +34,8 @@ from windowing.topology.components import TaskContext
 from windowing.topology.pictures import html_table
 from windowing.trident.executors import Ack, BatchId, Begin, Execute, Fail, Finish, Forget, Report, TridentBoltExecutor
 from windowing.trident.fields import Row
-from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.plan import Phase, TaskId, TridentPlan, coord_specs
+from windowing.trident.kinds import Phase, TransactionAttempt
+from windowing.trident.plan import TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.spouts import SpoutBatch
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology

@@ -255,7 +255,12 @@ def row_converter(schema: Schema, stream: str) -> Callable[[Any], tuple[Any, ...
     first = converters[0] if width == 1 else None
 
     def converted(row: Any) -> tuple[Any, ...]:
-        values = row if type(row) is tuple and len(row) == width else _in_order(row, schema, stream)
+        if type(row) is tuple and len(row) == width:
+            values: Sequence[Any] = row
+        elif first is not None and type(row) in _VALUES:
+            values = (row,)
+        else:
+            values = _in_order(row, schema, stream)
         try:
             return tuple(map(call, converters, values)) if first is None else (first(values[0]),)
         except Misfit:

@@ -70,9 +70,9 @@ from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.unreadable import Unreadable, any_unreadable, arrow_column, held, python_values, unreadable_in
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.fields import Row
-from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.operations import Aggregate, AggregationStage, Operation
-from windowing.trident.plan import Phase, SpoutNode, TridentPlan
+from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook, partition_of
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 

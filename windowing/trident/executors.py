@@ -56,7 +56,7 @@ from typing import Any, NamedTuple
 
 from windowing.errors import FailedException, ReportedFailedException, quote
 from windowing.trident.coordinator import Readiness
-from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.spouts import BatchCoordinator, SpoutBatch
 from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState
 from windowing.windows.guard import Guard
@@ -448,15 +448,8 @@ class BatchStage(Enum):
     FAILED = "failed"
 
 
-class BatchPhase(Enum):
-    """The phases of a batch: processing and commit. One message is held in each, so that its tree stays open."""
-
-    BATCH = "batch"
-    COMMIT = "commit"
-
-
 class TrackedBatch:
-    """One attempt. `cause`: why it failed, or is about to fail."""
+    """One attempt. It holds a message in each phase, so that the phase's tree stays open. `cause`: why it failed, or will fail."""
 
     __slots__ = ("_held", "batch", "cause", "committing", "deadline_ms", "incoming", "outgoing", "spec", "stage")
 
@@ -469,7 +462,7 @@ class TrackedBatch:
         self.outgoing = Outgoing(spec.targets)
         self.committing = False
         self.cause = ""
-        self._held: dict[BatchPhase, Any] = {}
+        self._held: dict[Phase, Any] = {}
 
     def has_arrived(self) -> bool:
         """Whether the processing phase is complete."""
@@ -483,8 +476,8 @@ class TrackedBatch:
 
     def hold_report(self, sender: TaskKey, message: Any) -> bool:
         """Hold the message of a report until its phase is over; return False if another message is or will be held instead."""
-        phase = BatchPhase.COMMIT if sender in self.spec.commit_reports else BatchPhase.BATCH
-        if phase in self._held or (phase is BatchPhase.COMMIT and self.spec.commits):
+        phase = Phase.COMMIT if sender in self.spec.commit_reports else Phase.PROCESS
+        if phase in self._held or (phase is Phase.COMMIT and self.spec.commits):
             return False
         self._held[phase] = message
         return True
@@ -492,9 +485,9 @@ class TrackedBatch:
     def hold_commit(self, message: Any) -> None:
         """Hold the message of a commit until it is done."""
         self.committing = True
-        self._held[BatchPhase.COMMIT] = message
+        self._held[Phase.COMMIT] = message
 
-    def release(self, phase: BatchPhase) -> list[Any]:
+    def release(self, phase: Phase) -> list[Any]:
         """Return and release the message held for a phase; an empty list if there is none."""
         return [self._held.pop(phase)] if phase in self._held else []
 
@@ -512,7 +505,7 @@ class TrackedBatch:
         assert not (ended and self._held)
         assert (self.stage is BatchStage.FAILED) == bool(self.cause)
         # A task that waits for the commit holds no message of the processing phase once that phase is complete.
-        assert self.stage is BatchStage.RECEIVING or not self.spec.waits or BatchPhase.BATCH not in self._held
+        assert self.stage is BatchStage.RECEIVING or not self.spec.waits or Phase.PROCESS not in self._held
         # A batch marked as arrived is complete, and it is not finished without its commit.
         assert self.stage not in (BatchStage.ARRIVED, BatchStage.FINISHED) or self.has_arrived()
         assert self.stage is not BatchStage.FINISHED or self.is_to_finish()
@@ -676,7 +669,7 @@ class TridentBoltExecutor:
         if not tracked.cause and tracked.stage is BatchStage.RECEIVING and tracked.has_arrived():
             tracked.stage = BatchStage.ARRIVED
             if tracked.spec.waits:
-                yield from map(Ack, tracked.release(BatchPhase.BATCH))
+                yield from map(Ack, tracked.release(Phase.PROCESS))
         if not tracked.cause and tracked.stage is BatchStage.ARRIVED and tracked.is_to_finish():
             yield Finish(tracked.batch)
             if not tracked.cause:
@@ -686,7 +679,7 @@ class TridentBoltExecutor:
 
     def _finish(self, tracked: TrackedBatch) -> Iterator[BoltEffect]:
         tracked.stage = BatchStage.FINISHED
-        [message] = tracked.release(BatchPhase.COMMIT if tracked.spec.waits else BatchPhase.BATCH)
+        [message] = tracked.release(Phase.COMMIT if tracked.spec.waits else Phase.PROCESS)
         for target, sent in tracked.outgoing.counts.items():
             yield Report(tracked.batch.attempt, target, sent, message)
         yield Ack(message)
@@ -697,7 +690,7 @@ class TridentBoltExecutor:
         if tracked.stage in (BatchStage.FINISHED, BatchStage.FAILED):
             return
         tracked.stage, tracked.cause = BatchStage.FAILED, cause
-        for message in (*tracked.release(BatchPhase.BATCH), *tracked.release(BatchPhase.COMMIT)):
+        for message in (*tracked.release(Phase.PROCESS), *tracked.release(Phase.COMMIT)):
             yield Fail(message, cause)
         yield Forget(tracked.batch)
 

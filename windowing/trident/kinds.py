@@ -48,6 +48,13 @@ class TransactionAttempt(NamedTuple):
         return f"{self.txid}:{self.attempt}"
 
 
+class Phase(Enum):
+    """When a node works: when a batch's tuples arrive, in any order of batches, or when the batch is committed, in txid order."""
+
+    PROCESS = "process"
+    COMMIT = "commit"
+
+
 # -- SpoutKind, StateType --------------------------------------------------------------------------------------------------------
 
 

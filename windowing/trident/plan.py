@@ -57,7 +57,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -70,7 +69,7 @@ from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.executors import CoordSpec
 from windowing.trident.fence import Owner, WrittenState
 from windowing.trident.fields import IdentityGrouping, Partitioning
-from windowing.trident.kinds import SpoutKind, StateType
+from windowing.trident.kinds import Phase, SpoutKind, StateType
 from windowing.trident.operations import Aggregate, Operation
 from windowing.trident.state_operations import Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
@@ -346,25 +345,6 @@ class Crossing(NamedTuple):
     target: Any
     targets: tuple[tuple[int, int], ...]
 
-    def exchange(self, id: int, graph: Graph, stage: str, target: str, batch_group: str) -> Exchange:
-        """Return it as an exchange between two stages."""
-        first, index = self.targets[0]
-        reader = graph.nodes[first]
-        assert isinstance(reader, ProcessorNode)
-        partition = None if self.by is None else graph.nodes[self.by]
-        return Exchange(
-            id=id,
-            source=self.source,
-            stage=stage,
-            target=target,
-            grouping=partition.grouping if isinstance(partition, PartitionNode) else IdentityGrouping(),
-            schema=reader.schema if self.late else reader.inputs[index],
-            targets=self.targets,
-            late=self.late,
-            to_window=any(graph.nodes[number].keeps_window for number, _ in self.targets),
-            batch_group=batch_group,
-        )
-
 
 def crossings(graph: Graph, unit: Mapping[int, Any]) -> list[Crossing]:
     """Return all edges between units; `unit` has that of each source and operation. Cost: O(edges)."""
@@ -381,14 +361,32 @@ def crossings(graph: Graph, unit: Mapping[int, Any]) -> list[Crossing]:
     return [Crossing(*key, tuple(targets)) for key, targets in found.items()]
 
 
+def exchanges_of(
+    graph: Graph, ordered: Iterable[Crossing], stage: Mapping[int, str], batch_groups: Mapping[int, str]
+) -> tuple[Exchange, ...]:
+    """Return the exchanges between stages, numbered in this order. stage: that of each source and operation."""
+    exchanges = []
+    for id, (source, by, late, _, targets) in enumerate(ordered):
+        first, index = targets[0]
+        reader, partition = graph.nodes[first], None if by is None else graph.nodes[by]
+        assert isinstance(reader, ProcessorNode)
+        exchange = Exchange(
+            id=id,
+            source=source,
+            stage=stage[source],
+            target=stage[first],
+            grouping=partition.grouping if isinstance(partition, PartitionNode) else IdentityGrouping(),
+            schema=reader.schema if late else reader.inputs[index],
+            targets=targets,
+            late=late,
+            to_window=any(graph.nodes[number].keeps_window for number, _ in targets),
+            batch_group=batch_groups[source],
+        )
+        exchanges.append(exchange)
+    return tuple(exchanges)
+
+
 # -- TridentPlan -----------------------------------------------------------------------------------------------------------------
-
-
-class Phase(Enum):
-    """When a node works: when a batch's tuples arrive, in any order of batches, or when the batch is committed, in txid order."""
-
-    PROCESS = "process"
-    COMMIT = "commit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,10 +641,7 @@ class _Cut:
             (whole.get((each.source, each.targets[0]), len(whole)), each) for each in crossings(plan.graph, self.id)
         ]
         found.sort(key=lambda item: (item[0], item[1].source, self.section[item[1].targets[0][0]]))
-        self.exchanges = tuple(
-            each.exchange(number, plan.graph, self.id[each.source], each.target, plan.batch_groups[each.source])
-            for number, (_, each) in enumerate(found)
-        )
+        self.exchanges = exchanges_of(plan.graph, (each for _, each in found), self.id, plan.batch_groups)
 
     def _sections(self) -> dict[int, Section]:
         graph = self.plan.graph
@@ -716,11 +711,8 @@ class _Cut:
 
     def _depth(self, id: str, made: dict[str, Stage], lowest: int) -> int:
         into = [exchange for exchange in self.exchanges if exchange.target == id]
-        if all(map(self._at_spout, into)) and all(
-            self.plan.processor(number).operation.by_itself for number in self.nodes[id]
-        ):
+        if all(
+            self.group[each.source].is_spout and isinstance(each.grouping, IdentityGrouping) for each in into
+        ) and all(self.plan.processor(number).operation.by_itself for number in self.nodes[id]):
             return 0
         return 1 + max([lowest, *(made[exchange.stage].depth for exchange in into)])
-
-    def _at_spout(self, exchange: Exchange) -> bool:
-        return self.group[exchange.source].is_spout and isinstance(exchange.grouping, IdentityGrouping)

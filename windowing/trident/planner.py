@@ -35,7 +35,7 @@ from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrou
 from windowing.topology.plan import TopologyError
 from windowing.topology.rules import name_problem, own_settings
 from windowing.trident.fields import chosen
-from windowing.trident.kinds import Guarantee, SpoutKind, check_guarantee
+from windowing.trident.kinds import Guarantee, Phase, SpoutKind, check_guarantee
 from windowing.trident.operations import Check, Operation, SinkOperation
 from windowing.trident.plan import (
     Drpc,
@@ -46,7 +46,6 @@ from windowing.trident.plan import (
     IndexedEdge,
     Node,
     PartitionNode,
-    Phase,
     ProcessorNode,
     SpoutNode,
     StatePlan,
@@ -54,6 +53,7 @@ from windowing.trident.plan import (
     StreamSource,
     TridentPlan,
     crossings,
+    exchanges_of,
     united,
 )
 from windowing.trident.processors import wrong_method
@@ -551,12 +551,8 @@ class _Planner:
             self.crossings,
             key=lambda found: (position[self.of[found.source]], position[found.target], found.source, found.by or 0),
         )
-        exchanges = tuple(
-            found.exchange(
-                number, self.graph, ids[self.of[found.source]], ids[found.target], batch_groups[found.source]
-            )
-            for number, found in enumerate(ordered)
-        )
+        stage_of = {number: ids[group] for number, group in self.of.items()}
+        exchanges = exchanges_of(self.graph, ordered, stage_of, batch_groups)
         depth: dict[str, int] = {}
         for group in order:
             # The depth is missing (0) only in a cycle, which is refused.

@@ -34,7 +34,6 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, product
-from operator import call
 from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import (
@@ -49,17 +48,14 @@ from windowing.errors import (
     quote,
 )
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, uncallable
-from windowing.schema.rows import RowError, refuse_awaitable, refuse_returned, row_of, rows_of
+from windowing.schema.rows import RowError, refuse_awaitable, refuse_returned, row_converter, rows_of
 from windowing.schema.types import Schema
-from windowing.schema.values import Misfit, converters_of
 from windowing.topology.bolts import CallStyle, bound, check_call, refuse_abstract, style_of_function
 from windowing.topology.decorators import columnar_of
 from windowing.topology.user_code import UserCode, user_code_error
 from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row, key_picker, picker, recorder
 from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
-
-_SCALARS = (str, int, float)
 
 Reporter = Callable[[BaseException], None]
 """Is called with each error that user code reports without raising it."""
@@ -69,47 +65,13 @@ def drop_report(error: BaseException) -> None:
     """Drop a report; used without a driver."""
 
 
-class RowMaker:
-    """Converts values of user code into rows of one stream, by the rules of `row_of`, with a faster path for the common cases.
-
-    >>> maker = RowMaker(Schema.parse("word string"))
-    >>> maker.rows(["to", ("be",)]), maker.one({"word": "or"})
-    ([('to',), ('be',)], ('or',))
-    """
-
-    __slots__ = ("_convert", "_converters", "_fields", "_schema")
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self._converters = converters_of(schema.types)
-        self._fields = len(self._converters)
-        self._convert = self._converters[0] if self._fields == 1 else None
-
-    def one(self, row: Any) -> Row:
-        """Return one row, or raise RowError. Cost: 0.3 us for a tuple of values that are of their types."""
-        try:
-            if type(row) is tuple and len(row) == self._fields:
-                return tuple(map(call, self._converters, row))
-            if self._convert is not None and type(row) in _SCALARS:
-                return (self._convert(row),)
-        except Misfit:
-            pass  # row_of raises the error that names the field
-        return row_of(row, self._schema, DEFAULT_STREAM)
-
-    def rows(self, returned: Any) -> list[Row]:
-        """Return the rows that a function returned or yields."""
-        if type(returned) is list:
-            return list(map(self.one, returned))
-        return list(rows_of(returned, self._schema, DEFAULT_STREAM))
-
-
 class TridentOutput(StormNames):
     """The collector of one stream: checks emitted rows and holds them. Source: Storm's `TridentCollector`."""
 
-    __slots__ = ("_maker", "_report", "rows")
+    __slots__ = ("_make", "_report", "rows")
 
     def __init__(self, schema: Schema, report: Reporter = drop_report) -> None:
-        self._maker = RowMaker(schema)
+        self._make = row_converter(schema, DEFAULT_STREAM)
         self._report = report
         self.rows: list[Row] = []
 
@@ -117,7 +79,7 @@ class TridentOutput(StormNames):
         """Emit one row: a tuple, a list, a dict by name, or a scalar where the stream has one field."""
         if stray:
             raise RowError(emit_advice((values, *stray), ()))
-        self.rows.append(self._maker.one(values))
+        self.rows.append(self._make(values))
 
     def report_error(self, error: BaseException) -> None:
         """Add an error to the result of the run; the run continues."""
@@ -387,7 +349,7 @@ class MapProcessor(RowProcessor):
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema) -> None:
         super().__init__(who, code, record)
-        self._make = RowMaker(output).one
+        self._make = row_converter(output, DEFAULT_STREAM)
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         returned = self._call(self._record(row))
@@ -403,12 +365,17 @@ class EachProcessor(RowProcessor):
         super().__init__(who, code, record)
         self._keep, self._output = keep, output
         self._collects = code.style is CallStyle.COLLECTOR
-        self._make = RowMaker(output).rows
+        self._make = row_converter(output, DEFAULT_STREAM)
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         tuple = self._record(row)
-        made = self._collected(tuple) if self._collects else self._make(self._call(tuple))
+        made = self._collected(tuple) if self._collects else self._rows(self._call(tuple))
         emitted.extend(map(row.__add__, made) if self._keep else made)
+
+    def _rows(self, returned: Any) -> list[Row]:
+        if type(returned) is list:
+            return list(map(self._make, returned))
+        return list(rows_of(returned, self._output, DEFAULT_STREAM))
 
     def _collected(self, tuple: Any) -> list[Row]:
         collector = TridentOutput(self._output, self.report)
@@ -480,7 +447,7 @@ class _CombinerFold:
     """The fold of a combiner. The first value is taken unchanged, which equals combining it with zero."""
 
     def __init__(self, part: AggregatorPart, schema: Schema) -> None:
-        self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
+        self._aggregator, self._make = part.aggregator, row_converter(part.output, DEFAULT_STREAM)
         record = recorder(schema, part.inputs)
         position = schema.names.index(part.inputs[0]) if part.combines else 0
         init = part.aggregator.init
@@ -502,7 +469,7 @@ class _CombinerFold:
 
 class _ReducerFold:
     def __init__(self, part: AggregatorPart, schema: Schema) -> None:
-        self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
+        self._aggregator, self._make = part.aggregator, row_converter(part.output, DEFAULT_STREAM)
         self._record = recorder(schema, part.inputs)
 
     def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
@@ -571,7 +538,8 @@ class InitProcessor(TridentProcessor):
         self._owner = who
         self._pick = picker(schema, kept)
         self._inits = [
-            (part.aggregator.init, recorder(schema, part.inputs), RowMaker(part.output).one) for part in combiners
+            (part.aggregator.init, recorder(schema, part.inputs), row_converter(part.output, DEFAULT_STREAM))
+            for part in combiners
         ]
 
     def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:

@@ -27,14 +27,16 @@ from typing import Any
 
 from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Exchange
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.rows import row_converter
 from windowing.topology.components import TaskContext
 from windowing.topology.groupings import Grouping
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.fields import IdentityGrouping, Row
-from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
+from windowing.trident.kinds import FIRST_TXID, Phase, TransactionAttempt
 from windowing.trident.operations import SinkOperation
-from windowing.trident.plan import Phase, SpoutNode, TridentPlan
-from windowing.trident.processors import ProcessorContext, RowMaker, TridentProcessor, call_hook, partition_of
+from windowing.trident.plan import SpoutNode, TridentPlan
+from windowing.trident.processors import ProcessorContext, TridentProcessor, call_hook, partition_of
 from windowing.trident.state_operations import QueryProcessor, StatefulProcessor
 from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, WindowProcessor
 
@@ -369,7 +371,7 @@ class BatchInFlight:
 
     def _emit_spout(self, spout: SpoutNode, rows: list[Any]) -> None:
         group = self._plan.stage_of(spout.number)
-        checked = list(map(RowMaker(spout.schema).one, rows))
+        checked = list(map(row_converter(spout.schema, DEFAULT_STREAM), rows))
         for task in range(group.parallelism):
             part = checked[task :: group.parallelism]
             for exchange in self._plan.out_of(group.id):
