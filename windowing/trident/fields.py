@@ -2,7 +2,6 @@
 
     schema   sentence string, n bigint
     rows     ("to be", 1), ("or not", 2)            a row is a plain tuple of values, in the order of the schema
-    picked   Row(n=1), Row(n=2)                     the argument of a user's function: a Record of its input fields
 
 | repartition                | grouping              | tasks of a tuple                                            |
 |----------------------------|-----------------------|-------------------------------------------------------------|
@@ -22,19 +21,16 @@ Source: Storm's `IndexHashGrouping`, `GlobalGrouping`, `IdentityGrouping`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import did_you_mean
-from windowing.schema.rows import record_type
 from windowing.schema.tuples import Fields
 from windowing.schema.types import Schema
 from windowing.topology.groupings import Grouping
 from windowing.windows.aggregate import title_of
-from windowing.windows.key_state import one_nan
 
 Row = tuple[Any, ...]
 """The values of one tuple, in the order of its stream's fields."""
@@ -86,39 +82,6 @@ def extended(schema: Schema, new: Schema) -> Schema:
 def short_title(target: Any) -> str:
     """Return the name of a function, a class or an object's class, without enclosing functions."""
     return title_of(target).rpartition("<locals>.")[2]
-
-
-def picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Row]:
-    """Return a function from a row to the values of these fields."""
-    if tuple(names) == schema.names:
-        return tuple
-    if not names:
-        return lambda row: ()
-    positions = [schema.names.index(name) for name in names]
-    if len(positions) == 1:
-        only = positions[0]
-        return lambda row: (row[only],)
-    return itemgetter(*positions)
-
-
-def recorder(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
-    """Return a function from a row to the Record of these fields. Cost: about 0.5 us per row."""
-    pick, make = picker(schema, names), record_type(names)._make
-    return lambda row: make(pick(row))
-
-
-def key_picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
-    """Return a function from a row to its key; equal values of these fields give equal keys with the same hash."""
-    pick = picker(schema, names)
-    kinds = [schema.types[schema.names.index(name)] for name in names]
-    plain = not any(kind.startswith(("array", "float", "double")) for kind in kinds)
-    return pick if plain else lambda row: tuple(map(_of_key, pick(row)))
-
-
-def _of_key(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(map(_of_key, value))
-    return one_nan(value)
 
 
 # -- partitions ------------------------------------------------------------------------------------------------------------------

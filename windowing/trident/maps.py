@@ -126,16 +126,12 @@ class CachedBatchReadsMap:
             return
         back = undone(reading.left) if rule.undo else {}
         mine = self.mine._replace(rows=self._counted(reading, {**back, **self.written}))
-        found = self.flush(back, Claim(reading.fence, mine))
+        found = self._backing.multi_put({**back, **self.written}, Claim(reading.fence, mine))
         if found is not None and judged(found, self.mine, self._since).claim:
             raise StateConflictError(
                 f"the state {self.mine.place} went from {_attempt(reading.fence)} to {found.attempt} while {self.mine.attempt} "
                 "was being committed; nothing was written, the batch is to be tried again"
             )
-
-    def flush(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
-        """Write `rows` and then the batch's rows to the store in one call; return the store's result."""
-        return self._backing.multi_put({**rows, **self.written}, claim)
 
     def _counted(self, reading: Reading, changes: Mapping[bytes, StateRow | None]) -> int | None:
         """Return the number of rows after the changes, None if the number before is unknown."""

@@ -38,7 +38,7 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.checks import checked_name, did_you_mean
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
-from windowing.trident.fields import Partitioning, Row, chosen, extended, key_picker, picker, recorder, short_title
+from windowing.trident.fields import Partitioning, Row, chosen, extended, short_title
 from windowing.trident.processors import (
     AGGREGATOR_METHODS,
     AggregateProcessor,
@@ -54,7 +54,10 @@ from windowing.trident.processors import (
     ProcessorContext,
     TridentProcessor,
     code_of,
+    key_picker,
     kind_of,
+    picker,
+    recorder,
     wrong_method,
 )
 

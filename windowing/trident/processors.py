@@ -34,6 +34,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, product
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import (
@@ -48,14 +49,15 @@ from windowing.errors import (
     quote,
 )
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, uncallable
-from windowing.schema.rows import RowError, refuse_awaitable, refuse_returned, row_converter, rows_of
+from windowing.schema.rows import RowError, record_type, refuse_awaitable, refuse_returned, row_converter, rows_of
 from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle, bound, check_call, refuse_abstract, style_of_function
 from windowing.topology.decorators import columnar_of
 from windowing.topology.user_code import UserCode, user_code_error
-from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row, key_picker, picker, recorder
+from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row
 from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
+from windowing.windows.key_state import one_nan
 
 Reporter = Callable[[BaseException], None]
 """Is called with each error that user code reports without raising it."""
@@ -280,6 +282,39 @@ class TridentProcessor:
 
     def cleanup(self) -> None:
         """Release what `prepare` acquired."""
+
+
+def picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Row]:
+    """Return a function from a row to the values of these fields."""
+    if tuple(names) == schema.names:
+        return tuple
+    if not names:
+        return lambda row: ()
+    positions = [schema.names.index(name) for name in names]
+    if len(positions) == 1:
+        only = positions[0]
+        return lambda row: (row[only],)
+    return itemgetter(*positions)
+
+
+def recorder(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
+    """Return a function from a row to the Record of these fields. Cost: about 0.5 us per row."""
+    pick, make = picker(schema, names), record_type(names)._make
+    return lambda row: make(pick(row))
+
+
+def key_picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
+    """Return a function from a row to its key; equal values of these fields give equal keys with the same hash."""
+    pick = picker(schema, names)
+    kinds = [schema.types[schema.names.index(name)] for name in names]
+    plain = not any(kind.startswith(("array", "float", "double")) for kind in kinds)
+    return pick if plain else lambda row: tuple(map(_of_key, pick(row)))
+
+
+def _of_key(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_of_key, value))
+    return one_nan(value)
 
 
 class PickProcessor(TridentProcessor):

@@ -26,7 +26,7 @@ from windowing.errors import BoltError, CheckpointError, ConfigError, StateError
 from windowing.schema.rows import refuse_returned
 from windowing.schema.types import Schema
 from windowing.schema.values import stored_key
-from windowing.trident.fields import Row, chosen, extended, key_picker, recorder, short_title
+from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.kinds import Guarantee, StateType
 from windowing.trident.operations import NO_FIELDS, Check, Operation
 from windowing.trident.processors import (
@@ -37,9 +37,11 @@ from windowing.trident.processors import (
     TridentOutput,
     UserProcessor,
     call_hook,
+    key_picker,
     kind_of,
     object_code,
     raised,
+    recorder,
     wrong_method,
 )
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater

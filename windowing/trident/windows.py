@@ -29,7 +29,7 @@ from windowing.topology.config import WINDOWS_OUTSIDE_TRIDENT
 from windowing.topology.rules import REASON, fields_named
 from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times
 from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
-from windowing.trident.fields import Row, chosen, extended, key_picker, picker, short_title
+from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.operations import AggSpec, Check, Operation, resolve_spec
 from windowing.trident.processors import (
     AggregatorPart,
@@ -39,7 +39,9 @@ from windowing.trident.processors import (
     code_of,
     drop_report,
     fold_of,
+    key_picker,
     kind_of,
+    picker,
 )
 from windowing.windows.config import OnError, WindowConfig
 from windowing.windows.events import ConvertedContent, Late, TupleWindow
