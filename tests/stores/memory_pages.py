@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from windowing.errors import CheckpointError, CorruptStateError
-from windowing.stores.pages import decode_page, encode_page, written_twice
+from windowing.stores.pages import decode_page, encode_page
 from windowing.windows.pages import PageRows
 
 
@@ -17,7 +17,7 @@ class MemoryPages:
 
     def write(self, page_id: int, rows: PageRows) -> None:
         if page_id in self._bodies:
-            raise CheckpointError(written_twice(f"page {page_id}"))
+            raise CheckpointError(f"page {page_id} is already written, and pages never change")
         self._bodies[page_id] = encode_page(page_id, rows)
 
     def read(self, page_id: int) -> PageRows:

@@ -28,7 +28,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from windowing.acking.acker import Acker
 from windowing.acking.pending import RetryPolicy, SpoutPending
 from windowing.errors import CheckpointError, ConfigError, quote
 from windowing.execution.compatibility import DefinitionLocation, compare, of_states, read
@@ -43,7 +42,7 @@ from windowing.local.checkpoints import (
     StatefulBoltTask,
 )
 from windowing.local.clock import Clock, VirtualClock
-from windowing.local.loop import NO_TIMEOUT_MS, LoopedCluster, checked_seed
+from windowing.local.loop import LoopedCluster, checked_seed
 from windowing.local.router import ClusterResult, Router, StreamRoutes
 from windowing.local.spouts import (
     Batches,
@@ -145,9 +144,6 @@ def _refuse_contradictions(topology: Topology, given: StateProvider | None, path
 # -- ClusterTasks ----------------------------------------------------------------------------------------------------------------
 
 
-_ACKER, _CHECKPOINTS = "__acker", "__checkpoint"
-
-
 class ClusterTasks:
     """All tasks of a topology in the order of a round (`tasks`), and some of them by kind.
 
@@ -180,11 +176,15 @@ class ClusterTasks:
                 router.acks_by_hand.setdefault(source, []).append(bolt.id)
         self.spouts = [task for task in tasks if isinstance(task, SpoutTask)]
         self.windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
-        self.ackers = self._made_ackers(len(tasks))
+        inboxes = {spout.id: spout.inbox for spout in self.spouts}
+        self.ackers = [
+            AckerTask(router, len(tasks) + 1 + index, index, topology.config, inboxes)
+            for index in range(len(router.ackers))
+        ]
         self.coordinator: CheckpointTask | None = None
         if states is not None:
             bolts = [task for task in tasks if not isinstance(task, SpoutTask)]
-            context = TaskContext(_CHECKPOINTS, 0, 1, topology.config)
+            context = TaskContext("__checkpoint", 0, 1, topology.config)
             self.coordinator = CheckpointTask(router, context, states, bolts, of_states(topology))
         self.tasks: list[Task] = [*tasks, *([self.coordinator] if self.coordinator else ()), *self.ackers]
 
@@ -250,17 +250,6 @@ class ClusterTasks:
         rows = states.state(component.id, index, "windows")
         executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
         return RecoveredWindowTask(parts, self._by_hand, executor=executor, state=state, rows=rows)
-
-    def _made_ackers(self, tasks: int) -> list[AckerTask]:
-        config, router = self._topology.config, self._router
-        timeout_ms = config.message_timeout_ms if config.enable_message_timeouts else NO_TIMEOUT_MS
-        ackers = []
-        for index, inbox in enumerate(router.ackers):
-            context = TaskContext(_ACKER, index, len(router.ackers), config)
-            acker = AckerTask(router, context, tasks + 1 + index, inbox, Acker(timeout_ms, config.acker_rotation))
-            acker.spouts = {spout.id: spout.inbox for spout in self.spouts}
-            ackers.append(acker)
-        return ackers
 
 
 # -- LocalCluster ----------------------------------------------------------------------------------------------------------------

@@ -21,12 +21,10 @@ from typing import Any, ClassVar, Self
 from windowing.errors import ConfigError, WindowingError, quote
 from windowing.local.clock import Clock, VirtualClock, clock_of
 from windowing.local.router import Router
-from windowing.local.tasks import Task
+from windowing.local.tasks import NO_TIMEOUT_MS, Task
 from windowing.schema.checks import StormNames
 from windowing.windows.measures import Duration, as_duration_ms
 
-NO_TIMEOUT_MS = 1 << 50
-"""The timeout of tuple trees where messages have none: a deadline that is years away is not waited for."""
 _LONGEST_SLEEP_MS = 86_400_000
 _RUN = "with LocalCluster(topology) as cluster: cluster.run(). Name and settings are TopologyBuilder(name).configure({...})"
 _END = "close(), or leave the with block"

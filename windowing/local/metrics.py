@@ -20,7 +20,6 @@ from typing import Any
 from windowing.acking.acker import Acked, AckedRoots
 from windowing.errors import ConfigError, describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, TaskMetrics
-from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
 from windowing.local.router import Delivery
 from windowing.local.spouts import SpoutTask
@@ -42,11 +41,9 @@ class ClusterMetrics:
             )
         self.cluster = cluster
         self.name = cluster._name
-        self._watches = [
-            _watch_of(task, cluster.clock)
-            for task in cluster.tasks
-            if not task.context.component.startswith(("__", "$")) and not _is_coordination(task)
-        ]
+        # Other tasks handle no user tuples: ackers, checkpoints, Trident's master and coordinators.
+        handling = (task for task in cluster.tasks if isinstance(task, ComponentTask | GroupTask | EmitterTask))
+        self._watches = [_watch_of(task) for task in handling]
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the current numbers of the components."""
@@ -72,12 +69,7 @@ class ClusterMetrics:
         )
 
 
-def _is_coordination(task: Task) -> bool:
-    """Whether a task handles no user tuples: ackers, checkpoints, Trident's master and coordinators."""
-    return not isinstance(task, ComponentTask | GroupTask | EmitterTask)
-
-
-def _watch_of(task: Task, clock: Clock) -> _TaskWatch:
+def _watch_of(task: Task) -> _TaskWatch:
     kinds: tuple[tuple[type[Task], type[_TaskWatch]], ...] = (
         (SpoutTask, _SpoutWatch),
         (WindowedBoltTask, _WindowWatch),
@@ -85,16 +77,11 @@ def _watch_of(task: Task, clock: Clock) -> _TaskWatch:
         (EmitterTask, _EmitterWatch),
         (Task, _BoltWatch),
     )
-    watch = next(watch for kind, watch in kinds if isinstance(task, kind))(task)
-    watch.clock = clock
-    return watch
+    return next(watch for kind, watch in kinds if isinstance(task, kind))(task)
 
 
 class _TaskWatch:
     """The counters around one task. `found`: its numbers so far. `held`: the number of its tuples that wait for their acks."""
-
-    clock: Clock
-    """The cluster's clock: the lag of a watermark grows even while the loop does nothing."""
 
     def __init__(self, task: Any) -> None:
         self.task = task
@@ -224,7 +211,8 @@ class _WindowWatch(_TaskWatch):
     def metrics(self) -> TaskMetrics:
         found = super().metrics()
         if found.watermark_ms is not None and self.task.config.event_time:
-            found.watermark_lag_ms = self.clock.now_ms() - found.watermark_ms
+            # By the clock, because the lag grows even while the loop does nothing.
+            found.watermark_lag_ms = self.task.router.clock.now_ms() - found.watermark_ms
         return found
 
     def _after(self) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed
@@ -27,12 +27,15 @@ from windowing.local.router import ACK, ACKS, FAIL, INIT, INITS, Delivery, Outbo
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
 from windowing.topology.components import TaskContext
+from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component
 from windowing.topology.user_code import BoltCaller
 
 _log = logging.getLogger("windowing")
+NO_TIMEOUT_MS = 1 << 50
+"""The timeout of tuple trees where messages have none: a deadline that is years away is not waited for."""
 _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 
 
@@ -72,12 +75,15 @@ class Task:
 
 
 class AckerTask(Task):
-    """One acker. `spouts` are the inboxes of the spout tasks by task id."""
+    """Acker number `index` of the router. `spouts` are the inboxes of the spout tasks by task id."""
 
-    def __init__(self, router: Router, context: TaskContext, id: int, inbox: deque[Any], acker: Acker) -> None:
-        super().__init__(router, context, id, inbox)
-        self.acker = acker
-        self.spouts: dict[int, deque[Any]] = {}
+    def __init__(
+        self, router: Router, id: int, index: int, config: TopologyConfig, spouts: Mapping[int, deque[Any]]
+    ) -> None:
+        inbox = router.ackers[index]
+        super().__init__(router, TaskContext("__acker", index, len(router.ackers), config), id, inbox)
+        self.acker = Acker(tree_timeout_ms(config), config.acker_rotation)
+        self.spouts = spouts
 
     def handle(self, message: Any) -> None:
         kind, acker, now_ms = message[0], self.acker, self.router.now_ms
@@ -108,6 +114,11 @@ class AckerTask(Task):
     def _tell(self, effects: Iterable[Acked | Failed]) -> None:
         for effect in effects:
             self.spouts[effect.task].append(effect)
+
+
+def tree_timeout_ms(config: TopologyConfig) -> int:
+    """Return the timeout of tuple trees."""
+    return config.message_timeout_ms if config.enable_message_timeouts else NO_TIMEOUT_MS
 
 
 class TaskParts(NamedTuple):

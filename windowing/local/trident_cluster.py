@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from windowing.acking.acker import Acked, Acker, Failed, Reason
+from windowing.acking.acker import Acked, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
     ConfigError,
@@ -49,9 +49,9 @@ from windowing.execution.compatibility import DefinitionLocation, compare, heade
 from windowing.execution.plan import Stage
 from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
-from windowing.local.loop import NO_TIMEOUT_MS, LoopedCluster, checked_seed
+from windowing.local.loop import LoopedCluster, checked_seed
 from windowing.local.spouts import Batches, batches_by_name, rows_in
-from windowing.local.tasks import AckerTask, Task
+from windowing.local.tasks import AckerTask, Task, tree_timeout_ms
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, Given, RequestTask, StreamSpout
 from windowing.local.trident_tasks import Begun, CommitMessage, GroupTask, Success, TridentResult, TridentRouter
 from windowing.schema.checks import did_you_mean, spelled, uncallable
@@ -333,8 +333,6 @@ class TridentTasks:
         given: Mapping[str, Given],
     ) -> None:
         self._plan, self._router, self._config, self._store, self._states = plan, router, config, store, states
-        times_out = plan.config.enable_message_timeouts
-        self._timeout_ms = plan.config.message_timeout_ms if times_out else NO_TIMEOUT_MS
         self._streams: dict[TaskId, StreamSpout] = {}
         self.requests: dict[str, RequestTask] = {}
         self._committers: list[tuple[deque[Any], str]] = []
@@ -369,12 +367,9 @@ class TridentTasks:
             master.spouts, master.readers, master.committers = self._spouts, self._readers, self._committers
             return master
         if id == ACKER:
-            acker = AckerTask(
-                router, TaskContext("__acker", 0, 1, plan.config), number, router.ackers[0], Acker(self._timeout_ms)
-            )
             owners = [MASTER, *((plan.stage_of(found.spout).id, 0) for found in plan.drpc.values())]
-            acker.spouts = {self._numbers[owner]: router.inbox(owner) for owner in owners}
-            return acker
+            inboxes = {self._numbers[owner]: router.inbox(owner) for owner in owners}
+            return AckerTask(router, number, 0, plan.config, inboxes)
         if id in self._streams:
             return CoordinatorTask(router, number, router.inbox(id), self._streams[id])
         group = plan.stages[id[0]]
@@ -421,7 +416,7 @@ class TridentTasks:
             states={name: partitions[task] for name, partitions in self._states.items() if task < len(partitions)},
             windows=_root(self._plan, self._store).at(f"windows/{part_of(group.id)}/{task}"),
             # A task may hold a batch while earlier batches are retried, so only the trees have a timeout.
-            timeout_ms=2 * self._timeout_ms * (self._config.max_pending + 1),
+            timeout_ms=2 * tree_timeout_ms(self._plan.config) * (self._config.max_pending + 1),
         )
 
 

@@ -235,7 +235,10 @@ class SqlitePages:
             try:
                 self._db.execute("INSERT INTO page VALUES (?, ?)", (page_id, body))
             except sqlite3.IntegrityError:
-                raise CheckpointError(written_twice(self._page(page_id))) from None
+                raise CheckpointError(
+                    f"{self._page(page_id)} is already written, and pages never change; restore the machine from its checkpoint "
+                    "(None for a new one) before it gets tuples"
+                ) from None
         self._uncommitted += 1
         if self._uncommitted >= _COMMIT_EVERY:
             self.flush()
@@ -329,14 +332,6 @@ class SqlitePages:
             raise CorruptStateError(
                 f"{self.name}: {what}: {problem}; restore the file from a copy, nothing was reset"
             ) from problem
-
-
-def written_twice(what: str) -> str:
-    """Return the sentence about a page that was written before."""
-    return (
-        f"{what} is already written, and pages never change; restore the machine from its checkpoint (None for a new one) "
-        "before it gets tuples"
-    )
 
 
 # -- PersistentWindow ------------------------------------------------------------------------------------------------------------
