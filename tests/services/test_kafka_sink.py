@@ -241,6 +241,7 @@ def test_a_column_with_a_backtick_in_its_name_is_written(spark: SparkSession, mo
     monkeypatch.setattr(KafkaTopic, "claim", lambda *_: None)
     monkeypatch.setattr(KafkaTopic, "write", lambda _, query, stream, batch, rows: sent.extend(rows()))
     sink = KafkaSink("h:1", "t", key="a`b")
-    sink.claim(spark, OutputOwner("q", "s"))
-    sink.write(spark.createDataFrame([("x", 1)], "`a``b` string, n long"), 0)
+    rows = spark.createDataFrame([("x", 1)], "`a``b` string, n long")
+    sink.claim(spark, OutputOwner("q", "s", None, rows.schema))
+    sink.write(rows, 0)
     assert sent == [("x", '{"a`b":"x","n":1}')]

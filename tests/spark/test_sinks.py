@@ -12,8 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
 from windowing.spark import DeltaSink, FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop, windowed
+from windowing.spark.definition import query_id
 from windowing.spark.hadoop import Folder, failed_in_task
-from windowing.spark.sinks import OutputOwner, claim, owner_of, require_sink
+from windowing.spark.sinks import OutputOwner, Sink, require_sink
+from windowing.spark.sinks import claim as claim_all
 from windowing.spark.spouts import folders_read
 from windowing.topology.decorators import tumbling, windowed_bolt
 from windowing.windows.measures import count, seconds
@@ -21,6 +23,10 @@ from windowing.windows.measures import count, seconds
 
 def frame(spark: SparkSession, *values: int, text: str | None = "x") -> DataFrame:
     return spark.createDataFrame([(value, text) for value in values], "n long, t string").coalesce(1)
+
+
+def claim(spark: SparkSession, checkpoint: str, sinks: dict[str, Sink]) -> None:
+    claim_all(spark, checkpoint, sinks, dict.fromkeys(sinks, frame(spark).schema), ())
 
 
 def found(sink: FileSink, spark: SparkSession) -> list[tuple[Any, ...]]:
@@ -404,7 +410,7 @@ def test_an_output_folder_without_an_owner_is_accepted_only_with_its_checkpoint(
     sink.write(frame(spark, 2), 3)
     with pytest.raises(ConfigError, match=r"out holds batch 3, and stream 'default' of query \w+ has begun none"):
         claim(spark, str(tmp_path / "new"), {"default": sink})
-    owner_of(spark, str(old), "default")
+    query_id(spark, str(old))
     (old / "offsets").mkdir()
     (old / "offsets/2").write_text("v1\n{}")
     with pytest.raises(ConfigError, match="has come to batch 2"):
@@ -492,7 +498,7 @@ def test_a_query_of_an_earlier_version_whose_checkpoint_is_in_its_output_folder_
     spark: SparkSession, tmp_path: Path
 ) -> None:
     sink, checkpoint = ParquetSink(f"{tmp_path}/out"), f"{tmp_path}/out/checkpoint"
-    sink.claim(spark, owner_of(spark, checkpoint, "default"))
+    sink.claim(spark, OutputOwner(query_id(spark, checkpoint), "default"))
     claim(spark, checkpoint, {"default": sink})
 
 
@@ -516,7 +522,7 @@ def test_a_damaged_owner_file_is_named_and_never_replaced(spark: SparkSession, t
     assert out.read("_owner.json") == content
     Folder(spark, str(tmp_path / "ck/windowing")).write("query.json", content)
     with pytest.raises(CorruptStateError, match=r"windowing/query\.json"):
-        owner_of(spark, str(tmp_path / "ck"), "default")
+        query_id(spark, str(tmp_path / "ck"))
 
 
 def test_a_second_run_on_an_old_output_folder_is_refused_before_anything_is_written(

@@ -77,8 +77,6 @@ class DeltaSink:
         Raises ConfigError for a session without Delta, a table that lacks columns, and one that is ahead of the checkpoint;
         SinkError if it cannot be reached.
         """
-        if owner.schema is None:
-            raise ConfigError(f"{self!r} was not told the columns of {owner.name}")
         unknown = [name for name in self.partition_by if name not in owner.schema.names]
         if unknown:
             raise ConfigError(

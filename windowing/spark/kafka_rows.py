@@ -268,8 +268,8 @@ class KafkaSink:
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
         """Check that the topic can be written. Raises ConfigError before anything is written."""
-        names = [] if owner.schema is None else owner.schema.names
-        if self.key is not None and owner.schema is not None and self.key not in names:
+        names = owner.schema.names
+        if self.key is not None and self.key not in names:
             raise ConfigError(
                 f"key={self.key!r} of the sink of {owner.name} is no column of it: there are {', '.join(names)}"
             )

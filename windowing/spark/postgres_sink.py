@@ -131,8 +131,6 @@ class PostgresSink:
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
         """Create or check the table, and record its owner. Raises ConfigError before anything is written."""
-        if owner.schema is None:
-            raise ConfigError(f"{self!r} was not told the columns of {owner.name}")
         with self._opened(_fields(owner.schema)) as table:
             table.claim(owner.query, owner.stream, owner.last_batch)
             self._owner, self._schema = owner, table.schema

@@ -35,7 +35,7 @@ from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.rows import NamedRows
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import is_connect, parallelism, require_readable_zone, require_session
-from windowing.spark.sinks import Sink, require_sinks
+from windowing.spark.sinks import Sink, nullable, require_sinks
 from windowing.spark.spouts import require_evaluable, struct_of
 from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.window_turn import TaskStage, window_turn
@@ -387,10 +387,7 @@ def _require_types(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...])
 def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:
     schemas = {name: struct_of(schema.ddl) for name, schema in bolt.outputs.items()}
     if bolt.config.late_stream is not None:
-        nullable = StructType.fromJson(rows.jsonValue())
-        for field in nullable.fields:
-            field.nullable = True
-        schemas[bolt.config.late_stream] = nullable.add(REASON, StringType())
+        schemas[bolt.config.late_stream] = nullable(StructType.fromJson(rows.jsonValue())).add(REASON, StringType())
     if bolt.config.on_error is OnError.DEAD_LETTER:
         schemas[DEAD_LETTERS] = struct_of(DEAD_LETTER_FIELDS.ddl)
     if len({name.lower() for name in schemas}) < len(schemas):

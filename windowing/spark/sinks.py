@@ -129,10 +129,12 @@ class FileSink:
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
         """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query."""
         folder = self._folder(spark)
-        claim_folder(folder, owner)
+        require_claimable(folder, owner)
+        if not folder.exists(OWNER_FILE):
+            content = {"format": 1, "query": owner.query, "stream": owner.stream}
+            folder.write(OWNER_FILE, json.dumps(content).encode())
         self._known_schema = None
-        if owner.schema is not None:
-            self._keep_schema(folder, owner.schema)
+        self._keep_schema(folder, owner.schema)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the directory of the batch, in place of an older one. Cost: one Spark job, and a few look-ups."""
@@ -210,7 +212,7 @@ class FileSink:
                 "it later"
             )
         try:
-            return _nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
+            return nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             raise CorruptStateError(
                 f"{folder.of(_SCHEMA_FILE)} is no schema: {quote(str(problem))}; delete it"
@@ -332,7 +334,8 @@ def _name(batch_id: int) -> str:
     return f"{BATCH}={batch_id:012d}"
 
 
-def _nullable(schema: StructType) -> StructType:
+def nullable(schema: StructType) -> StructType:
+    """Make all columns of a schema nullable, and return it."""
     for field in schema.fields:
         field.nullable = True
     return schema
@@ -349,7 +352,7 @@ class OutputOwner(NamedTuple):
     query: str
     stream: str
     last_batch: int | None = None
-    schema: StructType | None = None
+    schema: StructType = StructType()
 
     @property
     def name(self) -> str:
@@ -375,19 +378,6 @@ def different_columns(option: str, given: Any) -> tuple[str, ...]:
     if not are_names or len(set(names)) < len(names):
         raise ConfigError(f"{option} is a column or several different ones, got {quote(given)}")
     return tuple(names)
-
-
-def owner_of(spark: SparkSession, checkpoint: str, stream: str, schema: StructType | None = None) -> OutputOwner:
-    """Return a stream of a checkpoint as an owner; a checkpoint without an id gets one."""
-    return OutputOwner(query_id(spark, checkpoint), stream, last_batch(spark, checkpoint), schema)
-
-
-def claim_folder(folder: Folder, owner: OutputOwner) -> None:
-    """Record the owner in `folder`. Raises the errors of `require_claimable`. Cost: two or three look-ups."""
-    require_claimable(folder, owner)
-    if not folder.exists(OWNER_FILE):
-        content = {"format": 1, "query": owner.query, "stream": owner.stream}
-        folder.write(OWNER_FILE, json.dumps(content).encode())
 
 
 def require_claimable(folder: Folder, owner: OutputOwner) -> None:
@@ -436,8 +426,8 @@ def claim(
     spark: SparkSession,
     checkpoint: str,
     sinks: Mapping[str, Sink],
-    schemas: Mapping[str, StructType] | None = None,
-    inputs: Iterable[str] = (),
+    schemas: Mapping[str, StructType],
+    inputs: Iterable[str],
 ) -> None:
     """Claim the sinks of a query, by stream, for its checkpoint. schemas: those of the streams. inputs: the folders that the query
     reads. Raises ConfigError, before any folder is claimed, if two share a folder, one holds the output of another query, a new one
@@ -460,7 +450,8 @@ def claim(
                 f"the sink of stream {name!r} writes to {folder.path}, and the query reads {around}, so it would read its own "
                 "output; give the output a folder beside the input"
             )
-    owners = {name: owner_of(spark, checkpoint, name, (schemas or {}).get(name)) for name in sinks}
+    query, last = query_id(spark, checkpoint), last_batch(spark, checkpoint)
+    owners = {name: OutputOwner(query, name, last, schemas[name]) for name in sinks}
     for name, folder in folders.items():
         require_claimable(folder, owners[name])
     for name in sorted(sinks, key=folders.__contains__):  # folders last: any other sink may refuse its claim

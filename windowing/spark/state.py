@@ -163,7 +163,7 @@ class ChunkStore:
             live = chunk.positions()
             needed = np.zeros(len(live), dtype=bool) if idle is None else idle[first : first + len(live)].copy()
             first += len(live)
-            needed[~needed] = np.isin(_sequences(chunk.table)[live[~needed]], held)
+            needed[~needed] = np.isin(chunk.table.column(SEQUENCE).to_numpy()[live[~needed]], held)
             runs = _runs(live[needed])
             if runs:
                 kept.append(replace(chunk, live=runs))
@@ -174,7 +174,7 @@ class ChunkStore:
         chunks = [chunk for chunk in kept if chunk.id not in merged]
         tables = [chunk.live_rows() for chunk in kept if chunk.id in merged]
         if fresh is not None:
-            tables.append(fresh.filter(pa.array(np.isin(_sequences(fresh), held))))
+            tables.append(fresh.filter(pa.array(np.isin(fresh.column(SEQUENCE).to_numpy(), held))))
         rows, nonce = pa.concat_tables(tables) if tables else None, urandom(8)
         if rows is not None and rows.num_rows:
             ordered = rows.sort_by([(TIMESTAMP, "ascending"), (SEQUENCE, "ascending")])
@@ -236,11 +236,6 @@ def _tier(rows: int) -> int:
         rows //= _FAN
         tier += 1
     return tier
-
-
-def _sequences(table: pa.Table) -> np.ndarray[Any, Any]:
-    numbers: np.ndarray[Any, Any] = table.column(SEQUENCE).to_numpy()
-    return numbers
 
 
 def _runs(positions: np.ndarray[Any, Any]) -> list[list[int]]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -455,16 +455,19 @@ class _Turn:
     def _metadata(self, table: pa.Table | None, accepted: np.ndarray[Any, Any]) -> bytes:
         """Return the new metadata; `chunks` then has the changes of the chunks."""
         by_key: bytes | None = None
+        named: set[int] = set()
+        numbered = self.numbered is not None
+        snapshot = self.executor.snapshot(events=not numbered, keys=not self.by_key)
+        try:
+            state = dumps(snapshot, None if numbered else lambda value: self._named(value, named))
+        except TypeError as problem:  # a policy's state or an accumulator is not plain data
+            raise BoltError(f"bolt {self.stage.bolt.name!r} cannot be stored: {problem}") from problem
         if self.numbered is not None:
             held = np.asarray(self.numbered.held_sequences(), dtype=np.int64)
             numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
-            snapshot = self.executor.snapshot(events=False, keys=not self.by_key)
             if self.by_key:
                 by_key = stored_keys(None if self.idle is None else self.idle.left(), self.numbered.loaded())
-            state = self._dumped(snapshot)
         else:
-            named: set[int] = set()
-            state = self._dumped(self.executor.snapshot(), lambda value: self._named(value, named))
             held = np.array(sorted(named), dtype=np.int64)
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
         fresh = None if table is None or not self.manager.keeps_tuples else self._fresh(table, accepted, numbers)
@@ -518,13 +521,6 @@ class _Turn:
             "watermark": done.watermark_ms,
             "now": now_ms,
         }
-
-    def _dumped(self, snapshot: dict[str, Any], reference: Callable[[Any], int | None] | None = None) -> bytes:
-        """Return the executor as bytes. Raises BoltError if a policy's state or an accumulator is not plain data."""
-        try:
-            return dumps(snapshot, reference)
-        except TypeError as problem:
-            raise BoltError(f"bolt {self.stage.bolt.name!r} cannot be stored: {problem}") from problem
 
     def _fresh(self, table: pa.Table, accepted: np.ndarray[Any, Any], numbers: Any) -> pa.Table:
         """Return the accepted rows in the form of chunks; on processing time their timestamp is the clock."""
