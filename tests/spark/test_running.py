@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
@@ -151,11 +152,12 @@ def test_the_writer_exposes_the_thread_and_the_end_of_its_current_call() -> None
             if batch_id:
                 raise OSError("the disk is full")
 
-    nothing: Any = None
-    writer = BatchWriter("sums", nothing, {}, False, commits=Commits())
-    writer(nothing, 0)
+    output: Any = mock.MagicMock()
+    writer = BatchWriter("sums", output, {}, False, commits=Commits())
+    writer.begin(output)
+    writer(output, 0)
     with pytest.raises(OSError, match="full"):
-        writer(nothing, 1)
+        writer(output, 1)
     assert writer.calling is None
     assert [(thread, ended.is_set()) for thread, ended in seen] == [(threading.get_ident(), True)] * 2
 

@@ -78,12 +78,7 @@ class Layout:
 
     def count(self, stream: str) -> Column:
         """Return the aggregate that counts the rows of a stream."""
-        number = self._number(stream)
-        return F.expr(f"count_if({_STREAM} = {number}) AS _count{number}")
-
-    def counted(self, counts: Any, stream: str) -> int:
-        """Return the result of the aggregate of `count`."""
-        return int(counts[f"_count{self._number(stream)}"])
+        return F.expr(f"count_if({_STREAM} = {self._number(stream)})")
 
     def late(self) -> Column:
         """Return the aggregate that counts the late tuples."""

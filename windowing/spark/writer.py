@@ -68,11 +68,7 @@ class SinkStreams:
 
     def count(self, stream: str) -> Column:
         """Return the aggregate that counts the rows of a stream."""
-        return F.sum(F.when(self._is_of(stream), F.col("value"))).alias(f"_count{list(self._streams).index(stream)}")
-
-    def counted(self, counts: Any, stream: str) -> int:
-        """Return the result of the aggregate of `count`."""
-        return int(counts[f"_count{list(self._streams).index(stream)}"] or 0)
+        return F.sum(F.when(self._is_of(stream), F.col("value")))
 
     def late(self) -> Column:
         """Return the aggregate that counts late and unreadable tuples without a reader or sink."""
@@ -85,7 +81,7 @@ class SinkStreams:
         return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
 
     def found_in(self, rows: Iterable[Row]) -> dict[str, int]:
-        """Return the results of the aggregates of `count` and `late` for exchange rows."""
+        """Return the results of the aggregates of `count`, by the number of the stream, and of `late` for exchange rows."""
         sinks = Counter[str]()
         late = 0
         for row in rows:
@@ -178,6 +174,7 @@ class BatchWriter:
         commits: TridentCommits | None = None,
     ) -> None:
         self.name, self._streams, self.sinks, self._log_late = name, streams, dict(sinks), log_late
+        self._counts = {stream: f"_count{number}" for number, stream in enumerate(self.sinks)}
         self.acks, self._commits = acks, commits
         self.failed_batch: int | None = None
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
@@ -187,7 +184,6 @@ class BatchWriter:
         self.reported = Counter[int]()
         """The number of errors that user code reported, by batch, in stages that the commit section evaluates."""
         self._limit = ArrowBatchLimit()
-        self.spark: SparkSession | None = None
         self._last = cast(LastExecution, None)
         self.before: Callable[[int], None] | None = None
         """Called with the number of a batch before it is evaluated; set when the query starts."""
@@ -205,7 +201,7 @@ class BatchWriter:
         """
         if self._commits is not None:
             return []
-        counting = [self._streams.count(stream) for stream in self.sinks]
+        counting = [self._streams.count(stream).alias(name) for stream, name in self._counts.items()]
         counting += [self._streams.late().alias("_late"), self._streams.largest().alias("_largest")]
         if self.acks is not None:
             self._asked = [*counting, self.acks.column()]
@@ -216,17 +212,16 @@ class BatchWriter:
         return counting
 
     def begin(self, spark: SparkSession) -> None:
-        """Store the session of a run before the query starts."""
-        self.spark, self._last = spark, LastExecution(spark)
+        """Begin a run, before the query starts in this session."""
+        self._last = LastExecution(spark)
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
         ended = threading.Event()
         self.calling = threading.get_ident(), ended
         try:
-            self._describe(batch_id, f"evaluates {self.components or self.name}")
-            if self.spark is not None:
-                self.spark.sparkContext.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
+            self._describe(output, batch_id, f"evaluates {self.components or self.name}")
+            output.sparkSession.sparkContext.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
             failpoints.hit("before_batch", batch_id)
             if self.before is not None:
                 self.before(batch_id)
@@ -249,10 +244,9 @@ class BatchWriter:
             self.calling = None
             ended.set()
 
-    def _describe(self, batch_id: int, what: str) -> None:
+    def _describe(self, output: DataFrame, batch_id: int, what: str) -> None:
         """Set the description of the next jobs of this thread in Spark's UI; Spark resets it for each batch."""
-        if self.spark is not None:
-            self.spark.sparkContext.setJobDescription(f"{self.name}, batch {batch_id}: {what}")
+        output.sparkSession.sparkContext.setJobDescription(f"{self.name}, batch {batch_id}: {what}")
 
     @property
     def schemas(self) -> dict[str, StructType]:
@@ -271,7 +265,7 @@ class BatchWriter:
                 raise problem from None  # the evaluation has failed, not the write
             raise
         counts = self._counted()
-        if not self._streams.counted(counts, stream) and hasattr(sink, "skip"):
+        if not counts[self._counts[stream]] and hasattr(sink, "skip"):
             sink.skip(batch_id)
         failpoints.hit("in_sink", batch_id)
         self._say_late(counts)
@@ -301,10 +295,10 @@ class BatchWriter:
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
         """Write the streams. counts: the number of rows of each stream, the late tuples, and the acks."""
         for stream, sink in self.sinks.items():
-            count = self._streams.counted(counts, stream)
+            count = counts[self._counts[stream]]
             try:
                 if count:
-                    self._describe(batch_id, f"writes {stream}")
+                    self._describe(output, batch_id, f"writes {stream}")
                     rows = self._streams.rows(output, stream)
                     sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
                 elif hasattr(sink, "skip"):
