@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,7 +49,7 @@ _REFUSED = (
 class Assembly:
     """A plan, and how Spark runs it in shuffles of `partitions` partitions.
 
-    labels: see `labels_of`. windows: their configurations. sources: returns the packed rows of each source for the expression of
+    windows: their configurations. sources: returns the packed rows of each source for the expression of
     the clock. turn: the worker code of the tasks of the stream. schema: of the rows behind the last depth.
     channel: that of the functions in `sources`; by default `start` makes a new one. drawn: what the page of the query draws, by
     default the plan.
@@ -58,7 +58,6 @@ class Assembly:
     spark: SparkSession
     plan: ExecutionPlan
     partitions: int
-    labels: Mapping[int, tuple[int, ...]]
     windows: Collection[WindowConfig]
     sources: Callable[[str], Sequence[DataFrame]]
     turn: TaskTurn
@@ -70,6 +69,12 @@ class Assembly:
     def needs_ticks(self) -> bool:
         """Whether a window can fire by time alone."""
         return any(map(control.needs_ticks, self.windows))
+
+    @cached_property
+    def labels(self) -> Mapping[int, tuple[int, ...]]:
+        """The grouping keys of the tasks of each depth. Raises ConfigError for too many."""
+        depths = sorted({task.stage.depth for task in self.plan.tasks})
+        return {depth: task_labels(self.spark, len(self.plan.tasks_at(depth)), self.partitions) for depth in depths}
 
     def rows(
         self,
@@ -114,6 +119,7 @@ class Assembly:
                 'no end of a stream; leave drain out, or use semantics="lossless" with a new checkpoint'
             )
         chosen = trigger_options(trigger, drain)
+        _ = self.labels  # too many tasks are refused before anything is written
         channel = self.channel or MetricsChannel(self.spark, writer.name)
         assert channel.totals is not None
         counted = metrics.exchange_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
@@ -135,12 +141,6 @@ class Assembly:
             totals=channel.totals,
         )
         return WindowedQuery.start(spec, drain)
-
-
-def labels_of(spark: SparkSession, plan: ExecutionPlan, partitions: int) -> dict[int, tuple[int, ...]]:
-    """Return the grouping keys of the tasks of each depth, for a shuffle into `partitions`. Raises ConfigError for too many."""
-    depths = sorted({task.stage.depth for task in plan.tasks})
-    return {depth: task_labels(spark, len(plan.tasks_at(depth)), partitions) for depth in depths}
 
 
 def takes_acks(source: Any) -> bool:

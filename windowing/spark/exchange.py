@@ -242,6 +242,9 @@ def _end_with_spark() -> None:
 class ArrowStage:
     """The function that `mapInArrow` runs on each partition of a stage without state."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_seal": Seal()}
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run `pack` in a worker of Spark."""
         context = TaskContext.get()
@@ -312,7 +315,6 @@ class Packer(ArrowStage):
     columns: tuple[str, ...]
     tasks: int
     stamps: WindowTimestamps
-    seal: Seal = field(default_factory=Seal, compare=False)
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield packets for each batch, then the largest timestamps."""

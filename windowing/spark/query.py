@@ -26,7 +26,7 @@ from windowing.execution.compiler import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.spark import definition
-from windowing.spark.assembly import Assembly, labels_of, names_of, require_carried, require_start
+from windowing.spark.assembly import Assembly, names_of, require_carried, require_start
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import Packer, WindowTimestamps, packed, task_column, with_max_future
 from windowing.spark.hadoop import checked_folder
@@ -210,7 +210,6 @@ class WindowedStream(StormNames):
                 spark=self._spark,
                 plan=plan,
                 partitions=tasks,
-                labels=labels_of(self._spark, plan, tasks),
                 windows=(self.bolt.config,),
                 sources=lambda clock: list(self._packed(tasks, clock)),
                 turn=partial(window_turn, shipped, Encoder(self.bolt.name, self._layout)),

@@ -20,7 +20,7 @@ from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
 from windowing.spark import definition
 from windowing.spark.acks import Acks
-from windowing.spark.assembly import Assembly, labels_of, names_of, require_mapping, require_start, takes_acks
+from windowing.spark.assembly import Assembly, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.context import ExecutionContext, execution_context
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
@@ -95,7 +95,6 @@ def submit(
         spark=spark,
         plan=context.plan,
         partitions=width,
-        labels=labels_of(spark, context.plan, width),
         windows=[bolt.config for bolt in context.windows.values()],
         sources=lambda clock: [spout_packets(rows, shipped, *key, channel, clock) for key, rows in inputs.items()],
         turn=partial(stage_turn, shipped),

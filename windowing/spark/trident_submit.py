@@ -22,7 +22,7 @@ from windowing.schema.checks import did_you_mean, spelled
 from windowing.schema.types import Schema
 from windowing.spark import definition
 from windowing.spark.acks import Acks
-from windowing.spark.assembly import Assembly, labels_of, names_of, require_mapping, require_start, takes_acks
+from windowing.spark.assembly import Assembly, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.exchange import packed
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
@@ -97,7 +97,6 @@ def submit_trident(
     streams = _sink_streams(plan, sinks, names_of("discard", discard, "sinks"), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in streams)
     width = definition.shuffle_partitions(spark, checkpoint, partitions, plan.widest)
-    labels = labels_of(spark, plan, width)
     life, plan = _owned(spark, checkpoint, plan)
     operations = [node.operation for node in plan.graph.nodes.values()]
     parts = {node.title: node for node in plan.graph.nodes.values()}
@@ -108,7 +107,6 @@ def submit_trident(
         spark=spark,
         plan=plan,
         partitions=width,
-        labels=labels,
         windows=[operation.config for operation in operations if isinstance(operation, WindowOperation)],
         sources=lambda clock: [
             packed(rows, TridentSpoutStage(shipped, spout, keep, channel), clock=clock)
@@ -120,7 +118,7 @@ def submit_trident(
     by_sink = SinkStreams(streams, tuple(_unread_late(plan)))
     commits = TridentCommits(
         shipped,
-        labels=labels,
+        labels=assembly.labels,
         partitions=width,
         on_failure=on_failure,
         committed=Folder(spark, checkpoint) / "commits",

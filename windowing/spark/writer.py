@@ -31,8 +31,8 @@ from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, SinkError, WindowingError, describe_error
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
-from windowing.spark.exchange import CLOCK_PROPERTY
-from windowing.spark.failures import Seal, WorkerError, is_sendable, marked
+from windowing.spark.exchange import CLOCK_PROPERTY, ArrowStage
+from windowing.spark.failures import WorkerError, is_sendable
 from windowing.spark.hadoop import failed_in_task
 from windowing.spark.metrics import LastExecution
 from windowing.spark.output import Layout
@@ -105,17 +105,13 @@ class SinkStreams:
         return self._conditions[stream]
 
 
-class _Unpacked:
+class _Unpacked(ArrowStage):
     """Unpacks exchange rows into the rows of a stream, in a worker."""
 
-    def __init__(self) -> None:
-        self._seal = Seal()
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with marked():
-            for batch in batches:
-                for data in batch.column(0).to_pylist():
-                    yield from decode_table(data).to_batches()
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for data in batch.column(0).to_pylist():
+                yield from decode_table(data).to_batches()
 
 
 LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
