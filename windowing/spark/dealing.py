@@ -213,7 +213,6 @@ def by_level(bolts: Iterable[StoredBolt]) -> list[list[StoredBolt]]:
 
 
 def _ends(read: tuple[str, Any, Any]) -> tuple[str, str]:
-    """Return the component and the stream of an input."""
     component, _, stream = read[0].rpartition(":")
     return component, stream
 
@@ -305,7 +304,6 @@ def _from_tasks(tuples: pa.Table, bolt: StoredBolt, changed: Mapping[str, int]) 
 
 
 def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mapping[str, int]) -> list[TaskState]:
-    """Return the states of a bolt's new tasks, in order."""
     tasks = changed[bolt.name]
     old = _tasks_of(bolt, states)
     if not old:
@@ -331,7 +329,6 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
 
 
 def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:
-    """Return the key of each tuple."""
     rows = NamedRows(bolt.key)
     if INPUT not in tuples.column_names:
         return rows.keys(tuples, (), bolt.key)

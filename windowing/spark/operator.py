@@ -228,7 +228,6 @@ def as_sent(processor: TaskProcessor) -> StatefulProcessor:
 
 
 def _value_of(state: Any, key: bytes) -> bytes | None:
-    """Return the value of a key in a map of the store."""
     found = state.getValue((key,))
     return None if found is None else bytes(found[0])
 

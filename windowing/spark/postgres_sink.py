@@ -151,7 +151,6 @@ def _fields(schema: StructType) -> list[_Field]:
 
 
 def _values(sent: DataFrame, fields: Sequence[_Field], table: str) -> Iterator[Sequence[Any]]:
-    """Yield the rows as Python values."""
     for row in sent.toLocalIterator():
         values: list[Any] = list(row)
         for place, field in enumerate(fields):

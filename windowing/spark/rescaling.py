@@ -312,7 +312,6 @@ def _change_of(
 
 
 def _read_states(spark: SparkSession, checkpoint: str, old: StoredPlan) -> dict[str, list[TaskState]]:
-    """Return the states of the tasks of each bolt, in order."""
     found: dict[str, list[TaskState]] = {}
     levels = by_level(old.bolts)
     for level, bolts in enumerate(levels):

@@ -495,7 +495,6 @@ def _first(table: pa.Table) -> tuple[int, ...]:
 
 
 def _is_in_order(table: pa.Table) -> bool:
-    """Return whether the rows are in the order of arrival."""
     equal = np.ones(table.num_rows - 1, dtype=bool)
     for name in _ORDER:
         column = table.column(name).to_numpy()

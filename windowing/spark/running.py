@@ -346,7 +346,6 @@ class WindowedQuery(StormNames):
         (home / "windowing").write(definition.DRAINED_FILE, json.dumps({"drained": True}).encode())
 
     def _run(self) -> None:
-        """Run the query again."""
         self._query = self._spec.run()
         if self._stopping:  # `stop` has stopped the run before
             self._query.stop()

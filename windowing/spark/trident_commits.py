@@ -178,7 +178,6 @@ class TridentCommits:
     def _give_up(
         self, output: DataFrame, batch_id: int, writer: BatchWriter, failures: int, problem: FailedException
     ) -> None:
-        """Stop the query, or skip the batch."""
         if self._on_failure is OnFailure.STOP:
             raise FailedException(
                 f"topology {self._name!r}: batch {batch_id + 1} failed {failures} times and is not committed; the last cause: "
