@@ -24,10 +24,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from copy import copy
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.pending import RetryPolicy
@@ -88,28 +87,8 @@ class Attempts:
         return attempt
 
 
-class BatchStages:
-    """The stages of one depth in each attempt; of `stage` a copy with the number of the attempt is sent.
-
-    The parts that are equal in all attempts are created once, because each expression costs calls of the JVM.
-    """
-
-    def __init__(self, spark: SparkSession, stage: TridentBatchStage, labels: Sequence[int], partitions: int) -> None:
-        self._stage, self._partitions = stage, partitions
-        first = min(stage.tasks)
-        every_task = spark.range(first, first + len(stage.tasks), 1, 1)
-        self._begun = control_row(every_task, "id", "'begin'", "0L")
-        self._label = label_of_row(labels, first)
-
-    def rows(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
-        """Return the exchange rows after this depth in one attempt.
-
-        A `begin` row is added for every task, because Spark may skip a stage without rows.
-        """
-        stage = copy(self._stage)
-        stage.attempt = attempt
-        spread = rows.union(self._begun).repartition(self._partitions, self._label)
-        return spread.mapInArrow(stage, EXCHANGE)
+_Stages = tuple[TridentBatchStage, DataFrame, Column]
+"""The stages of one depth; a `begin` row for every task, because Spark may skip a stage without rows; the grouping key of a row."""
 
 
 class TridentCommits:
@@ -136,7 +115,7 @@ class TridentCommits:
         self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
         self._attempts, self._committed, self._streams = Attempts(plan), committed, streams
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
-        self._stages: dict[tuple[int, ...], list[BatchStages]] = {}
+        self._stages: dict[tuple[int, ...], list[_Stages]] = {}
 
     def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
         """Attempt the batch until an attempt succeeds or the last one has failed. Windows process it once: their output is
@@ -196,8 +175,9 @@ class TridentCommits:
             rows = output.where("kind = 'input'").withColumn("kind", F.lit("out"))
         else:
             rows = output.where("kind != 'input'") if keeps_dead_letters else output
-        for stages in self._stages_of(output.sparkSession, depths):
-            rows = stages.rows(rows, attempt)
+        for stage, begun, label in self._stages_of(output.sparkSession, depths):
+            spread = rows.union(begun).repartition(self._partitions, label)
+            rows = spread.mapInArrow(stage.in_attempt(attempt), EXCHANGE)
         keeps = bool(writer.sinks) and not rows.is_cached
         if keeps:
             rows.persist()
@@ -210,15 +190,20 @@ class TridentCommits:
             if keeps:
                 rows.unpersist()
 
-    def _stages_of(self, spark: SparkSession, depths: Sequence[int]) -> list[BatchStages]:
-        """Return the stages of an attempt at these depths; they are created once for each of the two cases, normal and skipped."""
+    def _stages_of(self, spark: SparkSession, depths: Sequence[int]) -> list[_Stages]:
+        """Return the stages of an attempt at these depths. They are created once for each of the two cases, normal and skipped,
+        because each expression costs calls of the JVM.
+        """
         found = self._stages.get(tuple(depths))
         if found is None:
             found = self._stages[tuple(depths)] = []
             for position, depth in enumerate(depths):
                 before, none = depths[:position], TransactionAttempt(0, 0)
                 stage = TridentBatchStage(self._shipped, depth, before, none, self._channel)
-                found.append(BatchStages(spark, stage, self._labels[depth], self._partitions))
+                first = min(stage.tasks)
+                every_task = spark.range(first, first + len(stage.tasks), 1, 1)
+                begun = control_row(every_task, "id", "'begin'", "0L")
+                found.append((stage, begun, label_of_row(self._labels[depth], first)))
         return found
 
     def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:
