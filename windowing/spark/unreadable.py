@@ -71,6 +71,8 @@ class Unreadable:
 class Held(tuple[Any, ...]):
     """The values of a row with an Unreadable among them; reading that value raises UnreadableValueError."""
 
+    __slots__ = ()
+
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
         if type(found) is tuple:  # a slice
@@ -92,15 +94,7 @@ def held_record_type(names: tuple[str, ...]) -> Any:
     """Return the Held subclass of the record type of these fields."""
     base = record_type(names)
     attributes = {field: property(_getter(position)) for position, field in enumerate(base._fields)}
-
-    def get(self: Any, key: Any) -> Any:
-        found = base.__getitem__(self, key)
-        return Held(found) if type(found) is tuple else _checked(found)
-
-    def each(self: Any) -> Iterator[Any]:
-        return map(_checked, tuple.__iter__(self))
-
-    return type("Row", (base,), {"__slots__": (), "__getitem__": get, "__iter__": each, **attributes})
+    return type("Row", (Held, base), {"__slots__": (), **attributes})
 
 
 def _getter(position: int) -> Callable[[Any], Any]:
