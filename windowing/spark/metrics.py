@@ -46,14 +46,13 @@ from pyspark.sql.streaming.listener import (
 from windowing.errors import ConfigError, quote
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.schema.checks import uncallable
-from windowing.spark.output import metric_column
+from windowing.spark.output import SUMS, metric_column
 
 _log = logging.getLogger("windowing.spark")
 _LOGGED = 5
 """The number of reported errors of a batch that the driver logs."""
 _OBSERVATION = "windowing"
 _QUERY = "sql.streaming.queryId"
-_SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "duplicates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class BatchMetrics:
     @classmethod
     def of(cls, batch_id: int, values: Mapping[str, Any]) -> BatchMetrics:
         """Return the metrics of a batch from the values of `metric_columns`."""
-        sums = {name: values[name] or 0 for name in _SUMS}
+        sums = {name: values[name] or 0 for name in SUMS}
         known = values["turns"] and values["watermarks"] == values["turns"]
         watermark = values["watermark"] if known else None
         return cls(
@@ -101,7 +100,7 @@ class BatchMetrics:
 def metric_columns(value: Callable[[str], str] = metric_column) -> list[Column]:
     """Return the aggregates of a BatchMetrics. `value`: the expression of a metric; default, its column in `windowed`'s output."""
     return [
-        *[F.expr(f"sum({value(name)}) AS {name}") for name in _SUMS],
+        *[F.expr(f"sum({value(name)}) AS {name}") for name in SUMS],
         F.expr(f"min({value('watermark')}) AS watermark"),
         F.expr(f"count({value('watermark')}) AS watermarks"),
         F.expr(f"max({value('now')}) AS now"),

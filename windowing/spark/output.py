@@ -29,19 +29,9 @@ from windowing.spark.unreadable import arrow_column
 if TYPE_CHECKING:
     import pandas as pd
 
-METRICS = (
-    "tuples",
-    "fired",
-    "late",
-    "skipped",
-    "pending",
-    "expired",
-    "failed",
-    "duplicates",
-    "bytes",
-    "watermark",
-    "now",
-)
+SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "duplicates")
+METRICS = (*SUMS, "bytes", "watermark", "now")
+"""The metrics of a turn; those in SUMS are added up over the tasks."""
 _STREAM = "_stream"
 _METRICS_ROW = -1
 _FRAME_ROWS = 20_000
