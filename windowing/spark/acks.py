@@ -371,10 +371,11 @@ class Acks:
         return found
 
     def _offsets(self, batch: int) -> dict[int, tuple[Any, Any]]:
-        name = f"offsets/{batch}"
         folder = self._home / "offsets"
         if not folder.exists(str(batch)):
-            raise CorruptStateError(f"{self._home.of(name)} is missing, whose offsets say what batch {batch} has read")
+            raise CorruptStateError(
+                f"{folder.of(str(batch))} is missing, whose offsets say what batch {batch} has read"
+            )
         offsets = read_log(folder, batch)[1:]
         found = {}
         for source, (spout, read) in self._spouts.items():

@@ -288,12 +288,9 @@ def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession,
 def _require_distinct(what: str, names: Sequence[str], rows: DataFrame) -> None:
     """Raise ConfigError for a declared field that two columns could be."""
     exact = str(rows.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    folded = str if exact else str.lower
     for name in names:
-        found = [
-            column
-            for column in rows.columns
-            if (column if exact else column.lower()) == (name if exact else name.lower())
-        ]
+        found = [column for column in rows.columns if folded(column) == folded(name)]
         if len(found) > 1:
             raise ConfigError(
                 f"{what} has {len(found)} columns for the field {name!r}: {', '.join(found)}; rename or drop the others"

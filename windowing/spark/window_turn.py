@@ -185,15 +185,14 @@ class _Turn:
         self.stored = StoredTask.of(stored.metadata, self.what)
         self.chunks = ChunkStore(self.stored.chunks, stored.chunk, self.what)
         self.values = stored.task_values(bolt.name, task) if bolt.stateful else None
-        # With acks a tuple has roots and edges beside its fields.
-        columns = ColumnarMachines(None if stage.acks else self.format.make_rows, self.format.declared)
+        declared = self.format.declared
         self.executor = WindowedBoltExecutor(
             self.config,
             stage.streams,
             bolt.name,
             sequenced=True,
             keep_tuples=stage.acks or stage.keeps_tuples,
-            columns=columns,
+            columns=ColumnarMachines(self.format.make_rows, declared),
         )
         self.manager = self.executor.manager
         # Only the built-in windows number their tuples; the snapshots of other machines refer to their rows.
@@ -208,7 +207,6 @@ class _Turn:
         self.known = self.windows.known
         run, form = self.windows.runner.run, self.config.columnar
         as_it_is = self.manager.shows_columns or form is None
-        declared = self.format.declared
         self.bolt = run if as_it_is else lambda window: run(viewed(window, form, declared))
         self.rows: list[Emission] = []
         self.late: list[Any] = []
