@@ -121,7 +121,6 @@ class Assembly:
         chosen = trigger_options(trigger, drain)
         _ = self.labels  # too many tasks are refused before anything is written
         channel = self.channel or MetricsChannel(self.spark, writer.name)
-        assert channel.totals is not None
         counted = metrics.exchange_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
         counted += writer.attach(self.partitions)
         writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())

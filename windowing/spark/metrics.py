@@ -208,25 +208,21 @@ _Update = dict[tuple[int, int], _Said]
 
 
 class MetricsChannel:
-    """The channel for the numbers of one query; made by the driver and pickled into its functions. totals: their destination."""
+    """The channel for the numbers of one query; made by the driver and pickled into its functions. totals: their destination, on
+    the driver.
+    """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
-        self.totals: TaskTotals | None = TaskTotals(name)
+        self.totals = TaskTotals(name)
         self._accumulator: Accumulator[Any] = spark.sparkContext.accumulator(self.totals, _Totalled())
         self.totals.release = partial(_release, self._accumulator.aid)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _in_worker, (self._accumulator,)
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_accumulator": self._accumulator}
 
     def send(self, batch: int, upstream: int, now_ms: int, found: Iterable[TaskMetrics]) -> None:
         """Send the numbers of an upstream task's components for a batch; called in a worker."""
         self._accumulator.add({(batch, upstream): _Said(now_ms, tuple(found))})
-
-
-def _in_worker(accumulator: Accumulator[Any]) -> MetricsChannel:
-    channel = MetricsChannel.__new__(MetricsChannel)
-    channel.totals, channel._accumulator = None, accumulator
-    return channel
 
 
 class _Released:

@@ -27,6 +27,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
@@ -272,7 +273,7 @@ class Shipped(Generic[T]):
     """
 
     def __init__(self, spark: SparkSession, value: T, what: str, parts: Mapping[str, Any]) -> None:
-        self._value, self._is_loaded = value, True
+        self.value = value
         data = _pickled(value, what, parts)
         self._load: tuple[Any, ...] = (_loaded, data)
         self._broadcast: Any = None
@@ -289,27 +290,20 @@ class Shipped(Generic[T]):
     def here(cls, value: T) -> Shipped[T]:
         """Return a Shipped for a value that is not sent to another process."""
         found = cls.__new__(cls)
-        found._value, found._is_loaded, found._load, found._broadcast = value, True, (), None
+        found.value, found._load, found._broadcast = value, (), None
         return found
 
-    @property
+    @cached_property
     def value(self) -> T:
         """The value; a worker loads it on first access."""
-        if not self._is_loaded:
-            load, argument = self._load
-            self._value, self._is_loaded = load(argument), True
-        return self._value
+        load, argument = self._load
+        found: T = load(argument)
+        return found
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         # Pickling the broadcast registers it, so that Spark sends it with the function.
         load = self._load if self._broadcast is None else (_of_broadcast, self._broadcast.__reduce__())
-        return _arrived, (Seal(), *load)
-
-
-def _arrived(seal: Seal, load: Callable[[Any], T], argument: Any) -> Shipped[T]:
-    found = Shipped.here(cast(T, None))
-    found._is_loaded, found._load = False, (load, argument)
-    return found
+        return {"_seal": Seal(), "_load": load, "_broadcast": None}
 
 
 def _loaded(data: bytes) -> Any:
