@@ -70,11 +70,8 @@ class RetriedBatch(ABC, Generic[T]):
     def __init__(self, writer: StageWriter, name: str, task: int) -> None:
         execution = writer.execution
         self._writer, self._name, self._task = writer, name, task
-        self._component, self._context, self._retry = (
-            execution.component(name),
-            execution.context(name, task),
-            execution.retry,
-        )
+        self._component, self._context = execution.component(name), execution.context(name, task)
+        self._retry = execution.retry
         is_read = bool(execution.topology.readers(name, DEAD_LETTERS))
         self._gives_up = is_read or stream_name(name, DEAD_LETTERS) in execution.sinks
         self._again: list[T] = []
@@ -82,13 +79,16 @@ class RetriedBatch(ABC, Generic[T]):
         self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
         self.errors: list[str] = []
 
-    @abstractmethod
     def take(self, given: Iterable[T], /) -> None:
         """Pass each to the bolt once. Raises BoltError."""
+        for each in self._writer.in_phases(given):
+            self.taken += self._size_of(each)
+            self._attempt(each)
 
-    @abstractmethod
     def close(self, txid: int = 0) -> None:
         """End the task's part of the batch: retry what failed, then call `cleanup`. Raises BoltError."""
+        self._try_again()
+        self._caller.close()
 
     def abandon(self) -> None:
         """Call the bolt's `cleanup` if an error has kept `close` from it."""
@@ -114,15 +114,14 @@ class RetriedBatch(ABC, Generic[T]):
 
     def metrics(self, execute_ms: float = 0.0) -> TaskMetrics:
         """Return the metrics of the batch. Failed tuples are retried within it, so at its end all are done or dead letters."""
-        counts = self.counts()
         return TaskMetrics(
             self._name,
             self._task,
             executed=self.taken,
-            acked=max(0, self.taken - self.given_up - counts["invalid"]),
-            failed=counts["failed"],
-            late={"invalid": counts["invalid"]} if counts["invalid"] else {},
-            reported=counts["reported"],
+            acked=max(0, self.taken - self.given_up - self.invalid),
+            failed=self.failed,
+            late={"invalid": self.invalid} if self.invalid else {},
+            reported=self._reported,
             dead_letters=self.given_up,
             execute_ms=execute_ms,
             errors=tuple(self.errors),
@@ -212,10 +211,8 @@ class BoltBatch(RetriedBatch[Tuple]):
         by_return = self._caller.by_return() if self._is_basic else None
         if by_return is not None:
             self._take_all(tuples, *by_return)
-            return
-        for tuple in self._writer.in_phases(tuples):
-            self.taken += 1
-            self._attempt(tuple)
+        else:
+            super().take(tuples)
 
     def _take_all(
         self, tuples: Iterable[Tuple], call: Callable[[Tuple], Any], rows_of: Callable[[Any], Sequence[Any]]
@@ -454,17 +451,6 @@ class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
         super().__init__(writer, name, task)
         self._caller = ColumnarCaller(self._component)
         self._caller.open(self._context)
-
-    def take(self, batches: Iterable[StreamBatch]) -> None:
-        """Pass each batch to the bolt, once. Raises BoltError."""
-        for batch in self._writer.in_phases(batches):
-            self.taken += batch.table.num_rows
-            self._attempt(batch)
-
-    def close(self, txid: int = 0) -> None:
-        """End the task's part of the micro-batch: retry failed batches, then call `cleanup`. Raises BoltError."""
-        self._try_again()
-        self._caller.close()
 
     def _attempt(self, batch: StreamBatch) -> None:
         try:
