@@ -17,6 +17,7 @@ from windowing.errors import CheckpointError, CorruptStateError, DefinitionChang
 from windowing.queues import Root
 from windowing.spark import MemorySink, ParquetSink, SqliteQueue, submit
 from windowing.spark.acks import AckLog
+from windowing.spark.hadoop import Folder
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, tumbling
@@ -221,7 +222,7 @@ def record(batch: int) -> BatchRecord:
 
 
 def test_the_ack_log_is_compacted_without_loss_and_its_damage_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    log, ledger = AckLog(spark, str(tmp_path)), BatchLedger()
+    log, ledger = AckLog(Folder(spark, str(tmp_path)) / "windowing" / "acks"), BatchLedger()
     for batch in range(53):
         log.compact(ledger)
         ledger.apply(record(batch))

@@ -242,7 +242,7 @@ def _acks(own: CheckpointFiles, committed: int) -> Iterator[tuple[str, str]]:
         yield "acks outstanding", f"unknown here: {problem}; pip install 'windowing[spark]'"
         return
     try:
-        ledger = AckLog.in_folder(own / "acks").ledger(committed)
+        ledger = AckLog(own / "acks").ledger(committed)
     except (WindowingError, OSError) as problem:
         # A running query may replace records by a snapshot between two reads.
         yield "acks outstanding", f"cannot be read now: {problem}"

@@ -217,24 +217,19 @@ _WAY_OUT = "put the checkpoint back from a copy; nothing was reset"
 
 
 class AckLog:
-    """The log of one checkpoint. Cost of a batch: one small file, and every 50 batches one of O(open roots)."""
+    """The log of one checkpoint, in a Folder, or for reading without a Spark session in one with its methods. Cost of a batch: one
+    small file, and every 50 batches one of O(open roots).
+    """
 
-    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        self._folder = Folder(spark, checkpoint) / "windowing" / "acks"
-
-    @classmethod
-    def in_folder(cls, folder: Any) -> AckLog:
-        """Return a log for reading without a Spark session, in a folder with the methods of Folder."""
-        log = cls.__new__(cls)
-        log._folder = folder
-        return log
+    def __init__(self, folder: Any) -> None:
+        self._folder = folder
 
     def ledger(self, committed: int) -> BatchLedger:
         """Return the ledger after the last committed batch, -1 for none. Raises CorruptStateError."""
         snapshots, records = self._numbers("snapshot"), self._numbers("batch")
         usable = [batch for batch in snapshots if batch <= committed]
         begin = usable[-1] if usable else -1
-        ledger = self._read(_name(begin, "snapshot"), BatchLedger.restored)[0] if usable else BatchLedger()
+        ledger = self._read(_name(begin, "snapshot"), BatchLedger.restored) if usable else BatchLedger()
         for batch in range(begin + 1, committed + 1):
             if batch not in records:
                 raise CorruptStateError(
@@ -247,8 +242,7 @@ class AckLog:
                     f"the acks of batch {batch} do not fit: {problem.args[0]}; {_WAY_OUT}"
                 ) from problem
         if self._folder.exists(_TOLD):
-            path = self._folder.of(_TOLD)
-            ledger.notified(min(int(loads(unframe(_MAGIC, self._folder.read(_TOLD), path), path)), committed))
+            ledger.notified(min(self._read(_TOLD, int), committed))
         return ledger
 
     def write(self, record: BatchRecord) -> None:
@@ -274,16 +268,17 @@ class AckLog:
                     self._folder.delete(_name(batch, kind))
 
     def _record(self, batch: int) -> BatchRecord:
-        record, path = self._read(_name(batch, "batch"), BatchRecord.of)
+        name = _name(batch, "batch")
+        record = self._read(name, BatchRecord.of)
         if record.batch != batch:
-            raise CorruptStateError(f"{path} is of batch {record.batch}; {_WAY_OUT}")
+            raise CorruptStateError(f"{self._folder.of(name)} is of batch {record.batch}; {_WAY_OUT}")
         return record
 
-    def _read(self, name: str, of: Callable[[Any], T]) -> tuple[T, str]:
-        """Return what `of` makes of the data of a file, and its path."""
+    def _read(self, name: str, of: Callable[[Any], T]) -> T:
+        """Return what `of` makes of the data of a file."""
         path = self._folder.of(name)
         try:
-            return of(loads(unframe(_MAGIC, self._folder.read(name), path), path)), path
+            return of(loads(unframe(_MAGIC, self._folder.read(name), path), path))
         except SnapshotError as problem:
             raise CorruptStateError(f"{path}: {problem.args[0]}; {_WAY_OUT}") from problem
 
@@ -309,8 +304,8 @@ class Acks:
         self, spark: SparkSession, checkpoint: str, spouts: Mapping[int, tuple[str, PartitionedSpout]]
     ) -> None:
         self._spark, self._checkpoint, self._spouts = spark, checkpoint, dict(spouts)
-        self._log = AckLog(spark, checkpoint)
         self._home = Folder(spark, checkpoint)
+        self._log = AckLog(self._home / "windowing" / "acks")
         self._ledger = BatchLedger()
         self._lock = threading.RLock()
         self._before = 0

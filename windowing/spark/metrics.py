@@ -317,14 +317,8 @@ class TaskTotals:
             for text in each.errors:
                 self._logged += 1
                 if self._logged <= _LOGGED:
-                    _log.warning(
-                        "%s, batch %d: component %r, task %s, reports %s",
-                        self.name,
-                        batch,
-                        each.component,
-                        each.task,
-                        text,
-                    )
+                    who = f"component {each.component!r}, task {each.task}"
+                    _log.warning("%s, batch %d: %s, reports %s", self.name, batch, who, text)
 
 
 def _copy(found: TaskMetrics) -> TaskMetrics:

@@ -55,7 +55,7 @@ _NO_START = (
     "windowing.spark.session() where the driver is, or write the DataFrames of .streams with Spark's own sinks: "
     "stream['default'].writeStream"
 )
-_TIMES = (NumericType, DateType, TimestampType, TimestampNTZType)  # what pack.timestamps_of reads
+_TIMES = (NumericType, DateType, TimestampType, TimestampNTZType)  # what `timestamps_of` of exchange.py reads
 
 
 @spelled

@@ -116,7 +116,8 @@ def _rescale(spark: SparkSession, old: str, new: str, change: BoltDealing | Trid
     _write_logs(spark, old, new)
     if change.takes_acks:
         definition.continue_from(spark, old, new)
-        AckLog(spark, new).keep(AckLog(spark, old).ledger(last).continued_ledger())
+        ledger = AckLog(Folder(spark, old) / "windowing" / "acks").ledger(last)
+        AckLog(home / "acks").keep(ledger.continued_ledger())
     control_folder(spark, new).make()
     home.write(definition.FILE, json.dumps(after.definition, indent=1, sort_keys=True).encode())
     failpoints.hit("after_rescaled_logs", 0)
