@@ -450,8 +450,10 @@ def claim(
                 f"the sink of stream {name!r} writes to {folder.path}, and the query reads {around}, so it would read its own "
                 "output; give the output a folder beside the input"
             )
-    query, last = query_id(spark, checkpoint), last_batch(spark, checkpoint)
-    owners = {name: OutputOwner(query, name, last, schemas[name]) for name in sinks}
+    owners = {
+        name: OutputOwner(query_id(spark, checkpoint), name, last_batch(spark, checkpoint), schemas[name])
+        for name in sinks
+    }
     for name, folder in folders.items():
         require_claimable(folder, owners[name])
     for name in sorted(sinks, key=folders.__contains__):  # folders last: any other sink may refuse its claim
