@@ -189,7 +189,6 @@ class ClusterTasks:
         self.tasks: list[Task] = [*tasks, *([self.coordinator] if self.coordinator else ()), *self.ackers]
 
     def _task(self, component: Component, index: int) -> Task:
-        """Return one task of a component."""
         topology, router = self._topology, self._router
         config = topology.config_of(component.id)
         context = TaskContext(component.id, index, component.parallelism, config, topology.task_ids)
@@ -307,11 +306,16 @@ class LocalCluster(LoopedCluster):
         announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
         for sentence in () if batches is None else _without_effect_on_batches(topology):
             log("topology %r: %s", topology.name, sentence)
-        self._batches = _checked_batches(topology, batches)
+        self._batches = batches_by_name(batches, "InputSpout")
+        require_inputs(topology, self._batches, "batches has rows for")
         router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
         router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
         super().__init__(topology.name, clock, router, seed)
-        roots = _roots_of(topology, sources, batches)
+        roots: Mapping[str, list[Any]] = {}
+        if sources is not None:
+            from windowing.local.sources import roots_of  # needs Arrow
+
+            roots = roots_of(topology, sources, batches)
         self._read = [each for streams in roots.values() for each in streams]
         self._closes += [each.close for each in self._read]
         try:
@@ -555,14 +559,6 @@ def _without_effect_on_batches(topology: Topology) -> Iterator[str]:
             yield f"watermark_interval= of bolt {name!r} has no effect on the rows of batches=: windows advance after each batch"
 
 
-def _roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any) -> dict[str, list[Any]]:
-    if sources is None:
-        return {}
-    from windowing.local.sources import roots_of  # needs Arrow
-
-    return dict(roots_of(topology, sources, batches))
-
-
 def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:
     declared = {
         output_name(component.id, stream): (component, stream)
@@ -579,9 +575,3 @@ def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:
         if name not in declared:
             raise ConfigError(f"there is no stream {quote(name)} to keep; {did_you_mean(str(name), declared)}")
     return list(names)
-
-
-def _checked_batches(topology: Topology, batches: Batches | None) -> dict[str, list[Iterable[Any]]]:
-    given = batches_by_name(batches, "InputSpout")
-    require_inputs(topology, given, "batches has rows for")
-    return given

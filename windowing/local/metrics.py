@@ -93,7 +93,6 @@ class _TaskWatch:
 
     @property
     def held(self) -> int:
-        """The number of tuples that wait for their acks now."""
         return 0
 
     def metrics(self) -> TaskMetrics:

@@ -214,7 +214,6 @@ class LocalRun(StormNames):
     # -- the work ------------------------------------------------------------------------------------------------------
 
     def _made_task(self, bolt: WindowedBolt) -> WindowTask:
-        """Return a new task of the bolt, with its executor."""
         config = bolt.config
         self._pages = None if config.max_events_in_memory is None else SqlitePages()
         executor = WindowedBoltExecutor(config, self.streams, bolt.name, pages=self._pages, columns=machines_of(config))

@@ -486,7 +486,6 @@ class SpoutTask(ComponentTask):
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 
     def _send(self, values: tuple[Any, ...], stream: str, message_id: Any, task: int | None) -> Sequence[int]:
-        """Send a row as a tracked message."""
         root = self.router.edge()
         tree = [root, 0]
         ids = self._senders[stream](values, (), task, tree)

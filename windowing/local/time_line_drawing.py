@@ -181,7 +181,6 @@ class _Picture:
         return said if len(known) <= _NAMES else f"{said} … ({len(known)})"
 
     def moment(self, at_ms: int | None) -> str:
-        """Return the text of a time."""
         if at_ms is None:
             return "…"
         ms = at_ms - self.origin
@@ -195,7 +194,6 @@ class _Picture:
         return f"{sign}{ms / 1000:.10g} s"
 
     def about(self, line: TimeLine) -> str:
-        """Return the second line of the title."""
         if not self.origin:
             return printable(line.about)
         try:
@@ -410,7 +408,6 @@ def _axis(rows: _Picture, bottom: float) -> Iterator[_Shape]:
 
 
 def _row(rows: _Picture, row: _Row, y: float, number: int) -> tuple[list[_Shape], float]:
-    """Return the shapes of one row and its height."""
     said = _words(row, y)
     if row.kind == "window":
         drawn, height = _window(rows, row, y), 26.0

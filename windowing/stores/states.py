@@ -255,7 +255,9 @@ class StateFile:
         with self._explained("opened"):
             if not self.path.exists():
                 make_whole(self.path, self._fill)
-            self._db = self._connect(self.path)
+            self._db = sqlite3.connect(self.path, timeout=_LOCK_WAIT_S, isolation_level=None, factory=OwnedConnection)
+            # A damaged name is found by its checksum.
+            self._db.text_factory = lambda text: text.decode(errors="surrogateescape")
         try:
             with self._explained("opened"):
                 self._check_header()
@@ -273,11 +275,6 @@ class StateFile:
             raise
 
     # -- opening -------------------------------------------------------------------------------------------------------
-
-    def _connect(self, path: Path) -> sqlite3.Connection:
-        db = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None, factory=OwnedConnection)
-        db.text_factory = lambda text: text.decode(errors="surrogateescape")  # a damaged name is found by its checksum
-        return db
 
     def _fill(self, db: sqlite3.Connection) -> None:
         db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
