@@ -8,7 +8,7 @@ its own. With `acker_executors=0` no tuple is tracked, and a batch is a run of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
@@ -32,8 +32,8 @@ class ColumnarBoltTask(BoltTask):
         self._columnar = self.caller = ColumnarCaller(parts.component)
 
     def arrive(self, arrived: list[Delivery]) -> None:
-        for batch in _batches(arrived):
-            self._take(batch)
+        for _, run in groupby(arrived, key=_tree):
+            self._take(list(run))
 
     def _take(self, batch: list[Delivery]) -> None:
         origin = batch[0]._origin
@@ -53,11 +53,6 @@ class ColumnarBoltTask(BoltTask):
                 self.outbox[stream].send(row, anchors)
         for message in batch:
             self.ack(message)
-
-
-def _batches(messages: Iterable[Delivery]) -> Iterator[list[Delivery]]:
-    for _, run in groupby(messages, key=_tree):
-        yield list(run)
 
 
 def _tree(message: Delivery) -> tuple[str, str, int]:

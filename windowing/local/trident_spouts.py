@@ -275,7 +275,7 @@ class CoordinatorTask(Task):
 
     def handle(self, message: Begun | Success) -> None:
         attempt = message.batch.attempt if isinstance(message, Success) else message.attempt
-        _, drains = self.router.stamps.get(attempt.txid, (0, False))
+        drains = self.router.drains(attempt)
         if isinstance(message, Success):
             if not drains:
                 guarded(self._who, f"in success of {attempt}", self.machine.success, attempt)
@@ -350,17 +350,14 @@ class EmitterTask(_Source):
         elif isinstance(effect, Commit):
             self._attempted(effect.attempt, "in commit of", self._emitter.commit, effect.attempt)
         elif isinstance(effect, Succeed):
-            if not self._drains(effect.attempt):
+            if not self.router.drains(effect.attempt):
                 guarded(self._who, f"in success of {effect.attempt}", self._emitter.success, effect.attempt)
         else:
             self.respond(self.group, effect)
 
-    def _drains(self, attempt: TransactionAttempt) -> bool:
-        return self.router.stamps.get(attempt.txid, (0, False))[1]
-
     def _attempted(self, attempt: TransactionAttempt, where: str, call: Callable[..., Any], *arguments: Any) -> None:
         """Call the emitter, unless the batch drains; a FailedException fails the attempt."""
-        if self._drains(attempt):
+        if self.router.drains(attempt):
             return
         try:
             guarded(self._who, f"{where} batch {attempt}", call, *arguments)

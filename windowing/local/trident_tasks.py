@@ -188,6 +188,10 @@ class TridentRouter(Router):
         now_ms, drains = self.stamps.get(attempt.txid, (self.now_ms, False))
         return ProcessorContext(attempt, now_ms, as_of=attempt.txid - 1, drain=drains)
 
+    def drains(self, attempt: TransactionAttempt) -> bool:
+        """Whether the batch closes the windows at the end of the input, in which no spout emits."""
+        return self.stamps.get(attempt.txid, (0, False))[1]
+
     # -- trees ---------------------------------------------------------------------------------------------------------
 
     def begin_tree(self, owner: int, posts: Iterable[tuple[deque[Any], Callable[[Anchors], Any]]]) -> int:
