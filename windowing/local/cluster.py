@@ -54,7 +54,7 @@ from windowing.local.spouts import (
     require_inputs,
     rows_in,
 )
-from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, Task, TaskParts
+from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, ColumnarBoltTask, Task, TaskParts
 from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
 from windowing.stores.pages import PersistentWindow
@@ -219,8 +219,6 @@ class ClusterTasks:
         if component.window is not None:
             return WindowedBoltTask(parts, self._by_hand, schemas=topology.schemas_read_by(component).values())
         if component.declaration.columnar is not None:
-            from windowing.local.columnar_bolts import ColumnarBoltTask  # needs Arrow
-
             return ColumnarBoltTask(parts, topology.schemas_read_by(component))
         return BasicBoltTask(parts, tick_ms)
 

@@ -7,6 +7,7 @@
         BoltTask           bolts that ack and fail tuples themselves; basic bolts, whose tuples are acked when execute returns, and
                            failed by a FailedException
           BasicBoltTask    basic bolts that return their rows: the same for a batch, in one loop
+          ColumnarBoltTask bolts with `columnar=`, which take batches of tuples
         WindowedBoltTask   windowed.py
 
 Laws
@@ -19,13 +20,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed
 from windowing.errors import ConfigError, FailedException, ReportedFailedException, quote
 from windowing.local.router import ACK, ACKS, FAIL, INIT, INITS, Delivery, Outbox, Router
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
+from windowing.schema.rows import rows_of
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
+from windowing.schema.types import Schema
 from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
@@ -298,6 +302,57 @@ class BasicBoltTask(BoltTask):
             if anchors is not None:
                 done.append(anchors)
         self.router.ack_all(done, component)
+
+
+class ColumnarBoltTask(BoltTask):
+    """A task whose bolt takes batches. It gets no ticks. `schemas` are the fields of its inputs, by component and stream.
+
+        inbox  a b c | d | e f        untracked rows of one stream: one batch        a tracked tuple: a batch of its own
+
+    Rows that the bolt emits for a batch are anchored to all tuples of the batch. A tracked tuple has its own tree, so it is a batch
+    of its own. With `acker_executors=0` no tuple is tracked, and a batch is a run of tuples of one stream. Cost: one call of the
+    bolt per batch, and the conversion of each row to Arrow and back.
+    """
+
+    def __init__(self, parts: TaskParts, schemas: Mapping[tuple[str, str], Schema]) -> None:
+        from windowing.columnar.bolts import ColumnarCaller, table_of  # needs Arrow
+
+        super().__init__(parts, None)
+        self._schemas, self._table_of = schemas, table_of
+        self._columnar = self.caller = ColumnarCaller(parts.component)
+
+    def arrive(self, arrived: list[Delivery]) -> None:
+        for _, run in groupby(arrived, key=_tree):
+            self._take(list(run))
+
+    def _take(self, batch: list[Delivery]) -> None:
+        origin = batch[0]._origin
+        table = self._table_of([message._values for message in batch], self._schemas[origin.component, origin.stream])
+        try:
+            emitted = self._columnar.execute_batch(table, origin.stream, _rows)
+        except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                self.report_error(problem)
+            for message in batch:
+                self.fail(message)
+                self.lose(message, problem)
+            return
+        anchors = [message._anchors for message in batch if message._anchors is not None]
+        for stream, rows in emitted:
+            for row in rows:
+                self.outbox[stream].send(row, anchors)
+        for message in batch:
+            self.ack(message)
+
+
+def _tree(message: Delivery) -> tuple[str, str, int]:
+    """Return the key by which consecutive tuples form one batch."""
+    origin = message._origin
+    return origin.component, origin.stream, 0 if message._anchors is None else id(message)
+
+
+def _rows(table: Any, schema: Schema, stream: str) -> list[tuple[Any, ...]]:
+    return list(rows_of(table, schema, stream))
 
 
 class BoltCollector(StormNames):
