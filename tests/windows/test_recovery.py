@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,10 @@ Payload = tuple[tuple[str, str, int], int, str]
 """The payload of the tests: a channel, an id and a key."""
 
 
+def recovery_of(config: WindowConfig, streams: Sequence[str] = ("default",)) -> WindowRecovery:
+    return WindowRecovery(WindowedBoltExecutor(config, streams, sequenced=True, keep_tuples=True))
+
+
 @dataclass
 class Run:
     """A task over a dict of stored rows, each value encoded and decoded; its windows and acks are recorded."""
@@ -39,7 +44,7 @@ class Run:
     now: int = 0
 
     def __post_init__(self) -> None:
-        self.recovery = WindowRecovery.of(self.config, ["default", "other"] if self.config.event_time else ["default"])
+        self.recovery = recovery_of(self.config, ["default", "other"] if self.config.event_time else ["default"])
         rows = [(decode_value(row, "a row"), decode_value(value, "a value")) for row, value in self.rows.items()]
         self.recovery.begin(rows, self.now)
 
@@ -100,7 +105,7 @@ SLIDING = WindowConfig.of(length=count(10), slide=count(5), message_id="id")
 
 def test_a_stateful_windowed_bolt_without_message_ids_is_refused():  # testPrepare
     with pytest.raises(ConfigError, match="message_id="):
-        WindowRecovery.of(WindowConfig.of(length=count(10), slide=count(5)))
+        recovery_of(WindowConfig.of(length=count(10), slide=count(5)))
 
 
 def test_a_stateful_windowed_bolt_with_message_ids_is_accepted():  # testPrepareWithMsgid
@@ -471,9 +476,3 @@ def test_to_give_up_tuples_of_many_keys_examines_each_tuple_a_few_times():
     entries = [TuplePosition(number, number, Key(number % 300)) for number in range(600)]
     without({"tracks": states, "tally": Tally().snapshot()}, entries[:300], entries[300:])
     assert Key.compared < 10_000
-
-
-def test_the_executor_for_recovery_numbers_arrivals():
-    config = WindowConfig.of(length=seconds(1), slide=seconds(1), timestamp="at", message_id="id")
-    assert WindowRecovery.of(config).executor.manager.next_sequence == 0
-    assert isinstance(WindowedBoltExecutor(config), WindowedBoltExecutor)

@@ -33,7 +33,7 @@ from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
 from windowing.spark.rows import INPUT, NamedRows
 from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, states_of
-from windowing.windows.key_state import key_of
+from windowing.windows.key_state import restored_key
 from windowing.windows.rescale import require_key, rescaled, union_of_ids
 
 KEEP = "keep its number of tasks, or drain it and start with a new checkpoint"
@@ -348,11 +348,11 @@ def _add_tuples(task: _Task, bolt: StoredBolt) -> None:
     if task.tuples is not None:
         stamps, numbers = (task.tuples.column(name).to_pylist() for name in (TIMESTAMP, SEQUENCE))
         for each, at, sequence in zip(_keys(task.tuples, bolt), stamps, numbers, strict=True):
-            held.setdefault(key_of(each), []).append((at, sequence))
+            held.setdefault(restored_key(each), []).append((at, sequence))
     for track in task.executor["manager"].get("tracks", ()):
         if "panes" in track:
             continue
-        ordered = sorted(held.pop(key_of(track["key"]), ()))
+        ordered = sorted(held.pop(restored_key(track["key"]), ()))
         track["timestamps"] = [at for at, _ in ordered]
         track["sequences"] = [sequence for _, sequence in ordered]
         track["payloads"] = [(task.number, sequence) for _, sequence in ordered]
@@ -368,7 +368,7 @@ def _check_hash(bolt: StoredBolt, old: Sequence[_Task]) -> None:
     for each in old:
         manager = each.executor["manager"]
         for key in manager.get("keys") or [track["key"] for track in manager.get("tracks", ())]:
-            if task_of(key_of(key)) != each.number:
+            if task_of(restored_key(key)) != each.number:
                 raise ConfigError(
                     f"key {quote(key)} of bolt {bolt.name!r} is in task {each.number}, where its hash is not: keys of "
                     f"{', '.join(str(kind) for _, kind in bolt.hashed)} cannot be dealt out; keep the number of tasks"

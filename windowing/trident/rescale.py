@@ -47,7 +47,7 @@ from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
 from windowing.trident.operations import Aggregate
 from windowing.trident.plan import PartitionNode, TridentPlan
 from windowing.trident.state_operations import Persist
-from windowing.windows.key_state import key_of
+from windowing.windows.key_state import restored_key
 from windowing.windows.rescale import rescaled
 
 KEEP = "keep its number of tasks, or begin anew: a new checkpoint, and another name or store for each state"
@@ -316,4 +316,4 @@ def _dealt(plan: TridentPlan, number: int, kept: Sequence[Mapping[str, Any] | No
 
 def _keys(executor: Mapping[str, Any]) -> Iterator[Any]:
     manager = executor.get("manager", {})
-    yield from map(key_of, manager.get("keys") or [track["key"] for track in manager.get("tracks", ())])
+    yield from map(restored_key, manager.get("keys") or [track["key"] for track in manager.get("tracks", ())])

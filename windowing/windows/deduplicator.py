@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from windowing.errors import ConfigError, quote
-from windowing.windows.key_state import key_of
+from windowing.windows.key_state import restored_key
 
 REMEMBERED = 65_536
 DEFAULT_CHANNEL = ""
@@ -118,5 +118,5 @@ class Deduplicator:
 
     def restore(self, data: list[Any], duplicates: int = 0) -> None:
         """Restore the ids of all channels from the data of `plain`."""
-        self._processed = {key_of(channel): ProcessedIds.of(ids) for channel, ids in data}
+        self._processed = {restored_key(channel): ProcessedIds.of(ids) for channel, ids in data}
         self.duplicates = duplicates

@@ -65,11 +65,6 @@ def values_at(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
     return chosen
 
 
-def title_of_field(field: Any) -> str:
-    """Return the text by which an error names a field (in quotes) or a function that takes the tuple."""
-    return repr(field) if isinstance(field, str) else f"{getattr(field, '__qualname__', 'function')}()"
-
-
 @lru_cache(maxsize=256)
 def reader_of(kind: type, *fields: str) -> Callable[[Any], Any]:
     """Return a function from a tuple of type `kind` to its field, or to a tuple of several fields."""

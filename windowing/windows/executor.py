@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from windowing.errors import ConfigError, InvalidTimestampError, WindowingError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import Semantics, WindowConfig
-from windowing.windows.events import Effect, Late, LateReason, title_of_field, values_at
+from windowing.windows.events import Effect, Late, LateReason, values_at
 from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.manager import Machine, WindowManager
 from windowing.windows.measures import Count
@@ -129,8 +129,9 @@ Judged = tuple[int, LateReason]
 
 def unusable_timestamp(bolt: str, field: Any, given: str) -> InvalidTimestampError:
     """Return the error for a tuple whose timestamp is no time, for `on_invalid="raise"`."""
+    title = repr(field) if isinstance(field, str) else f"{getattr(field, '__qualname__', 'function')}()"
     return InvalidTimestampError(
-        f"bolt {bolt!r}: timestamp {title_of_field(field)} is {given}, wanted whole milliseconds since 1970; repair the column, or "
+        f"bolt {bolt!r}: timestamp {title} is {given}, wanted whole milliseconds since 1970; repair the column, or "
         'send such rows to the late stream with on_invalid="late"'
     )
 
@@ -193,11 +194,11 @@ class WindowedBoltExecutor:
 
     def _update_bounds(self) -> None:
         """Compute the range of timestamps that `add` accepts without further checks."""
-        self._late_below = self.manager.late_below()
         if self.closed or not self._event_time:
             self._from_ms, self._upto_ms = 1, 0
             return
-        self._from_ms = _BEFORE_ALL + 1 if self._late_below is None else max(self._late_below, _BEFORE_ALL + 1)
+        late_below = self.manager.late_below()
+        self._from_ms = _BEFORE_ALL + 1 if late_below is None else max(late_below, _BEFORE_ALL + 1)
         self._upto_ms = _MAX_TIMESTAMP - 1
         if self._now is not None and self.config.max_future_ms is not None:
             self._upto_ms = min(self._upto_ms, self._now + self.config.max_future_ms)
@@ -355,9 +356,9 @@ class WindowedBoltExecutor:
                 given = "missing or no time" if timestamp is None else quote(timestamp)
                 raise unusable_timestamp(self.component, self.config.timestamp, given)
             return LateReason.INVALID
-        if self._now is not None and self._generator.is_future(timestamp, self._now):
+        if timestamp > self._upto_ms:
             return LateReason.FUTURE
-        return LateReason.LATE if self._late_below is not None and timestamp < self._late_below else None
+        return LateReason.LATE if timestamp < self._from_ms else None
 
     def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> Sequence[int] | None:
         """Return the timestamps if all are on time, as InOrder if they are sorted; None if one may not be on time."""

@@ -66,12 +66,11 @@ class Guard:
     <MachineState.FREE: 'free'>
     """
 
-    __slots__ = ("_entry", "_run", "state")
+    __slots__ = ("_run", "state")
 
     def __init__(self) -> None:
         self.state = FREE
         self._run: Generator[Any, None, None] | None = None
-        self._entry = 0
 
     def enter(self) -> None:
         """Raise MachineSpentError unless the machine is free; for entries without effects (such as `snapshot`)."""
@@ -95,16 +94,35 @@ class Guard:
         if first is _END:
             self.state = FREE
             return NO_EFFECTS
-        self._entry += 1
-        run = self._run = _guarded_effects(self, self._entry, effects, first, positions)
+        run = self._run = self._guarded(effects, first, positions)
         next(run)
         return run
 
+    def _guarded(self, effects: Iterator[Any], first: Any, positions: bool) -> Generator[Any, None, None]:
+        """Yield None, so that a later `close()` runs the finally block; then yield the effects."""
+        window: TupleWindow | None = None
+        state = _SPENT
+        try:
+            yield None
+            for item in chain((first,), effects):
+                effect = item[1] if positions else item
+                if type(effect) is Activation:
+                    window = effect.window
+                    yield item
+                    window.invalidate()
+                else:
+                    yield item
+            state = FREE
+        finally:
+            if window is not None:
+                window.invalidate()
+            if isinstance(effects, Generator):
+                effects.close()
+            self._run, self.state = None, state
+
     def fail(self) -> None:
         """Mark the machine spent, and end the iterator of its last entry; for an entry without effects that failed half way."""
-        run, self._run = self._run, None
-        self._entry += 1
-        self.state = _SPENT
+        run, self.state = self._run, _SPENT
         if run is not None:
             run.close()
 
@@ -112,12 +130,6 @@ class Guard:
         """Free the machine after its state was restored; an iterator from before the restore ends at once."""
         self.fail()
         self.state = FREE
-
-    def ended(self, entry: int, failed: bool) -> None:
-        """Record that the iterator of an entry has ended; an entry from before a restore is ignored."""
-        if entry == self._entry:
-            self._run = None
-            self.state = _SPENT if failed else FREE
 
     def _refuse(self) -> None:
         if self.state is _BUSY:
@@ -129,31 +141,6 @@ class Guard:
             "the machine failed or its effects were dropped half way; restore it from its last snapshot and replay "
             "from there"
         )
-
-
-def _guarded_effects(
-    guard: Guard, entry: int, effects: Iterator[Any], first: Any, positions: bool
-) -> Generator[Any, None, None]:
-    """Yield None, so that a later `close()` runs the finally block; then yield the effects, and report the end to the guard."""
-    window: TupleWindow | None = None
-    failed = True
-    try:
-        yield None
-        for item in chain((first,), effects):
-            effect = item[1] if positions else item
-            if type(effect) is Activation:
-                window = effect.window
-                yield item
-                window.invalidate()
-            else:
-                yield item
-        failed = False
-    finally:
-        if window is not None:
-            window.invalidate()
-        if isinstance(effects, Generator):
-            effects.close()
-        guard.ended(entry, failed)
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------------------

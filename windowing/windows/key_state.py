@@ -40,13 +40,13 @@ SETTLED = {
 _numbers_of = attrgetter(*SETTLED.values())
 
 
-def key_of(saved: Any) -> Any:
+def restored_key(saved: Any) -> Any:
     """Return a key of a snapshot: a key of several fields is a tuple, which JSON stores as a list.
 
-    >>> key_of(["JFK", 3]), key_of("JFK")
+    >>> restored_key(["JFK", 3]), restored_key("JFK")
     (('JFK', 3), 'JFK')
     """
-    return tuple(map(key_of, saved)) if isinstance(saved, list) else saved
+    return tuple(map(restored_key, saved)) if isinstance(saved, list) else saved
 
 
 def one_nan(value: Any) -> Any:
@@ -305,7 +305,7 @@ class KeyState(KeyProgress):
     @classmethod
     def restored(cls, data: dict[str, Any], buffer: Buffer) -> KeyState:
         """Return the state of a snapshot; a snapshot without tuples gives an empty queue, for `ListBuffer.load`."""
-        state = cls(key_of(data["key"]), data["ordinal"], buffer)
+        state = cls(restored_key(data["key"]), data["ordinal"], buffer)
         state.numbered_upto, state.horizon, state.shown_upto = data["mark"], data["horizon"], data["covered"]
         state.last_low, state.last_high = data["last_window"]
         state.last = None if data["last"] is None else list(data["last"])

@@ -42,7 +42,7 @@ from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, a
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import KeyProgress, Tally, key_of, positions_by_key
+from windowing.windows.key_state import KeyProgress, Tally, positions_by_key, restored_key
 from windowing.windows.manager import KeyedMachine, TaskMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
@@ -236,7 +236,7 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
         return PaneKeyState(key, ordinal, self._aggregation, self._count, self._every)
 
     def _restored(self, data: dict[str, Any]) -> PaneKeyState:
-        state = self._new_state(key_of(data["key"]), data["ordinal"])
+        state = self._new_state(restored_key(data["key"]), data["ordinal"])
         state.restore(data)
         return state
 
@@ -302,13 +302,13 @@ def saved_cells(cells: Mapping[Any, Partial]) -> list[Any]:
 def restored_cells(keys: Sequence[Any], columns: Sequence[Sequence[Any]] | None = None) -> dict[Any, Partial]:
     """Return the cells of `saved_cells`, as a copy. With one argument, a list of [key, partial], it reads the former format."""
     if columns is None:
-        return {key_of(key): plain(partial) for key, partial in keys}
+        return {restored_key(key): plain(partial) for key, partial in keys}
     return dict(zip(_keys_of(keys), map(list, zip(*map(plain, columns), strict=True)), strict=True))
 
 
 def _keys_of(saved: Sequence[Any]) -> Iterable[Any]:
-    """Return the keys of a snapshot (`key_of`); in one step if each is a single field."""
-    return map(key_of, saved) if list in set(map(type, saved)) else saved
+    """Return the keys of a snapshot (`restored_key`); in one step if each is a single field."""
+    return map(restored_key, saved) if list in set(map(type, saved)) else saved
 
 
 class TimePaneManager(TaskMachine):

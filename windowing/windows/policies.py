@@ -48,7 +48,7 @@ from windowing.windows.events import (
 )
 from windowing.windows.eviction import Action, EvictionContext, scan
 from windowing.windows.guard import NO_EFFECTS, fault, made, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import key_of
+from windowing.windows.key_state import restored_key
 from windowing.windows.manager import TaskMachine
 from windowing.windows.measures import Count, Duration, Measure
 from windowing.windows.trigger import QueueView, TriggerPolicy, next_tick_ms, tick_interval_ms
@@ -467,7 +467,7 @@ class PolicyKeyState(QueueView):
     @classmethod
     def restored(cls, config: WindowConfig, data: dict[str, Any], component: str = "bolt") -> PolicyKeyState:
         """Return the key state of a snapshot."""
-        state = cls(config, key_of(data["key"]), data["ordinal"], None, component)
+        state = cls(config, restored_key(data["key"]), data["ordinal"], None, component)
         state.newest_numbered = data["newest"]
         events = list(map(Event, data["payloads"], data["timestamps"]))
         live = events[len(events) - len(data["shown"]) :]

@@ -41,7 +41,7 @@ from windowing.windows.deduplicator import ProcessedIds
 from windowing.windows.events import Effect
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import NO_EFFECTS
-from windowing.windows.key_state import key_of
+from windowing.windows.key_state import restored_key
 from windowing.windows.watermark import WaterMarkEventGenerator
 
 RowKey = tuple[Any, ...]
@@ -73,7 +73,7 @@ def without(manager: dict[str, Any], held: Iterable[TuplePosition], lost: Iterab
     tally = dict(manager["tally"])
     states = []
     for state in manager["tracks"]:
-        key = key_of(state["key"])
+        key = restored_key(state["key"])
         here = sorted([*places[key], *gone[key]])
         out = {state["base"] + bisect_left(here, place): place[1] for place in gone[key]}
         positions = sorted(out)
@@ -158,12 +158,12 @@ class WindowRecovery:
     """One task of a stateful windowed bolt: call `begin` with the stored rows, then add tuples and advance through it.
 
     `encode` and `decode` turn a tuple into plain data and back. Perform the effects of an entry before the next. The executor must
-    keep arrival numbers, as that of `WindowRecovery.of` does.
+    keep arrival numbers and tuples.
 
     >>> from windowing.windows.config import WindowConfig
     >>> from windowing.windows.measures import count
     >>> config = WindowConfig.of(length=count(2), slide=count(2), message_id="id")
-    >>> windows = WindowRecovery.of(config)
+    >>> windows = WindowRecovery(WindowedBoltExecutor(config, sequenced=True, keep_tuples=True))
     >>> windows.begin([], now_ms=0)
     >>> list(windows.offer("a", ("s", "default", 0), 7, now_ms=0)), len(windows.changes().put)
     ([], 3)
@@ -192,11 +192,6 @@ class WindowRecovery:
         self._timeout_ms = executor.config.recovery_timeout_ms
         self._deadline_ms = 0
         self._clear()
-
-    @classmethod
-    def of(cls, config: Any, streams: Iterable[str] = ("default",), component: str = "bolt") -> WindowRecovery:
-        """Return a recovery with a new executor."""
-        return cls(WindowedBoltExecutor(config, tuple(streams), component, sequenced=True, keep_tuples=True))
 
     def _clear(self) -> None:
         self.missing.clear()

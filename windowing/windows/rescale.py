@@ -22,7 +22,7 @@ from typing import Any
 
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, quote
 from windowing.windows.deduplicator import ProcessedIds
-from windowing.windows.key_state import key_of
+from windowing.windows.key_state import restored_key
 from windowing.windows.panes import restored_cells, saved_cells
 from windowing.windows.partials import Partial
 
@@ -74,7 +74,7 @@ def union_of_ids(tasks: Iterable[list[Any]]) -> list[Any]:
     known: dict[Any, ProcessedIds] = {}
     for channel, ids in (each for task in tasks for each in task):
         found = ProcessedIds.of(ids)
-        into = known.setdefault(key_of(channel), ProcessedIds())
+        into = known.setdefault(restored_key(channel), ProcessedIds())
         if found.floor is not None:
             into.floor = found.floor if into.floor is None else max(into.floor, found.floor)
         for id in sorted(found):
@@ -149,12 +149,14 @@ def _owners(keys: Iterable[Any], tasks: int, task_of: Callable[[Any], int], comp
 
 
 def _deal_states(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
-    owners = _owners((key_of(state["key"]) for each in old for state in each["tracks"]), tasks, task_of, component)
+    owners = _owners(
+        (restored_key(state["key"]) for each in old for state in each["tracks"]), tasks, task_of, component
+    )
     dealt: list[list[Data]] = [[] for _ in range(tasks)]
     sequence = ordinal = 0
     for each in old:
         for state in each["tracks"]:
-            dealt[owners[key_of(state["key"])]].append(_offset_numbers(state, sequence, ordinal))
+            dealt[owners[restored_key(state["key"])]].append(_offset_numbers(state, sequence, ordinal))
         sequence += each["sequence"]
         ordinal += each["ordinal"]
     return [
@@ -193,7 +195,7 @@ def _live_and_pending(state: Data) -> tuple[int, int]:
 
 
 def _deal_panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
-    owners = _owners((key_of(key) for each in old for key in each["keys"]), tasks, task_of, component)
+    owners = _owners((restored_key(key) for each in old for key in each["keys"]), tasks, task_of, component)
     cells: dict[int, list[dict[Any, Partial]]] = {}
     shown: dict[int, int] = {}
     for end, shown_count, *of_pane in (pane for each in old for pane in each["panes"]):
