@@ -49,8 +49,7 @@ from windowing.errors import (
     WindowingError,
     WorkerLostError,
 )
-from windowing.execution.compiler import execution_plan
-from windowing.execution.plan import ExecutionPlan
+from windowing.execution.plan import ExecutionPlan, execution_plan
 from windowing.execution.support import LostFieldsWarning
 from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import RowError

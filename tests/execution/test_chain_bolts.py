@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.execution.chains import Chain, chained, clustered
 from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
-from windowing.execution.compiler import execution_plan
+from windowing.execution.plan import execution_plan
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.run import run_local

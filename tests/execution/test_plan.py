@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.errors import ConfigError
-from windowing.execution.compiler import execution_plan, is_keyed, plan_of_bolt
-from windowing.execution.plan import ExecutionPlan, Section
+from windowing.execution.plan import ExecutionPlan, Section, execution_plan, is_keyed, plan_of_bolt
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, bolt_of, tumbling

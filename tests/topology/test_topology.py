@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from windowing.errors import ConfigError
-from windowing.execution.compiler import execution_plan
+from windowing.execution.plan import execution_plan
 from windowing.schema.tuples import Fields
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.trident.test_trident_operations import BATCHES, PARTED, Given, Row, assume_few, pipelines, several
 from tests.trident.test_trident_stream_protocol import COMMITTING
 from windowing.errors import ConfigError
-from windowing.execution.compiler import execution_plan
-from windowing.execution.plan import Section, Stage
+from windowing.execution.plan import Section, Stage, execution_plan
 from windowing.local.trident_cluster import TridentCluster
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore

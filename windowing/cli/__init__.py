@@ -73,7 +73,7 @@ from windowing.cli.stored import (
 )
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, quote, represented
-from windowing.execution.compiler import execution_plan
+from windowing.execution.plan import execution_plan
 from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
 from windowing.stores.factory import REMOTE

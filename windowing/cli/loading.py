@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import click
 
 from windowing.errors import WindowingError, describe_error, printable, quote
-from windowing.execution.compiler import execution_plan
+from windowing.execution.plan import execution_plan
 from windowing.schema.checks import did_you_mean, unbound
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.decorators import bolt_of, declaration_of

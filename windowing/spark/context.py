@@ -15,8 +15,7 @@ import pyarrow as pa
 from windowing.acking.pending import RetryPolicy
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import ConfigError
-from windowing.execution.compiler import plan_of_topology
-from windowing.execution.plan import ExecutionPlan
+from windowing.execution.plan import ExecutionPlan, plan_of_topology
 from windowing.schema.tuples import Origin, Tuple, fields_of
 from windowing.spark.acks import NO_ROOTS, Roots
 from windowing.spark.exchange import with_max_future

@@ -22,7 +22,7 @@ from pyspark.sql.types import DateType, NumericType, StringType, StructType, Tim
 
 from windowing.errors import ConfigError, SessionError, quote
 from windowing.execution.compatibility import Definition, of_bolt
-from windowing.execution.compiler import plan_of_bolt
+from windowing.execution.plan import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.spark import definition
