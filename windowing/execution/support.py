@@ -137,8 +137,7 @@ def announce(
         if component.window is not None:
             sentences += windows_without_effect(runtime, component.window)
         if runtime is Runtime.SUBMIT and not component.is_spout:
-            _warn_of_lost_fields(component.id, component.declaration, component.stateful)
-            _warn_of_lost_policies(component.window)
+            _warn_of_lost_fields(component.id, component.declaration, component.stateful, component.window)
     for sentence in sentences:
         log("topology %r: %s", name, sentence)
 
@@ -148,8 +147,7 @@ def announce_bolt(runtime: Runtime, log: Callable[..., object], bolt: WindowedBo
     for sentence in (*windows_without_effect(runtime, bolt), *_own_without_effect(bolt)):
         log("%s", sentence)
     if runtime is Runtime.WINDOWED:
-        _warn_of_lost_fields(bolt.name, bolt, bolt.stateful)
-        _warn_of_lost_policies(bolt)
+        _warn_of_lost_fields(bolt.name, bolt, bolt.stateful, bolt)
 
 
 def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
@@ -168,10 +166,14 @@ def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
         )
 
 
-def _warn_of_lost_fields(title: str, declared: Declaration | WindowedBolt, stateful: bool) -> None:
-    lost = lost_fields(title, declared.target if declared.is_class else None, stateful)
-    if lost is not None:
-        warn(lost, LostFieldsWarning)
+def _warn_of_lost_fields(
+    title: str, declared: Declaration | WindowedBolt, stateful: bool, windows: WindowedBolt | None
+) -> None:
+    lost = [lost_fields(title, declared.target if declared.is_class else None, stateful)]
+    if windows is not None:
+        lost += [lost_policy(windows.name, name, getattr(windows.config, name)) for name in ("trigger", "eviction")]
+    for sentence in filter(None, lost):
+        warn(sentence, LostFieldsWarning)
 
 
 def lost_fields(title: str, target: Any, stateful: bool) -> str | None:
@@ -186,14 +188,6 @@ def lost_fields(title: str, target: Any, stateful: bool) -> str | None:
         "keep what is to last in a state (init_state(self, state), then state.put(key, value)), and silence LostFieldsWarning "
         "where it need not last"
     )
-
-
-def _warn_of_lost_policies(bolt: WindowedBolt | None) -> None:
-    if bolt is not None:
-        for option in ("trigger", "eviction"):
-            lost = lost_policy(bolt.name, option, getattr(bolt.config, option))
-            if lost is not None:
-                warn(lost, LostFieldsWarning)
 
 
 def lost_policy(title: str, option: str, factory: Any) -> str | None:

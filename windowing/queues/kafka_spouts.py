@@ -206,7 +206,7 @@ class _Emitter(PartitionedEmitter):
     def emit_partition_batch(
         self, attempt: TransactionAttempt, collector: TridentCollector, partition: str, metadata: Any
     ) -> None:
-        start, end = metadata[:2]
+        start, end, _ = metadata
         first, newest = self._bounds_of(attempt, partition)
         self._require_same(metadata)
         if start < end and not first <= start <= end <= newest:
@@ -236,8 +236,8 @@ class _Emitter(PartitionedEmitter):
         return found
 
     def _require_same(self, metadata: Any) -> None:
-        """Raise SourceError if the topic is not the one that earlier batches read. Records of earlier versions have no topic id."""
-        if len(metadata) > 2 and None not in (metadata[2], self._id) and metadata[2] != self._id:
+        """Raise SourceError if the topic is not the one that earlier batches read. Brokers before Kafka 2.8 give it no id."""
+        if None not in (metadata[2], self._id) and metadata[2] != self._id:
             raise SourceError(
                 f"{self._topic} is another topic than the one that was read: it was deleted, and made anew under the same name; "
                 "begin with new records and new states, or name the topic that it was"
