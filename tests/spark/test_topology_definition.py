@@ -11,13 +11,15 @@ import pytest
 
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError
 from windowing.execution.compatibility import (
+    FORMAT as FORMAT_IN_ONE_PROCESS,
+)
+from windowing.execution.compatibility import (
     KINDS,
     MOST_TASKS,
     Definition,
     DefinitionLocation,
     compare,
     differences,
-    header,
     of_bolt,
     of_states,
     of_topology,
@@ -252,7 +254,7 @@ STORED: dict[str, Callable[..., Definition]] = {
     "topology": definition,
     "trident": stored_trident,
     "bolts": lambda **changed: plain(of_states(topology(**changed))),
-    "windows": lambda **changed: plain(header() | windowed(**changed).windows()),
+    "windows": lambda **changed: plain({"format": FORMAT_IN_ONE_PROCESS} | windowed(**changed).windows()),
 }
 
 

@@ -48,11 +48,6 @@ _BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, Recursio
 # -- Definitions -----------------------------------------------------------------------------------------------------------------
 
 
-def header() -> Definition:
-    """Return the first entries of a definition that a runtime in one process stores."""
-    return {"format": FORMAT}
-
-
 def of_bolt(
     bolt: Mapping[str, Any],
     tasks: int,
@@ -116,7 +111,7 @@ def of_states(topology: Topology) -> Definition:
     """Return the definition of a topology whose states and windows are in a store."""
     kept = [component for component in topology.components.values() if component.checkpointed]
     return {
-        **header(),
+        "format": FORMAT,
         "name": topology.name,
         "bolts": {each.id: _component(topology, each, _stored_window(topology, each), True) for each in kept},
     }

@@ -45,7 +45,7 @@ from windowing.errors import (
     SupersededError,
     quote,
 )
-from windowing.execution.compatibility import DefinitionLocation, compare, header, read, same_json
+from windowing.execution.compatibility import FORMAT, DefinitionLocation, compare, read, same_json
 from windowing.execution.plan import Stage
 from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
@@ -120,7 +120,7 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -
     """Store the definition of the windows. Raises DefinitionChangedError if batches were begun with other windows, and
     CorruptStateError if the stored value is not a definition.
     """
-    stored, wanted = state.read(_NAME) or {}, header() | plan.windows()
+    stored, wanted = state.read(_NAME) or {}, {"format": FORMAT, **plan.windows()}
     if begun:
         what = f"the windows kept for topology {plan.name!r}"
         place = DefinitionLocation(
@@ -131,7 +131,7 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -
             record=True,
         )
         bare = isinstance(stored, dict) and "format" not in stored  # no header: written by an earlier version
-        compare(read({**header(), "windows": stored} if bare else stored, place), wanted, place)
+        compare(read({"format": FORMAT, "windows": stored} if bare else stored, place), wanted, place)
     if not same_json(stored, wanted) and (stored or wanted["windows"]):
         state.write({_NAME: wanted})
 

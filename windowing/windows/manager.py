@@ -478,8 +478,7 @@ class KeyedMachine(TaskMachine, Generic[T]):
         return True
 
     def _forget(self, state: T) -> None:
-        if state.deadline is not None:
-            self._wakeups.remove((state.deadline, state.ordinal))
+        """Remove a key of the running advance. It has no wake-up: the last one has come, because all its tuples have expired."""
         del self._states[state.key], self._by_ordinal[state.ordinal]
 
     # -- for drivers -----------------------------------------------------------------------------------------------------
