@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -41,7 +42,7 @@ def row_of_texts(
     """
     named = [(name, FieldType.parse(kind)) for name, kind in zip(schema.names, schema.types, strict=True)]
     if not any(name.encode() in texts for name in schema.names):
-        given = quote([_text(name) for name in texts])
+        given = quote([name.decode(errors="replace") for name in texts])
         raise BadMessage(f"it has the fields {given}, none of {', '.join(schema.names)}")
     of_all = {name.encode(): text.encode() for name, text in more.items()} | dict(texts)
     found = [(name, kind, of_all.get(name.encode())) for name, kind in named]
@@ -69,10 +70,6 @@ def _checked(values: list[Any], schema: Schema) -> tuple[Any, ...]:
         return row_of(tuple(values), schema, "queue")
     except RowError as problem:
         raise BadMessage(str(problem.args[0])) from None
-
-
-def _text(name: bytes) -> str:
-    return name.decode(errors="replace")
 
 
 def _of_text(name: str, kind: FieldType, text: bytes | None) -> Any:
@@ -126,13 +123,9 @@ def _timestamp(value: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def _binary(value: str) -> bytes:
-    return base64.b64decode(value, validate=True)
-
-
 _OF_STRINGS: Mapping[str, Callable[[str], Any]] = {
     "date": date.fromisoformat,
     "timestamp": _timestamp,
     "decimal": Decimal,
-    "binary": _binary,
+    "binary": partial(base64.b64decode, validate=True),
 }

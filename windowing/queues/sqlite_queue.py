@@ -96,7 +96,8 @@ class SqliteQueue(PartitionedSpout):
                 make_whole(Path(self.path), self._fill)
             elif os.path.getsize(self.path) == 0:
                 raise self._damaged("it is empty")
-        with self._transaction(adopt=True) as (_, facts):
+        with self._transaction() as (db, facts):
+            self._adopt(db, facts)
             for name, wanted in (("fields", self.fields), ("partitions", str(partitions))):
                 if facts.setdefault(name, wanted) != wanted:
                     raise ConfigError(
@@ -272,13 +273,11 @@ class SqliteQueue(PartitionedSpout):
                 yield db, self._facts(db)
 
     @contextmanager
-    def _transaction(self, adopt: bool = False) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
+    def _transaction(self) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
         """Run the body in one durable transaction; changed facts are stored."""
         with self._opened() as (db, _), transaction(db):
             facts = self._facts(db)
             before = dict(facts)
-            if adopt:
-                self._adopt(db, facts)
             yield db, facts
             if facts != before:
                 db.executemany("REPLACE INTO meta VALUES (?, ?)", [*facts.items(), ("crc", _crc_of(facts))])
