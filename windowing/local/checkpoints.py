@@ -457,7 +457,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
     def open(self) -> None:
         self._begin(self.stateful.txid)
         self.windows.open(self.context, self.state)
-        self.windows.timer.start(self.router.now_ms)
+        self.windows.timer.turned(self.router.now_ms)
 
     def init(self, txid: int) -> None:
         """Restore the windows and the state of checkpoint `txid`."""

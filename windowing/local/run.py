@@ -168,8 +168,8 @@ class LocalRun(StormNames):
         arrived = list(map(record_of, listed(rows, "feed takes rows")))
         columns = self._task.columns(arrived, stream)
         now_ms = self._wake()
-        if columns.ids is not None:
-            kept = self._task.new_positions(columns.ids, [stream] * len(arrived))
+        if self._task.known is not None and columns.ids is not None:
+            kept = self._task.known.new_positions(columns.ids, [stream] * len(arrived))
             arrived, columns = [arrived[at] for at in kept], columns.take(kept)
         emitted = self._perform(partial(self._task.turn, now_ms)) if self._task.is_due(now_ms) else []
         emitted += self._perform(partial(self._task.add, arrived, columns, now_ms))
@@ -230,7 +230,7 @@ class LocalRun(StormNames):
         """Start the timer at the first step."""
         if not self._timed:
             self._timed = True
-            self._task.timer.start(self.clock.now_ms())
+            self._task.timer.turned(self.clock.now_ms())
 
     def _perform(self, step: Callable[[], Iterator[TaskEffect]], hooks: bool = False) -> list[Emission]:
         """Make one step and perform its effects; change the result and the state only after all of them.

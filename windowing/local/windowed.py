@@ -108,7 +108,7 @@ class WindowedBoltTask(ComponentTask):
 
     def open(self) -> None:
         self.windows.open(self.context)
-        self.windows.timer.start(self.router.now_ms)
+        self.windows.timer.turned(self.router.now_ms)
 
     def tick(self) -> None:
         """Make a turn if one is due, after handling the tuples that arrived before it."""

@@ -63,7 +63,7 @@ class DeadLetter:
             component=bolt,
             task=task,
             error=error,
-            tuples=_tuples(window),
+            tuples=None if (held := tuples_of(window)) is None else list(held),
             window_start=window.start_timestamp,
             window_end=window.end_timestamp,
             window_key=window.key,
@@ -138,8 +138,9 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _tuples(window: TupleWindow) -> list[Any] | None:
+def tuples_of(window: TupleWindow) -> Sequence[Any] | None:
+    """Return the tuples of a window, None if it holds partials."""
     try:
-        return list(window.get())
+        return window.get()
     except TypeError:  # panes of an aggregate hold no tuples
         return None

@@ -47,7 +47,7 @@ from windowing.schema.rows import Record
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
-from windowing.topology.dead_letters import DeadLetter
+from windowing.topology.dead_letters import DeadLetter, tuples_of
 from windowing.topology.state import require_undo
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
 from windowing.windows.config import OnError
@@ -192,11 +192,6 @@ class WindowTask:
             )
         except ConfigError as error:
             raise ConfigError(f"bolt {self.bolt.name!r}: {error.args[0]}") from error.__cause__
-
-    def new_positions(self, ids: Sequence[Any], channels: Sequence[Hashable]) -> list[int]:
-        """Record ids; return the positions of the tuples that were not processed before."""
-        assert self.known is not None
-        return self.known.new_positions(ids, channels)
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether windows over the clock must fire before tuples that arrive now; False on event time."""
@@ -366,7 +361,7 @@ class FailedTuples:
         before = self._shown.pop(window.key, None)
         if before is None:
             return
-        rows = _tuples(window)
+        rows = tuples_of(window) or ()
         now = _none_failed(rows)
         new = window.get_new() if rows else ()
         for row in new:
@@ -381,7 +376,7 @@ class FailedTuples:
 
     def fail(self, window: TupleWindow) -> list[Any]:
         """Fail the tuples of the window that was shown last for its key; return those that had not failed before."""
-        failed, rows = [], _tuples(window)
+        failed, rows = [], tuples_of(window) or ()
         shown = self._shown.setdefault(window.key, _none_failed(rows)) if rows else {}
         for row in rows:
             flags = shown[id(row)]
@@ -412,13 +407,6 @@ def _none_failed(rows: Sequence[Any]) -> dict[int, list[bool]]:
     for row in rows:
         flags.setdefault(id(row), []).append(False)
     return flags
-
-
-def _tuples(window: TupleWindow) -> Sequence[Any]:
-    try:
-        return window.get()
-    except TypeError:  # panes of an aggregate hold no tuples
-        return ()
 
 
 # -- values of a row ---------------------------------------------------------------------------------------------------------------
@@ -521,11 +509,9 @@ class WindowTimer:
         self._turned_ms: int | None = None
         self._every_ms = config.watermark_interval_ms if config.event_time else executor.manager.tick_interval_ms
 
-    def start(self, now_ms: int) -> None:
-        """Start the timer: the first interval begins now."""
+    def turned(self, now_ms: int) -> None:
+        """Begin an interval: after an advance, and at the start."""
         self._turned_ms = now_ms
-
-    turned = start
 
     def next_deadline_ms(self) -> int | None:
         """Return the clock's time at which the next advance is due, None if none is."""

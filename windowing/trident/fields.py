@@ -13,9 +13,8 @@
 | partition(function)        | Custom                | the result of the function of (values, tasks)               |
 | identity_partition, and between groups | Identity  | the task of the same number                                 |
 
-Laws: the names of a schema are distinct, ignoring case. Keys of equal values are equal, and all NaN are equal. Rows are never
-changed. The target of a tuple depends only on (tuples, batch, partition), so each attempt sends a tuple to the same task. The order
-of tuples between two tasks is kept.
+Laws: the names of a schema are distinct, ignoring case. Rows are never changed. The target of a tuple depends only on (tuples,
+batch, partition), so each attempt sends a tuple to the same task. The order of tuples between two tasks is kept.
 Source: Storm's `IndexHashGrouping`, `GlobalGrouping`, `IdentityGrouping`.
 """
 

@@ -591,24 +591,23 @@ TaskId = tuple[str, int]
 
 def coord_specs(plan: TridentPlan, group: Stage) -> dict[str, CoordSpec]:
     """Return the spec of a group's tasks for each of its batch groups; none for a spout, which has an executor of its own."""
-    return {} if group.is_spout else {name: _spec(plan, group, name) for name in group.batch_groups}
+    specs = {}
+    for batch_group in () if group.is_spout else group.batch_groups:
+        sources = [exchange.stage for exchange in _of(plan.into(group.id), batch_group)]
+        waiting = plan.waiting(batch_group)
+        mine = [number for number in group.operators if plan.batch_groups[number] == batch_group]
+        specs[batch_group] = CoordSpec(
+            _tasks(plan, (id for id in sources if not waiting[id])),
+            commits=any(plan.processor(number).operation.committer for number in mine),
+            commit_reports=_tasks(plan, (id for id in sources if waiting[id])),
+            targets=targets_of(plan, group.id, batch_group),
+        )
+    return specs
 
 
 def targets_of(plan: TridentPlan, group: str, batch_group: str) -> tuple[TaskId, ...]:
     """Return the tasks that read a group, each once."""
     return _tasks(plan, (found.target for found in _of(plan.out_of(group), batch_group)))
-
-
-def _spec(plan: TridentPlan, group: Stage, batch_group: str) -> CoordSpec:
-    sources = [exchange.stage for exchange in _of(plan.into(group.id), batch_group)]
-    waiting = plan.waiting(batch_group)
-    mine = [number for number in group.operators if plan.batch_groups[number] == batch_group]
-    return CoordSpec(
-        _tasks(plan, (id for id in sources if not waiting[id])),
-        commits=any(plan.processor(number).operation.committer for number in mine),
-        commit_reports=_tasks(plan, (id for id in sources if waiting[id])),
-        targets=targets_of(plan, group.id, batch_group),
-    )
 
 
 def _of(exchanges: Iterable[Exchange], batch_group: str) -> list[Exchange]:

@@ -304,7 +304,7 @@ def recorder(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
 
 
 def key_picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
-    """Return a function from a row to its key; equal values of these fields give equal keys with the same hash."""
+    """Return a function from a row to its key; equal values of these fields give equal keys, all NaN too."""
     pick = picker(schema, names)
     kinds = [schema.types[schema.names.index(name)] for name in names]
     plain = not any(kind.startswith(("array", "float", "double")) for kind in kinds)
