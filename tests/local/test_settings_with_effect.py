@@ -86,7 +86,7 @@ def test_none_on_a_component_overrides_the_setting_of_the_topology():
     builder.set_bolt("windows", tumbling(count(10), name="ten", output="n long")(lambda window: 1)).shuffle_grouping(
         "in"
     )
-    assert builder.build().setting("in", "max_spout_pending") is None
+    assert builder.build().config_of("in").max_spout_pending is None
 
 
 def test_custom_keys_of_a_component_override_those_of_the_topology():

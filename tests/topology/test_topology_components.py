@@ -307,9 +307,9 @@ def test_settings_of_a_declarer_override_those_of_the_component() -> None:
     topology = builder.build()
     assert topology.component("add").config.tick_tuple_freq_ms == 3000
     assert topology.component("add").config.own == {"app.more": 3}
-    assert topology.setting("add", "tick_tuple_freq_ms") == 3000
-    assert topology.setting("add", "debug") is True
-    assert topology.setting("s", "tick_tuple_freq_ms") is None
+    assert topology.config_of("add").tick_tuple_freq_ms == 3000
+    assert topology.config_of("add").debug is True
+    assert topology.config_of("s").tick_tuple_freq_ms is None
     declarer.add_configuration("topology.tick.tuple.freq.secs", 0.25)
     assert builder.build().component("add").config.tick_tuple_freq_ms == 250
 

@@ -206,14 +206,14 @@ class ClusterTasks:
                     "handed over in batches, and a batch comes whole; leave it out, or give rows by run_batch without batches="
                 )
             # A batch is emitted whole: tuples that wait in windows for the batch's turn must not block the rest of it.
-            limit = None if fed else topology.setting(component.id, "max_spout_pending")
+            limit = None if fed else config.max_spout_pending
             pending = SpoutPending(limit, RetryPolicy.of(topology.config))
             if component.id not in self._roots:
                 return SpoutTask(parts, pending)
             from windowing.local.sources import RootSource  # needs Arrow
 
             return SpoutTask(parts, pending, partial(RootSource, self._roots[component.id], index))
-        tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
+        tick_ms = config.tick_tuple_freq_ms if component.window is None else None
         if self._states is not None and component.checkpointed:
             return self._checkpointed(component, index, parts, tick_ms, self._states)
         if component.window is not None:

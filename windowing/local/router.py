@@ -269,7 +269,7 @@ class StreamRoutes:
         """Whether a bolt reads the stream; the rows of an output are not tracked."""
         direct = {reader.id: task_ids[reader.id] for reader, _ in readers} if declared.direct else {}
         self.send: Callable[..., list[int]] = self._made_send(router, direct)
-        if topology.setting(component, "debug"):
+        if topology.config_of(component).debug:
             self.send = self._logged(self.send)
 
     @property

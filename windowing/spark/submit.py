@@ -115,7 +115,7 @@ def _require_runnable(context: ExecutionContext) -> None:
     """Refuse, by name, components and settings that cannot run on Spark."""
     topology = context.topology
     for component in topology.bolts:
-        if topology.setting(component.id, "tick_tuple_freq_ms") is not None:
+        if topology.config_of(component.id).tick_tuple_freq_ms is not None:
             raise ConfigError(
                 f"bolt {component.id!r} asks for tick tuples, which a Spark query does not send: a bolt is called when it has "
                 "tuples. Use windows over the clock, or run it on LocalCluster"

@@ -196,11 +196,6 @@ class Topology:
         is_kept = window is not None and window.config.on_error is OnError.DEAD_LETTER
         return (is_kept or not component.outputs[stream].dead) and not self.readers(component.id, stream)
 
-    def setting(self, component: str, name: str) -> Any:
-        """Return the value of a setting for a component: its own if it has one, else the topology's."""
-        own = self.components[component].config
-        return getattr(own if name in own.given else self.config, name)
-
     def config_of(self, component: str) -> TopologyConfig:
         """Return the settings of a component: the topology's, overridden by its own."""
         own = self.components[component].config
