@@ -25,7 +25,7 @@ from windowing.stores import MemoryStore, map_state, snapshot_state
 from windowing.topology.bolts import CallStyle
 from windowing.trident.fence import RULES, BackingMap, Claim, Fence, PartitionId, Reading, StateRow, Verdict, judge
 from windowing.trident.kinds import StateType, TransactionAttempt
-from windowing.trident.maps import CachedBatchReadsMap, CachedMap, OpaqueMap, map_of
+from windowing.trident.maps import MAPS, CachedBatchReadsMap, CachedMap, OpaqueMap
 from windowing.trident.processors import Code, ProcessorContext
 from windowing.trident.state_operations import PersistProcessor
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater, ReplaceUpdater, TypedJson
@@ -37,7 +37,7 @@ each_kind = pytest.mark.parametrize("kind", [PLAIN, *FENCED], ids=lambda kind: k
 
 
 def state_of(kind: StateType = OPAQUE, backing: BackingMap | None = None) -> Any:
-    return map_of(kind, backing or MemoryStore().open(PLACE))
+    return MAPS[kind](backing or MemoryStore().open(PLACE))
 
 
 # -- the three kinds ---------------------------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ def test_a_cache_reads_a_row_once_and_evicts_the_least_recently_used() -> None:
 
 def test_a_cached_batch_is_one_write() -> None:
     backing = Faulty(MemoryStore().open(PLACE))
-    state = state_of(OPAQUE, CachedMap(backing))
+    state = state_of(OPAQUE, CachedMap(backing, 5000))
     for txid in (1, 2, 3):
         commit(state, txid, 0, {"a": Add(1)})
     assert (backing.gets, backing.puts) == (1, 3)
@@ -480,7 +480,7 @@ class PutFails:
 def test_an_update_whose_put_failed_does_not_stay_in_the_cache(kind: StateType) -> None:
     """Storm caches before it writes: its retry finds the update applied, and never writes it to the store."""
     backing = PutFails(MemoryStore().open(PLACE))
-    state = state_of(kind, CachedMap(backing))
+    state = state_of(kind, CachedMap(backing, 5000))
     commit(state, 1, 0, {"a": Add(1)})
     backing.fails = True
     with pytest.raises(OSError, match="disk full"):
@@ -491,7 +491,7 @@ def test_an_update_whose_put_failed_does_not_stay_in_the_cache(kind: StateType) 
 
 def test_an_outdated_cache_is_detected_when_it_claims_the_fence() -> None:
     store = MemoryStore()
-    cached, other = state_of(OPAQUE, CachedMap(store.open(PLACE))), state_of(OPAQUE, store.open(PLACE))
+    cached, other = state_of(OPAQUE, CachedMap(store.open(PLACE), 5000)), state_of(OPAQUE, store.open(PLACE))
     commit(cached, 1, 0, {"a": Add(1)})
     commit(other, 2, 0, {"a": Add(10)})
     with pytest.raises(StateConflictError, match="went from 1:0 to 2:0 while 3:0 was being committed"):
@@ -502,15 +502,10 @@ def test_an_outdated_cache_is_detected_when_it_claims_the_fence() -> None:
 @each_kind
 def test_a_query_through_a_cache_sees_writes_of_another_process(kind: StateType) -> None:
     store = MemoryStore()
-    cached, other = state_of(kind, CachedMap(store.open(PLACE))), state_of(kind, store.open(PLACE))
+    cached, other = state_of(kind, CachedMap(store.open(PLACE), 5000)), state_of(kind, store.open(PLACE))
     commit(cached, 1, 0, {"a": Add(1)})
     commit(other, 2, 0, {"a": Add(10)})
     assert cached.multi_get(["a"]) == cached.multi_get(["a"], as_of=2) == [11]
-
-
-def test_a_cache_without_room_for_a_row_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a cache needs room for at least 1 row"):
-        CachedMap(MemoryStore().open(PLACE), 0)
 
 
 def test_a_read_through_a_cache_keeps_the_order_of_the_keys() -> None:

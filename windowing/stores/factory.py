@@ -40,7 +40,7 @@ from windowing.trident.fence import (
     counted,
 )
 from windowing.trident.kinds import StateType, TransactionAttempt
-from windowing.trident.maps import CachedMap, SnapshotFactory, map_of
+from windowing.trident.maps import MAPS, CachedMap, SnapshotFactory
 from windowing.trident.states import MapState, StateCodec, TypedJson
 
 
@@ -89,7 +89,7 @@ class MapStateFactory:
                 f"the state {self.name} has no partition {partition} of {partitions}; they are numbered from 0"
             )
         backing = self.store.open(PartitionId(self.name, partition, partitions))
-        return map_of(self.kind, CachedMap(backing, self.cache) if self.cache else backing, self.codec, self.owner)
+        return MAPS[self.kind](CachedMap(backing, self.cache) if self.cache else backing, self.codec, self.owner)
 
     @property
     def identity(self) -> tuple[Any, ...]:

@@ -493,6 +493,13 @@ class WrittenState(NamedTuple):
     factory: Any
     partitions: int
 
+    @property
+    def called(self) -> str:
+        """Its name in its store, for messages."""
+        factory = getattr(self.factory, "factory", self.factory)
+        store = getattr(factory, "store", None)
+        return quote(factory) if store is None else f"{factory.name} in {quote(store)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
@@ -579,7 +586,7 @@ def _is_expected(place: PartitionId, is_fenced: bool, claims: bool, is_older: bo
 def _refuse_foreign(state: WrittenState, owner: Owner, progress: Progress, fence: Fence, is_known: bool) -> None:
     if fence.owner == owner.id and not is_known:
         raise SupersededError(
-            f"{progress.who}: {state.id} ({_named(state)}) holds batches up to {fence.attempt} of this topology, which has "
+            f"{progress.who}: {state.id} ({state.called}) holds batches up to {fence.attempt} of this topology, which has "
             f"gone on without it to txid {progress.committed}: the batches between are missing in it; give the state another name "
             "or store"
         )
@@ -587,18 +594,11 @@ def _refuse_foreign(state: WrittenState, owner: Owner, progress: Progress, fence
         return
     which = f"another run, {fence.owner!r}" if fence.owner else "another run or an older version"
     raise SupersededError(
-        f"{progress.who} {'has no batch of it' if progress.committed else 'is new'}, but {state.id} ({_named(state)}) holds "
+        f"{progress.who} {'has no batch of it' if progress.committed else 'is new'}, but {state.id} ({state.called}) holds "
         f"batches already: partition {fence.place} was written by attempt {fence.attempt} of {which}. Both count their batches "
         "from 1, so the state could not tell them apart; to continue that run, start with its records (state_path=, records=) or "
         "its checkpoint; for a new run, give the state another name or store"
     )
-
-
-def _named(state: WrittenState) -> str:
-    """Return the name of a factory's state, for messages."""
-    factory = getattr(state.factory, "factory", state.factory)
-    store = getattr(factory, "store", None)
-    return quote(factory) if store is None else f"{factory.name} in {quote(store)}"
 
 
 def _refuse_ahead(state: WrittenState, progress: Progress, fence: Fence) -> None:

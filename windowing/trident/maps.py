@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from windowing.errors import (
-    ConfigError,
     CorruptStateError,
     DefinitionChangedError,
     StateConflictError,
@@ -162,9 +161,7 @@ class CachedMap:
     must read the map `beneath`.
     """
 
-    def __init__(self, backing: BackingMap, size: int = 5000) -> None:
-        if size < 1:
-            raise ConfigError(f"a cache needs room for at least 1 row, got {size}; leave the cache out instead")
+    def __init__(self, backing: BackingMap, size: int) -> None:
         self.size = size
         self.beneath = backing
         self._fence: Fence | None = None
@@ -509,15 +506,6 @@ MAPS: dict[StateType, type[NonTransactionalMap | TransactionalMap | OpaqueMap]] 
     StateType.OPAQUE: OpaqueMap,
 }
 """The map class of each kind."""
-
-
-def map_of(
-    kind: StateType, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None
-) -> MapState:
-    """Return the map of this kind over a backing map."""
-    if kind not in MAPS:
-        raise ConfigError(f"a state's kind is a StateType, got {quote(kind)}; give StateType.OPAQUE, for one")
-    return MAPS[kind](backing, codec, owner)
 
 
 def _is_attempt(attempt: Any) -> bool:

@@ -77,11 +77,6 @@ class ResolvedTrident:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def steps(self) -> list[StepDeclaration]:
-        """The declared steps."""
-        return self.declared.steps
-
-    @property
     def spouts(self) -> list[SpoutNode]:
         """The sources that were resolved."""
         return [node for node in self.graph.nodes.values() if isinstance(node, SpoutNode)]
@@ -230,13 +225,13 @@ def _good_partition(check: Check, grouping: Any) -> bool:
 
 def has_source(resolved: ResolvedTrident) -> Iterator[str]:
     """The topology has at least one stream."""
-    if not any(isinstance(step.what, StreamSource) for step in resolved.steps):
+    if not any(isinstance(step.what, StreamSource) for step in resolved.declared.steps):
         yield "there is no stream, so there is nothing to work on; begin with new_stream(name, spout)"
 
 
 def good_names(resolved: ResolvedTrident) -> Iterator[str]:
     """Names of streams, DRPC functions and steps have letters, digits, `_`, `-`, `.`, a letter or `_` first, at most 63."""
-    for step in resolved.steps:
+    for step in resolved.declared.steps:
         if isinstance(step.what, StreamSource):
             what = "the name of a function of DRPC" if step.what.is_drpc else "the name of a stream"
             problem = name_problem(step.what.name, what)
@@ -248,8 +243,8 @@ def good_names(resolved: ResolvedTrident) -> Iterator[str]:
 
 def distinct_names(resolved: ResolvedTrident) -> Iterator[str]:
     """No two streams, DRPC functions or sinks have the same name (a stream's progress is stored under it)."""
-    sources = [step.what for step in resolved.steps if isinstance(step.what, StreamSource)]
-    sinks = [step.what.name for step in resolved.steps if isinstance(step.what, SinkOperation)]
+    sources = [step.what for step in resolved.declared.steps if isinstance(step.what, StreamSource)]
+    sinks = [step.what.name for step in resolved.declared.steps if isinstance(step.what, SinkOperation)]
     for what, names in (
         ("stream", [source.name for source in sources if not source.is_drpc]),
         ("function of DRPC", [source.name for source in sources if source.is_drpc]),
@@ -262,7 +257,7 @@ def distinct_names(resolved: ResolvedTrident) -> Iterator[str]:
 
 def positive_parallelism(resolved: ResolvedTrident) -> Iterator[str]:
     """A parallelism hint is a whole number above 0, and follows an operation or a spout, not a repartition."""
-    for step in resolved.steps:
+    for step in resolved.declared.steps:
         hint = step.hint
         if hint is None:
             continue
@@ -275,7 +270,7 @@ def positive_parallelism(resolved: ResolvedTrident) -> Iterator[str]:
 def good_states(resolved: ResolvedTrident) -> Iterator[str]:
     """A state is given as a StateFactory, or a StateSpec of one, with a whole number of partitions above 0 or none."""
     static = [(f"new_static_state ({name})", spec) for name, spec in resolved.declared.static_states.items()]
-    written = [(step.called, step.what.spec) for step in resolved.steps if isinstance(step.what, Persist)]
+    written = [(step.called, step.what.spec) for step in resolved.declared.steps if isinstance(step.what, Persist)]
     for where, spec in [*written, *static]:
         yield from _bad_spec(where, spec)
 
@@ -344,7 +339,7 @@ def drpc_only_asks(resolved: ResolvedTrident) -> Iterator[str]:
 def answers(resolved: ResolvedTrident) -> Iterator[str]:
     """A DRPC function has a step that gives the answer."""
     for spout in resolved.spouts:
-        read = [step for step in resolved.steps for source in step.sources if source.number == spout.number]
+        read = [step for step in resolved.declared.steps for source in step.sources if source.number == spout.number]
         if spout.kind is None and not read:
             yield f"{spout.title} has no step that answers; add one behind new_drpc_stream({quote(spout.source.name)})"
 

@@ -98,7 +98,7 @@ class StateMove:
             return
         if found is not None or any(each.fence is not None or each.rows.count() for each in into):
             raise ConfigError(
-                f"{self.new.id} of the new topology, {ledger.rows.place.state} in {quote(_store(self.new))}, is not empty; rescale "
+                f"{self.new.id} of the new topology, {self.new.called}, is not empty; rescale "
                 "copies the states, and leaves the old ones as they are: give the new one another name or store"
             )
 
@@ -204,7 +204,7 @@ def _move(before: TridentPlan, old: WrittenState, new: WrittenState) -> StateMov
             )
     if _identity(old) == _identity(new):
         raise ConfigError(
-            f"{new.id} of the new topology is the state of the old one, {new.factory.name} in {quote(_store(new))}; rescale copies "
+            f"{new.id} of the new topology is the state of the old one, {new.called}; rescale copies "
             "the states, and leaves the old ones as they are: give the new one another name or store"
         )
     for what, was, now in (
@@ -220,10 +220,6 @@ def _move(before: TridentPlan, old: WrittenState, new: WrittenState) -> StateMov
 
 def _identity(state: WrittenState) -> Any:
     return getattr(state.factory, "identity", state.id)
-
-
-def _store(state: WrittenState) -> Any:
-    return getattr(getattr(state.factory, "factory", state.factory), "store", state.factory)
 
 
 def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> PartitionOf:
