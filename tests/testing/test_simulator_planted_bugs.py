@@ -403,31 +403,31 @@ def a_store_has_no_fence(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def a_store_compares_rows_instead_of_the_fence(patch: pytest.MonkeyPatch) -> None:
-    put, get = MemoryMap.multi_put, CachedBatchReadsMap.flush
+    put, counted = MemoryMap.multi_put, CachedBatchReadsMap._counted
 
-    def by_row(self: CachedBatchReadsMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
+    def by_row(self: CachedBatchReadsMap, reading: Any, changes: Any) -> int | None:
         read = {key: self.stored(key) for key in self.written}
         stored = self._backing.multi_get(list(read)).rows
         if list(stored) != list(read.values()):
             raise StateConflictError("a row is not as it was read")
-        return get(self, rows, claim)
+        return counted(self, reading, changes)
 
     def unfenced(self: MemoryMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         return put(self, rows, claim and Claim(self._partition.fence, claim.fence))
 
-    patch.setattr(CachedBatchReadsMap, "flush", by_row)
+    patch.setattr(CachedBatchReadsMap, "_counted", by_row)  # the last step before the write
     patch.setattr(MemoryMap, "multi_put", unfenced)
 
 
 @planted
 def rows_are_written_before_their_fence(patch: pytest.MonkeyPatch) -> None:
-    flush = CachedBatchReadsMap.flush
+    counted = CachedBatchReadsMap._counted
 
-    def torn(self: CachedBatchReadsMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
-        self._backing.multi_put({**rows, **self.written}, None)
-        return flush(self, rows, claim)
+    def torn(self: CachedBatchReadsMap, reading: Any, changes: Any) -> int | None:
+        self._backing.multi_put(changes, None)
+        return counted(self, reading, changes)
 
-    patch.setattr(CachedBatchReadsMap, "flush", torn)
+    patch.setattr(CachedBatchReadsMap, "_counted", torn)  # the last step before the write
 
 
 @planted
@@ -514,10 +514,7 @@ def a_tuple_is_delivered_to_the_wrong_task(patch: pytest.MonkeyPatch) -> None:
 @planted
 def a_group_commits_without_a_commit_message(patch: pytest.MonkeyPatch) -> None:
     def eager(plan: Any, group: Any) -> Any:
-        found = specs(plan, group)
-        for spec in found.values():
-            spec.commits = False
-        return found
+        return {name: replace(spec, commits=False) for name, spec in specs(plan, group).items()}
 
     specs = trident_tasks.coord_specs
     patch.setattr(trident_tasks, "coord_specs", eager)

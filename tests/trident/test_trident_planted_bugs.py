@@ -31,13 +31,13 @@ def no_fence_in_the_store(patch: pytest.MonkeyPatch) -> None:
 
 def rows_without_their_fence(patch: pytest.MonkeyPatch) -> None:
     """The rows are written, then the process may die, then the fence: two operations."""
-    flush = CachedBatchReadsMap.flush
+    counted = CachedBatchReadsMap._counted
 
-    def torn(self: CachedBatchReadsMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
-        self._backing.multi_put({**rows, **self.written}, None)
-        return flush(self, rows, claim)
+    def torn(self: CachedBatchReadsMap, reading: Any, changes: Any) -> int | None:
+        self._backing.multi_put(changes, None)
+        return counted(self, reading, changes)
 
-    patch.setattr(CachedBatchReadsMap, "flush", torn)
+    patch.setattr(CachedBatchReadsMap, "_counted", torn)  # the last step before the write
 
 
 def a_retry_adds_to_the_current_value(patch: pytest.MonkeyPatch) -> None:
