@@ -1,110 +1,10 @@
-"""The effect of each option of each declaration and start in each runtime.
-
-WORKS              it has the documented effect
-Refused(sentence)  an error with this sentence, before anything runs
-Without(reason)    it has no effect there; a driver that gets it logs that once, at its start (windowing/execution/support.py)
-
-A row has no cell for a runtime without the option. A Trident window has `output` and `name` in another form: the first as an
-argument of its own, the second by `.name()`.
-"""
+"""The effect of each option that no driver looks up, in each runtime: the rest of the tables of windowing/execution/support.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from windowing.execution.support import (
-    SETTINGS_WITHOUT_EFFECT,
-    SPOUT_TASKS_ON_SPARK,
-    WINDOWS_WITHOUT_EFFECT,
-    Runtime,
-)
-from windowing.topology.config import IN_TRIDENT, KEYS, OUTSIDE_TRIDENT, WINDOWS_OUTSIDE_TRIDENT, Key
-
-
-class Refused(NamedTuple):
-    """An error that contains `sentence`."""
-
-    sentence: str
-
-
-class Without(NamedTuple):
-    """No effect, with the reason."""
-
-    reason: str
-
-
-WORKS = "works"
-Cell = str | Refused | Without
-
-_WINDOWS_RUN_IN = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
-_TRIDENT = (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT)
-_IN_STORE = Refused("on Spark a turn has all live tuples of its task in memory")
-_NO_SPOUT = Refused("on_error='fail', which fails tuples back to their spout, and none of its spouts takes acks")
-
-_REFUSED_IN_TRIDENT = {
-    **{option: Refused(why) for option, why in WINDOWS_OUTSIDE_TRIDENT.items()},
-    "on_error": Refused("here a batch fails whole, by a FailedException; write on_error='raise' or 'skip'"),
-    "columnar": Refused("here a window is rows; leave it out"),
-}
-_REFUSED_WINDOWS: Mapping[Runtime, Mapping[str, Refused]] = {
-    Runtime.WINDOWED: {"on_error": _NO_SPOUT, "max_events_in_memory": _IN_STORE},
-    Runtime.SUBMIT: {"max_events_in_memory": _IN_STORE},
-    Runtime.TRIDENT: _REFUSED_IN_TRIDENT,
-    Runtime.SUBMIT_TRIDENT: _REFUSED_IN_TRIDENT,
-}
-
-_WINDOWS = (
-    *("length", "slide", "output", "name", "timestamp", "lag", "late_stream", "offset", "lateness", "repeat"),
-    *("max_repeats", "source", "idle_timeout", "max_future", "key", "key_ttl", "on_invalid", "semantics", "aggregate"),
-    *("eviction", "trigger", "columnar", "watermark_interval", "on_error", "max_events_in_memory", "message_id"),
-    "recovery_timeout",
-)
-
-
-def _window_cell(runtime: Runtime, option: str) -> Cell:
-    if option in _REFUSED_WINDOWS.get(runtime, {}):
-        return _REFUSED_WINDOWS[runtime][option]
-    reason = WINDOWS_WITHOUT_EFFECT.get(runtime, {}).get(option)
-    return WORKS if reason is None else Without(reason)
-
-
-WINDOW_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
-    option: {
-        runtime: _window_cell(runtime, option)
-        for runtime in (*_WINDOWS_RUN_IN, *(() if option in ("output", "name") else _TRIDENT))
-    }
-    for option in _WINDOWS
-}
-"""The options of @windowed_bolt, @tumbling and @sliding, and of `window` in Trident."""
-
-_SETTINGS = (
-    *("message_timeout", "enable_message_timeouts", "max_spout_pending", "acker_executors", "acker_rotation"),
-    *("max_attempts", "retry_delay", "retry_delay_max", "tick_tuple_freq", "state_checkpoint_interval"),
-    *("state_provider", "max_task_parallelism", "sleep_spout_wait", "batch_emit_interval", "max_batch_size", "debug"),
-)
-_NO_TICKS = Refused("asks for tick tuples, which a Spark query does not send")
-
-
-def _setting_cell(runtime: Runtime, key: Key) -> Cell:
-    misplaced = IN_TRIDENT if runtime in _TRIDENT else OUTSIDE_TRIDENT
-    if key.attribute in misplaced.reasons:
-        return Refused(misplaced.sentence(key.attribute))
-    if runtime is Runtime.SUBMIT and key.typed == "tick_tuple_freq":
-        return _NO_TICKS
-    reason = SETTINGS_WITHOUT_EFFECT.get(runtime, {}).get(key.typed)
-    return WORKS if reason is None else Without(reason)
-
-
-SETTINGS: Mapping[str, Mapping[Runtime, Cell]] = {
-    key.typed: {
-        runtime: _setting_cell(runtime, key)
-        for runtime in (Runtime.CLUSTER, Runtime.TRIDENT, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
-    }
-    for key in KEYS
-    if key.typed in _SETTINGS
-}
-"""The settings of a topology, by typed name."""
+from windowing.execution.support import SPOUT_PARALLELISM, WORKS, Cell, Refused, Runtime
 
 _BOTH: Mapping[Runtime, Cell] = {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS}
 _SPARK = (Runtime.WINDOWED, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
@@ -118,7 +18,7 @@ COMPONENT_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
 """The options of @spout and @bolt."""
 
 DECLARER_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
-    "set_spout parallelism": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: Without(SPOUT_TASKS_ON_SPARK)},
+    "set_spout parallelism": SPOUT_PARALLELISM,
     **dict.fromkeys(("set_bolt parallelism", "set_num_tasks", "configure", "add_configuration"), _BOTH),
 }
 """The options of `set_spout` and `set_bolt`, and of the declarers that they return. `set_num_tasks` sets the parallelism too; the

@@ -1,4 +1,4 @@
-"""The tables of option_tables.py: every option has a row, each cell is true, the docs show them."""
+"""The tables of windowing/execution/support.py and option_tables.py: every option has a row, each is true, the docs show them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,10 @@ from tests.option_tables import (
     COMPONENT_OPTIONS,
     DECLARER_OPTIONS,
     GROUPINGS,
-    SETTINGS,
     SINKS,
     SOURCES,
     START_OPTIONS,
     TRIDENT_OPERATIONS,
-    WINDOW_OPTIONS,
-    WORKS,
-    Cell,
-    Refused,
-    Without,
 )
 from tests.trident.test_trident_operations import Given
 from tests.trident.test_trident_sections import StageRun
@@ -54,8 +48,14 @@ from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException
 from windowing.execution.support import (
     COORDINATED,
+    SETTINGS,
+    WINDOW_OPTIONS,
+    WORKS,
+    Cell,
     LostFieldsWarning,
+    Refused,
     Runtime,
+    Without,
     announce_bolt,
     lost_fields,
     lost_policy,

@@ -1,18 +1,32 @@
-"""The options that have no effect in a runtime; drivers log them at their start.
+"""The effect of each option of windows and each setting in each runtime, as tables; drivers log by them.
 
-Law: no option is ignored silently. tests/option_tables.py says of every option what it does in each runtime, with these reasons;
-tests/test_options.py tries each cell and fails for an option without a row; docs/reference/options.md shows the tables.
+    WORKS              it has the documented effect
+    Refused(sentence)  an error with this sentence, before anything runs
+    Without(reason)    it has no effect there; a driver that gets it logs that once, at its start
+
+Law: no option is ignored silently. tests/test_options.py fails for an option without a row. tests/option_tables.py has the tables
+that no driver reads: decorators, groupings, Trident's operations, the arguments of each start. docs/reference/options.md shows all.
+An argument without a cell does not exist in that runtime.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from windowing.errors import ConfigError, quote, warn
 from windowing.topology.bolts import WindowedBolt, class_of, fields_set
-from windowing.topology.config import KEYS, ComponentConfig, TopologyConfig, read_settings
+from windowing.topology.config import (
+    IN_TRIDENT,
+    KEYS,
+    OUTSIDE_TRIDENT,
+    WINDOWS_OUTSIDE_TRIDENT,
+    ComponentConfig,
+    Key,
+    TopologyConfig,
+    read_settings,
+)
 from windowing.topology.decorators import Declaration
 from windowing.topology.plan import Component
 from windowing.topology.rules import own_settings
@@ -37,46 +51,121 @@ class Runtime(Enum):
     SUBMIT_TRIDENT = "Spark submit_trident"
 
 
-_ON_SPARK = {
-    "watermark_interval": "windows advance after each micro-batch; trigger= sets how often",
-    "recovery_timeout": "windows are stored with their tuples, so a restart waits for none",
-}
-WINDOWS_WITHOUT_EFFECT: Mapping[Runtime, Mapping[str, str]] = {
-    Runtime.LOCAL: {"recovery_timeout": "a run has no restart"},
-    Runtime.WINDOWED: _ON_SPARK,
-    Runtime.SUBMIT: _ON_SPARK,
-}
-"""The options of a windowed bolt without effect, with the reason."""
+class Refused(NamedTuple):
+    """An error that contains `sentence`."""
 
-_WHOLE = "a batch succeeds or is repeated as a whole, and has no timeout"
-_CUT = "the trigger and the source decide how much is in flight"
-_CUTS = "the trigger and the source decide the size of batches"
-SETTINGS_WITHOUT_EFFECT: Mapping[Runtime, Mapping[str, str]] = {
-    Runtime.SUBMIT: {
-        "message_timeout": _WHOLE,
-        "max_spout_pending": _CUT,
-        "acker_rotation": "only whole batches are acked",
-        "state_checkpoint_interval": "states are committed with each batch",
-        "state_provider": "states are in Spark's state store, in the checkpoint",
-        "sleep_spout_wait": "Spark itself waits for its sources",
-        "debug": "only LocalCluster logs each tuple",
-    },
-    Runtime.SUBMIT_TRIDENT: {
-        "message_timeout": _WHOLE,
-        "max_spout_pending": _CUT,
-        "batch_emit_interval": _CUTS,
-        "max_batch_size": _CUTS,
-    },
+    sentence: str
+
+
+class Without(NamedTuple):
+    """No effect, with the reason."""
+
+    reason: str
+
+
+WORKS = "works"
+Cell = str | Refused | Without
+
+_EVERYWHERE: tuple[Cell, ...] = (WORKS, WORKS, WORKS, WORKS)
+_TRIDENT = (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT)
+_BY_BATCH = Without("windows advance after each micro-batch; trigger= sets how often")
+_STORED = Without("windows are stored with their tuples, so a restart waits for none")
+_NO_SPOUT = Refused("on_error='fail', which fails tuples back to their spout, and none of its spouts takes acks")
+_IN_STORE = Refused("on Spark a turn has all live tuples of its task in memory")
+
+_WINDOWS: dict[str, tuple[Cell, ...]] = {
+    **dict.fromkeys(
+        (
+            *("length", "slide", "output", "name", "timestamp", "lag", "late_stream", "offset", "lateness", "repeat"),
+            *("max_repeats", "source", "idle_timeout", "max_future", "key", "key_ttl", "on_invalid"),
+            *("semantics", "aggregate", "eviction", "trigger", "columnar"),
+        ),
+        _EVERYWHERE,
+    ),
+    "watermark_interval": (WORKS, WORKS, _BY_BATCH, _BY_BATCH),
+    "on_error": (WORKS, WORKS, _NO_SPOUT, WORKS),
+    "max_events_in_memory": (WORKS, WORKS, _IN_STORE, _IN_STORE),
+    "message_id": _EVERYWHERE,
+    "recovery_timeout": (Without("a run has no restart"), WORKS, _STORED, _STORED),
 }
-"""The settings of a topology without effect, by typed name, with the reason."""
+_WINDOWS_RUN_IN = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
+
+_OF_BOLTS = {
+    **{option: Refused(why) for option, why in WINDOWS_OUTSIDE_TRIDENT.items()},
+    "on_error": Refused("here a batch fails whole, by a FailedException; write on_error='raise' or 'skip'"),
+    "columnar": Refused("here a window is rows; leave it out"),
+}
+_ELSEWHERE = ("output", "name")
+"""The options that a Trident window has in another form: `output` is an argument of its own, and `.name()` gives the name."""
+
+WINDOW_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
+    option: {
+        **dict(zip(_WINDOWS_RUN_IN, cells, strict=True)),
+        **({} if option in _ELSEWHERE else dict.fromkeys(_TRIDENT, _OF_BOLTS.get(option, WORKS))),
+    }
+    for option, cells in _WINDOWS.items()
+}
+"""The options of @windowed_bolt, @tumbling and @sliding, and of `window` in Trident."""
+
+_CUT = Without("the trigger and the source decide how much is in flight")
+_WHOLE = Without("a batch succeeds or is repeated as a whole, and has no timeout")
+_NO_ACKER = Without("only whole batches are acked")
+_CHECKPOINTS = Without("states are committed with each batch")
+_SPARK_STORE = Without("states are in Spark's state store, in the checkpoint")
+_SPARK_WAITS = Without("Spark itself waits for its sources")
+_SPARK_CUTS = Without("the trigger and the source decide the size of batches")
+_NO_TICKS = Refused("asks for tick tuples, which a Spark query does not send")
+_NO_LOG = Without("only LocalCluster logs each tuple")
+
+_REFUSED = None
+"""A kind of topology that has no such setting; topology/config.py has the reason."""
+
+_SETTINGS: dict[str, tuple[Cell | None, ...]] = {
+    "message_timeout": (WORKS, WORKS, _WHOLE, _WHOLE),
+    # Windows longer than the timeout need False (topology/rules.py), and on Spark there are no timeouts.
+    "enable_message_timeouts": _EVERYWHERE,
+    "max_spout_pending": (WORKS, WORKS, _CUT, _CUT),
+    "acker_executors": (WORKS, _REFUSED, WORKS, _REFUSED),
+    "acker_rotation": (WORKS, _REFUSED, _NO_ACKER, _REFUSED),
+    "max_attempts": _EVERYWHERE,
+    "retry_delay": _EVERYWHERE,
+    "retry_delay_max": _EVERYWHERE,
+    "tick_tuple_freq": (WORKS, _REFUSED, _NO_TICKS, _REFUSED),
+    "state_checkpoint_interval": (WORKS, _REFUSED, _CHECKPOINTS, _REFUSED),
+    "state_provider": (WORKS, _REFUSED, _SPARK_STORE, _REFUSED),
+    "max_task_parallelism": _EVERYWHERE,
+    "sleep_spout_wait": (WORKS, _REFUSED, _SPARK_WAITS, _REFUSED),
+    "batch_emit_interval": (_REFUSED, WORKS, _REFUSED, _SPARK_CUTS),
+    "max_batch_size": (_REFUSED, WORKS, _REFUSED, _SPARK_CUTS),
+    "debug": (WORKS, _REFUSED, _NO_LOG, _REFUSED),
+}
+_SETTINGS_OF = (Runtime.CLUSTER, Runtime.TRIDENT, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
+
+
+def _misplaced(key: Key, runtime: Runtime) -> Refused:
+    return Refused((IN_TRIDENT if runtime in _TRIDENT else OUTSIDE_TRIDENT).sentence(key.attribute))
+
+
+SETTINGS: Mapping[str, Mapping[Runtime, Cell]] = {
+    key.typed: {
+        runtime: _misplaced(key, runtime) if cell is _REFUSED else cell
+        for runtime, cell in zip(_SETTINGS_OF, _SETTINGS[key.typed], strict=True)
+    }
+    for key in KEYS
+}
+"""The settings of a topology, by typed name."""
 
 COORDINATED = ("max_spout_pending", "batch_emit_interval", "max_attempts", "retry_delay", "retry_delay_max")
 """The settings of a Trident topology that `coordination=` replaces."""
+_BY_COORDINATION = Without("coordination= is given and replaces it")
 
-SPOUT_TASKS_ON_SPARK = (
-    "Spark reads a source in its own partitions; tuples of partition p have the task number p % parallelism"
-)
-"""Why the parallelism of a spout has no effect in `submit`."""
+SPOUT_PARALLELISM: Mapping[Runtime, Cell] = {
+    Runtime.CLUSTER: WORKS,
+    Runtime.SUBMIT: Without(
+        "Spark reads a source in its own partitions; tuples of partition p have the task number p % parallelism"
+    ),
+}
+"""The parallelism of `set_spout`."""
 
 
 def settings_without_effect(
@@ -85,36 +174,34 @@ def settings_without_effect(
     """Yield a sentence for each setting of a topology or a component that differs from its default and has no effect in a runtime.
     coordinated: it is started with `coordination=`.
     """
-    reasons = dict(SETTINGS_WITHOUT_EFFECT.get(runtime, {}))
-    if coordinated:
-        reasons |= dict.fromkeys(COORDINATED, "coordination= is given and replaces it")
     usual, every = TopologyConfig(), frozenset(key.attribute for key in KEYS)
     scopes: list[tuple[str, TopologyConfig | ComponentConfig, frozenset[str]]] = [("", config, every)]
     scopes += [(f" of {each.id!r}", each.config, each.config.given) for each in components]
     for of, settings, given in scopes:
         for key in KEYS:
-            if key.typed not in reasons or key.attribute not in given:
+            cell = _BY_COORDINATION if coordinated and key.typed in COORDINATED else SETTINGS[key.typed][runtime]
+            if key.attribute not in given or not isinstance(cell, Without):
                 continue
             if getattr(settings, key.attribute) != getattr(usual, key.attribute):
-                yield f"{key.storm}{of} has no effect in {runtime.value}: {reasons[key.typed]}"
+                yield f"{key.storm}{of} has no effect in {runtime.value}: {cell.reason}"
 
 
 def tasks_without_effect(runtime: Runtime, components: Iterable[Component]) -> Iterator[str]:
     """Yield a sentence for each component whose number of tasks is given but has no effect in a runtime."""
+    cell = SPOUT_PARALLELISM.get(runtime)
     for component in components:
-        if runtime is Runtime.SUBMIT and component.is_spout and component.parallelism != 1:
-            yield (
-                f"parallelism={component.parallelism} of {component.id!r} has no effect in {runtime.value}: "
-                f"{SPOUT_TASKS_ON_SPARK}"
-            )
+        if isinstance(cell, Without) and component.is_spout and component.parallelism != 1:
+            yield f"parallelism={component.parallelism} of {component.id!r} has no effect in {runtime.value}: {cell.reason}"
 
 
 def windows_without_effect(runtime: Runtime, bolt: WindowedBolt) -> Iterator[str]:
     """Yield a sentence for each option of a windowed bolt that is given but has no effect in a runtime."""
     usual = WindowConfig(length=Count(1), slide=Count(1))
-    for option, reason in WINDOWS_WITHOUT_EFFECT.get(runtime, {}).items():
-        if getattr(bolt.config, f"{option}_ms") != getattr(usual, f"{option}_ms"):
-            yield f"{option}= of bolt {bolt.name!r} has no effect in {runtime.value}: {reason}"
+    for option, cells in WINDOW_OPTIONS.items():
+        cell = cells.get(runtime)
+        attribute = option if hasattr(usual, option) else f"{option}_ms"
+        if isinstance(cell, Without) and getattr(bolt.config, attribute) != getattr(usual, attribute):
+            yield f"{option}= of bolt {bolt.name!r} has no effect in {runtime.value}: {cell.reason}"
 
 
 def announce(
