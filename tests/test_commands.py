@@ -387,6 +387,21 @@ def test_status_shows_a_pending_batch_and_a_drained_checkpoint(tmp_path):
     assert "yes: closed for good" in output
 
 
+def test_status_names_the_policies_of_a_bolt_in_place_of_its_slide(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    sessions = {
+        "name": "sessions",
+        "length": None,
+        "slide": {"count": 1},
+        "trigger": "SessionEnd",
+        "eviction": "OneSession",
+    }
+    stored = {"format": 2, "bolt": {"fixed": {**sessions, "key": ["user"]}, "free": {}}}
+    (folder / "windowing" / "definition.json").write_text(json.dumps(stored))
+    said = dict(read_checkpoint(LocalFiles(folder)))
+    assert said["bolt"] == 'sessions: trigger "SessionEnd", eviction "OneSession", key ["user"]'
+
+
 TOPOLOGY_PLAN = {
     "name": "words",
     "partitions": 2,

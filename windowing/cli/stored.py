@@ -294,8 +294,9 @@ def _lists(found: Any) -> list[list[Any]]:
 def _windows_of(fixed: Any) -> str:
     if not isinstance(fixed, dict):
         return "unknown"
-    length, slide = (json.dumps(fixed.get(name)) for name in ("length", "slide"))
-    return f"{fixed.get('name', '')}: length {length}, slide {slide}, key {json.dumps(fixed.get('key'))}"
+    options = ["length", "slide" if fixed.get("trigger") is None else "trigger", "eviction", "key"]
+    declared = [f"{name} {json.dumps(fixed[name])}" for name in options if fixed.get(name) is not None]
+    return f"{fixed.get('name', '')}: {', '.join(declared)}"
 
 
 def _json(files: CheckpointFiles, name: str) -> Any:

@@ -105,13 +105,15 @@ def require_sinks(
     return {name: sinks[name] for name in columns if name in sinks}
 
 
-class FileSink:
+class FileSink(StormNames):
     """Writes each batch to its own directory, `<path>/batch_id=000000000012`; a replay replaces the directory.
 
     A complete directory has a file `_SUCCESS`, with every committer; `read` uses only such directories. `format` is parquet, json
     or csv. The folder belongs to one stream of one checkpoint (`_owner.json`); the schema of the rows is in `_schema.json`. Raises
     SinkError if the folder cannot be reached, written or read.
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(("rows", "collect"), "read(spark), a DataFrame")
 
     def __init__(self, path: str, format: str = "parquet") -> None:
         if format not in _FORMATS:
