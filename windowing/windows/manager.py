@@ -237,8 +237,9 @@ class KeyedMachine(TaskMachine, Generic[T]):
         self._ordinal = 0
         self._states: dict[Any, T] = {}
         self._touched: dict[Any, T] = {}
-        self._by_ordinal: dict[int, T] = {}
-        self._wakeups: SortedList[tuple[int, int]] = SortedList()
+        self._wakeups: SortedList[tuple[int, int, T]] = (
+            SortedList()
+        )  # (deadline, ordinal, state); no two ordinals are equal
         self._idle: IdleKeys | None = None
 
     # -- implemented by subclasses -------------------------------------------------------------------------------------
@@ -373,7 +374,6 @@ class KeyedMachine(TaskMachine, Generic[T]):
         for state in states:
             yield from self._expire(state, state.buffer.end)
         self._states.clear()
-        self._by_ordinal.clear()
         self._touched.clear()
         self._wakeups.clear()
 
@@ -421,7 +421,6 @@ class KeyedMachine(TaskMachine, Generic[T]):
 
     def _add_key(self, key: Any) -> T:
         state = self._states[key] = self._new_state(key, self._ordinal)
-        self._by_ordinal[self._ordinal] = state
         self._ordinal += 1
         return state
 
@@ -456,9 +455,9 @@ class KeyedMachine(TaskMachine, Generic[T]):
                 due[state.ordinal] = state
         self._touched.clear()
         while self._wakeups and self._wakeups[0][0] <= until:
-            _, ordinal = self._wakeups.pop(0)
-            due[ordinal] = self._by_ordinal[ordinal]
-            due[ordinal].deadline = None
+            _, ordinal, state = self._wakeups.pop(0)
+            due[ordinal] = state
+            state.deadline = None
         return [due[ordinal] for ordinal in sorted(due)]
 
     def _wake_later(self, state: T, watermark: int | None, until: int | None = None) -> bool:
@@ -471,15 +470,15 @@ class KeyedMachine(TaskMachine, Generic[T]):
             return False
         if deadline != state.deadline:
             if state.deadline is not None:
-                self._wakeups.remove((state.deadline, state.ordinal))
+                self._wakeups.remove((state.deadline, state.ordinal, state))
             if deadline is not None:
-                self._wakeups.add((deadline, state.ordinal))
+                self._wakeups.add((deadline, state.ordinal, state))
             state.deadline = deadline
         return True
 
     def _forget(self, state: T) -> None:
         """Remove a key of the running advance. It has no wake-up: the last one has come, because all its tuples have expired."""
-        del self._states[state.key], self._by_ordinal[state.ordinal]
+        del self._states[state.key]
 
     # -- for drivers -----------------------------------------------------------------------------------------------------
 
@@ -528,7 +527,6 @@ class KeyedMachine(TaskMachine, Generic[T]):
         if self.inbox is not None:
             self.inbox.clear()
         self._states = {state.key: state for state in states}
-        self._by_ordinal = {state.ordinal: state for state in states}
         self._touched.clear()
         self._wakeups.clear()
         # Deadlines are derived, so they are not stored; the next advance looks at every key.
@@ -546,8 +544,8 @@ class KeyedMachine(TaskMachine, Generic[T]):
             assert state.key is key or state.key == key  # NaN is not equal to itself
         # A key without new tuples either waits for its deadline or has none.
         waiting = set(self._wakeups)
-        assert waiting == {(t.deadline, t.ordinal) for t in self._states.values() if t.deadline is not None}
-        assert set(self._by_ordinal) == {state.ordinal for state in self._states.values()}
+        assert waiting == {(t.deadline, t.ordinal, t) for t in self._states.values() if t.deadline is not None}
+        assert len({state.ordinal for state in self._states.values()}) == len(self._states)
 
 
 # -- WindowManager ---------------------------------------------------------------------------------------------------------------
@@ -639,7 +637,7 @@ class WindowManager(KeyedMachine[KeyState]):
             return
         for each in found.states:
             state = self._restored(each)
-            self._states[state.key] = self._by_ordinal[state.ordinal] = self._touched[state.key] = state
+            self._states[state.key] = self._touched[state.key] = state
         self.load(found.keys, found.sequences, found.timestamps, found.payloads)
 
     def take_idle(self, idle: IdleKeys) -> None:
