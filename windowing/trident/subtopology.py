@@ -178,7 +178,7 @@ class GroupBatch:
 
     def __init__(self, subtopology: Subtopology, batch_group: str, batch: ProcessorContext) -> None:
         plan = subtopology.plan
-        self.batch_group, self.batch = batch_group, batch
+        self.batch_group = batch_group
         self._task = subtopology
         self._nodes = [number for number in subtopology.processors if plan.batch_groups[number] == batch_group]
         self._slots = {number: subtopology.processors[number].start_batch(batch) for number in self._nodes}
