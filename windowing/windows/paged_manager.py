@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, chain, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, overload
 
 from windowing.errors import StaleWindowError
@@ -38,6 +38,7 @@ from windowing.windows.pages import Page, PageCache, PageRows, PageStore
 
 PageRun = tuple[int, int]
 """Positions [low, high)."""
+_last_of = attrgetter("last")
 
 
 class Lease:
@@ -143,7 +144,6 @@ class PagedBuffer:
         self._cache = cache
         self._page_tuples = page_tuples
         self._starts: list[int] = []  # the position of each page's first tuple
-        self._lasts: list[int] = []  # the last timestamp of each page
         self._end = 0
         self._staged = PageRows([], [], [])
         self._lease = Lease(cache)
@@ -183,7 +183,7 @@ class PagedBuffer:
             # sorted() is stable, so tuples with equal timestamps stay in arrival order.
             pick = itemgetter(*sorted(range(len(ordered)), key=staged.timestamps.__getitem__))
             staged = PageRows(ordered, list(pick(staged.payloads)), list(pick(staged.sequences)))
-        behind = bisect_left(ordered, self._lasts[-1]) if self._lasts else 0
+        behind = bisect_left(ordered, self.pages[-1].last) if self.pages else 0
         if behind:
             self._insert(_part(staged, 0, behind))
         self._append(staged, behind)
@@ -195,7 +195,6 @@ class PagedBuffer:
             if room > 0:
                 page, added = self.pages[-1], _part(rows, at, at + room)
                 self._cache.append(page, added)
-                self._lasts[-1] = page.last
             else:
                 page, added = Page(), _part(rows, at, at + self._page_tuples)
                 self._cache.admit(page, added)
@@ -205,10 +204,10 @@ class PagedBuffer:
 
     def _insert(self, rows: PageRows) -> None:
         """Merge rows, all before the last timestamp, into the pages that cover their times."""
-        first = bisect_right(self._lasts, rows.timestamps[0])
+        first = bisect_right(self.pages, rows.timestamps[0], key=_last_of)
         at, number = 0, first
         while at < len(rows.timestamps):
-            number = bisect_right(self._lasts, rows.timestamps[at], number)
+            number = bisect_right(self.pages, rows.timestamps[at], number, key=_last_of)
             page = self.pages[number]
             upto = bisect_left(rows.timestamps, page.last, at)
             self._cache.merge(page, _part(rows, at, upto))
@@ -226,7 +225,6 @@ class PagedBuffer:
         if page.count <= 2 * self._page_tuples:
             return
         rest = self._cache.cut(page, self._page_tuples)
-        self._lasts[number] = page.last
         for at in range(0, len(rest.timestamps), self._page_tuples):
             number += 1
             page = Page()
@@ -236,7 +234,6 @@ class PagedBuffer:
     def _put(self, number: int, page: Page, start: int) -> None:
         self.pages.insert(number, page)
         self._starts.insert(number, start)
-        self._lasts.insert(number, page.last)
 
     def trim(self, position: int) -> None:
         """Drop the pages that end before `position`. Cost: O(1) a dropped page; none is read."""
@@ -245,14 +242,14 @@ class PagedBuffer:
         if gone <= 0:
             return
         self._cache.discard(self.pages[:gone])
-        del self.pages[:gone], self._starts[:gone], self._lasts[:gone]
+        del self.pages[:gone], self._starts[:gone]
         self.base = self._starts[0] if self.pages else self._end
 
     # -- searching -------------------------------------------------------------------------------------------------------
 
     def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
         low, high = max(low, self.base), self._end if high is None else high
-        number = bisect_right(self._lasts, timestamp)
+        number = bisect_right(self.pages, timestamp, key=_last_of)
         if number == len(self.pages):
             return max(low, high)
         page, start = self.pages[number], self._starts[number]
@@ -337,14 +334,12 @@ class PagedBuffer:
         starts = list(accumulate((page.count for page in self.pages), initial=self.base))
         self._end = starts.pop()
         self._starts = starts
-        self._lasts = [page.last for page in self.pages]
 
     def check(self) -> None:
         """Assert the invariants, without reading a page."""
         for page in self.pages:
             page.check()
         # The pages are adjacent and in order of time.
-        assert self._lasts == [page.last for page in self.pages]
         assert [*self._starts, self._end] == list(accumulate((page.count for page in self.pages), initial=self.base))
         assert all(one.last <= two.first for one, two in pairwise(self.pages))
         assert len(set(map(len, self._staged))) == 1
