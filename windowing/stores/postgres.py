@@ -30,7 +30,7 @@ import psycopg
 from psycopg import sql
 
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError, printable
-from windowing.stores.remote import Remote, checked_address, masked
+from windowing.stores.remote import Patient, Remote, checked_address, masked
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
@@ -222,17 +222,11 @@ def refused_login(problem: Exception, text: str, what: str, where: str) -> Confi
     return None
 
 
-class PostgresMap(Remote):
-    """The rows of one partition (BackingMap)."""
+class PostgresClient(Patient):
+    """A client of PostgreSQL, whose connection waits for answers until the deadline of the current call."""
 
     lost: ClassVar[tuple[type[Exception], ...]] = (psycopg.OperationalError, psycopg.InterfaceError)
-
-    def __init__(self, url: str, place: PartitionId, patience_s: float, view: View | None = None) -> None:
-        super().__init__(url, place, patience_s)
-        self._view = view
-        self._db: Bounded | None = None
-        self._names = {"rows": sql.Identifier(place.state), "fences": sql.Identifier(f"{place.state}_fences")}
-        checked_database(url, f"the store of {place}")
+    _db: Bounded | None = None
 
     def _connect(self) -> None:
         if self._db is None:
@@ -243,8 +237,25 @@ class PostgresMap(Remote):
                 db.close()
                 raise
             self._db = db
-
         self._db.deadline = self._deadline + _GRACE_S
+
+    def _prepare(self, db: psycopg.Connection[Any]) -> None:
+        """Called with each new connection."""
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+
+class PostgresMap(PostgresClient, Remote):
+    """The rows of one partition (BackingMap)."""
+
+    def __init__(self, url: str, place: PartitionId, patience_s: float, view: View | None = None) -> None:
+        super().__init__(url, place, patience_s)
+        self._view = view
+        self._names = {"rows": sql.Identifier(place.state), "fences": sql.Identifier(f"{place.state}_fences")}
+        checked_database(url, f"the store of {place}")
 
     def _prepare(self, db: psycopg.Connection[Any]) -> None:
         name = sql.SQL("SELECT to_regclass({})").format(self._names["fences"].as_string(db))
@@ -267,11 +278,6 @@ class PostgresMap(Remote):
         if found is not None:
             view.require(found[0], view.in_postgres(), masked(self._url))
         return found is not None
-
-    def close(self) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            db.close()
 
     def _read(self, keys: Sequence[bytes], undo: TransactionAttempt | None) -> Reading:
         query = sql.SQL(_READ if undo is None else _READ + _LEFT_BY)

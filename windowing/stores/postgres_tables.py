@@ -25,15 +25,15 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
 
 from windowing.errors import ConfigError, SinkError, WindowingError, quote
 from windowing.schema.checks import checked_name
-from windowing.stores.postgres import Bounded, checked_database, connected, refused_login
-from windowing.stores.remote import Patient, masked
+from windowing.stores.postgres import Bounded, PostgresClient, checked_database, refused_login
+from windowing.stores.remote import masked
 
 _SINKS = "windowing_sinks"
 _STAGING = sql.Identifier("pg_temp", "windowing_staging")
@@ -91,7 +91,7 @@ def checked_table(table: Any) -> tuple[str, ...]:
     return tuple(checked_name(part, "the name of a table, and of its schema,") for part in parts)
 
 
-class PostgresTable(Patient):
+class PostgresTable(PostgresClient):
     """A table, over a connection of its own; a context manager that closes the connection. key: the columns by which rows are
     replaced.
 
@@ -99,14 +99,11 @@ class PostgresTable(Patient):
     and for a server that does not answer within the patience.
     """
 
-    lost: ClassVar[tuple[type[Exception], ...]] = (psycopg.OperationalError, psycopg.InterfaceError)
-
     def __init__(
         self, url: str, table: tuple[str, ...], columns: Sequence[Column], key: tuple[str, ...], patience_s: float
     ) -> None:
         super().__init__(url, patience_s)
         self.table, self._columns, self._key = table, columns, key
-        self._db: Bounded | None = None
         self.schema = ""
         """The schema of the table, set by `claim`."""
         # The message does not show the address: in an invalid address, the password cannot be found and masked.
@@ -136,22 +133,12 @@ class PostgresTable(Patient):
                     "columns of the stream"
                 )
 
-    def _connect(self) -> None:
-        if self._db is None:
-            self._db = connected(self._url, self._patience_s, self._left_s())
-        self._renew()
-
     def _renew(self) -> Bounded:
         """Return the connection, with a deadline of the whole patience from now on."""
-        assert self._db is not None
         self._deadline = time.monotonic() + self._patience_s
-        self._db.deadline = self._deadline + 0.25  # the server's own timeouts come first
+        self._connect()
+        assert self._db is not None
         return self._db
-
-    def close(self) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            db.close()
 
     def _do(self, statement: str, **bound: Any) -> list[tuple[Any, ...]]:
         found = self._renew().execute(sql.SQL(statement).format(**self._names), bound or None)  # a name may have a %
