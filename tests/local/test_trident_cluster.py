@@ -954,6 +954,10 @@ def generating(txid: int, rows: Any) -> Any:
             r"which is a generator \(it has a yield\), whose body such a call does not run",
         ),
         ({"records": MemoryRecordStore(), "state_path": "x.db"}, "both records= and state_path='x.db'; leave one out"),
+        (
+            {"records": "x.db"},
+            r"records is a store of records, got 'x.db'; give SqliteRecordStore\(path\), of windowing",
+        ),
     ],
 )
 def test_wrong_arguments_of_a_cluster_are_refused_with_the_fix(options: Any, sentence: str) -> None:

@@ -155,6 +155,19 @@ def test_records_of_another_checkpoint_are_refused(spark: SparkSession, tmp_path
     assert values(topology) == before
 
 
+def test_records_beside_a_source_for_each_stream_are_named_as_without_effect(
+    spark: SparkSession, tmp_path: Path, feed: Any, caplog: Any
+) -> None:
+    rows = feed("k string, n long").add([{"k": "a", "n": 1}]).read()
+    records = SqliteRecordStore(tmp_path / "records.db")
+    options: dict[str, Any] = {"sources": {"in": rows}, "records": records, "checkpoint": str(tmp_path / "checkpoint")}
+    query = submit_trident(counted(tmp_path, Transactional()), spark, discard=("out",), **options)
+    assert query.await_end(200)
+    records.close()
+    said = "topology 'rows': records= has no effect, because no stream is fed by its own spout"
+    assert said in [each.getMessage() for each in caplog.records]
+
+
 class Failing(Transactional):
     def emit_partition_batch_new(self, attempt: TransactionAttempt, *arguments: Any) -> Any:
         raise FailedException(f"no connection for batch {attempt.txid}")
@@ -165,6 +178,10 @@ def test_a_failed_exception_of_a_spout_is_raised_with_its_message(spark: SparkSe
     options: dict[str, Any] = {"sinks": {"out": MemorySink()}, "checkpoint": str(tmp_path / "checkpoint")}
     with pytest.raises(ConfigError, match=r"fed by its own spout.*records=SqliteRecordStore"):
         submit_trident(topology, spark, **options)
+    with pytest.raises(
+        ConfigError, match=r"records is a store of records, got 'r\.db'; give SqliteRecordStore\(path\)"
+    ):
+        submit_trident(topology, spark, records="r.db", **options)  # type: ignore[arg-type]
     records = SqliteRecordStore(tmp_path / "records.db")
     with pytest.raises(FailedException, match=r"spout 'in': batch 1 failed 2 times.*no connection for batch 1"):
         submit_trident(topology, spark, records=records, **options).await_end(200)

@@ -83,6 +83,7 @@ from windowing.trident.transactional_state import (
     RecordStore,
     RotatingTransactionalState,
     TransactionalState,
+    checked_records,
     part_of,
 )
 from windowing.windows.measures import Duration
@@ -493,7 +494,7 @@ class TridentCluster(LoopedCluster):
         self._closes += [source.close for source in (sources or {}).values()]
         self.states: dict[str, list[Any]] = {}
         try:
-            store = records or MemoryRecordStore()
+            store = checked_records(records) or MemoryRecordStore()
             if state_path is not None:
                 own = store = SqliteRecordStore(state_path)
                 self._closes.append(own.close)

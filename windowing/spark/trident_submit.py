@@ -42,7 +42,7 @@ from windowing.trident.kinds import StateType
 from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.spouts import as_batches
 from windowing.trident.streams import TridentTopology, planned
-from windowing.trident.transactional_state import RecordStore
+from windowing.trident.transactional_state import RecordStore, checked_records
 from windowing.trident.windows import LateTuples, WindowOperation
 from windowing.windows.measures import Duration
 
@@ -93,7 +93,7 @@ def submit_trident(
     sources, sinks = {} if sources is None else sources, {} if sinks is None else sinks
     require_mapping("sources", sources)
     require_mapping("sinks", sinks)
-    inputs = _inputs(spark, plan, sources, records)
+    inputs = _inputs(spark, plan, sources, checked_records(records))
     streams = _sink_streams(plan, sinks, names_of("discard", discard, "sinks"), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in streams)
     width = definition.shuffle_partitions(spark, checkpoint, partitions, plan.widest)
@@ -159,6 +159,8 @@ def _inputs(
         else:
             source = spout_rows(spark, plan, spout, records)
         inputs[spout.number] = selected(spout.called, spout.schema, source, spark, name)
+    if records is not None and spouts.keys() <= sources.keys():
+        _log.warning("topology %r: records= has no effect, because no stream is fed by its own spout", plan.name)
     return inputs
 
 

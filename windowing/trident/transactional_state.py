@@ -46,6 +46,15 @@ class RecordStore(Protocol):
         """Return all paths that begin with `prefix`, in any order."""
 
 
+def checked_records(records: Any) -> RecordStore | None:
+    """Return what was given as `records=`. Raises ConfigError for what is no RecordStore."""
+    if records is not None and not all(callable(getattr(records, name, None)) for name in ("read", "write", "paths")):
+        raise ConfigError(
+            f"records is a store of records, got {quote(records)}; give SqliteRecordStore(path), of windowing.stores"
+        )
+    return records  # type: ignore[no-any-return]
+
+
 class MemoryRecordStore:
     """A RecordStore in memory, for tests and for topologies that need not outlive their process."""
 
