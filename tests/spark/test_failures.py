@@ -238,6 +238,7 @@ def test_a_failing_bolt_ends_the_query_with_bolt_window_and_cause_and_a_restart_
     printed = "".join(traceback.format_exception(caught.value))
     assert "pyspark" not in printed.partition("In a Python worker:")[0], "Spark's words would hide ours"
     assert "ZeroDivisionError: none" in printed.partition("In a Python worker:")[2]
+    assert printed.rstrip().endswith("In batch 1 of 'checked', which is not committed.")
     assert len(printed.splitlines()) < 40
     assert sorted(os.listdir(tmp_path / "checkpoint/commits"))[-1] == "0", "the failed batch is not committed"
     assert run(bolt(), source.read(), drain=True).rows() == [(1,), (1,)]

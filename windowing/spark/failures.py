@@ -184,6 +184,8 @@ def library_error(error: BaseException, query: FailedQuery) -> BaseException:
         if found is None:
             return error
         found.__cause__ = error
+    elif found is not error and query.batch is not None:
+        found.add_note(f"In batch {query.batch} of {query.name!r}, which is not committed.")
     return found
 
 
