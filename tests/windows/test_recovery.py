@@ -28,7 +28,8 @@ Payload = tuple[tuple[str, str, int], int, str]
 
 
 def recovery_of(config: WindowConfig, streams: Sequence[str] = ("default",)) -> WindowRecovery:
-    return WindowRecovery(WindowedBoltExecutor(config, streams, sequenced=True, keep_tuples=True))
+    executor = WindowedBoltExecutor(config, streams, sequenced=True, keep_tuples=True)
+    return WindowRecovery(executor, encode=lambda payload: payload, decode=lambda payload: payload)
 
 
 @dataclass

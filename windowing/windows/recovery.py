@@ -150,10 +150,6 @@ class _RecoveredTurn(NamedTuple):
     generator: WaterMarkEventGenerator
 
 
-def _same(payload: Any) -> Any:
-    return payload
-
-
 class WindowRecovery:
     """One task of a stateful windowed bolt: call `begin` with the stored rows, then add tuples and advance through it.
 
@@ -163,7 +159,7 @@ class WindowRecovery:
     >>> from windowing.windows.config import WindowConfig
     >>> from windowing.windows.measures import count
     >>> config = WindowConfig.of(length=count(2), slide=count(2), message_id="id")
-    >>> windows = WindowRecovery(WindowedBoltExecutor(config, sequenced=True, keep_tuples=True))
+    >>> windows = WindowRecovery(WindowedBoltExecutor(config, sequenced=True, keep_tuples=True), str, str)
     >>> windows.begin([], now_ms=0)
     >>> list(windows.offer("a", ("s", "default", 0), 7, now_ms=0)), len(windows.changes().put)
     ([], 3)
@@ -172,8 +168,8 @@ class WindowRecovery:
     def __init__(
         self,
         executor: WindowedBoltExecutor,
-        encode: Callable[[Any], Any] = _same,
-        decode: Callable[[Any], Any] = _same,
+        encode: Callable[[Any], Any],
+        decode: Callable[[Any], Any],
     ) -> None:
         manager = executor.manager.numbered
         if executor.config.message_id is None or manager is None:
