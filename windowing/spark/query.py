@@ -41,6 +41,7 @@ from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.window_turn import TaskStage, window_turn
 from windowing.spark.writer import BatchWriter
 from windowing.topology.bolts import WindowedBolt
+from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of
 from windowing.topology.rules import REASON, nested, no_id
@@ -232,7 +233,7 @@ class WindowedStream(StormNames):
             bolt=replace(self.bolt, config=with_max_future(config)),
             format=NamedRows(columns, streams, self.order_by, config.message_id is not None),
             streams=streams,
-            tasks=tasks,
+            context=TaskContext(self.bolt.name, tasks=tasks),
         )
         return Shipped(self._spark, stage, what, {what: self.bolt})
 

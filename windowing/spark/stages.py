@@ -165,10 +165,8 @@ class StageTaskTurn:
             bolt=window,
             format=self._format,
             streams=tuple(stream_name(found.component, found.stream) for found in self._component.inputs),
-            tasks=self._component.parallelism,
             late_fields=None if late is None else late.schema.names[:-1],  # the last is the reason
-            settings=self._context.config,
-            task_ids=self._execution.task_ids,
+            context=self._context,
             acks=self._acked,
             keeps_tuples=_stores_whole_tuples(window.config),
         )

@@ -62,11 +62,11 @@ class Attempts:
     """
 
     def __init__(self, plan: TridentPlan) -> None:
-        self._ledgers: list[tuple[str, Any, int]] = []
+        self._ledgers: list[tuple[Any, int]] = []
         for id, factory, partitions in sorted(plan.written):
             own = factory.factory if isinstance(factory, SnapshotFactory) else factory
             if callable(getattr(own, "claim_attempt", None)):
-                self._ledgers.append((id, factory, partitions))
+                self._ledgers.append((factory, partitions))
             elif factory.kind is not StateType.NON_TRANSACTIONAL:
                 raise ConfigError(
                     f"{id} of topology {plan.name!r} is {quote(factory.kind)}, and its factory {quote(own)} has no "
@@ -81,7 +81,7 @@ class Attempts:
         Cost: a read and a write of each store that is written to.
         """
         attempt = self._last.next() if self._last.txid == txid else TransactionAttempt(txid, 0)
-        for _, factory, partitions in self._ledgers:
+        for factory, partitions in self._ledgers:
             attempt = factory.claim_attempt(txid, partitions, attempt.attempt)
         self._last = attempt
         return attempt

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,6 @@ from windowing.spark.state import (
 from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
-from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import Emission, Fitted
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
@@ -124,18 +123,16 @@ class TaskStage:
     """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
 
     `format`: the form of its rows. `streams`: the declared input streams. `late_fields`: those of late tuples, if rows have others.
-    `settings`: the settings of the topology. `acks`: whether its tuples are acked. `task_ids`: the task ids of the topology, empty
-    for a bolt alone. `keeps_tuples`: whether windows with `aggregate=` keep their tuples also without acks.
+    `context`: the TaskContext of one of its tasks, None for the only one of a bolt alone. `acks`: whether its tuples are acked.
+    `keeps_tuples`: whether windows with `aggregate=` keep their tuples also without acks.
     """
 
     bolt: WindowedBolt
     format: RowFormat
     streams: tuple[str, ...] = ("default",)
-    tasks: int = 1
     late_fields: tuple[str, ...] | None = None
-    settings: TopologyConfig = field(default_factory=TopologyConfig)
+    context: TaskContext | None = None
     acks: bool = False
-    task_ids: Mapping[str, range] = field(default_factory=dict)
     keeps_tuples: bool = False
 
     def __post_init__(self) -> None:
@@ -231,10 +228,8 @@ class _Turn:
         self.before, self.side_before = self.executor.counts(), Counter(self.executor.side)
         now = clock_of(rows)
         self.executor.set_clock(now)
-        stage = self.stage
-        self.windows.open(
-            TaskContext(stage.bolt.name, self.task, stage.tasks, stage.settings, stage.task_ids), self.values
-        )
+        context = self.stage.context or TaskContext(self.stage.bolt.name)
+        self.windows.open(context._replace(task_index=self.task), self.values)
         try:
             table = None if table is None else self._readable(table)
             accepted = self._feed(table)
