@@ -6,6 +6,7 @@ import glob
 import importlib
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -169,6 +171,23 @@ def test_a_batch_of_two_gigabytes_for_a_task_is_told_with_a_way_out(join: Callab
     assert type(found) is SourceError
     assert "batch 7 of 'sums' has 2 GiB or more in one column for one task" in str(found)
     assert "maxFilesPerTrigger" in str(found)
+
+
+def test_the_jvm_gets_the_first_lines_of_an_interrupted_call_and_other_errors_whole(spark: SparkSession) -> None:
+    java: Any = spark._jvm.java  # type: ignore[union-attr]
+    java.lang.Thread.currentThread().interrupt()
+    with pytest.raises(Py4JJavaError) as interrupted:
+        java.lang.Thread.sleep(1)
+    told = failures.text_for_jvm(interrupted.value)
+    assert told is not None
+    assert re.fullmatch(  # the words that Spark searches for
+        r"py4j\.protocol\.Py4JJavaError: An error occurred while calling \S+\s*: java\.lang\.InterruptedException: sleep .*",
+        told,
+    )
+    with pytest.raises(Py4JJavaError) as other:
+        java.lang.Class.forName("no.such")
+    for error in (other.value, BoltError("java.lang.InterruptedException")):
+        assert failures.text_for_jvm(error) is None
 
 
 def test_errors_are_decoded_only_with_the_mark_of_this_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from windowing import aggregate
 from windowing.errors import ConfigError
 from windowing.execution.plan import execution_plan
 from windowing.schema.tuples import Fields
@@ -500,13 +501,16 @@ def test_a_grouping_with_storms_order_of_stream_and_fields_is_refused_with_the_o
 
 
 def test_a_window_field_that_an_input_stream_lacks_is_refused() -> None:
-    @tumbling(seconds(1), timestamp="at", source="host", key=["word", "at"], output="n long")
+    read = {"n": aggregate.count(), "most": aggregate.max("size"), "last": aggregate.max("at")}
+
+    @tumbling(seconds(1), timestamp="at", source="host", key=["word", "at"], aggregate=read, output="n long")
     def keyed(window: Any) -> None: ...
 
     found = problems(a_spout_and(lambda builder: builder.set_bolt("w", keyed).shuffle_grouping("s")))
     assert found == [
         "bolt 'w' has source='host', a field that 's' has not; there are at, sentence",
         "bolt 'w' has key='word', a field that 's' has not; there are at, sentence",
+        "bolt 'w' has aggregate='size', a field that 's' has not; there are at, sentence",
     ]
 
 

@@ -44,7 +44,7 @@ from windowing.topology.user_code import ended_in
 
 _mark = f"windowing-error:{secrets.token_hex(16)}:"
 _TRACEBACK = "Traceback (most recent call last)"
-_MAX_TRACE = 8000
+_MAX_TRACE, _MAX_CAUSE = 8000, 500
 _OUT_OF_MEMORY = 52  # SparkExitCode.OOM
 _JVM_ENDS_S = 5
 _MAX_DEPTH = 20
@@ -69,6 +69,7 @@ _OTHER_SOURCES = re.compile(
     r"Wrong basePath \S+ for the root path: \S+|There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\]"
     r"|No usable value for offset"
 )
+_INTERRUPTED = re.compile(r"java\.[a-z.]+\.(?:Interrupted|InterruptedIO|ClosedByInterrupt)Exception")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
@@ -278,6 +279,22 @@ def is_sendable(error: BaseException) -> bool:
     except Exception:
         return False
     return True
+
+
+def text_for_jvm(error: BaseException) -> str | None:
+    """Return the text to send to the JVM in place of an error of foreachBatch, None to send the error itself.
+
+    Py4J cannot send an error that Spark cannot transport, and the JVM would wait for an answer forever. In the error of a call that
+    was interrupted because the query is stopped, Spark searches for the interruption with a pattern that overflows the stack on the
+    long trace of a JVM; so it gets the first line of each cause.
+    """
+    if not is_sendable(error):
+        return describe_error(error)
+    causes = "\n".join(cause.partition("\n")[0][:_MAX_CAUSE] for cause in java_causes(error))
+    call: str | None = getattr(error, "errmsg", None)  # of Py4JJavaError; py4j has no types
+    if call is not None and _INTERRUPTED.search(causes):
+        return f"py4j.protocol.Py4JJavaError: {call}: {causes}"
+    return None
 
 
 def is_unreached(error: BaseException) -> bool:

@@ -44,8 +44,7 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of
-from windowing.topology.rules import REASON, nested, no_id
-from windowing.windows.aggregate import aggregated_fields
+from windowing.topology.rules import REASON, fields_named, nested, no_id
 from windowing.windows.config import OnError, WindowConfig
 from windowing.windows.measures import Duration
 
@@ -332,21 +331,16 @@ def _require_columns(
     bolt: WindowedBolt, columns: list[str], grouping: str | tuple[str, ...], order: tuple[str, ...]
 ) -> None:
     config = bolt.config
-    needed = {
-        "timestamp": (config.timestamp,) if isinstance(config.timestamp, str) else (),
-        "source": (config.source,) if config.source is not None else (),
-        "key": config.key or (),
-        "message_id": () if config.message_id is None else (config.message_id,),
-        "aggregate": () if config.aggregate is None else tuple(filter(None, aggregated_fields(config.aggregate))),
-        "grouping": grouping if isinstance(grouping, tuple) else (),
-        "order_by": order,
-    }
-    for option, names in needed.items():
-        for name in names:
-            if name not in columns:
-                raise ConfigError(
-                    f"{option} of bolt {bolt.name!r} names column {quote(name)}, the input has {', '.join(columns)}"
-                )
+    grouped = grouping if isinstance(grouping, tuple) else ()
+    for option, name in (
+        *fields_named(config),
+        *(("grouping", name) for name in grouped),
+        *(("order_by", name) for name in order),
+    ):
+        if name not in columns:
+            raise ConfigError(
+                f"{option} of bolt {bolt.name!r} names column {quote(name)}, the input has {', '.join(columns)}"
+            )
     taken = [column for column in columns if column.lower() == REASON]
     if config.late_stream is not None and taken:
         raise ConfigError(

@@ -32,7 +32,7 @@ from windowing.errors import BoltError, SinkError, WindowingError, describe_erro
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.exchange import CLOCK_PROPERTY, ArrowStage
-from windowing.spark.failures import WorkerError, is_sendable
+from windowing.spark.failures import WorkerError, text_for_jvm
 from windowing.spark.hadoop import failed_in_task
 from windowing.spark.metrics import LastExecution
 from windowing.spark.output import Layout
@@ -232,10 +232,10 @@ class BatchWriter:
             failpoints.hit("before_commit", batch_id)
         except BaseException as error:
             self.failure, self.failed_batch = error, batch_id
-            if is_sendable(error):
+            told = text_for_jvm(error)
+            if told is None:
                 raise
-            # Py4J can send no other error, and the JVM would wait for an answer forever.
-            raise WorkerError(describe_error(error)) from None
+            raise WorkerError(told) from None
         finally:
             self.calling = None
             ended.set()

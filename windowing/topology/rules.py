@@ -42,6 +42,7 @@ from windowing.topology.groupings import (
 )
 from windowing.topology.plan import OutputStream, Subscription
 from windowing.topology.user_code import TIMELESS, holds_times
+from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count, Duration
 
@@ -263,10 +264,12 @@ def fields_named(config: WindowConfig) -> Iterator[tuple[str, str]]:
         if isinstance(name, str):
             yield option, name
     yield from (("key", name) for name in config.key or ())
+    aggregated = () if config.aggregate is None else aggregated_fields(config.aggregate)
+    yield from (("aggregate", name) for name in aggregated if name is not None)
 
 
 def fields_of_windows(resolved: ResolvedTopology) -> Iterator[str]:
-    """The fields that a window names (timestamp, source, message_id, key) are in every stream that its bolt reads."""
+    """The fields that a window names (timestamp, source, message_id, key, aggregate) are in every stream that its bolt reads."""
     for component, config, found, kinds in _inputs_of_windows(resolved):
         for option, name in fields_named(config):
             if name not in kinds:
