@@ -264,17 +264,7 @@ def roots_of(topology: Topology, sources: Mapping[str, Any], batches: Any) -> di
     found: dict[str, list[SpoutRoots]] = {}
     for name, given in sources.items():
         spout = topology.component(name)
-        streams = given if isinstance(given, Mapping) else {DEFAULT_STREAM: given}
-        for stream in spout.own_outputs:
-            if stream not in streams:
-                raise ConfigError(
-                    f"spout {name!r} has a stream {stream!r} without a source; give a mapping of its streams to sources"
-                )
-        for stream in streams:
-            if stream not in spout.own_outputs:
-                raise ConfigError(
-                    f"the source of spout {name!r} is for no stream of it; {did_you_mean(str(stream), spout.own_outputs)}"
-                )
+        streams = spout.sources_of_streams(given, "sources")
         found[name] = [_roots(topology, name, stream, source, spout.parallelism) for stream, source in streams.items()]
     return found
 

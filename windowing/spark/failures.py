@@ -117,6 +117,11 @@ class FailedQuery(NamedTuple):
     batch: int | None = None
     spark: SparkSession | None = None
 
+    @property
+    def batch_called(self) -> str:
+        """The current batch in a sentence: "batch 7"."""
+        return "a batch" if self.batch is None else f"batch {self.batch}"
+
 
 class Seal:
     """Is sent to workers with the query; when it is unpickled there, it sets the mark of this driver for errors of the library.
@@ -355,7 +360,7 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
             f"a job of {query.name!r} was cancelled from outside (Ctrl-C, or cancelAllJobs), which ends the query. "
             + GO_ON.format(query.checkpoint)
         )
-    batch = "a batch" if query.batch is None else f"batch {query.batch}"
+    batch = query.batch_called
     again = f"{batch} is not committed: start again from the checkpoint"
     if _DEAD.search(said) is not None:
         tries = _TRIES.search(said)
@@ -436,11 +441,10 @@ def _too_large(said: str, query: FailedQuery) -> WindowingError | None:
     """Return the error for a batch with more rows for a task than Arrow can join, None for other texts."""
     if _TOO_LARGE.search(said) is None:
         return None
-    batch = "a batch" if query.batch is None else f"batch {query.batch}"
     return SourceError(
-        f"{batch} of {query.name!r} has 2 GiB or more in one column for one task, which Arrow cannot hold. Nothing of it was "
-        "committed. A batch that was begun keeps its size: start with a new checkpoint, and with more tasks or fewer rows a batch "
-        "(maxFilesPerTrigger, maxOffsetsPerTrigger)"
+        f"{query.batch_called} of {query.name!r} has 2 GiB or more in one column for one task, which Arrow cannot hold. Nothing "
+        "of it was committed. A batch that was begun keeps its size: start with a new checkpoint, and with more tasks or fewer "
+        "rows a batch (maxFilesPerTrigger, maxOffsetsPerTrigger)"
     )
 
 

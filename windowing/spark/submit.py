@@ -139,18 +139,7 @@ def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
             )
         if spout.id not in sources:
             raise ConfigError(f"spout {spout.id!r} has no source; give sources={{{spout.id!r}: spark.readStream...}}")
-        given = sources[spout.id]
-        streams: Mapping[str, Any] = given if isinstance(given, Mapping) else {DEFAULT_STREAM: given}
-        for stream in spout.own_outputs:
-            if stream not in streams:
-                raise ConfigError(
-                    f"spout {spout.id!r} has a stream {stream!r} without a source; give a mapping of its streams to DataFrames"
-                )
-        for stream in streams:
-            if stream not in spout.own_outputs:
-                raise ConfigError(
-                    f"the source of spout {spout.id!r} is for no stream of it; {did_you_mean(stream, spout.own_outputs)}"
-                )
+        streams = spout.sources_of_streams(sources[spout.id], "DataFrames")
         found |= {(spout.id, stream): streams[stream] for stream in spout.own_outputs}
     return found
 

@@ -105,6 +105,24 @@ class Component:
         """The streams to which its code emits."""
         return {name: stream for name, stream in self.outputs.items() if stream.own}
 
+    def sources_of_streams(self, given: Any, wanted: str) -> Mapping[str, Any]:
+        """Return the source of each stream of an InputSpout, from a mapping of them or the source of the default stream.
+
+        wanted: what a source is called. Raises ConfigError for a stream without a source, and for a source without a stream.
+        """
+        streams: Mapping[str, Any] = given if isinstance(given, Mapping) else {DEFAULT_STREAM: given}
+        for stream in self.own_outputs:
+            if stream not in streams:
+                raise ConfigError(
+                    f"spout {self.id!r} has a stream {stream!r} without a source; give a mapping of its streams to {wanted}"
+                )
+        for stream in streams:
+            if stream not in self.own_outputs:
+                raise ConfigError(
+                    f"the source of spout {self.id!r} is for no stream of it; {did_you_mean(str(stream), self.own_outputs)}"
+                )
+        return streams
+
     @property
     def kind(self) -> ComponentKind:
         """The kind of the component."""
