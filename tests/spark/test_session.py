@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 import pytest
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.cli.doctor import diagnose
@@ -26,6 +26,8 @@ from windowing.schema.types import Schema
 from windowing.spark import FileSink, PartitionedSpout, check, configure, require_session, session
 from windowing.spark.session import REQUIRED, given_settings
 from windowing.spark.spouts import selected
+
+VISIBILITY = "spark.rdd.cache.visibilityTracking.enabled"
 
 
 def test_a_session_made_by_the_library_passes_its_own_check(spark: SparkSession) -> None:
@@ -204,7 +206,33 @@ class Builder:
 def test_configure_sets_exactly_the_required_settings_of_a_builder() -> None:
     builder = Builder()
     assert configure(builder) is builder
-    assert builder.told == {rule.name: rule.wanted for rule in REQUIRED}
+    assert builder.told == {rule.name: rule.wanted for rule in REQUIRED} | {VISIBILITY: "true"}
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({}, None),
+        ({"spark.speculation": "true"}, "not set"),
+        ({"spark.speculation": "true", VISIBILITY: "false"}, "false"),
+        ({"spark.speculation": "true", VISIBILITY: "true"}, None),
+        ({VISIBILITY: "false"}, None),
+    ],
+)
+def test_speculation_is_refused_where_an_attempt_may_use_rows_that_another_has_not_counted(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str], refused: str | None
+) -> None:
+    conf = SparkConf(loadDefaults=False)
+    for name, value in given.items():
+        conf.set(name, value)
+    monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
+    if refused is None:
+        require_session(spark)
+        return
+    with pytest.raises(
+        SessionError, match=rf"{VISIBILITY} is {refused}, wanted true .* or leave out spark.speculation"
+    ):
+        require_session(spark)
 
 
 def test_a_master_given_in_spark_defaults_or_the_environment_is_kept(
@@ -358,9 +386,8 @@ def test_check_reports_all_problems_of_the_driver_and_the_workers_at_once(
     found: Any = sys.modules[check.__module__]
     monkeypatch.setattr(found, "version", lambda package: "0.1" if package == "pyarrow" else found_version(package))
     foreign = spark.newSession()
-    configured = Builder()
-    for name, value in configure(configured).told.items():
-        foreign.conf.set(name, value)
+    for rule in REQUIRED:
+        foreign.conf.set(rule.name, rule.wanted)
     foreign.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     with pytest.raises(SessionError) as caught:
         check(foreign, only_here.add_up, locked)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.execution.chains import clustered
 from windowing.spark import MemorySink, submit
 from windowing.spark.sinks import output_streams
+from windowing.spark.writer import BatchWriter
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, tumbling
@@ -178,3 +180,34 @@ def test_columnar_bolts_emit_the_same_rows_on_spark_as_in_local_cluster(same: Bo
     plan.set_bolt("count", count_words, 2).fields_grouping("sized", "word")
     found = same(plan.build(), sentences=SENTENCES)
     assert ("jumped", 1_000) in found[0]["sized.long"]
+
+
+def lost_at_first(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a task, which are kept in memory then, and let its first attempt fail."""
+    yield from rows
+    context: Any = TaskContext.get()
+    if context.attemptNumber() == 0:
+        raise RuntimeError("the result of this attempt is lost")
+
+
+@pytest.mark.parametrize("has_windows", [False, True])
+def test_rows_that_a_lost_attempt_has_kept_in_memory_are_counted_and_written(
+    same: Both, monkeypatch: pytest.MonkeyPatch, has_windows: bool
+) -> None:
+    """As with speculation, when the second attempt at a task finds the rows of the first and ends before it."""
+
+    @bolt(output={"long": WORDS, "default": WORDS})
+    def sized(tuple: Any, collector: Any) -> None:
+        collector.emit((tuple.word, tuple.at), stream="long" if len(tuple.word) > 3 else "default")
+
+    def evaluated(writer: BatchWriter, output: DataFrame) -> Any:
+        return real(writer, output.mapInArrow(lost_at_first, output.schema))
+
+    real = BatchWriter._evaluated
+    monkeypatch.setattr(BatchWriter, "_evaluated", evaluated)
+    plan = builder(words=WORDS)
+    plan.set_bolt("sized", sized, 2).shuffle_grouping("words")
+    if has_windows:
+        plan.set_bolt("count", count_words, 2).fields_grouping("sized", "word")
+    found = same(plan.build(), drain=False, words=[[("over", 1_000), ("a", 2_000)], [("moon", 30_000)]])
+    assert found[0]["sized.long"] == [("over", 1_000)]

@@ -1,6 +1,6 @@
 """The Spark session: `session()` starts a correct one, `require_session()` refuses one that could lose data.
 
-    configure(builder)    sets REQUIRED on the user's builder, and nothing else
+    configure(builder)    sets what is required on the user's builder, and nothing else
     session()             REQUIRED, and settings for one machine; settings given elsewhere (spark-submit, spark-defaults.conf,
                           PYSPARK_SUBMIT_ARGS, a running session) are kept, the master included
     require_session       checks REQUIRED, the packages and the workers' Python, on the driver; every start calls it
@@ -54,6 +54,7 @@ _REMOTE = "spark.remote"
 _TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback"
 _FILE = "--properties-file"
 _CONNECT = "windowing.spark needs a classic Spark session, got one of Spark Connect; "
+_VISIBILITY = "spark.rdd.cache.visibilityTracking.enabled"
 _UTC = re.compile(
     r"Z|(?:Etc/)?(?:UTC|UCT|GMT0?|Zulu|Universal|Greenwich)|(?:Etc/GMT|GMT|UTC|UT)?[+-]00?(?::?00){0,2}|UT",
     re.IGNORECASE,
@@ -219,8 +220,8 @@ def configure(builder: Builder) -> Builder:
     `configure(SparkSession.builder.appName("job")).getOrCreate()`
     """
     changed: Any = builder
-    for rule in REQUIRED:
-        changed = changed.config(rule.name, rule.wanted)
+    for name, value in _required().items():
+        changed = changed.config(name, value)
     return cast(Builder, changed)
 
 
@@ -351,8 +352,8 @@ def _require_open(spark: SparkSession) -> None:
 
 def _wrong_here(spark: SparkSession) -> list[str]:
     """Return the problems on the driver, by the table. With Spark Connect the workers' Python can be checked only in a worker."""
-    python = None if is_connect(spark) else _wrong_python(spark)
-    return [problem for problem in (*map(partial(_wrong, spark), REQUIRED), python) if problem is not None]
+    of_context = [] if is_connect(spark) else [_wrong_python(spark), _wrong_speculation(spark)]
+    return [problem for problem in (*map(partial(_wrong, spark), REQUIRED), *of_context) if problem is not None]
 
 
 def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
@@ -366,6 +367,22 @@ def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
     return (
         f"{rule.name} is {'not set' if given is None else quote(given)}, wanted {rule.wanted}: {rule.why}; "
         f'spark.conf.set("{rule.name}", "{rule.wanted}") before the start'
+    )
+
+
+def _wrong_speculation(spark: SparkSession) -> str | None:
+    """Return the problem of speculation, None without one.
+
+    A batch is kept in memory (persist) while its sinks write. If a second attempt at a task finds the rows that the first one has
+    kept, and ends before it, Spark counts none of them (SPARK-41497), and a stream with a count of zero is not written.
+    """
+    given: Any = spark.sparkContext.getConf()
+    tracked = given.get(_VISIBILITY, "not set")
+    if given.get("spark.speculation", "false").lower() != "true" or tracked.lower() == "true":
+        return None
+    return (
+        f"{_VISIBILITY} is {tracked}, wanted true with spark.speculation: otherwise rows that two attempts share can be lost; "
+        "give it before the session starts (spark-submit --conf), or leave out spark.speculation"
     )
 
 
@@ -649,9 +666,13 @@ def _sockets(folder: str) -> dict[str, str]:
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
 
 
+def _required() -> dict[str, str]:
+    return {rule.name: rule.wanted for rule in REQUIRED} | {_VISIBILITY: "true"}
+
+
 def _defaults() -> dict[str, str]:
     return {
-        **{rule.name: rule.wanted for rule in REQUIRED},
+        **_required(),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         f"{_STORE}.rocksdb.boundedMemoryUsage": "true",
         f"{_STORE}.rocksdb.maxMemoryUsageMB": "500",
