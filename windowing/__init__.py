@@ -230,7 +230,27 @@ _IN_STORM = {
     ),
     "KafkaSpout": "from windowing.spark import kafka",
     "MemoryMapState": "map_state(MemoryStore(), 'counts') of windowing.stores",
-    "LocalDRPC": "from windowing.local import TridentCluster",
+    **dict.fromkeys(("LocalDRPC", "DRPCClient"), "from windowing.local import TridentCluster"),
+    **dict.fromkeys(
+        ("LinearDRPCTopologyBuilder", "DRPCSpout", "ReturnResults", "CoordinatedBolt", "BaseBatchBolt", "IBatchBolt"),
+        "new_drpc_stream(function) of a windowing.trident.TridentTopology, which a TridentCluster answers in one process",
+    ),
+    "StreamBuilder": "TopologyBuilder, or TridentTopology of windowing.trident, whose streams have map, filter, join and window",
+    "ConfigurableTopology": "a function that returns TopologyBuilder(name).configure({...}), and call build()",
+    "TimeCacheMap": "RotatingMap, and call rotate() at each tick: it returns what has expired",
+    "Constants": "is_tick(tuple) for ticks",
+    **dict.fromkeys(
+        ("TestWordSpout", "FeederSpout", "FixedTupleSpout"),
+        "InputSpout('word string'), and give its rows to run_topology of windowing.local",
+    ),
+    **dict.fromkeys(
+        ("JdbcInsertBolt", "HdfsBolt", "KafkaBolt", "RedisStoreBolt"),
+        "a sink of windowing.spark in sinks=, such as PostgresSink, ParquetSink or KafkaSink; in one process a bolt of your own",
+    ),
+    **dict.fromkeys(
+        ("PartialKeyGrouping", "ShuffleGrouping", "FieldsGrouper", "LoadAwareShuffleGrouping"),
+        "set_bolt(id, bolt).partial_key_grouping(component, fields), or shuffle_grouping(component)",
+    ),
 }
 
 

@@ -551,7 +551,14 @@ def test_what_is_no_plan_is_not_drawn_and_the_error_says_how_to_draw_it() -> Non
             draw(one)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("name", ["ShellBolt", "JoinBolt", "BaseTaskHook", "CountMetric", "CustomStreamGrouping"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ShellBolt", "JoinBolt", "BaseTaskHook", "CountMetric", "CustomStreamGrouping", "PartialKeyGrouping"),
+        *("LinearDRPCTopologyBuilder", "DRPCSpout", "DRPCClient", "StreamBuilder", "ConfigurableTopology"),
+        *("TimeCacheMap", "TestWordSpout", "JdbcInsertBolt", "KafkaBolt"),
+    ],
+)
 def test_a_class_of_storm_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:
     with pytest.raises(ImportError, match=f"windowing has no '{name}'; write "):
         exec(f"from windowing import {name}")
@@ -570,6 +577,19 @@ def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to
     for name in ("registerMetric", "register_counter", "addTaskHook"):
         with pytest.raises(AttributeError, match=rf"'TaskContext' has no '{name}'; write .* of your own"):
             getattr(TaskContext("words"), name)
+    for name, write in (
+        ("getThisSources", "what the component has to know of its topology in its constructor"),
+        ("get_component_output_fields", "what the component has to know of its topology in its constructor"),
+        ("getTaskData", "an attribute of your own in prepare or open"),
+        ("getThisWorkerPort", "context.task; there are no workers of Storm"),
+        ("getComponentId", "context.component for the own component, tuple.source_component for that of a tuple"),
+    ):
+        with pytest.raises(AttributeError, match=f"'TaskContext' has no '{name}'; write {write}"):
+            getattr(TaskContext("words"), name)
+    with pytest.raises(
+        AttributeError, match="there are component, component_tasks, config, task, task_ids, task_index"
+    ):
+        TaskContext("words").zzz  # noqa: B018 - the access itself is the call
     with pytest.raises(AttributeError, match=r"has no 'getOrDefault'; write get\(key, default\)"):
         BufferedState(MemoryStateStore("words")).getOrDefault  # type: ignore[attr-defined]  # noqa: B018
     builder = TopologyBuilder("words").configure({"TOPOLOGY_MESSAGE_TIMEOUT_SECS": 30})
@@ -578,6 +598,37 @@ def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to
         match=r"unknown key 'TOPOLOGY_MESSAGE_TIMEOUT_SECS'; did you mean 'topology.message.timeout.secs'",
     ):
         builder.build()
+
+
+def test_settings_resources_and_windows_on_a_component_are_answered_with_where_they_are_set() -> None:
+    builder = TopologyBuilder("words")
+    declarer = builder.set_spout("words", InputSpout("word string"))
+    for name, write in (
+        ("setDebug", r"configure\(debug=True\)"),
+        ("set_max_spout_pending", r"configure\(max_spout_pending=1000\)"),
+        ("setMaxTaskParallelism", r"configure\(max_task_parallelism=4\) of the TopologyBuilder"),
+        ("addConfigurations", r"configure\(\{'topology.debug': True\}\)"),
+        ("setCPULoad", "nothing: components have no resources of their own"),
+        ("set_memory_load", "nothing: components have no resources of their own"),
+        ("withTumblingWindow", "the window above the bolt: @sliding"),
+    ):
+        with pytest.raises(AttributeError, match=f"'Declarer' has no '{name}'; write {write}"):
+            getattr(declarer, name)
+    stream = TridentTopology("words").new_stream("words", InputSpout("word string"))
+    for name, write in (
+        ("min", r"min_by\('amount'\), or min_by\(None, key=...\)"),
+        ("max", r"max_by\('amount'\), or max_by\(None, key=...\)"),
+        ("multi_reduce", "join"),
+        ("setCPULoad", "nothing: steps have no resources of their own"),
+    ):
+        with pytest.raises(AttributeError, match=f"'Stream' has no '{name}'; write {write}"):
+            getattr(stream, name)
+
+
+@pytest.mark.parametrize("name", ["IBackingMap", "ReadOnlyState", "FeederBatchSpout", "HBaseMapState"])
+def test_a_class_of_trident_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"windowing\.trident has no '{name}'; write "):
+        exec(f"from windowing.trident import {name}")
 
 
 def test_a_builder_in_place_of_its_topology_and_an_average_are_answered_with_what_to_write() -> None:

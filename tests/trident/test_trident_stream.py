@@ -550,6 +550,15 @@ def test_min_by_and_max_by_emit_the_whole_tuple_of_each_partition() -> None:
     assert out(lambda s: s.global_().min_by("n"), []) == []
 
 
+def test_min_by_and_max_by_without_a_field_compare_whole_tuples_by_a_key() -> None:
+    rows = [("abc", 2), ("d", 9), ("ef", 2), ("g", 5)]
+    assert out(lambda s: s.global_().min_by(None, key=lambda row: (row.n, len(row.word))), rows) == [("ef", 2)]
+    assert out(lambda s: s.global_().max_by(None, key=lambda row: row.n * len(row["word"])), rows) == [("d", 9)]
+    for call in (lambda s: s.min_by(None), lambda s: s.max_by(None)):
+        with pytest.raises(ConfigError, match=r"neither a field nor a key= to compare by; write M..By\('amount'\)"):
+            out(call, rows)
+
+
 def test_first_n_emits_the_first_n_tuples_of_the_batch() -> None:
     rows = [("a", 5), ("b", None), ("c", 2), ("d", 9)]
     assert len(out(lambda s: s.apply_assembly(b.FirstN(3)), rows)) == 3

@@ -30,7 +30,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from windowing.acking.acker import Acked, AckedRoots, Failed, Reason
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
@@ -581,6 +581,10 @@ class SpoutCollector(StormNames):
     """The collector of a spout. Source: Storm's `SpoutOutputCollector`."""
 
     __slots__ = ("_emit", "_task")
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "getPendingCount": "a count of your own in next_tuple, ack and fail; topology.max.spout.pending bounds what is pending",
+    }
 
     def __init__(self, task: SpoutTask) -> None:
         self._task, self._emit = task, task.emit

@@ -46,6 +46,21 @@ class Declarer(StormNames):
 
     __slots__ = ("_component",)
 
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "addConfigurations": "configure({'topology.debug': True})",
+        "setDebug": "configure(debug=True)",
+        "setMaxSpoutPending": "configure(max_spout_pending=1000)",
+        "setMaxTaskParallelism": "configure(max_task_parallelism=4) of the TopologyBuilder",
+        **dict.fromkeys(
+            ("setCPULoad", "setCpuLoad", "setMemoryLoad", "addResource", "addResources", "addSharedMemory"),
+            "nothing: components have no resources of their own; on Spark the session has them (spark.executor.memory)",
+        ),
+        **dict.fromkeys(
+            ("withWindow", "withTumblingWindow", "withTimestampField", "withLag", "withLateTupleStream"),
+            "the window above the bolt: @sliding(length, slide, timestamp=..., lag=..., late_stream=...) or @tumbling(length)",
+        ),
+    }
+
     def __init__(self, component: ComponentDeclaration) -> None:
         self._component = component
 

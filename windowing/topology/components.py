@@ -78,7 +78,32 @@ _IN_STORM = {
     "getThisTaskId": "context.task",
     "getThisTaskIndex": "context.task_index",
     "getThisComponentId": "context.component",
-    "getComponentId": "context.component",
+    "getComponentId": "context.component for the own component, tuple.source_component for that of a tuple",
+    "getStormId": "the name of the topology in the constructor of the component; there is no id beside it",
+    **dict.fromkeys(
+        (
+            "getThisSources",
+            "getSources",
+            "getThisTargets",
+            "getTargets",
+            "getThisStreams",
+            "getThisOutputFields",
+            "getThisInputFields",
+            "getComponentOutputFields",
+            "getComponentStreams",
+            "getComponentIds",
+            "getRawTopology",
+        ),
+        "what the component has to know of its topology in its constructor: functools.partial(Join, ('id', 'age')); "
+        "tuple.source_component and tuple.get_fields() are those of a tuple",
+    ),
+    **dict.fromkeys(
+        ("setTaskData", "getTaskData", "setExecutorData", "getExecutorData", "getResource", "getSharedExecutor"),
+        "an attribute of your own in prepare or open: self.cache = {}",
+    ),
+    **dict.fromkeys(
+        ("getThisWorkerPort", "getThisWorkerTasks", "getWorkerTasks"), "context.task; there are no workers of Storm"
+    ),
     "getComponentTasks": "context.component_tasks(component)",
     "getConf": "context.config",
     **dict.fromkeys(
@@ -88,10 +113,12 @@ _IN_STORM = {
     "addTaskHook": "code of your own in prepare and execute; there are no hooks of tasks",
     "get": 'context.config.own["app.key"], or context.config by typed names',
 }
+_OF_CONTEXT = ("component", "component_tasks", "config", "task", "task_ids", "task_index", "tasks")
+"""What a component reads of its context: not what errors call the task, and not the methods that every tuple of Python has."""
 
 
 def _no_such(context: TaskContext, name: str) -> Any:
-    raise missing(type(context), name, _IN_STORM)
+    raise missing(type(context), name, _IN_STORM, fields=_OF_CONTEXT)
 
 
 TaskContext.__getattr__ = _no_such  # type: ignore[attr-defined]  # the body of a NamedTuple would type it

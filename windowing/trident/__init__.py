@@ -196,6 +196,16 @@ _IN_STORM = {
     **dict.fromkeys(("Filter", "BaseFilter"), "a function of (row), or a class with keep(row)"),
     **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer"), "a function of (row)"),
     "BaseAggregator": "Aggregator",
+    "IBackingMap": "BackingMap",
+    "ReadOnlyState": "State",
+    **dict.fromkeys(
+        ("FeederBatchSpout", "FeederCommitterBatchSpout"),
+        "InputSpout('word string') of windowing, and run_trident(topology, {'words': [[...], [...]]}) of windowing.local",
+    ),
+    **dict.fromkeys(
+        ("HBaseMapState", "CassandraMapState", "MemcachedState", "RedisState", "JdbcMapState"),
+        "map_state(store, 'counts') of windowing.stores, with a SqliteStore, PostgresStore, RedisStore or a BackingMap",
+    ),
     "BaseQueryFunction": "QueryFunction",
     "BaseStateUpdater": "StateUpdater",
     "TridentTuple": "row[0] or row['word'] of the row that a function gets",

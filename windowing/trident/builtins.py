@@ -1,7 +1,7 @@
 """The aggregators, filters and queries that Trident provides.
 
 | Count, Sum, Min, Max | combiners: the number of tuples; sum, smallest, largest of one field |
-| MinBy, MaxBy         | aggregators: the tuple with the smallest, the largest value of a field |
+| MinBy, MaxBy         | aggregators: the tuple with the smallest, the largest value of a field, or of a function of the tuple |
 | FirstN               | an assembly: the first n tuples of a batch, in some order |
 | FilterNull, Equals, Negate, Debug | filters |
 | MapGet, SnapshotGet, TupleCollectionGet | queries: the value of a key, the single value, all keys and values |
@@ -84,21 +84,32 @@ class Max(Min):
 
 @dataclass(frozen=True, slots=True)
 class MinBy:
-    """The whole tuple with the smallest value of a field. Source: Storm's `Min`, `MinWithComparator`."""
+    """The whole tuple with the smallest value of a field, or of `key(tuple)` with the field None.
 
-    field: str
+    Source: Storm's `Min`, `MinWithComparator`.
+    """
+
+    field: str | None
     key: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.field is None and self.key is None:
+            name = type(self).__name__
+            raise ConfigError(
+                f"{name} has neither a field nor a key= to compare by; write {name}('amount'), or {name}(None, key=...) with a "
+                "function of (row)"
+            )
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The fields that it reads by name."""
-        return (self.field,)
+        return () if self.field is None else (self.field,)
 
     def init(self, batch_id: Any, collector: Any) -> list[Any]:
         return []
 
     def aggregate(self, value: list[Any], tuple: Any, collector: Any) -> None:
-        found = tuple[self.field]
+        found = tuple if self.field is None else tuple[self.field]
         seen = found if self.key is None or found is None else self.key(found)
         if not value or self._better(seen, value[0]):
             value[:] = seen, tuple

@@ -238,6 +238,16 @@ class Stream(AggregableStream):
 
     __slots__ = ("_builder", "_name", "_step")
 
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "min": "min_by('amount'), or min_by(None, key=...) with a function of (row) in place of a Comparator",
+        "max": "max_by('amount'), or max_by(None, key=...) with a function of (row) in place of a Comparator",
+        "multiReduce": "join([a, b], ...) or merge(a, b) of the topology; there is no reducer of several streams",
+        **dict.fromkeys(
+            ("setCPULoad", "setCpuLoad", "setMemoryLoad", "addResource", "addSharedMemory"),
+            "nothing: steps have no resources of their own; on Spark the session has them (spark.executor.memory)",
+        ),
+    }
+
     def __init__(self, builder: GraphBuilder, step: StepDeclaration, name: str | None = None) -> None:
         self._builder, self._step, self._name = builder, step, name
 
@@ -325,12 +335,14 @@ class Stream(AggregableStream):
         """
         return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
 
-    def min_by(self, field: str, key: Callable[[Any], Any] | None = None) -> Stream:
-        """Keep the tuple with the smallest value of a field in each partition of a batch; `key` maps values for comparison."""
+    def min_by(self, field: str | None, key: Callable[[Any], Any] | None = None) -> Stream:
+        """Keep the tuple with the smallest value of a field in each partition of a batch. `key` maps values for comparison; with
+        the field None it maps whole tuples, as a Comparator compares them in Storm.
+        """
         return self.partition_aggregate(None, MinBy(field, key))
 
-    def max_by(self, field: str, key: Callable[[Any], Any] | None = None) -> Stream:
-        """Keep the tuple with the largest value of a field in each partition of a batch; `key` maps values for comparison."""
+    def max_by(self, field: str | None, key: Callable[[Any], Any] | None = None) -> Stream:
+        """Keep the tuple with the largest value of a field in each partition of a batch; `field` and `key` as in `min_by`."""
         return self.partition_aggregate(None, MaxBy(field, key))
 
     def group_by(self, *names: Names) -> GroupedStream:
