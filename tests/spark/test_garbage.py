@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from windowing.spark import exchange
-from windowing.spark.exchange import prepare_worker
-from windowing.spark.operator import seldom_collected
+from windowing.spark.exchange import ArrowStage, prepared_worker
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +24,24 @@ def _kept() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("given", "meanwhile"), [(700, 50_000), (100_000, 100_000), (0, 0)])
-def test_the_gc_threshold_is_raised_during_a_turn_and_restored_also_after_an_error(given: int, meanwhile: int) -> None:
+def test_the_gc_threshold_is_raised_during_a_task_and_restored_also_after_an_error(given: int, meanwhile: int) -> None:
     gc.set_threshold(given, 7, 8)
-    with seldom_collected():
+    with prepared_worker():
         assert gc.get_threshold() == (meanwhile, 7, 8)
     assert gc.get_threshold() == (given, 7, 8)
-    with pytest.raises(ValueError, match="a bolt"), seldom_collected():
+    with pytest.raises(ValueError, match="a bolt"), prepared_worker():
         raise ValueError("a bolt")
     assert gc.get_threshold() == (given, 7, 8)
+
+
+def test_the_gc_threshold_is_raised_while_a_stage_without_state_runs() -> None:
+    class Stage(ArrowStage):
+        def pack(self, batches: Iterator[Any], partition: int, number: int) -> Iterator[Any]:
+            yield gc.get_threshold()[0]
+
+    gc.set_threshold(700, 7, 8)
+    assert list(Stage()(iter(()))) == [50_000]
+    assert gc.get_threshold() == (700, 7, 8)
 
 
 def test_objects_are_frozen_only_if_modules_were_imported_since_the_last_freeze(
@@ -40,13 +49,17 @@ def test_objects_are_frozen_only_if_modules_were_imported_since_the_last_freeze(
 ) -> None:
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(sys.modules)))
-    prepare_worker()
+    with prepared_worker():
+        pass
     frozen.clear()
-    prepare_worker()
+    with prepared_worker():
+        pass
     assert frozen == [], "what a task has left would be kept for ever"
     monkeypatch.setitem(sys.modules, "another_module", ModuleType("another_module"))
-    prepare_worker()
-    prepare_worker()
+    with prepared_worker():
+        pass
+    with prepared_worker():
+        pass
     assert frozen == [len(sys.modules)]
 
 
@@ -68,7 +81,8 @@ def test_a_worker_ends_without_a_word_when_spark_has_closed_its_socket(
     monkeypatch.setattr(exchange, "_modules", 0)
     monkeypatch.setattr(exchange, "os", SimpleNamespace(_exit=exits.append))
     monkeypatch.setattr(gc, "freeze", lambda: None)
-    prepare_worker()
+    with prepared_worker():
+        pass
     assert daemon.worker("a socket", False) == 7
     with suppress(BrokenPipeError):
         daemon.worker(None, False)

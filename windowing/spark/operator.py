@@ -22,10 +22,8 @@ STREAMING_PYTHON_RUNNER_INITIALIZATION_FAILURE. That process never reads `value`
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
@@ -47,7 +45,7 @@ from windowing.spark.exchange import (
     batch_id,
     clock_of,
     frames_of,
-    prepare_worker,
+    prepared_worker,
     rows_of,
 )
 from windowing.spark.failures import FailedQuery, Seal, library_error, marked
@@ -106,27 +104,6 @@ class TaskResult:
 TaskTurn = Callable[[int, Sequence[ExchangeRow], Stored, int], TaskResult]
 """Processes a batch of a task: the number of the task, its rows in any order (there may be none), its stored state, the number of
 the batch. Between turns the only state of a task is in the store."""
-_OBJECTS = 50_000
-"""Costs next to nothing, and still bounds the memory that cycles of a bolt's own objects can hold."""
-
-
-@contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Run the cycle collector of this process less often inside the `with` block; one that is off stays off.
-
-    A turn makes at least one object per key and window, hardly any of them in a cycle; with Python's default of a run every 700
-    objects it took a fifth of the time of a turn of 500,000 rows.
-
-    >>> with seldom_collected():
-    ...     gc.get_threshold()[0] >= 50_000
-    True
-    """
-    young, *older = gc.get_threshold()
-    gc.set_threshold(max(young, _OBJECTS) if young else 0, *older)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, *older)
 
 
 class TaskProcessor:
@@ -152,8 +129,7 @@ class TaskProcessor:
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one task. Spark may deliver its rows in several frames, so all are read first."""
-        prepare_worker()
-        with marked(), seldom_collected():
+        with prepared_worker(), marked():
             task, batch = self._tasks[int(key[0])], batch_id()
             taken = rows_of(rows)
             result = self._turn(task, [row for row in taken if row.target == task], self._stored(), batch)
