@@ -19,7 +19,7 @@ from tests.crash.job import Job
 from tests.crash.test_topology_killed import assert_recovered, prepared, undisturbed_run
 from windowing.errors import BoltError, CheckpointError, DrainedCheckpointError
 from windowing.spark import WindowedQuery, rescale
-from windowing.spark.definition import DRAINED_FILE
+from windowing.spark.checkpoint import DRAINED_FILE
 from windowing.spark.hadoop import Folder
 
 for module in (job, topology_job):

@@ -36,8 +36,8 @@ from tests.crash.job import DEFINITIONS, REFUSED, Job, start
 from windowing import millis
 from windowing.errors import CheckpointError, DrainedCheckpointError
 from windowing.spark import FileSink, operator
+from windowing.spark.checkpoint import DRAINED_FILE
 from windowing.spark.control import DRAIN_FILE
-from windowing.spark.definition import DRAINED_FILE
 
 pytestmark = pytest.mark.crash
 

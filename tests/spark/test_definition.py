@@ -20,16 +20,7 @@ from windowing.errors import (
 )
 from windowing.execution.compatibility import of_bolt
 from windowing.spark import MemorySink
-from windowing.spark.definition import (
-    DRAINED_FILE,
-    columns_of,
-    frame,
-    keep,
-    pending_batch,
-    query_id,
-    stored,
-    stored_tasks,
-)
+from windowing.spark.checkpoint import DRAINED_FILE, Checkpoint, frame
 from windowing.spark.hadoop import Folder
 from windowing.spark.sinks import OutputOwner
 from windowing.topology.decorators import bolt_of, sliding
@@ -52,7 +43,9 @@ def bolt(length: Any = None, slide: Any = None, output: str = "n long", **option
 def define(spark: SparkSession) -> Callable[..., dict[str, Any]]:
     def make(declared: Any = None, schema: str = SCHEMA, **options: Any) -> dict[str, Any]:
         settings = {"tasks": 2, "grouping": ("k",), "order_by": ()} | options
-        inputs = {name: columns_of(spark.createDataFrame([], schema)) for name in settings.pop("streams", ["default"])}
+        fields = spark.createDataFrame([], schema).schema.fields
+        columns = [[field.name, field.dataType.simpleString(), field.nullable] for field in fields]
+        inputs = dict.fromkeys(settings.pop("streams", ["default"]), columns)
         return frame(spark) | of_bolt((declared or bolt()).definition(), inputs=inputs, **settings)
 
     return make
@@ -64,9 +57,9 @@ Define = Callable[..., dict[str, Any]]
 def test_an_unchanged_definition_is_accepted_and_not_rewritten(
     spark: SparkSession, tmp_path: Path, define: Define
 ) -> None:
-    keep(spark, str(tmp_path), define())
+    Checkpoint(spark, str(tmp_path)).keep(define())
     written = (tmp_path / "windowing/definition.json").read_bytes()
-    keep(spark, str(tmp_path), define())
+    Checkpoint(spark, str(tmp_path)).keep(define())
     assert (tmp_path / "windowing/definition.json").read_bytes() == written
     assert json.loads(written)["format"] == 2
 
@@ -90,11 +83,11 @@ def test_an_unchanged_definition_is_accepted_and_not_rewritten(
 def test_a_change_that_stored_windows_depend_on_is_refused_and_named(
     spark: SparkSession, tmp_path: Path, define: Define, changed: dict[str, Any], said: str
 ) -> None:
-    keep(spark, str(tmp_path), define())
+    Checkpoint(spark, str(tmp_path)).keep(define())
     log(tmp_path, "offsets", 0)
     before = (tmp_path / "windowing/definition.json").read_bytes()
     with pytest.raises(DefinitionChangedError) as caught:
-        keep(spark, str(tmp_path), define(**changed))
+        Checkpoint(spark, str(tmp_path)).keep(define(**changed))
     assert said in str(caught.value)
     assert "start with a new checkpoint" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -122,10 +115,10 @@ def test_a_start_that_was_refused_before_its_first_batch_fixes_nothing(
 
 
 def test_only_a_batch_fixes_the_number_of_tasks(spark: SparkSession, tmp_path: Path, define: Define) -> None:
-    keep(spark, str(tmp_path), define(tasks=3))
-    assert stored_tasks(spark, str(tmp_path)) is None, "the corrected start chooses anew"
+    Checkpoint(spark, str(tmp_path)).keep(define(tasks=3))
+    assert Checkpoint(spark, str(tmp_path)).stored_tasks() is None, "the corrected start chooses anew"
     log(tmp_path, "offsets", 0)
-    assert stored_tasks(spark, str(tmp_path)) == 3
+    assert Checkpoint(spark, str(tmp_path)).stored_tasks() == 3
 
 
 @pytest.mark.parametrize(
@@ -142,8 +135,8 @@ def test_only_a_batch_fixes_the_number_of_tasks(spark: SparkSession, tmp_path: P
 def test_a_compatible_change_is_accepted_and_stored(
     spark: SparkSession, tmp_path: Path, define: Define, changed: dict[str, Any]
 ) -> None:
-    keep(spark, str(tmp_path), define())
-    keep(spark, str(tmp_path), define(**changed))
+    Checkpoint(spark, str(tmp_path)).keep(define())
+    Checkpoint(spark, str(tmp_path)).keep(define(**changed))
     stored = json.loads((tmp_path / "windowing/definition.json").read_bytes())
     assert stored == json.loads(json.dumps(define(**changed)))
 
@@ -158,7 +151,7 @@ def test_a_damaged_definition_is_named_and_never_replaced(
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(CorruptStateError, match=r"windowing/definition\.json"):
-        keep(spark, str(tmp_path), define())
+        Checkpoint(spark, str(tmp_path)).keep(define())
     assert path.read_bytes() == content
 
 
@@ -167,7 +160,7 @@ def test_a_newer_format_is_refused(spark: SparkSession, tmp_path: Path, define: 
     (tmp_path / "windowing").mkdir()
     (tmp_path / "windowing/definition.json").write_text(json.dumps(newer))
     with pytest.raises(DefinitionChangedError, match=r"format 3, this version reads 2; use the version '9\.9'"):
-        keep(spark, str(tmp_path), define())
+        Checkpoint(spark, str(tmp_path)).keep(define())
 
 
 def test_a_checkpoint_of_format_1_is_refused_by_name_before_anything_is_written(
@@ -188,10 +181,10 @@ def test_a_checkpoint_of_format_1_is_refused_by_name_before_anything_is_written(
         str(each.relative_to(tmp_path / "checkpoint")) for each in path.parents[1].rglob("*") if each.is_file()
     ] == ["windowing/definition.json"]
     with pytest.raises(DefinitionChangedError, match="has format 1"):
-        stored(spark, str(tmp_path / "checkpoint"))
+        Checkpoint(spark, str(tmp_path / "checkpoint")).stored()
     (path.parent / DRAINED_FILE).touch()
     with pytest.raises(DrainedCheckpointError, match="start with a new checkpoint"):
-        stored(spark, str(tmp_path / "checkpoint"))
+        Checkpoint(spark, str(tmp_path / "checkpoint")).stored()
 
 
 def log(folder: Path, name: str, *batches: int, content: str = "v1\n{}\n-") -> None:
@@ -204,31 +197,31 @@ def log(folder: Path, name: str, *batches: int, content: str = "v1\n{}\n-") -> N
 def test_offsets_without_a_definition_are_refused(spark: SparkSession, tmp_path: Path, define: Define) -> None:
     log(tmp_path, "offsets", 0)
     with pytest.raises(CheckpointError, match="another kind of query wrote it"):
-        keep(spark, str(tmp_path), define())
+        Checkpoint(spark, str(tmp_path)).keep(define())
 
 
 def test_the_query_id_is_stored_before_the_first_batch_and_never_generated_again(
     spark: SparkSession, tmp_path: Path, define: Define
 ) -> None:
-    keep(spark, str(tmp_path), define())
-    owner = query_id(spark, str(tmp_path))
+    Checkpoint(spark, str(tmp_path)).keep(define())
+    owner = Checkpoint(spark, str(tmp_path)).query_id()
     log(tmp_path, "offsets", 0)
-    keep(spark, str(tmp_path), define())
-    assert query_id(spark, str(tmp_path)) == owner
+    Checkpoint(spark, str(tmp_path)).keep(define())
+    assert Checkpoint(spark, str(tmp_path)).query_id() == owner
     (tmp_path / "windowing/query.json").unlink()
     with pytest.raises(CorruptStateError, match=r"windowing/query\.json is missing.* put the file back from a copy"):
-        query_id(spark, str(tmp_path))
+        Checkpoint(spark, str(tmp_path)).query_id()
     assert not (tmp_path / "windowing/query.json").exists()
 
 
 def test_a_batch_with_offsets_but_without_a_commit_is_pending(spark: SparkSession, tmp_path: Path) -> None:
-    assert pending_batch(spark, str(tmp_path)) is None
+    assert Checkpoint(spark, str(tmp_path)).pending_batch() is None
     log(tmp_path, "offsets", 8, 9, 10)
     log(tmp_path, "commits", 8, 9)
     (tmp_path / "commits/.10.tmp").write_text("")
-    assert pending_batch(spark, str(tmp_path)) == 10
+    assert Checkpoint(spark, str(tmp_path)).pending_batch() == 10
     (tmp_path / "commits/10").write_text("v2\n{}")
-    assert pending_batch(spark, str(tmp_path)) is None
+    assert Checkpoint(spark, str(tmp_path)).pending_batch() is None
 
 
 def test_a_replay_needs_the_same_parallelism_unless_order_by_is_given(
@@ -237,27 +230,27 @@ def test_a_replay_needs_the_same_parallelism_unless_order_by_is_given(
     for name, order in (("plain", ()), ("ordered", ("ts",))):
         stored = define(order_by=order)
         stored["packing"]["parallelism"] = 16
-        keep(spark, str(tmp_path / name), stored)
+        Checkpoint(spark, str(tmp_path / name)).keep(stored)
         log(tmp_path / name, "offsets", 0)
     with pytest.raises(CheckpointError, match=r"batch 0 .*parallelism was 16, now 2.*start once as before"):
-        keep(spark, str(tmp_path / "plain"), define())
-    keep(spark, str(tmp_path / "ordered"), define(order_by=("ts",)))
+        Checkpoint(spark, str(tmp_path / "plain")).keep(define())
+    Checkpoint(spark, str(tmp_path / "ordered")).keep(define(order_by=("ts",)))
     log(tmp_path / "plain", "commits", 0)
-    keep(spark, str(tmp_path / "plain"), define())
+    Checkpoint(spark, str(tmp_path / "plain")).keep(define())
 
 
 @pytest.mark.parametrize("options", [{"order_by": ("ts",)}, {"grouping": "shuffle"}])
 def test_a_replay_needs_the_same_columns_with_order_by_or_shuffle_grouping(
     spark: SparkSession, tmp_path: Path, define: Define, options: dict[str, Any]
 ) -> None:
-    keep(spark, str(tmp_path), define(**options))
+    Checkpoint(spark, str(tmp_path)).keep(define(**options))
     log(tmp_path, "offsets", 0)
     for schema in (SCHEMA + ", w int", "v double, ts long, k string not null"):
         with pytest.raises(CheckpointError, match=r"batch 0 .*columns of input stream 'default' were"):
-            keep(spark, str(tmp_path), define(schema=schema, **options))
-    keep(spark, str(tmp_path), define(**options))
+            Checkpoint(spark, str(tmp_path)).keep(define(schema=schema, **options))
+    Checkpoint(spark, str(tmp_path)).keep(define(**options))
     log(tmp_path, "commits", 0)
-    keep(spark, str(tmp_path), define(schema=SCHEMA + ", w int", **options))
+    Checkpoint(spark, str(tmp_path)).keep(define(schema=SCHEMA + ", w int", **options))
 
 
 @pytest.mark.parametrize(
@@ -273,12 +266,12 @@ def test_a_replay_needs_the_same_columns_with_order_by_or_shuffle_grouping(
 def test_a_damaged_log_file_of_spark_is_named(
     spark: SparkSession, tmp_path: Path, define: Define, name: str, content: str
 ) -> None:
-    keep(spark, str(tmp_path), define())
+    Checkpoint(spark, str(tmp_path)).keep(define())
     log(tmp_path, "offsets", 2, 3)
     log(tmp_path, "commits", 2, 3)
     (tmp_path / name).write_text(content)
     with pytest.raises(CorruptStateError, match=name):
-        keep(spark, str(tmp_path), define())
+        Checkpoint(spark, str(tmp_path)).keep(define())
 
 
 def test_a_state_without_its_offset_log_is_reported_as_damage(
@@ -286,7 +279,7 @@ def test_a_state_without_its_offset_log_is_reported_as_damage(
 ) -> None:
     (tmp_path / "state/0").mkdir(parents=True)
     with pytest.raises(CorruptStateError, match="offsets/0 is missing"):
-        keep(spark, str(tmp_path), define())
+        Checkpoint(spark, str(tmp_path)).keep(define())
 
 
 class ObjectStore:

@@ -36,8 +36,8 @@ from windowing.errors import (
     WindowingError,
     WorkerLostError,
 )
-from windowing.spark import FunctionSink, MemorySink, ParquetSink, definition, failures, windowed
-from windowing.spark.definition import damaged_file
+from windowing.spark import FunctionSink, MemorySink, ParquetSink, checkpoint, failures, windowed
+from windowing.spark.checkpoint import Checkpoint, damaged_file
 from windowing.spark.failpoints import hit
 from windowing.spark.failures import FailedQuery, WorkerError, library_error, marked
 from windowing.spark.hadoop import Folder
@@ -664,12 +664,12 @@ def test_files_that_change_while_the_checkpoint_is_scanned_are_not_reported_as_d
         return [*whole(folder), *([f"{look}.crc"] if look else [])]
 
     monkeypatch.setattr(Folder, "files", files)
-    assert damaged_file(spark, str(tmp_path)) is None
+    assert damaged_file(Checkpoint(spark, str(tmp_path))) is None
     assert next(looks, None) is None
 
     (tmp_path / "bad.crc").write_text("no checksum of a file that is there")
     looks = iter(["vanished", "half written", "vanished", ""])
-    assert damaged_file(spark, str(tmp_path)) == f"file:{tmp_path}/bad"
+    assert damaged_file(Checkpoint(spark, str(tmp_path))) == f"file:{tmp_path}/bad"
 
 
 def test_a_failure_is_raised_even_if_the_checkpoint_cannot_be_scanned(
@@ -678,7 +678,7 @@ def test_a_failure_is_raised_even_if_the_checkpoint_cannot_be_scanned(
     def refused(_: Folder) -> list[str]:
         raise RuntimeError("permission denied")
 
-    monkeypatch.setattr(definition, "_BETWEEN_LOOKS_S", 0.0)
+    monkeypatch.setattr(checkpoint, "_BETWEEN_LOOKS_S", 0.0)
     monkeypatch.setattr(Folder, "files", refused)
     source = feed().add(OK).read().selectExpr("k", "ts", "raise_error('a broken source') as v")
     with pytest.raises(Exception, match="a broken source"):

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from windowing.errors import CheckpointError, DrainedCheckpointError
 from windowing.spark import FunctionSink, MemorySink, settings, submit, windowed
+from windowing.spark.checkpoint import Checkpoint
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import tumbling
@@ -125,7 +126,7 @@ def test_a_running_query_has_the_lock_and_its_child_processes_do_not_inherit_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "a checkpoint with 100% of its name"
-    taken = settings.take(spark, str(checkpoint))
+    taken = settings.take(Checkpoint(spark, str(checkpoint)))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=PIPE) as child:
         assert not is_free(checkpoint)
         taken.set()
@@ -190,10 +191,10 @@ def test_a_second_start_of_a_topology_is_refused(
 
 
 def test_a_start_waits_for_a_query_that_is_about_to_end(spark: SparkSession, tmp_path: Path) -> None:
-    first = settings.take(spark, str(tmp_path))
+    first = settings.take(Checkpoint(spark, str(tmp_path)))
     threading.Timer(0.3, first.set).start()
     began = time.monotonic()
-    second = settings.take(spark, str(tmp_path))
+    second = settings.take(Checkpoint(spark, str(tmp_path)))
     assert 0.2 < time.monotonic() - began < settings._ENDING_S
     assert second is not first
 

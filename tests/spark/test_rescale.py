@@ -16,6 +16,7 @@ from windowing.cli import commands
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError
 from windowing.local import run_local
 from windowing.spark import failpoints, settings
+from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.rescaling import rescale
 from windowing.topology.decorators import sliding, tumbling
 from windowing.windows import aggregate as agg
@@ -185,10 +186,10 @@ def test_a_rescale_into_a_checkpoint_in_use_is_refused_and_leaves_the_old_one_fr
 ) -> None:
     monkeypatch.setattr(settings, "_ENDING_S", 0.1)
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
-    held = settings.take(spark, new)
+    held = settings.take(Checkpoint(spark, new))
     with pytest.raises(CheckpointError, match=f"another query of this process writes to checkpoint {new}"):
         rescale(old, new, tasks=2, spark=spark)
-    settings.take(spark, old).set()
+    settings.take(Checkpoint(spark, old)).set()
     held.set()
 
 

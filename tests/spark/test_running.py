@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -16,11 +16,11 @@ from pyspark.errors import PySparkRuntimeError
 from windowing.errors import QueryStoppedError, SourceError, WorkerLostError
 from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
 from windowing.spark import running
-from windowing.spark.definition import DRAINED_FILE
+from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE
 from windowing.spark.failures import FailedQuery
 from windowing.spark.metrics import BatchMetrics, TaskTotals
 from windowing.spark.offsets import SkippedOffsets
-from windowing.spark.running import METRICS_FILE, WindowedQuery
+from windowing.spark.running import WindowedQuery
 from windowing.spark.writer import BatchWriter
 
 
@@ -56,23 +56,39 @@ SESSION: Any = SimpleNamespace(
 )
 
 
+class Stored(SimpleNamespace):
+    """A checkpoint whose folders are all `own`."""
+
+    spark = SESSION
+
+    def __init__(self, own: Any = None) -> None:
+        super().__init__(own=own, commits=own, control=own)
+
+    def __str__(self) -> str:
+        return "the checkpoint"
+
+
 class Raising:
     def settle(self) -> None:
         raise SourceError("spout 'in' raised in ack of batch 3")
 
 
-def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> WindowedQuery:
+def watched(
+    query: Query,
+    acks: Any,
+    totals: TaskTotals | None = None,
+    checkpoint: Any = Stored(),  # noqa: B008
+) -> WindowedQuery:
     """Return a query that runs until it is stopped."""
     writer = SimpleNamespace(name="sums", acks=acks, failure=None, calling=None, reported=Counter())
     plan: Any = SimpleNamespace(
         run=lambda: query,
         writer=writer,
-        failed_query=FailedQuery("sums", "", None, SESSION),
-        checkpoint="",
+        failed_query=FailedQuery("sums", "", None, checkpoint),
+        checkpoint=checkpoint,
         totals=totals or TaskTotals("sums"),
         drawn=None,
         gaps=SkippedOffsets(),
-        spark=SESSION,
         trigger={"processingTime": "1 milliseconds"},
     )
     found = WindowedQuery(plan, plan.run(), drain=False, finish=False, done=threading.Event())
@@ -182,42 +198,32 @@ class Bounded:
     """The spec of an availableNow query: its runs, one after the other; `told` records the drain and the drained mark."""
 
     trigger: Any = {"availableNow": True}  # noqa: RUF012
-    spark, checkpoint, partitions = SESSION, "the checkpoint", 1
 
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
         self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None, reported=Counter())
         self.totals = TaskTotals("sums")
-        self.commits = commits
+        self.checkpoint: Any = Stored(
+            SimpleNamespace(
+                exists=lambda name: commits,
+                write=lambda name, content: self.told.append("marked") if name == DRAINED_FILE else None,
+            )
+        )
 
     @property
     def failed_query(self) -> FailedQuery:
-        return FailedQuery("sums", self.checkpoint, None, self.spark)
+        return FailedQuery("sums", str(self.checkpoint), None, self.checkpoint)
 
     def run(self) -> Any:
         return self._runs.pop(0)
 
     def ended(self, monkeypatch: pytest.MonkeyPatch, drain: bool, finish: bool = False) -> WindowedQuery:
-        folder: Any = SimpleNamespace(
-            exists=lambda name: self.commits,
-            write=lambda name, content: self.told.append("marked") if name == DRAINED_FILE else None,
-        )
-        monkeypatch.setattr(running, "Folder", lambda spark, path: _Home(folder))
-        monkeypatch.setattr(running.control, "control_folder", lambda spark, path: None)
-        monkeypatch.setattr(running.control, "write_drain", lambda folder: self.told.append("drain"))
-        monkeypatch.setattr(running.control, "drain_batch", lambda spark, path: 7)
+        monkeypatch.setattr(running.control, "write_drain", lambda checkpoint: self.told.append("drain"))
+        monkeypatch.setattr(running.control, "drain_batch", lambda checkpoint: 7)
         plan: Any = self
         query = WindowedQuery(plan, plan.run(), drain=drain, finish=finish, done=threading.Event())
         query._thread.start()
         return query
-
-
-class _Home:
-    def __init__(self, commits: Any) -> None:
-        self._commits = commits
-
-    def __truediv__(self, name: str) -> Any:
-        return self._commits
 
 
 @pytest.mark.parametrize("drain", [False, True])
@@ -371,46 +377,32 @@ def test_an_error_after_the_session_was_stopped_is_raised_as_query_stopped(monke
     query = Ended(found_no_more=False)
     query.awaitTermination = lambda timeout=None: 1 / 0  # type: ignore[method-assign,assignment]
     plan = Bounded(query)
-    plan.spark = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    plan.checkpoint.spark = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
     with pytest.raises(QueryStoppedError, match="the session ended while the query ran") as caught:
         plan.ended(monkeypatch, drain=True).await_end(10)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert plan.told == []
 
 
-class Beside:
-    """A folder of the checkpoint, in memory."""
-
-    written: ClassVar[dict[str, bytes]] = {}
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def __truediv__(self, name: str) -> Beside:
-        return self
-
-    def write(self, name: str, content: bytes) -> None:
-        if "broken" in self.written:
-            raise OSError("the disk is full")
-        self.written[name] = content
-
-
 @pytest.mark.parametrize("broken", [False, True])
-def test_metrics_are_stored_in_the_checkpoint_at_the_end_and_a_write_error_is_ignored(
-    monkeypatch: Any, broken: bool
-) -> None:
-    monkeypatch.setattr(running, "Folder", Beside)
-    monkeypatch.setattr(Beside, "written", {"broken": b""} if broken else {})
+def test_metrics_are_stored_in_the_checkpoint_at_the_end_and_a_write_error_is_ignored(broken: bool) -> None:
+    written: dict[str, bytes] = {}
+
+    def write(name: str, content: bytes) -> None:
+        if broken:
+            raise OSError("the disk is full")
+        written[name] = content
+
     totals = TaskTotals("words")
     totals.take({(4, 0): (1_000, (TaskMetrics("count", 0, executed=2, windows=(FiredWindow(5, "x"),)),))})
     query = Query()
     progress = {"durationMs": {"addBatch": 7}, "timestamp": "2026-01-01T00:00:01.500Z", "batchId": 4, "sources": []}
     query.lastProgress = SimpleNamespace(**progress)
-    found = watched(query, None, totals)
+    found = watched(query, None, totals, Stored(SimpleNamespace(write=write)))
     found.stop()
     assert found.exception is None
     if not broken:
-        kept = RunMetrics.of(json.loads(Beside.written[METRICS_FILE]))
+        kept = RunMetrics.of(json.loads(written[METRICS_FILE]))
         assert kept == found.metrics()
         assert (kept.batch, kept.phases, kept.at_ms) == (4, {"addBatch": 7.0}, 1_767_225_601_500)
         assert kept.components()["count"].windows == (FiredWindow(5, "x"),)

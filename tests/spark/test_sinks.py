@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
 from windowing.spark import DeltaSink, FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop, windowed
-from windowing.spark.definition import query_id
+from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder, failed_in_task
 from windowing.spark.sinks import OutputOwner, Sink, require_sink
 from windowing.spark.sinks import claim as claim_all
@@ -26,7 +26,7 @@ def frame(spark: SparkSession, *values: int, text: str | None = "x") -> DataFram
 
 
 def claim(spark: SparkSession, checkpoint: str, sinks: dict[str, Sink]) -> None:
-    claim_all(spark, checkpoint, sinks, dict.fromkeys(sinks, frame(spark).schema), ())
+    claim_all(Checkpoint(spark, checkpoint), sinks, dict.fromkeys(sinks, frame(spark).schema), ())
 
 
 def found(sink: FileSink, spark: SparkSession) -> list[tuple[Any, ...]]:
@@ -410,7 +410,7 @@ def test_an_output_folder_without_an_owner_is_accepted_only_with_its_checkpoint(
     sink.write(frame(spark, 2), 3)
     with pytest.raises(ConfigError, match=r"out holds batch 3, and stream 'default' of query \w+ has begun none"):
         claim(spark, str(tmp_path / "new"), {"default": sink})
-    query_id(spark, str(old))
+    Checkpoint(spark, str(old)).query_id()
     (old / "offsets").mkdir()
     (old / "offsets/2").write_text("v1\n{}")
     with pytest.raises(ConfigError, match="has come to batch 2"):
@@ -498,7 +498,7 @@ def test_a_query_of_an_earlier_version_whose_checkpoint_is_in_its_output_folder_
     spark: SparkSession, tmp_path: Path
 ) -> None:
     sink, checkpoint = ParquetSink(f"{tmp_path}/out"), f"{tmp_path}/out/checkpoint"
-    sink.claim(spark, OutputOwner(query_id(spark, checkpoint), "default"))
+    sink.claim(spark, OutputOwner(Checkpoint(spark, checkpoint).query_id(), "default"))
     claim(spark, checkpoint, {"default": sink})
 
 
@@ -522,7 +522,7 @@ def test_a_damaged_owner_file_is_named_and_never_replaced(spark: SparkSession, t
     assert out.read("_owner.json") == content
     Folder(spark, str(tmp_path / "ck/windowing")).write("query.json", content)
     with pytest.raises(CorruptStateError, match=r"windowing/query\.json"):
-        query_id(spark, str(tmp_path / "ck"))
+        Checkpoint(spark, str(tmp_path / "ck")).query_id()
 
 
 def test_a_second_run_on_an_old_output_folder_is_refused_before_anything_is_written(

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from windowing.errors import SessionError
 from windowing.spark import FunctionSink, settings, windowed
+from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder
 from windowing.spark.settings import FILE_MANAGER, settings_of
 from windowing.topology.decorators import tumbling
@@ -98,7 +99,7 @@ def test_only_local_checkpoints_get_another_file_manager(
     spark: SparkSession, path: str, local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Folder, "__init__", _given)
-    with settings_of(spark, path, 2):
+    with settings_of(Checkpoint(spark, path), 2):
         assert (spark.conf.get(FILE_MANAGER, None) is not None) == local
     assert spark.conf.get(FILE_MANAGER, None) is None
 
@@ -106,8 +107,9 @@ def test_only_local_checkpoints_get_another_file_manager(
 def _given(folder: Any, spark: SparkSession, path: str) -> None:
     """Initialize a Folder without its file system, which may not exist."""
     jvm: Any = spark.sparkContext._jvm
-    found = jvm.org.apache.hadoop.fs.Path(path)
-    folder._path = found if found.toUri().getScheme() else jvm.org.apache.hadoop.fs.Path(f"file:{path}")
+    folder._path_class = jvm.org.apache.hadoop.fs.Path
+    found = folder._path_class(path)
+    folder._path = found if found.toUri().getScheme() else folder._path_class(f"file:{path}")
 
 
 def test_a_query_reuses_the_python_workers_of_an_earlier_query_in_all_stages(

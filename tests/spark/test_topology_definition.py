@@ -26,9 +26,9 @@ from windowing.execution.compatibility import (
     parsed,
     read,
 )
+from windowing.spark.checkpoint import FORMAT
 from windowing.spark.context import execution_context
 from windowing.spark.control import task_labels
-from windowing.spark.definition import FORMAT
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout

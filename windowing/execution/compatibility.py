@@ -34,7 +34,7 @@ Definition = dict[str, Any]
 """Plain JSON data."""
 
 FORMAT = 1
-"""The format of definitions that runtimes in one process store; a checkpoint of Spark has its own (spark/definition.py)."""
+"""The format of definitions that runtimes in one process store; a checkpoint of Spark has its own (spark/checkpoint.py)."""
 MOST_TASKS = 100_000
 """The largest number of tasks or partitions of a shuffle; the driver tries some 16 keys to find one for each. A larger number in a
 stored definition is damage.

@@ -47,7 +47,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.batches import BatchLedger, BatchRecord, RootOutcome, RootPartial
@@ -55,8 +55,8 @@ from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import AckError, CorruptStateError, SnapshotError, SourceError, describe_error
 from windowing.queues.spout import PartitionedSpout, Root
-from windowing.spark import definition, failpoints
-from windowing.spark.hadoop import Folder
+from windowing.spark import failpoints
+from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.offsets import read_log
 from windowing.spark.spouts import batch_of, refuse_other
 
@@ -300,12 +300,9 @@ class Acks:
     Its methods may be called from the thread of foreachBatch and from the thread that waits for the query.
     """
 
-    def __init__(
-        self, spark: SparkSession, checkpoint: str, spouts: Mapping[int, tuple[str, PartitionedSpout]]
-    ) -> None:
-        self._spark, self._checkpoint, self._spouts = spark, checkpoint, dict(spouts)
-        self._home = Folder(spark, checkpoint)
-        self._log = AckLog(self._home / "windowing" / "acks")
+    def __init__(self, checkpoint: Checkpoint, spouts: Mapping[int, tuple[str, PartitionedSpout]]) -> None:
+        self._checkpoint, self._spouts = checkpoint, dict(spouts)
+        self._log = AckLog(checkpoint.acks)
         self._ledger = BatchLedger()
         self._lock = threading.RLock()
         self._before = 0
@@ -316,11 +313,10 @@ class Acks:
         Raises CheckpointError if a spout has deleted rows that the checkpoint has not read.
         """
         with self._lock:
-            last = definition.last_batch(self._spark, self._checkpoint)
-            pending = definition.pending_batch(self._spark, self._checkpoint)
+            last, pending = self._checkpoint.last_batch(), self._checkpoint.pending_batch()
             committed = -1 if last is None else last if pending is None else pending - 1
             self._ledger = self._log.ledger(committed)
-            reader, self._before = definition.continued(self._spark, self._checkpoint)
+            reader, self._before = self._checkpoint.continued()
             read = {} if last is None else self._offsets(last)
             for source, (_, spout) in self._spouts.items():
                 spout.begin(reader, read[source][1] if source in read else None)
@@ -351,7 +347,7 @@ class Acks:
         """Notify the spouts of all committed outcomes. Cost: nothing without outcomes, else a look-up in Spark's log of commits."""
         with self._lock:
             waiting = self._ledger.next_outcome
-            if waiting is not None and (self._home / "commits").exists(str(waiting)):
+            if waiting is not None and self._checkpoint.commits.exists(str(waiting)):
                 self._notify_now(waiting)
 
     # -- a batch in Spark's offset log -----------------------------------------------------------------------------------
@@ -366,7 +362,7 @@ class Acks:
         return found
 
     def _offsets(self, batch: int) -> dict[int, tuple[Any, Any]]:
-        folder = self._home / "offsets"
+        folder = self._checkpoint.offsets
         if not folder.exists(str(batch)):
             raise CorruptStateError(
                 f"{folder.of(str(batch))} is missing, whose offsets say what batch {batch} has read"

@@ -25,7 +25,8 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import Definition
 from windowing.execution.plan import ExecutionPlan, Section
 from windowing.queues.spout import PartitionedSpout
-from windowing.spark import control, definition, metrics
+from windowing.spark import control, metrics
+from windowing.spark.checkpoint import Checkpoint, frame
 from windowing.spark.control import task_labels
 from windowing.spark.exchange import BATCH_CLOCK, CLOCK_APART, EXCHANGE
 from windowing.spark.hadoop import checked_folder, literal_path
@@ -104,7 +105,7 @@ class Assembly:
 
     def start(
         self,
-        checkpoint: str,
+        checkpoint: Checkpoint,
         stored: Definition,
         writer: BatchWriter,
         *,
@@ -125,11 +126,10 @@ class Assembly:
         counted += writer.attach(self.partitions)
         writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
         spec = QuerySpec(
-            spark=self.spark,
             checkpoint=checkpoint,
-            definition=definition.frame(self.spark) | stored,
+            definition=frame(self.spark) | stored,
             output=lambda folder: metrics.observed(
-                self.rows(folder, CLOCK_APART, channel, control.keep_ticks(self.spark, checkpoint, self.needs_ticks)),
+                self.rows(folder, CLOCK_APART, channel, control.keep_ticks(checkpoint, self.needs_ticks)),
                 counted,
             ),
             writer=writer,

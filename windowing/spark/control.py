@@ -22,9 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import CheckpointError, ConfigError, quote
 from windowing.execution.compatibility import MOST_TASKS
+from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.exchange import BATCH_CLOCK
 from windowing.spark.hadoop import Folder
-from windowing.spark.offsets import read_log
+from windowing.spark.offsets import batches_in, read_log
 from windowing.windows.config import WindowConfig
 
 _labels: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -95,23 +96,20 @@ def _pick(residues: list[int], tasks: int, partitions: int) -> tuple[int, ...] |
 DRAIN_FILE = "drain.json"
 
 
-def control_folder(spark: SparkSession, checkpoint: str) -> Folder:
-    """Return the folder of control files; it must exist before a query reads it."""
-    return Folder(spark, checkpoint) / "windowing" / "control"
+def make_control_folder(checkpoint: Checkpoint) -> str:
+    """Create the folder of control files if it is missing, and return its path; a query reads it only if it exists.
 
-
-def make_control_folder(spark: SparkSession, checkpoint: str) -> Folder:
-    """Create the folder of control files if it is missing, and return it. Raises CheckpointError if it is still missing: some
-    servers of S3's protocol drop empty folders, without which neither this source nor Spark's own logs can be read.
+    Raises CheckpointError if it is still missing: some servers of S3's protocol drop empty folders, without which neither this
+    source nor Spark's own logs can be read.
     """
-    folder = control_folder(spark, checkpoint)
-    folder.make()
-    if not (Folder(spark, checkpoint) / "windowing").exists("control"):
+    path = checkpoint.control.path
+    checkpoint.control.make()
+    if not checkpoint.own.exists("control"):
         raise CheckpointError(
-            f"{folder.path} is missing right after it was made: its store keeps no empty folders, and Spark needs them in a "
+            f"{path} is missing right after it was made: its store keeps no empty folders, and Spark needs them in a "
             "checkpoint; give a checkpoint on another store, or use another server"
         )
-    return folder
+    return path
 
 
 def needs_ticks(config: WindowConfig) -> bool:
@@ -123,14 +121,14 @@ _BEFORE_TICKS = {"offset": 0, "timestamp": 0}
 """The offset at which `rate-micro-batch` begins."""
 
 
-def keep_ticks(spark: SparkSession, checkpoint: str, needed: bool) -> bool:
+def keep_ticks(checkpoint: Checkpoint, needed: bool) -> bool:
     """Return whether a query on this checkpoint has ticks: if its windows need them, or its earlier batches had them.
 
     If the earlier batches had none, the offsets from which Spark continues get a line for the ticks, the last source of every plan.
     Cost: reads one file of Spark's log.
     """
-    log = Folder(spark, checkpoint) / "offsets"
-    batches = sorted(int(name) for name in log.names() if name.isdigit())
+    log = checkpoint.offsets
+    batches = sorted(batches_in(log))
     if not batches or _had_ticks(read_log(log, batches[-1])):
         return needed or bool(batches)
     if needed:
@@ -158,32 +156,32 @@ def tick_rows(spark: SparkSession, tasks: Sequence[int], clock: str = BATCH_CLOC
     return _to_every_task(source.selectExpr("'tick' AS kind"), tasks, clock)
 
 
-def write_drain(folder: Folder) -> None:
-    """Write the command by which every task of the query that reads `folder` drains in its next batch."""
-    folder.write(DRAIN_FILE, json.dumps({"kind": "drain"}).encode() + b"\n")
+def write_drain(checkpoint: Checkpoint) -> None:
+    """Write the command by which every task of the query drains in its next batch."""
+    checkpoint.control.write(DRAIN_FILE, json.dumps({"kind": "drain"}).encode() + b"\n")
 
 
-def drain_batch(spark: SparkSession, checkpoint: str) -> int | None:
+def drain_batch(checkpoint: Checkpoint) -> int | None:
     """Return the batch of the checkpoint that has read the drain file, or that will read it next; None if there is none.
 
     The file source writes the names of a batch's files to its own log before Spark logs the batch. A file in that log will be read;
     a file that is not in it was never planned. Spark's offset log has, for each batch, the position in each source's log. Cost:
     reads both logs.
     """
-    home = Folder(spark, checkpoint)
     needle = f"/windowing/control/{DRAIN_FILE}".encode()
-    for source in (home / "sources").names():
-        log = home / "sources" / source
+    sources = checkpoint.home / "sources"
+    for source in sources.names():
+        log = sources / source
         names = {name: name.partition(".")[0] for name in log.names()}  # some are "9.compact"
         entries = [int(entry) for name, entry in names.items() if entry.isdigit() and needle in log.read(name)]
         if entries:
-            return _batch_of(home / "offsets", int(source), min(entries))
+            return _batch_of(checkpoint.offsets, int(source), min(entries))
     return None
 
 
 def _batch_of(offsets: Folder, source: int, entry: int) -> int:
     """Return the first batch whose offsets include this entry of a file source's log, the next batch if none does."""
-    batches = sorted(int(name) for name in offsets.names() if name.isdigit())
+    batches = sorted(batches_in(offsets))
     for batch in batches:
         offset = read_log(offsets, batch)[1:][source]
         if offset is not None and offset["logOffset"] >= entry:

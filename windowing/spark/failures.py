@@ -37,7 +37,7 @@ from windowing.errors import (
     printable,
     quote,
 )
-from windowing.spark.definition import damaged_file
+from windowing.spark.checkpoint import Checkpoint, damaged_file
 from windowing.spark.hadoop import java_causes, names_file_of, refused_by_files, unanswered, unreachable
 from windowing.spark.session import other_python
 from windowing.topology.user_code import ended_in
@@ -108,14 +108,14 @@ class WorkerError(RuntimeError):
 
 
 class FailedQuery(NamedTuple):
-    """The data of an ended query for its error: its bolt or topology, its checkpoint, the current batch. With a session the files
-    of the checkpoint are checked too.
+    """The data of an ended query for its error: its bolt or topology, its checkpoint, the current batch. files: the checkpoint, if
+    its session and its files are to be checked too.
     """
 
     name: str
     checkpoint: str
     batch: int | None = None
-    spark: SparkSession | None = None
+    files: Checkpoint | None = None
 
     @property
     def batch_called(self) -> str:
@@ -206,9 +206,9 @@ def raised_in_worker(error: BaseException) -> WindowingError | None:
 
 
 def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingError | None:
-    if query.spark is not None and _session_ended(query.spark):
+    if query.files is not None and _session_ended(query.files.spark):
         return QueryStoppedError(
-            f"the session ended while the query ran{_end_of_jvm(query.spark)}. {GO_ON.format(query.checkpoint)}"
+            f"the session ended while the query ran{_end_of_jvm(query.files.spark)}. {GO_ON.format(query.checkpoint)}"
         )
     if not isinstance(error, Exception):
         return BoltError(
@@ -481,7 +481,7 @@ def _unusable(error: BaseException, query: FailedQuery) -> WindowingError:
 
 def _damaged(said: list[str], query: FailedQuery) -> WindowingError | None:
     """Return the error that names a damaged or missing file of the checkpoint, else None; Spark attributes it to other code."""
-    known = None if query.spark is None else damaged_file(query.spark, query.checkpoint)
+    known = None if query.files is None else damaged_file(query.files)
     if known is not None:
         return CorruptStateError(f"a file of the checkpoint is damaged or missing: {known}; {_WAY_OUT}")
     for text in reversed(said):  # the innermost message is the most precise

@@ -297,7 +297,7 @@ def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> 
     try:
         in_worker(spark, lambda: shipped.value is None)
     except Exception as problem:  # py4j has no types
-        found = library_error(problem, FailedQuery(what, "", spark=None))
+        found = library_error(problem, FailedQuery(what, ""))
         if found is problem:
             raise
         raise found from found.__cause__

@@ -25,8 +25,8 @@ from windowing.execution.compatibility import Definition, of_bolt
 from windowing.execution.plan import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
-from windowing.spark import definition
 from windowing.spark.assembly import Assembly, names_of, require_carried, require_start
+from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import Packer, WindowTimestamps, packed, task_column, with_max_future
 from windowing.spark.hadoop import checked_folder
@@ -184,7 +184,7 @@ class WindowedStream(StormNames):
 
         Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first batch.
         """
-        checkpoint = require_start(checkpoint, query_name)
+        path = require_start(checkpoint, query_name)
         if is_connect(self._spark):
             raise SessionError(_NO_START)
         require_session(self._spark)
@@ -192,9 +192,10 @@ class WindowedStream(StormNames):
             require_evaluable(f"input stream {name!r}", rows)
         left_out = names_of("discard", discard, "streams")
         known, late = self._sinks(sinks, left_out), self.bolt.config.late_stream
-        tasks = self._asked_tasks or definition.stored_tasks(self._spark, checkpoint) or self.tasks
+        home = Checkpoint(self._spark, path)
+        tasks = self._asked_tasks or home.stored_tasks() or self.tasks
         return self._assembly(tasks).start(
-            checkpoint,
+            home,
             self._definition(tasks),
             BatchWriter(self.bolt.name, self._layout, known, late is None or not (late in known or late in left_out)),
             trigger=trigger,
@@ -251,7 +252,10 @@ class WindowedStream(StormNames):
         """Return the definition of the bolt. Its state is one more variable in Spark's store, and cannot be added later."""
         found = self.bolt.definition()
         stateful = {"fixed": {**found["fixed"], "stateful": True}} if self.bolt.stateful else {}
-        columns = {name: definition.columns_of(rows) for name, rows in self._inputs.items()}
+        columns = {
+            name: [[field.name, field.dataType.simpleString(), field.nullable] for field in rows.schema.fields]
+            for name, rows in self._inputs.items()
+        }
         return of_bolt(found | stateful, tasks, self.grouping, self.order_by, columns)
 
     def _no_stream(self, name: str) -> str:

@@ -32,12 +32,21 @@ from windowing.errors import CheckpointError, ConfigError, CorruptStateError, Wi
 from windowing.execution import compatibility
 from windowing.execution.compatibility import Definition, DefinitionLocation
 from windowing.execution.plan import Section, Stage
-from windowing.spark import definition, failpoints
+from windowing.spark import failpoints
 from windowing.spark.acks import AckLog
-from windowing.spark.control import checked_tasks, control_folder, task_labels
+from windowing.spark.checkpoint import (
+    FILE,
+    RESCALED_FILE,
+    RESCALING_FILE,
+    Checkpoint,
+    owner_field,
+    partitions_of_new,
+)
+from windowing.spark.control import checked_tasks, task_labels
 from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt
 from windowing.spark.exchange import EXCHANGE, ExchangeRow, RowNumbering, record_batches
-from windowing.spark.hadoop import Folder, checked_folder, literal_path
+from windowing.spark.hadoop import checked_folder, literal_path
+from windowing.spark.offsets import batches_in
 from windowing.spark.operator import Stored, TaskResult, evaluated
 from windowing.spark.session import require_session
 from windowing.spark.settings import settings_of, take
@@ -87,80 +96,77 @@ def rescale(
     if session is None:
         raise ConfigError("rescale needs a Spark session, and none is active; give spark=session()")
     require_session(session)
-    if Folder(session, old).path == Folder(session, new).path:
+    source, target = Checkpoint(session, old), Checkpoint(session, new)
+    if source.home.path == target.home.path:
         raise ConfigError(f"old and new are one folder, {quote(old)}; give the new checkpoint a folder of its own")
     with ExitStack() as held:
-        for checkpoint in (old, new):
-            held.callback(take(session, checkpoint, make=False).set)
-        definition.refuse_closed(session, old, rescaled_into=new)
-        _rescale(session, old, new, _change_of(session, old, tasks, before, after, partitions))
+        for checkpoint in (source, target):
+            held.callback(take(checkpoint, make=False).set)
+        source.refuse_closed(rescaled_into=target)
+        _rescale(source, target, _change_of(source, tasks, before, after, partitions))
 
 
-def _rescale(spark: SparkSession, old: str, new: str, change: BoltDealing | TridentDealing) -> None:
-    last = definition.last_batch(spark, old)
+def _rescale(old: Checkpoint, new: Checkpoint, change: BoltDealing | TridentDealing) -> None:
+    last = old.last_batch()
     assert last is not None, "the change of a checkpoint without a batch is refused"
-    home = Folder(spark, new) / "windowing"
-    _require_new(spark, old, new)
-    if home.exists(definition.RESCALING_FILE):
-        change.owner = definition.owner_field(home, definition.RESCALING_FILE, "owner")
+    _require_new(old, new)
+    if new.own.exists(RESCALING_FILE):
+        change.owner = owner_field(new.own, RESCALING_FILE, "owner")
     after = change.after
-    states = change.dealt(_read_states(spark, old, change.before))
+    states = change.dealt(_read_states(old, change.before))
     failpoints.hit("before_rescale", 0)
-    marker = {"format": 1, "from": Folder(spark, old).path, "owner": change.owner}
-    home.write(definition.RESCALING_FILE, json.dumps(marker).encode())
-    definition.query_id(spark, new)
+    marker = {"format": 1, "from": old.home.path, "owner": change.owner}
+    new.own.write(RESCALING_FILE, json.dumps(marker).encode())
+    new.query_id()
     change.move_states()
     failpoints.hit("after_moved_states", 0)
-    _write_state(spark, new, after, states)
+    _write_state(new, after, states)
     failpoints.hit("after_rescaled_state", 0)
-    _write_logs(spark, old, new)
+    _write_logs(old, new)
     if change.takes_acks:
-        definition.continue_from(spark, old, new)
-        ledger = AckLog(Folder(spark, old) / "windowing" / "acks").ledger(last)
-        AckLog(home / "acks").keep(ledger.continued_ledger())
-    control_folder(spark, new).make()
-    home.write(definition.FILE, json.dumps(after.definition, indent=1, sort_keys=True).encode())
+        new.continue_from(old)
+        AckLog(new.acks).keep(AckLog(old.acks).ledger(last).continued_ledger())
+    new.control.make()
+    new.own.write(FILE, json.dumps(after.definition, indent=1, sort_keys=True).encode())
     failpoints.hit("after_rescaled_logs", 0)
-    if definition.last_batch(spark, old) != last:
+    if old.last_batch() != last:
         raise CheckpointError(
             f"checkpoint {old} has a batch that it had not when rescale began: its query runs; stop that one and call rescale again"
         )
-    closing = {"format": 1, "to": Folder(spark, new).path}
-    (Folder(spark, old) / "windowing").write(definition.RESCALED_FILE, json.dumps(closing).encode())
+    closing = {"format": 1, "to": new.home.path}
+    old.own.write(RESCALED_FILE, json.dumps(closing).encode())
     failpoints.hit("after_rescale", 0)
-    home.delete(_ROWS)
-    home.delete(definition.RESCALING_FILE)
+    new.own.delete(_ROWS)
+    new.own.delete(RESCALING_FILE)
 
 
-def _require_new(spark: SparkSession, old: str, new: str) -> None:
+def _require_new(old: Checkpoint, new: Checkpoint) -> None:
     """Raise CheckpointError for a folder with any content but the remains of a `rescale` from `old`; delete these."""
-    folder = Folder(spark, new)
-    names = folder.names()
+    names = new.home.names()
     if not names:
         return
-    home = folder / "windowing"
-    if not home.exists(definition.RESCALING_FILE):
-        if (Folder(spark, old) / "windowing").exists(definition.RESCALED_FILE):
+    if not new.own.exists(RESCALING_FILE):
+        if old.own.exists(RESCALED_FILE):
             raise CheckpointError(f"{new} is complete: {old} was rescaled into it; start the query on it")
-        begun = home.unfinished(definition.RESCALING_FILE)
-        if names == ["windowing"] and home.names() == begun:  # killed before the marker was written
+        begun = new.own.unfinished(RESCALING_FILE)
+        if names == ["windowing"] and new.own.names() == begun:  # killed before the marker was written
             for name in begun:
-                home.delete(name)
+                new.own.delete(name)
             return
         raise CheckpointError(
             f"{new} is not empty: it holds {', '.join(names[:5])}; give the new checkpoint a new folder"
         )
-    source = definition.owner_field(home, definition.RESCALING_FILE, "from")
-    if source != Folder(spark, old).path:
+    source = owner_field(new.own, RESCALING_FILE, "from")
+    if source != old.home.path:
         raise CheckpointError(
             f"{new} holds what a rescale from {source} has left; give the new checkpoint a new folder"
         )
     for name in names:
         if name != "windowing":
-            folder.delete(name)
-    for name in home.names():
-        if name != definition.RESCALING_FILE:
-            home.delete(name)
+            new.home.delete(name)
+    for name in new.own.names():
+        if name != RESCALING_FILE:
+            new.own.delete(name)
 
 
 # -- What changes ----------------------------------------------------------------------------------------------------------------
@@ -194,8 +200,7 @@ class TridentDealing:
 
     def __init__(
         self,
-        spark: SparkSession,
-        checkpoint: str,
+        checkpoint: Checkpoint,
         found: Definition,
         topology: Any,
         becomes: Any,
@@ -203,7 +208,7 @@ class TridentDealing:
     ) -> None:
         self._now, self._becomes = planned(topology, "rescale").by_section(), planned(becomes, "rescale").by_section()
         self._found = found
-        path = (Folder(spark, checkpoint) / "windowing").of(definition.FILE)
+        path = checkpoint.own.of(FILE)
         for plan, given, way_out in (
             (self._now, "before", "give the topology as it was started on it"),
             (self._becomes, "after", "rescale changes numbers of tasks, and where states lie: leave all else as it is"),
@@ -216,8 +221,8 @@ class TridentDealing:
         self._moves = moves(self._now, self._becomes)
         self.before = StoredPlan(_stages(self._now), found["trident"]["partitions"], found)
         self._partitions = partitions_for(self._becomes.widest)
-        self.takes_acks = (Folder(spark, checkpoint) / "windowing").exists("acks")
-        committed = (definition.last_batch(spark, checkpoint) or 0) + 1
+        self.takes_acks = checkpoint.own.exists("acks")
+        committed = (checkpoint.last_batch() or 0) + 1
         life = Life.of(found["trident"]["states"], "")
         owned(life, self._now.written, Progress.unnumbered(f"checkpoint {checkpoint}", committed, False), claims=True)
         self.owner = f"{self._becomes.name} {uuid4().hex}"
@@ -275,15 +280,17 @@ def _renumbered(stored: Definition, found: Definition) -> Definition:
 
 
 def _change_of(
-    spark: SparkSession,
-    checkpoint: str,
+    checkpoint: Checkpoint,
     tasks: int | Mapping[str, int] | None,
     before: Any,
     after: Any,
     partitions: int | None,
 ) -> BoltDealing | TridentDealing:
     """Return the rescale of a checkpoint. Raises ConfigError if it cannot be rescaled in this way, CheckpointError."""
-    found = definition.stored_whole(spark, checkpoint)
+    found = checkpoint.definition()
+    if found is None:
+        missing = checkpoint.own.of(FILE)
+        raise CheckpointError(f"{checkpoint} is no checkpoint of this library: there is no {missing}; correct the path")
     is_trident = "trident" in found
     if is_trident and (tasks is not None or before is None or after is None):
         raise ConfigError(
@@ -294,39 +301,39 @@ def _change_of(
         raise ConfigError(
             f"checkpoint {checkpoint} is none of a Trident topology: give tasks=, the new numbers, and leave out before= and after="
         )
-    pending = definition.pending_batch(spark, checkpoint)
+    pending = checkpoint.pending_batch()
     if pending is not None:
         raise CheckpointError(
             f"batch {pending} of checkpoint {checkpoint} is half done; start its query once, which makes it again, and stop it"
         )
-    if definition.last_batch(spark, checkpoint) is None:
+    if checkpoint.last_batch() is None:
         raise CheckpointError(
             f"checkpoint {checkpoint} has no batch: there is nothing to deal out; start with other tasks on a new checkpoint"
         )
-    partitions_for = partial(definition.partitions_of_new, spark, partitions)
+    partitions_for = partial(partitions_of_new, checkpoint.spark, partitions)
     if is_trident:
-        return TridentDealing(spark, checkpoint, found, before, after, partitions_for)
+        return TridentDealing(checkpoint, found, before, after, partitions_for)
     if partitions is not None and "topology" not in found:
         raise ConfigError("partitions= is for topologies: a bolt of windowed() has as many as tasks; leave it out")
     assert tasks is not None
     return BoltDealing(StoredPlan.of(found), tasks, partitions_for)
 
 
-def _read_states(spark: SparkSession, checkpoint: str, old: StoredPlan) -> dict[str, list[TaskState]]:
+def _read_states(checkpoint: Checkpoint, old: StoredPlan) -> dict[str, list[TaskState]]:
     found: dict[str, list[TaskState]] = {}
     levels = by_level(old.bolts)
     for level, bolts in enumerate(levels):
         operator = len(levels) - 1 - level  # Spark numbers operators from the last one
         metadata: dict[int, bytes] = {}
-        for row in _state(spark, checkpoint, operator, "metadata").toLocalIterator():
+        for row in _state(checkpoint, operator, "metadata").toLocalIterator():
             metadata[row.key.label] = bytes(row.value.data)
         maps: list[dict[int, dict[bytes, bytes]]] = []
         for variable in ("chunks", "values"):
             entries: dict[int, dict[bytes, bytes]] = {}
-            for row in _state(spark, checkpoint, operator, variable).toLocalIterator():
+            for row in _state(checkpoint, operator, variable).toLocalIterator():
                 entries.setdefault(row.key.label, {})[bytes(row.user_map_key.id)] = bytes(row.user_map_value.data)
             maps.append(entries)
-        labels = iter(task_labels(spark, sum(bolt.tasks for bolt in bolts), old.partitions))
+        labels = iter(task_labels(checkpoint.spark, sum(bolt.tasks for bolt in bolts), old.partitions))
         for bolt in bolts:
             own = [next(labels) for _ in range(bolt.tasks)]
             found[bolt.name] = [TaskState(metadata.pop(each, None), *(of.pop(each, {}) for of in maps)) for each in own]
@@ -338,9 +345,9 @@ def _read_states(spark: SparkSession, checkpoint: str, old: StoredPlan) -> dict[
     return found
 
 
-def _state(spark: SparkSession, checkpoint: str, operator: int, variable: str) -> DataFrame:
-    reader = spark.read.format("statestore").option("stateVarName", variable).option("operatorId", operator)
-    return reader.load(literal_path(checkpoint))
+def _state(checkpoint: Checkpoint, operator: int, variable: str) -> DataFrame:
+    reader = checkpoint.spark.read.format("statestore").option("stateVarName", variable).option("operatorId", operator)
+    return reader.load(literal_path(str(checkpoint)))
 
 
 # -- The new checkpoint ----------------------------------------------------------------------------------------------------------
@@ -359,7 +366,7 @@ def _first_turn(task: int, rows: Sequence[ExchangeRow], stored: Stored, batch: i
     return TaskResult([], metadata, maps[_CHUNK], (), maps[_VALUE])
 
 
-def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequence[TaskState]) -> None:
+def _write_state(new: Checkpoint, after: StoredPlan, dealt: Sequence[TaskState]) -> None:
     """Write the state of all tasks, as batch 0 of a Spark query."""
     numbering = RowNumbering(0, 1)  # any clock: it is not read
     rows = []
@@ -369,7 +376,7 @@ def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequen
         rows += [numbering.row(task, _CHUNK, key.hex(), data=data) for key, data in state.chunks.items()]
         rows += [numbering.row(task, _VALUE, key.hex(), data=data) for key, data in state.values.items()]
     rows = rows or [numbering.row(-1, _VALUE)]  # Spark runs no batch without a row
-    path = (Folder(spark, new) / "windowing").of(_ROWS)
+    spark, path = new.spark, new.own.of(_ROWS)
     spark.createDataFrame(pa.Table.from_batches(record_batches(rows))).write.parquet(path)
     read = spark.readStream.schema(EXCHANGE).parquet(literal_path(path))
     first = 0
@@ -377,9 +384,9 @@ def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequen
         width = sum(bolt.tasks for bolt in bolts)
         read = evaluated(read, _first_turn, task_labels(spark, width, after.partitions), first)
         first += width
-    writer = read.writeStream.format("noop").option("checkpointLocation", new)
+    writer = read.writeStream.format("noop").option("checkpointLocation", str(new))
     try:
-        with settings_of(spark, new, after.partitions):
+        with settings_of(new, after.partitions):
             query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
     except WindowingError:
@@ -391,19 +398,17 @@ def _write_state(spark: SparkSession, new: str, after: StoredPlan, dealt: Sequen
         ) from problem
 
 
-def _write_logs(spark: SparkSession, old: str, new: str) -> None:
+def _write_logs(old: Checkpoint, new: Checkpoint) -> None:
     """Replace the source offsets of the new checkpoint, which the state-writing query has left, by those of the old one."""
-    before, after = Folder(spark, old), Folder(spark, new)
-    last = definition.last_batch(spark, old)
-    version, _, *places = (before / "offsets").read(str(last)).split(b"\n")
+    last = str(old.last_batch())
+    version, _, *places = old.offsets.read(last).split(b"\n")
     if version != b"v1":
-        log = (before / "offsets").of(str(last))
         raise CheckpointError(
-            f"{log} has format {quote(version)}, wanted v1, which alone is known here; keep the number of tasks"
+            f"{old.offsets.of(last)} has format {quote(version)}, wanted v1, which alone is known here; keep the number of tasks"
         )
-    for name in (each for each in (after / "offsets").names() if each.isdigit()):
-        of_spark = (after / "offsets").read(name).split(b"\n")[:2]
-        (after / "offsets").write(name, b"\n".join([*of_spark, *places]))
-    after.delete("sources")
-    if before.exists("sources"):
-        before.copy("sources", after)
+    for name in map(str, batches_in(new.offsets)):
+        of_spark = new.offsets.read(name).split(b"\n")[:2]
+        new.offsets.write(name, b"\n".join([*of_spark, *places]))
+    new.home.delete("sources")
+    if old.home.exists("sources"):
+        old.home.copy("sources", new.home)

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from windowing.errors import (
@@ -35,9 +35,9 @@ from windowing.execution.compatibility import Definition
 from windowing.execution.metrics import RunMetrics
 from windowing.execution.plan import ExecutionPlan
 from windowing.schema.checks import StormNames
-from windowing.spark import control, definition
+from windowing.spark import control
+from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE, Checkpoint
 from windowing.spark.failures import GO_ON, FailedQuery, is_unreached, library_error
-from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import BatchMetrics, TaskTotals, metrics_of
 from windowing.spark.offsets import SkippedOffsets, lag_of
 from windowing.spark.settings import settings_of, take
@@ -60,8 +60,6 @@ _RUNS = 3
 _NOTE_EVERY_S = 5.0
 _BATCH_PHASE = "addBatch"
 """The phase that only the progress of a batch has."""
-METRICS_FILE = "metrics.json"
-"""In <checkpoint>/windowing: the metrics of the last run, a few seconds old. For display only."""
 
 _log = logging.getLogger("windowing.spark")
 
@@ -70,8 +68,7 @@ _log = logging.getLogger("windowing.spark")
 class QuerySpec:
     """Everything needed to start the query, also repeatedly. `output` builds the operator over a control folder."""
 
-    spark: SparkSession
-    checkpoint: str
+    checkpoint: Checkpoint
     definition: Definition
     output: Callable[[str], DataFrame]
     writer: BatchWriter
@@ -84,26 +81,25 @@ class QuerySpec:
 
     def rows(self) -> DataFrame:
         """Return the output of the operator."""
-        return self.output(control.make_control_folder(self.spark, self.checkpoint).path)
+        return self.output(control.make_control_folder(self.checkpoint))
 
     def run(self, rows: DataFrame | None = None) -> StreamingQuery:
         """Start the query with its own settings; the session's settings are restored. rows: what `rows()` has returned."""
         rows = self.rows() if rows is None else rows
         self.writer.begin(rows.sparkSession)
-        counts, offsets = self.gaps.read_by(rows), Folder(self.spark, self.checkpoint) / "offsets"
-        self.writer.before = partial(self.gaps.count, offsets) if counts else None
+        self.writer.before = partial(self.gaps.count, self.checkpoint.offsets) if self.gaps.read_by(rows) else None
         stream: Any = rows.writeStream.foreachBatch(self.writer).outputMode("append")
-        stream = stream.option("checkpointLocation", self.checkpoint).trigger(**self.trigger)
+        stream = stream.option("checkpointLocation", str(self.checkpoint)).trigger(**self.trigger)
         if self.query_name is not None:
             stream = stream.queryName(self.query_name)
-        with settings_of(self.spark, self.checkpoint, self.partitions):
+        with settings_of(self.checkpoint, self.partitions):
             started: StreamingQuery = stream.start()
         return started
 
     @property
     def failed_query(self) -> FailedQuery:
         """The data of the query for errors."""
-        return FailedQuery(self.writer.name, self.checkpoint, self.writer.failed_batch, self.spark)
+        return FailedQuery(self.writer.name, str(self.checkpoint), self.writer.failed_batch, self.checkpoint)
 
 
 def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:
@@ -150,7 +146,7 @@ class WindowedQuery(StormNames):
     @classmethod
     def start(cls, spec: QuerySpec, drain: bool) -> WindowedQuery:
         """Check the checkpoint against the spec and the sinks against the checkpoint; start the query and watch it."""
-        done = take(spec.spark, spec.checkpoint)
+        done = take(spec.checkpoint)
         try:
             return cls._started(spec, drain, done)
         except BaseException:
@@ -163,12 +159,12 @@ class WindowedQuery(StormNames):
         finish = _open(spec)
         try:
             rows = spec.rows()
-            claim(spec.spark, spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
+            claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
             if spec.writer.acks is not None:
                 spec.writer.acks.open()
             query = cls(spec, spec.run(rows), drain, finish, done)
         except Exception as error:
-            found = library_error(error, spec.failed_query._replace(spark=None))
+            found = library_error(error, spec.failed_query._replace(files=None))
             if found is error:
                 raise
             raise found from found.__cause__
@@ -237,7 +233,7 @@ class WindowedQuery(StormNames):
         return "running" if self.is_active else "ended" if self._failure is None else "failed"
 
     def __repr__(self) -> str:
-        return f"WindowedQuery({self._spec.writer.name!r}, {self._phase}, checkpoint {self._spec.checkpoint!r})"
+        return f"WindowedQuery({self._spec.writer.name!r}, {self._phase}, checkpoint {str(self._spec.checkpoint)!r})"
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the last batches and the numbers of the components."""
@@ -324,26 +320,26 @@ class WindowedQuery(StormNames):
         progress = self._query.lastProgress
         if progress is None or not _is_single_batch(self._query):
             return False
-        return (Folder(self._spec.spark, self._spec.checkpoint) / "commits").exists(str(progress.batchId))
+        return self._spec.checkpoint.commits.exists(str(progress.batchId))
 
     def _make_drain(self) -> None:
         """Run the batch of the drain, and mark the checkpoint when it is committed. Rows that arrived after the end of the input
         are read after it, and are late because the windowed bolts are closed.
         """
-        spec = self._spec
+        checkpoint = self._spec.checkpoint
         if not self._finish:
-            control.write_drain(control.control_folder(spec.spark, spec.checkpoint))
+            control.write_drain(checkpoint)
             self._run()
         self._wait()
         if self._stopping:
             return
-        home, batch = Folder(spec.spark, spec.checkpoint), control.drain_batch(spec.spark, spec.checkpoint)
-        if batch is None or not (home / "commits").exists(str(batch)):
+        batch = control.drain_batch(checkpoint)
+        if batch is None or not checkpoint.commits.exists(str(batch)):
             raise QueryStoppedError(
-                f"the query on checkpoint {spec.checkpoint} was stopped from outside while it drained; start it again from the "
+                f"the query on checkpoint {checkpoint} was stopped from outside while it drained; start it again from the "
                 'checkpoint, with trigger="available_now", drain=True, to finish that'
             )
-        (home / "windowing").write(definition.DRAINED_FILE, json.dumps({"drained": True}).encode())
+        checkpoint.own.write(DRAINED_FILE, json.dumps({"drained": True}).encode())
 
     def _run(self) -> None:
         self._query = self._spec.run()
@@ -405,8 +401,8 @@ class WindowedQuery(StormNames):
         try:
             found = self.metrics()
             if found.batch is not None and found.batch != self._noted_batch:
-                home = Folder(self._spec.spark, self._spec.checkpoint) / "windowing"
-                home.write(METRICS_FILE, json.dumps({**found.plain(), "drawing": self._drawing}).encode())
+                numbers = {**found.plain(), "drawing": self._drawing}
+                self._spec.checkpoint.own.write(METRICS_FILE, json.dumps(numbers).encode())
                 self._noted_batch = found.batch
         except Exception as problem:  # no output depends on this file
             _log.info("the numbers of %r could not be kept: %s", self._spec.writer.name, describe_error(problem))
@@ -433,12 +429,12 @@ class WindowedQuery(StormNames):
 
 def _open(spec: QuerySpec) -> bool:
     """Refuse a checkpoint that cannot continue; return whether it is in an unfinished drain, which this run must finish."""
-    definition.refuse_closed(spec.spark, spec.checkpoint)
-    definition.keep(spec.spark, spec.checkpoint, spec.definition)
-    folder = control.control_folder(spec.spark, spec.checkpoint)
+    spec.checkpoint.refuse_closed()
+    spec.checkpoint.keep(spec.definition)
+    folder = spec.checkpoint.control
     if not folder.exists(control.DRAIN_FILE):
         return False
-    if control.drain_batch(spec.spark, spec.checkpoint) is None:
+    if control.drain_batch(spec.checkpoint) is None:
         folder.delete(control.DRAIN_FILE)
         return False
     if "availableNow" not in spec.trigger:

@@ -23,6 +23,7 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 
 from windowing.errors import CheckpointError
+from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -35,9 +36,10 @@ _starting = threading.Lock()
 
 
 @contextmanager
-def settings_of(spark: SparkSession, checkpoint: str, partitions: int) -> Iterator[None]:
+def settings_of(checkpoint: Checkpoint, partitions: int) -> Iterator[None]:
     """Apply the settings of a query on this checkpoint to the session inside the `with` block; one query at a time."""
-    chosen = {_PARTITIONS: str(partitions), _ZONE: "UTC", **_file_manager(spark, checkpoint), **_shared_workers(spark)}
+    spark = checkpoint.spark
+    chosen = {_PARTITIONS: str(partitions), _ZONE: "UTC", **_file_manager(checkpoint), **_shared_workers(spark)}
     with _starting, session_with(spark, chosen):
         yield
 
@@ -56,11 +58,11 @@ def session_with(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[N
             conf.unset(name) if given is None else conf.set(name, given)
 
 
-def _file_manager(spark: SparkSession, checkpoint: str) -> dict[str, str]:
-    if spark.conf.get(FILE_MANAGER, None) is not None or not Folder(spark, checkpoint).is_local:
+def _file_manager(checkpoint: Checkpoint) -> dict[str, str]:
+    if checkpoint.spark.conf.get(FILE_MANAGER, None) is not None or not checkpoint.home.is_local:
         return {}
     try:
-        getattr(cast(Any, spark.sparkContext._jvm), "java.lang.Class").forName(BY_RENAME)
+        getattr(cast(Any, checkpoint.spark.sparkContext._jvm), "java.lang.Class").forName(BY_RENAME)
     except Exception:  # another Spark may call it otherwise; py4j has no types
         return {}
     return {FILE_MANAGER: BY_RENAME}
@@ -129,13 +131,13 @@ if hasattr(os, "register_at_fork"):  # Windows has none
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
+def take(checkpoint: Checkpoint, make: bool = True) -> Taken:
     """Take a checkpoint for a query; it is released when the returned event is set, or when this process ends.
 
     A query that is about to end is waited for some seconds. Raises CheckpointError if another query uses the checkpoint. On a local
     disk the directory is created, unless `make` is False, and locked against other processes if it exists. Cost: a look-up.
     """
-    folder = Folder(spark, checkpoint)
+    folder = checkpoint.home
     began = time.monotonic()
     while True:
         until = began + _ENDING_S
@@ -144,7 +146,7 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
             if holder is None or holder.is_set():
                 holder = None
                 try:
-                    _taken[folder.path] = _locked(spark, folder, make)
+                    _taken[folder.path] = _locked(checkpoint, make)
                     return _taken[folder.path]
                 except _Locked as other:
                     until = began + other.patience_s
@@ -161,20 +163,20 @@ def take(spark: SparkSession, checkpoint: str, make: bool = True) -> Taken:
             holder.wait(until - time.monotonic())
 
 
-def _locked(spark: SparkSession, folder: Folder, make: bool) -> Taken:
+def _locked(checkpoint: Checkpoint, make: bool) -> Taken:
     """Lock a local directory for this process and for its JVM, as far as it can be locked.
 
     The operating system releases a lock when its process ends, also by a kill. Raises _Locked while another process has it.
     """
-    lock = _locked_by_process(folder, make)
+    lock = _locked_by_process(checkpoint.home, make)
     if lock is None or sys.platform != "linux":
         return Taken(lock)
     try:
-        gateway: Any = cast(Any, spark.sparkContext)._gateway
+        gateway: Any = cast(Any, checkpoint.spark.sparkContext)._gateway
         own = getattr(getattr(gateway, "proc", None), "pid", None)
         if _jvm_with_lock(lock) not in (None, own):
             raise _Locked(_JVM_ENDING_S)  # the driver of that JVM was killed, so it will end
-        return Taken(lock, _locked_by_jvm(gateway, folder))
+        return Taken(lock, _locked_by_jvm(gateway, checkpoint.home))
     except BaseException:
         os.close(lock)
         raise

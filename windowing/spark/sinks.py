@@ -29,7 +29,7 @@ from pyspark.sql.types import LongType, StructType
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
 from windowing.schema.checks import StormNames, did_you_mean, uncallable
 from windowing.schema.types import Schema
-from windowing.spark.definition import last_batch, owner_field, query_id
+from windowing.spark.checkpoint import Checkpoint, owner_field
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
 from windowing.spark.session import require_classic
 from windowing.spark.unreadable import python_values
@@ -425,8 +425,7 @@ def batch_of(name: str) -> int:
 
 
 def claim(
-    spark: SparkSession,
-    checkpoint: str,
+    checkpoint: Checkpoint,
     sinks: Mapping[str, Sink],
     schemas: Mapping[str, StructType],
     inputs: Iterable[str],
@@ -435,9 +434,9 @@ def claim(
     reads. Raises ConfigError, before any folder is claimed, if two share a folder, one holds the output of another query, a new one
     would hold the checkpoint or be in an input, or another sink refuses its claim. Cost: a few file look-ups for each sink.
     """
+    spark, at = checkpoint.spark, checkpoint.home.path
     folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
     refuse_shared({name: folder.path for name, folder in folders.items()})
-    at = Folder(spark, checkpoint).path
     read = [Folder(spark, path, SourceError).path for path in inputs] if folders else []
     for name, folder in folders.items():
         # A folder with an owner is that of a query which an earlier version started.
@@ -452,10 +451,7 @@ def claim(
                 f"the sink of stream {name!r} writes to {folder.path}, and the query reads {around}, so it would read its own "
                 "output; give the output a folder beside the input"
             )
-    owners = {
-        name: OutputOwner(query_id(spark, checkpoint), name, last_batch(spark, checkpoint), schemas[name])
-        for name in sinks
-    }
+    owners = {name: OutputOwner(checkpoint.query_id(), name, checkpoint.last_batch(), schemas[name]) for name in sinks}
     for name, folder in folders.items():
         require_claimable(folder, owners[name])
     for name in sorted(sinks, key=folders.__contains__):  # folders last: any other sink may refuse its claim

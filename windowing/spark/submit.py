@@ -18,9 +18,9 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import of_topology
 from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
-from windowing.spark import definition
 from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, names_of, require_mapping, require_start, takes_acks
+from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.context import ExecutionContext, execution_context
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
@@ -67,7 +67,7 @@ def submit(
     Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first
     batch.
     """
-    checkpoint = require_start(checkpoint, query_name)
+    path = require_start(checkpoint, query_name)
     required(topology, "submit")
     require_session(spark)
     require_mapping("sources", sources)
@@ -78,14 +78,15 @@ def submit(
     given = _given(topology, sources)
     acking = {key: number for number, (key, source) in enumerate(given.items()) if takes_acks(source)}
     at_once = topology.config.acker_executors == 0
-    before = definition.continued(spark, checkpoint)[1] if acking else 0
+    home = Checkpoint(spark, path)
+    before = home.continued()[1] if acking else 0
     context = execution_context(
         topology, frozenset(names[name][0] for name in known), {} if at_once else acking, before
     )
     _require_runnable(context)
     announce(Runtime.SUBMIT, _log.warning, topology.name, topology.config, topology.components.values())
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
-    width = definition.shuffle_partitions(spark, checkpoint, partitions, context.plan.widest)
+    width = home.shuffle_partitions(partitions, context.plan.widest)
     parts = {f"bolt {bolt.id!r}": bolt.declaration for bolt in topology.bolts}
     shipped = Shipped(spark, context, f"topology {topology.name!r}", parts)
     streams = SinkStreams({name: names[name] for name in known}, unread_late(topology, sinks, discarded))
@@ -102,9 +103,9 @@ def submit(
         drawn=topology,
     )
     return assembly.start(
-        checkpoint,
+        home,
         of_topology(topology, context.plan, context.windows, width, tuple(acking), bool(context.acks)),
-        BatchWriter(topology.name, streams, known, True, Acks(spark, checkpoint, told) if told else None),
+        BatchWriter(topology.name, streams, known, True, Acks(home, told) if told else None),
         trigger=trigger,
         drain=drain,
         query_name=query_name,

@@ -20,11 +20,10 @@ from windowing.execution.plan import Section
 from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import did_you_mean, spelled
 from windowing.schema.types import Schema
-from windowing.spark import definition
 from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, names_of, require_mapping, require_start, takes_acks
+from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.exchange import packed
-from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
@@ -83,7 +82,7 @@ def submit_trident(
     Raises ConfigError, TopologyError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
     first batch.
     """
-    checkpoint = require_start(checkpoint, query_name)
+    path = require_start(checkpoint, query_name)
     require_session(spark)
     plan = planned(topology, "submit_trident").by_section()
     _require_runnable(plan)
@@ -96,8 +95,9 @@ def submit_trident(
     inputs = _inputs(spark, plan, sources, checked_records(records))
     streams = _sink_streams(plan, sinks, names_of("discard", discard, "sinks"), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in streams)
-    width = definition.shuffle_partitions(spark, checkpoint, partitions, plan.widest)
-    life, plan = _owned(spark, checkpoint, plan)
+    home = Checkpoint(spark, path)
+    width = home.shuffle_partitions(partitions, plan.widest)
+    life, plan = _owned(home, plan)
     operations = [node.operation for node in plan.graph.nodes.values()]
     parts = {node.title: node for node in plan.graph.nodes.values()}
     shipped = Shipped(spark, plan, f"topology {plan.name!r}", parts)
@@ -121,7 +121,7 @@ def submit_trident(
         labels=assembly.labels,
         partitions=width,
         on_failure=on_failure,
-        committed=Folder(spark, checkpoint) / "commits",
+        committed=home.commits,
         streams=by_sink,
         channel=channel,
     )
@@ -130,11 +130,11 @@ def submit_trident(
         by_sink,
         {name: sinks[name] for name in streams},
         True,
-        acks=Acks(spark, checkpoint, taking) if taking else None,
+        acks=Acks(home, taking) if taking else None,
         commits=commits,
     )
     stored = plan.stream(width, life.plain())
-    return assembly.start(checkpoint, stored, writer, trigger=trigger, drain=drain, query_name=query_name)
+    return assembly.start(home, stored, writer, trigger=trigger, drain=drain, query_name=query_name)
 
 
 def _inputs(
@@ -164,15 +164,15 @@ def _inputs(
     return inputs
 
 
-def _owned(spark: SparkSession, checkpoint: str, plan: TridentPlan) -> tuple[Life, TridentPlan]:
+def _owned(checkpoint: Checkpoint, plan: TridentPlan) -> tuple[Life, TridentPlan]:
     """Return the checkpoint's life of the topology, and the plan with this life as the owner of its states.
 
     Raises SupersededError for a state of another life, CorruptStateError for a state that lacks batches of the checkpoint.
     """
-    done = take(spark, checkpoint)  # no other query may write between these reads
+    done = take(checkpoint)  # no other query may write between these reads
     try:
-        last, pending = definition.last_batch(spark, checkpoint), definition.pending_batch(spark, checkpoint)
-        kept = (definition.stored(spark, checkpoint) or {}).get("trident")
+        last, pending = checkpoint.last_batch(), checkpoint.pending_batch()
+        kept = (checkpoint.stored() or {}).get("trident")
         if kept is None and last is not None:
             return Life(""), plan  # a foreign checkpoint: refused later, before any write
         new_id = f"{plan.name} {uuid4().hex}"

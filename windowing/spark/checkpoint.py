@@ -1,0 +1,351 @@
+"""The checkpoint of a query: what is in its folder, and whether it is complete, which every start checks before the first batch.
+
+    windowing/definition.json   the definition of its windows and states; execution/compatibility.py compares it
+    windowing/query.json        {"id": "5f0c..."}, written once: the owner of the output folders (sinks.py)
+    windowing/drained.json      exists after a drain: the checkpoint is closed
+    windowing/rescaled.json, rescaling.json, continues.json     of `rescale` (rescaling.py)
+    windowing/metrics.json      the metrics of the last run, a few seconds old; for display only
+    windowing/control/          commands to the running query (control.py)
+    windowing/acks/             the ledger of roots, if a spout takes acks (acks.py)
+    offsets/, commits/, sources/, state/, metadata     of Spark; its logs are checked here, because its errors name no damaged file
+
+On Spark a definition also has the settings that decide how rows are packed, because a replay of a batch must pack them in the same
+way.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import time
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, cast
+from uuid import uuid4
+
+from pyspark.errors import SparkNoSuchElementException
+from pyspark.sql import SparkSession
+
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    DrainedCheckpointError,
+    describe_error,
+    quote,
+)
+from windowing.execution import compatibility
+from windowing.execution.compatibility import Definition, DefinitionLocation
+from windowing.spark.hadoop import Folder
+from windowing.spark.offsets import batches_in, read_log
+
+FORMAT = 2
+"""The format of a definition."""
+FILE = "definition.json"
+METRICS_FILE = "metrics.json"
+DRAINED_FILE = "drained.json"
+RESCALED_FILE, RESCALING_FILE = "rescaled.json", "rescaling.json"
+_CONTINUES_FILE = "continues.json"
+_QUERY_FILE = "query.json"
+_LOOKS = 5
+_BETWEEN_LOOKS_S = 0.2
+_ANEW = "start with a new checkpoint and a new output folder, or restore the old definition"
+_OLDER = ", or give up what its windows hold; then start with a new checkpoint and a new output folder"
+_PACKING = (
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.files.minPartitionNum",
+)
+
+_log = logging.getLogger("windowing.spark")
+
+
+def frame(spark: SparkSession) -> Definition:
+    """Return the common part of all definitions of checkpoints: the header, and the settings that decide how rows are packed."""
+    try:
+        library = version("windowing")
+    except PackageNotFoundError:
+        library = "unknown"
+    return {
+        "format": FORMAT,
+        "library": library,
+        "order_by": [],
+        "packing": {name: _setting(spark, name) for name in _PACKING}
+        | {"parallelism": spark.sparkContext.defaultParallelism},
+    }
+
+
+def _setting(spark: SparkSession, name: str) -> str | None:
+    """Return the value of a setting, or Spark's default; None if there is neither. `get` with a default would hide Spark's."""
+    try:
+        return spark.conf.get(name)
+    except SparkNoSuchElementException:
+        return None
+
+
+def partitions_of_new(spark: SparkSession, asked: int | None, widest: int) -> int:
+    """Return the number of shuffle partitions of a topology on a new checkpoint. Raises ConfigError for a number below 1."""
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
+        raise ConfigError(f"partitions is a number of at least 1, got {quote(asked)}; leave it out for the default")
+    return asked or min(widest, int(spark.sparkContext.defaultParallelism))
+
+
+def owner_field(folder: Folder, file: str, name: str) -> str:
+    """Return one field of a file that names an owner. Raises CorruptStateError."""
+    try:
+        stored: Any = json.loads(folder.read(file))
+        value = stored[name]
+        if stored["format"] != 1 or not isinstance(value, str):
+            raise ValueError(f"format {stored['format']!r}, {name} {value!r}")
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise CorruptStateError(
+            f"{folder.of(file)} does not say whose this is ({quote(str(problem))}); put the file back from a copy"
+        ) from problem
+    return value
+
+
+class Checkpoint:
+    """The folder of one query; its text is the path as the user gave it. Cost: some calls of the JVM."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.spark, self._given, self.home = spark, path, Folder(spark, path)
+        self.offsets, self.commits, self.own = self.home / "offsets", self.home / "commits", self.home / "windowing"
+        self.control, self.acks = self.own / "control", self.own / "acks"
+
+    def __str__(self) -> str:
+        return self._given
+
+    def keep(self, wanted: Definition) -> None:
+        """Compare `wanted` with the stored definition, then store it; a new checkpoint gets its id. Without a batch no state
+        depends on a stored definition: that of a start that was refused is replaced.
+
+        Raises DefinitionChangedError (what differs, or another format, and the way out), CheckpointError (offsets without a
+        definition, a replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file
+        look-ups.
+        """
+        found = self.definition()
+        begun = batches_in(self.offsets)
+        if begun and found is not None:
+            place = DefinitionLocation(f"checkpoint {self}", self.own.of(FILE), _ANEW, format=FORMAT)
+            compatibility.compare(found, wanted, place, self.pending_batch)
+        elif begun:
+            raise CheckpointError(
+                f"checkpoint {self} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was "
+                "lost; give this query a checkpoint of its own, or put the file back"
+            )
+        if not begun:
+            for name in self.offsets.names():
+                # Of a query that was killed in its first write; Spark begins only in an empty folder.
+                if name.startswith("."):
+                    self.offsets.delete(name)
+            self.query_id()
+        if found != wanted:
+            self.own.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
+
+    def refuse_closed(self, rescaled_into: Checkpoint | None = None) -> None:
+        """Raise DrainedCheckpointError for a drained checkpoint, CheckpointError for one that was rescaled (except into
+        `rescaled_into`), and for the unfinished result of a rescale.
+        """
+        if self.own.exists(RESCALING_FILE):
+            source = owner_field(self.own, RESCALING_FILE, "from")
+            raise CheckpointError(
+                f"checkpoint {self} is half made: a rescale of {source} into it did not come to its end; call rescale with "
+                "both again"
+            )
+        if self.own.exists(RESCALED_FILE):
+            into = owner_field(self.own, RESCALED_FILE, "to")
+            if rescaled_into is None or rescaled_into.home.path != into:
+                raise CheckpointError(
+                    f"checkpoint {self} was rescaled into {into}, which goes on in its place: start with that one; to give "
+                    f"that one up, delete it and {self.own.of(RESCALED_FILE)}"
+                )
+        if self.own.exists(DRAINED_FILE):
+            raise DrainedCheckpointError(
+                f"checkpoint {self} was drained: its last windows have fired and it is closed; "
+                "start with a new checkpoint and a new output folder"
+            )
+
+    def definition(self) -> Definition | None:
+        """Return the stored definition, None if there is none. Raises CheckpointError, or a subclass, for a damaged checkpoint."""
+        self._check_logs()
+        path = self.own.of(FILE)
+        place = DefinitionLocation(path, path, format=FORMAT, older=_OLDER)
+        return compatibility.parsed(self.own.read(FILE), place) if self.own.exists(FILE) else None
+
+    def stored(self) -> Definition | None:
+        """Return the stored definition; None for a new checkpoint, and for a damaged one, which `keep` refuses.
+
+        Raises DrainedCheckpointError, DefinitionChangedError for one of another format, CheckpointError for one that was rescaled.
+        """
+        self.refuse_closed()
+        try:
+            return self.definition()
+        except DefinitionChangedError:
+            raise
+        except CheckpointError:
+            return None
+
+    def stored_tasks(self) -> int | None:
+        """Return the number of tasks of a bolt, or of shuffle partitions of a topology, that the batches have fixed. Raises the
+        errors of `stored`.
+        """
+        found = self.stored()
+        if found is None or self.last_batch() is None:  # no batch: of a start that was refused
+            return None
+        return found.get("tasks") or (found.get("topology") or found.get("trident") or {}).get("partitions")
+
+    def shuffle_partitions(self, asked: int | None, widest: int) -> int:
+        """Return the number of shuffle partitions of a topology: `asked`, else the stored one; for a new checkpoint the number of
+        tasks of the widest depth, but at most the number of cores. Raises ConfigError for a number below 1, and the errors of
+        `stored`.
+        """
+        before = self.stored_tasks() if asked is None else None
+        return before or partitions_of_new(self.spark, asked, widest)
+
+    def query_id(self) -> str:
+        """Return the query id, which owns the output; a checkpoint without batches gets one.
+
+        Raises CorruptStateError if the file is damaged, or missing although there are batches. With another id, tables and queues
+        that store the id of a batch's query would take a repeated batch for a new one.
+        """
+        if not self.own.exists(_QUERY_FILE):
+            if batches_in(self.offsets):
+                raise CorruptStateError(
+                    f"{self.own.of(_QUERY_FILE)} is missing, which says whose the output of checkpoint {self} is; put the file "
+                    "back from a copy, or start with a new checkpoint and a new output folder"
+                )
+            self.own.write(_QUERY_FILE, json.dumps({"format": 1, "id": uuid4().hex}).encode())
+        return owner_field(self.own, _QUERY_FILE, "id")
+
+    def continued(self) -> tuple[str, int]:
+        """Return the id under which the query reads its queues, and the number of batches that earlier checkpoints ran under this
+        id: its own id and 0, except for a checkpoint made by `rescale`. Raises CorruptStateError.
+        """
+        if not self.own.exists(_CONTINUES_FILE):
+            return self.query_id(), 0
+        batches = owner_field(self.own, _CONTINUES_FILE, "batches")
+        if not batches.isdecimal():
+            raise CorruptStateError(
+                f"{self.own.of(_CONTINUES_FILE)} has no number of batches, but {quote(batches)}; put the file back from a copy"
+            )
+        return owner_field(self.own, _CONTINUES_FILE, "reader"), int(batches)
+
+    def continue_from(self, old: Checkpoint) -> None:
+        """Record in a new checkpoint the id under which its query reads queues; its batch 0 represents all batches of the old
+        one.
+        """
+        reader, before = old.continued()
+        facts = {"format": 1, "reader": reader, "batches": str(before + (old.last_batch() or 0))}
+        self.own.write(_CONTINUES_FILE, json.dumps(facts).encode())
+
+    def pending_batch(self) -> int | None:
+        """Return the batch that was begun and not committed, which the next start repeats; None if there is none."""
+        last = self.last_batch()
+        return last if last is not None and last not in batches_in(self.commits) else None
+
+    def last_batch(self) -> int | None:
+        """Return the last batch that was begun, None for none."""
+        return max(batches_in(self.offsets), default=None)
+
+    def _check_logs(self) -> None:
+        """Read the logs that Spark reads first, so that the error of a damaged file names it; Spark's errors do not."""
+        if self.home.exists("metadata"):
+            try:
+                json.loads(self.home.read("metadata"))
+            except (ValueError, RecursionError) as problem:
+                raise CorruptStateError(
+                    f"{self.home.of('metadata')} is damaged; put the file back from a copy"
+                ) from problem
+        elif batches_in(self.offsets):
+            raise CorruptStateError(f"{self.home.of('metadata')} is missing; put the file back from a copy")
+        for log in (self.offsets, self.commits):
+            names = log.names()
+            for batch in sorted(batches_in(log))[-2:]:  # a batch is made again from the offsets before it to its own
+                if str(batch) in names:
+                    read_log(log, batch)
+        missing = next(self._missing(), None)
+        if missing is not None:
+            raise CorruptStateError(f"{self.home.of(missing)} is missing; put the file back from a copy")
+
+    def _missing(self) -> Iterator[str]:
+        """Yield the files that are missing in the logs: batches have no gaps, and each follows the commit of the previous one."""
+        planned, done = batches_in(self.offsets), batches_in(self.commits)
+        last = max(planned | done, default=None)
+        if last is None:
+            if (self.home / "state").names():
+                yield "offsets/0"
+            return
+        if last not in planned:
+            yield f"offsets/{last}"
+        elif last > 0 and last - 1 not in planned:
+            yield f"offsets/{last - 1}"
+        if last > 0 and last not in done and last - 1 not in done:
+            yield f"commits/{last - 1}"
+        if f"{last}" not in self.offsets.names():
+            return
+        for number, offset in enumerate(read_log(self.offsets, last)[1:]):
+            file = offset.get("logOffset", -1) if isinstance(offset, dict) else -1
+            if isinstance(file, int) and file >= 0 and file not in batches_in(self.home / "sources" / str(number)):
+                yield f"sources/{number}/{file}"
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------------------
+
+
+def damaged_file(checkpoint: Checkpoint) -> str | None:
+    """Return the first file of a checkpoint that is missing, or whose bytes do not match their checksum (Hadoop's, or the one that
+    Spark wrote beside it); None if there is none, or if the checkpoint cannot be read.
+
+    Tasks of the failed batch may still be writing, so a file counts as damaged only if two checks find it damaged. Cost: reads the
+    whole checkpoint, twice if something is damaged; called only after Spark has failed.
+    """
+    home, before = checkpoint.home, list[str]()
+    for _ in range(_LOOKS):
+        try:
+            files, crc = home.files(), getattr(cast(Any, checkpoint.spark.sparkContext._jvm), "java.util.zip.CRC32C")
+            found = [name for name in _listed(home, files) if name not in files]
+            found += [name for name in files if not _intact(home, name, files, crc)]
+        except Exception as problem:  # a file may vanish while it is listed; py4j has no types
+            _log.warning(
+                "checkpoint %s cannot be looked through for damaged files: %s", checkpoint, describe_error(problem)
+            )
+        else:
+            agreed = [name for name in found if name in before]
+            if agreed or not found:
+                return home.of(agreed[0]) if agreed else None
+            before = found
+        time.sleep(_BETWEEN_LOOKS_S)
+    return None
+
+
+def _listed(home: Folder, files: list[str]) -> Iterator[str]:
+    """Yield the files that others refer to: files with a checksum, RocksDB's tables in its snapshots, the operator's metadata."""
+    for name in files:
+        if name.endswith(".crc"):
+            yield name.removesuffix(".crc")
+        if not name.startswith("state/"):
+            continue
+        yield "/".join([*name.split("/")[:2], "_metadata/v2/0"])
+        if name.endswith(".zip"):
+            try:
+                with zipfile.ZipFile(io.BytesIO(home.read(name))) as snapshot:
+                    tables = json.loads(snapshot.read("metadata").partition(b"\n")[2])["sstFiles"]
+                yield from (f"{name.rpartition('/')[0]}/SSTs/{table['dfsSstFileName']}" for table in tables)
+            except Exception:  # it is damaged itself, and found by its checksum
+                continue
+
+
+def _intact(home: Folder, name: str, files: list[str], crc: Any) -> bool:
+    try:
+        content = home.read(name)
+        if f"{name}.crc" not in files:
+            return True
+        wanted = json.loads(home.read(f"{name}.crc"))
+        found = crc()
+        found.update(bytearray(content))
+        return bool(wanted["algorithm"] != "CRC32C" or (found.getValue() ^ wanted["value"]) & 0xFFFFFFFF == 0)
+    except Exception:  # the file cannot be read; the JVM raises many classes
+        return False
