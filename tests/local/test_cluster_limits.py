@@ -20,6 +20,7 @@ from windowing import (
     seconds,
     spout,
     tumbling,
+    windowed_bolt,
 )
 from windowing.errors import BoltError
 from windowing.local import LocalCluster, VirtualClock, run_topology
@@ -381,7 +382,11 @@ def test_the_first_timeout_is_logged_with_the_bolt_that_may_have_forgotten_an_ac
 
 
 def test_a_timeout_that_no_bolt_can_have_forgotten_is_not_logged(caplog):
-    topology = chain(InputSpout("n long"), same, ten).build()
+    @tumbling(millis(100), timestamp="n", output="n long")
+    def sized(window):
+        return len(window)
+
+    topology = chain(InputSpout("n long"), same, sized).build()
     with LocalCluster(topology, clock=VirtualClock()) as cluster:
         cluster.run_batch({"source": [(1,)]})
         cluster.run_for(seconds(40))
@@ -422,6 +427,52 @@ def test_a_spout_that_is_full_with_the_tuples_of_an_event_time_window_is_logged(
     assert told.startswith(begins)
     assert (
         "with 2 in flight it emits no other one, and a window over event time (bolt 'bolt0') acks a tuple only" in told
+    )
+
+
+@pytest.mark.parametrize(("key", "what"), [("n", "later ones of its key"), (None, "later ones")])
+def test_a_timeout_of_a_tuple_in_a_window_of_counts_is_logged_with_what_it_does_to_the_window(key, what, caplog):
+    @spout(output="n long")
+    def numbers():
+        yield 7
+
+    @windowed_bolt(length=count(3), slide=count(1), key=key, output="n long")
+    def sized(window):
+        return len(window)
+
+    topology = chain(numbers, sized).build()
+    with LocalCluster(topology, clock=VirtualClock()) as cluster:
+        assert cluster.run_for(seconds(40))["bolt0"] == [(1,), (2,)]  # the tuple came again after 30 s
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == (
+        "a tuple of spout 'source' was not acked within topology.message.timeout.secs, 30 s; a window of counts (bolt 'bolt0') "
+        f"acks a tuple only after {what} came, and a message that is sent again enters it a second time; set "
+        "topology.enable.message.timeouts to False, or topology.message.timeout.secs to more than that takes"
+    )
+    caplog.clear()
+    topology = chain(numbers, sized, enable_message_timeouts=False).build()
+    with LocalCluster(topology, clock=VirtualClock()) as cluster:
+        assert cluster.run_for(seconds(400))["bolt0"] == [(1,)]
+    assert caplog.records == []
+
+
+def test_a_spout_that_is_full_with_the_tuples_of_windows_of_counts_by_key_is_logged(caplog):
+    @spout(output="n long")
+    def numbers():
+        yield from range(20)
+
+    @windowed_bolt(length=count(3), slide=count(3), key="n", output="n long")
+    def sized(window):
+        return len(window)
+
+    topology = chain(numbers, sized, max_spout_pending=6, enable_message_timeouts=False).build()
+    with LocalCluster(topology, clock=VirtualClock()) as cluster:
+        cluster.run_for(seconds(40))
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == (
+        "spout 'source' has waited 30 s for an ack, without timeouts; with 6 in flight it emits no other one, and a window of "
+        "counts by key (bolt 'bolt0') acks a tuple only after later ones came; set topology.max.spout.pending to more than its "
+        "windows hold, or leave it out"
     )
 
 

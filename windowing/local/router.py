@@ -25,6 +25,8 @@ from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.groupings import Chooser, CustomGrouping, DirectGrouping, direct_targets, unrouted
 from windowing.topology.pictures import html_table
 from windowing.topology.plan import Topology, output_name
+from windowing.windows.config import WindowConfig
+from windowing.windows.measures import Count
 
 _LOG = logging.getLogger("windowing")
 _LOGGED, _EVERY_MS = 5, 10_000
@@ -173,10 +175,38 @@ class Router:
         )
 
     def windows_that_wait(self) -> str:
-        """Return the bolts with windows in memory over event time, for a sentence; empty if there is none."""
+        """Return the bolts with windows in memory over event time, or of counts by key, for a sentence; empty if there is none.
+
+        `build` compares the other windows of counts with the max spout pending.
+        """
         configs = {bolt: tasks[0].config for bolt, tasks in self.windowed.items()}
-        found = [bolt for bolt, each in configs.items() if each.event_time and each.max_events_in_memory is None]
-        return f"a window over event time (bolt {', '.join(map(repr, sorted(found)))})" if found else ""
+        kept = {bolt: each for bolt, each in configs.items() if each.max_events_in_memory is None}
+        found = {
+            "over event time": [bolt for bolt, each in kept.items() if each.event_time],
+            "of counts by key": [
+                bolt for bolt, each in kept.items() if each.key and not each.event_time and _counts(each)
+            ],
+        }
+        return " and ".join(
+            f"a window {what} (bolt {', '.join(map(repr, sorted(bolts)))})" for what, bolts in found.items() if bolts
+        )
+
+    def counts_that_wait(self) -> str:
+        """Return a sentence about the windows of counts in memory that a repeated tuple enters again; empty if there is none."""
+        configs = {bolt: tasks[0].config for bolt, tasks in self.windowed.items()}
+        found = {
+            bolt: each
+            for bolt, each in configs.items()
+            if each.max_events_in_memory is None and each.message_id is None and _counts(each)
+        }
+        if not found:
+            return ""
+        of_key = " of its key" if any(each.key for each in found.values()) else ""
+        return (
+            f"a window of counts (bolt {', '.join(map(repr, sorted(found)))}) acks a tuple only after later ones{of_key} came, "
+            "and a message that is sent again enters it a second time; set topology.enable.message.timeouts to False, or "
+            "topology.message.timeout.secs to more than that takes"
+        )
 
     def edge(self) -> int:
         """Return a new id for a root or an edge; never 0."""
@@ -222,6 +252,11 @@ class Router:
         """Restart the timeout of each tree of a tuple."""
         for root in () if anchors is None else anchors.edges:
             self.tell(root, (RESET, root))
+
+
+def _counts(window: WindowConfig) -> bool:
+    """Return whether tuples of this window expire by later tuples, however long these take to come."""
+    return isinstance(window.length, Count) or isinstance(window.slide, Count)
 
 
 class _Route(NamedTuple):

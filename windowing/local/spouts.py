@@ -435,12 +435,16 @@ class SpoutTask(ComponentTask):
         """Return why a message may be neither acked nor failed; empty if the topology is not the cause."""
         last = seen or self.context.component
         waiting = self.router.windows_that_wait() if self.pending.room <= 0 else ""
-        if not waiting:
+        why = ""
+        if waiting:
+            why = (
+                f"with {len(self.pending)} in flight it emits no other one, and {waiting} acks a tuple only after later ones "
+                "came; set topology.max.spout.pending to more than its windows hold, or leave it out"
+            )
+        elif self.context.config.timeouts:
+            why = self.router.counts_that_wait()
+        if not why:
             return self.router.forgotten_acks(last)
-        why = (
-            f"with {len(self.pending)} in flight it emits no other one, and {waiting} acks a tuple only after later ones came; "
-            "set topology.max.spout.pending to more than a window holds, or leave it out"
-        )
         return f"{self.router.forgotten_acks(last)}; or {why}" if self.router.acks_by_hand.get(last) else why
 
     def tick(self) -> None:
