@@ -474,6 +474,29 @@ def test_a_replayed_tuple_of_two_inputs_is_dropped_also_in_a_batch_of_one_of_the
     assert chain.run({}, drain=True) == {}
 
 
+def test_ids_are_forgotten_where_message_id_was_left_out_for_a_batch() -> None:
+    def made(message_id: str | None) -> Any:
+        @tumbling(count(9), message_id=message_id, output="ids array<long>")
+        class Ids:
+            def init_state(self, state: Any) -> None: ...
+
+            def execute(self, window: Any) -> Any:
+                return ([row.id for row in window],)
+
+        builder = TopologyBuilder("forgotten")
+        builder.set_spout("in", InputSpout("id long"))
+        builder.set_bolt("ids", Ids).global_grouping("in")
+        return builder.build()
+
+    chain = Chain(made("id"))
+    for message_id, ids in (("id", [1, 2]), (None, [3]), ("id", [2, 2])):  # the option may name another field now
+        following = Chain(made(message_id))
+        following.metadata, following.chunks, following.values = chain.metadata, chain.chunks, chain.values
+        chain = following
+        chain.run({"in": [(id,) for id in ids]})
+    assert chain.run({}, drain=True)["ids"] == [([1, 2, 3, 2],)]
+
+
 def test_message_ids_of_a_spout_with_several_tasks_are_refused_on_spark() -> None:
     with pytest.raises(ConfigError, match=r"knows tuples again by message_id='id'.*give the spout parallelism=1"):
         Chain(once(parallelism=2))

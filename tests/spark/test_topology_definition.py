@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +34,15 @@ from windowing.spark.control import task_labels
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import bolt, bolt_of, tumbling
+from windowing.topology.decorators import bolt, bolt_of, tumbling, windowed_bolt
 from windowing.topology.plan import Topology
 from windowing.trident.builtins import Sum
 from windowing.trident.spouts import FixedBatchSpout
 from windowing.trident.streams import TridentTopology, planned
+from windowing.windows import aggregate as agg
+from windowing.windows.eviction import CountEvictionPolicy
 from windowing.windows.measures import count, seconds
+from windowing.windows.trigger import CountTriggerPolicy
 
 
 @bolt(output="word string, at long")
@@ -334,6 +339,86 @@ def test_a_changed_definition_is_refused_or_accepted_by_its_rules(
     first = next(differences(STORED[kind](), STORED[kind](**changed)), "")
     assert first.startswith(sentence), first
     assert bool(first) == bool(sentence), first
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "outputs": ({}, {"output": "n long, m long"}),
+    "semantics": ({}, {"semantics": "storm"}),
+    "length": ({}, {"length": count(4)}),
+    "slide": ({}, {"slide": seconds(1)}),
+    "timestamp": ({}, {"timestamp": "size"}),
+    "offset": ({}, {"offset": seconds(1)}),
+    "lateness": ({}, {"lateness": "window"}),
+    "repeat": ({"length": count(4)}, {"length": count(4), "repeat": True}),
+    "key": ({}, {"key": "word"}),
+    "source": ({}, {"source": "word"}),
+    "aggregate": ({}, {"aggregate": {"n": agg.count()}}),
+    "eviction": ({}, {"eviction": partial(CountEvictionPolicy, 4)}),
+    "trigger": ({"slide": None}, {"slide": None, "trigger": partial(CountTriggerPolicy, 3)}),
+    "lag": ({}, {"lag": seconds(1)}),
+    "late_stream": ({}, {"late_stream": "late"}),
+    "idle_timeout": ({}, {"idle_timeout": seconds(1)}),
+    "max_future": ({}, {"max_future": seconds(1)}),
+    "max_repeats": ({"length": count(4), "repeat": True}, {"length": count(4), "repeat": True, "max_repeats": 9}),
+    "key_ttl": ({"length": count(4), "key": "word"}, {"length": count(4), "key": "word", "key_ttl": seconds(9)}),
+    "watermark_interval": ({}, {"watermark_interval": seconds(9)}),
+    "on_error": ({}, {"on_error": "skip"}),
+    "on_invalid": ({}, {"on_invalid": "raise"}),
+    "columnar": ({}, {"columnar": "arrow"}),
+    "recovery_timeout": ({"message_id": "at"}, {"message_id": "at", "recovery_timeout": seconds(9)}),
+    "message_id": ({"message_id": "at"}, {"message_id": "size"}),
+    "max_events_in_memory": ({}, {"max_events_in_memory": 1_000}),
+}
+
+
+def options_in(page: str, first: str) -> set[str]:
+    """Return the words of the first cell of the row of a page that begins with `first`."""
+    (row,) = (line for line in Path(page).read_text().splitlines() if line.startswith(f"| {first}"))
+    return set(re.findall(r"\w+", row.split(" | ")[0]))
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_the_manual_names_each_option_among_those_that_are_refused_or_accepted_when_changed(option: str) -> None:
+    def changed(options: dict[str, Any]) -> Any:
+        given: dict[str, Any] = {"length": seconds(4), "slide": seconds(2), "timestamp": "at", "output": "n long"}
+
+        @windowed_bolt(name="count", **given | options)
+        class Counts:
+            def init_state(self, state: Any) -> None: ...
+            def execute(self, window: Any) -> Any: ...
+
+        return Counts
+
+    old, new = OPTIONS[option]
+    on_spark = list(differences(stored_bolt(changed(old)), stored_bolt(changed(new))))
+    refused, accepted = (options_in("docs/operate/upgrade.md", row) for row in ("name, semantics,", "lag, "))
+    if option == "message_id":
+        refused |= options_in("docs/operate/upgrade.md", "message_id")
+    if option != "max_events_in_memory":  # not on Spark
+        assert (option in refused, option in accepted) == (bool(on_spark), not on_spark)
+    builders = [TopologyBuilder("test") for _ in (old, new)]
+    for builder, each in zip(builders, (old, new), strict=True):
+        builder.set_spout("lines", InputSpout("word string, at long, size long"))
+        builder.set_bolt("count", changed(each)).global_grouping("lines")
+    in_one_process = list(differences(*(plain(of_states(builder.build())) for builder in builders)))
+    refused, accepted = (options_in("docs/guides/state.md", row) for row in ("another `length`", "another `lag`"))
+    named = {"outputs": "output"}.get(option, option)
+    assert named in (refused if in_one_process else accepted)
+    assert option == "max_events_in_memory" or (named in refused) != (named in accepted)
+
+
+@pytest.mark.parametrize(("kind", "of"), [("bolt", ""), ("topology", " of bolt 'count'")])
+def test_message_ids_of_another_field_are_refused_because_the_remembered_ones_are_not_its(kind: str, of: str) -> None:
+    def identified(field: str | None) -> Definition:
+        found = STORED[kind]()
+        free = found["bolt"]["free"] if kind == "bolt" else found["topology"]["free"]["count"]
+        free["message_id"] = field
+        return found
+
+    for was, is_now in (("id", "id"), (None, "id"), ("id", None)):
+        assert list(differences(identified(was), identified(is_now))) == []
+    (sentence,) = differences(identified("id"), identified("n"))
+    assert sentence == f'message_id{of} was "id", now "n"'
 
 
 @pytest.mark.parametrize(

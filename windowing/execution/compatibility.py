@@ -232,6 +232,20 @@ def _bolt(old: Any, new: Any) -> Iterator[str]:
     yield from _parts(f"bolt {quote(old.get('name'))}", old, new)
 
 
+def _message_id(wording: str, old: Definition, new: Definition) -> Iterator[str]:
+    """Yield the difference between two fields of message ids: the remembered ids are those of the old one. The option may come, or
+    go.
+    """
+    was, is_now = old.get("message_id"), new.get("message_id")
+    if was is not None and is_now is not None:
+        yield from _differ(f"{wording} was", was, is_now)
+
+
+def _message_ids(old: Any, new: Any) -> Iterator[str]:
+    for name in old:
+        yield from _message_id(f"message_id of bolt {name!r}", old[name], new.get(name, {}))
+
+
 def _columns(old: Any, new: Any) -> Iterator[str]:
     if list(old) != list(new):
         yield f"the input streams were {', '.join(old)}, now {', '.join(new)}"
@@ -328,7 +342,7 @@ KINDS: Mapping[str, Kind] = {
         "a windowed bolt",
         (
             FieldRule("bolt.fixed", _bolt),
-            FieldRule("bolt.free"),
+            FieldRule("bolt.free", partial(_message_id, "message_id")),
             FieldRule("tasks", partial(_number, "tasks was")),
             FieldRule("grouping", partial(_differ, "grouping was")),
             FieldRule("inputs", _columns),
@@ -344,7 +358,7 @@ KINDS: Mapping[str, Kind] = {
             FieldRule("topology.spouts", partial(_differ, "the spouts with their streams were")),
             FieldRule("topology.partitions", partial(_number, "partitions were")),
             FieldRule("topology.levels", _levels),
-            FieldRule("topology.free"),
+            FieldRule("topology.free", _message_ids),
             *_ORDER,
         ),
     ),

@@ -466,7 +466,10 @@ class _Turn:
         fresh = None if table is None or not self.manager.keeps_tuples else self._fresh(table, accepted, numbers)
         idle_rows = None if self.idle is None else self.idle.idle_rows
         written = self.chunks.write(fresh, held, self.stored.next_id, idle_rows)
-        seen = self.stored.seen if self.known is None or table is None else self.known.plain()
+        # Without message_id= rows pass by, so the ids would have gaps, and a later start may name another field.
+        seen: list[Any] = []
+        if self.known is not None:
+            seen = self.stored.seen if table is None else self.known.plain()
         next_id = self.stored.next_id + max(1, len(self.chunks.puts))
         return StoredTask(state, written, next_id, self.next_number, seen, by_key, self.deadlines).stored()
 
