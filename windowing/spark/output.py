@@ -104,10 +104,16 @@ class Encoder:
         blocks: list[pa.Table] = []
         counts: dict[str, int] = {}
         for stream, members in by_stream.items():
-            of_stream = list(self._blocks(stream, members))
-            if of_stream:
-                counts[stream] = sum(block.num_rows for block in of_stream)
-                blocks += of_stream
+            for kind, run in groupby(members, key=type):
+                emitted = list(run)
+                if kind is pa.Table:
+                    block = pa.concat_tables(emitted)
+                else:
+                    by_field = zip(self._fields[stream], zip(*emitted, strict=True), strict=True)
+                    columns = [arrow_column(self._bolt, stream, field, values) for field, values in by_field]
+                    block = self._table(stream, columns, len(emitted))
+                blocks.append(block)
+                counts[stream] = counts.get(stream, 0) + block.num_rows
         numbers = {metric_column(name): pa.array([metrics.get(name)], pa.int64()) for name in METRICS}
         blocks.append(pa.table({_STREAM: pa.array([_METRICS_ROW], pa.int32()), **numbers}))
         table = pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
@@ -129,17 +135,6 @@ class Encoder:
                 return None
             columns.append(column)
         return self._table(DEFAULT_STREAM, columns, table.num_rows)
-
-    def _blocks(self, stream: str, members: list[Any]) -> Iterator[pa.Table]:
-        """Yield the rows and the tables of a stream, in order, as tables of the output."""
-        for kind, run in groupby(members, key=type):
-            rows = list(run)
-            if kind is pa.Table:
-                yield pa.concat_tables(rows)
-                continue
-            by_field = zip(self._fields[stream], zip(*rows, strict=True), strict=True)
-            columns = [arrow_column(self._bolt, stream, field, values) for field, values in by_field]
-            yield self._table(stream, columns, len(rows))
 
     def _table(self, stream: str, columns: Sequence[Any], count: int) -> pa.Table:
         number = self._numbers[stream]

@@ -148,27 +148,22 @@ class WindowedQuery(StormNames):
         """Check the checkpoint against the spec and the sinks against the checkpoint; start the query and watch it."""
         done = take(spec.checkpoint)
         try:
-            return cls._started(spec, drain, done)
-        except BaseException:
-            spec.totals.release()
-            done.set()
-            raise
-
-    @classmethod
-    def _started(cls, spec: QuerySpec, drain: bool, done: threading.Event) -> WindowedQuery:
-        finish = _open(spec)
-        try:
+            finish = _open(spec)
             rows = spec.rows()
             claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
             if spec.writer.acks is not None:
                 spec.writer.acks.open()
             query = cls(spec, spec.run(rows), drain, finish, done)
-        except Exception as error:
-            found = library_error(error, spec.failed_query._replace(files=None))
+            query._thread.start()
+        except BaseException as error:
+            spec.totals.release()
+            done.set()
+            found = (
+                library_error(error, spec.failed_query._replace(files=None)) if isinstance(error, Exception) else error
+            )
             if found is error:
                 raise
             raise found from found.__cause__
-        query._thread.start()
         return query
 
     @property

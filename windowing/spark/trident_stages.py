@@ -42,7 +42,7 @@ import pyarrow.compute as pc
 
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.bolts import arrow_schema
-from windowing.columnar.rows import decode_table
+from windowing.columnar.rows import Keys, decode_table
 from windowing.errors import (
     CorruptStateError,
     FailedException,
@@ -387,26 +387,12 @@ def _value(value: Any, number: int, chained: bool) -> Any:
     return value[number] if chained and value is not NOTHING else value
 
 
-def _grouped(columns: Sequence[Any]) -> tuple[Codes, list[Row]] | None:
+def _grouped(columns: Sequence[pa.Array]) -> tuple[Codes, list[Row]] | None:
     """Return the code of each row's key, and the keys in order of first occurrence; None if a key field is null."""
-    codes, keys = _encoded(columns[0]) or (None, [])
-    for column in columns[1:]:
-        found = _encoded(column)
-        if codes is None or found is None:
-            return None
-        # Both codes as one number; encoded again for each column, so that many columns do not exceed 64 bits.
-        both = pa.array(codes * len(found[1]) + found[0]).dictionary_encode()
-        codes = both.indices.to_numpy().astype(np.int64)
-        pairs = (divmod(pair, len(found[1])) for pair in both.dictionary.to_pylist())
-        keys = [keys[first] + found[1][second] for first, second in pairs]
-    return None if codes is None else (codes, keys)
-
-
-def _encoded(column: Any) -> tuple[Codes, list[Row]] | None:
-    if column.null_count:
+    if any(column.null_count for column in columns):
         return None
-    encoded = column.dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.int64), [(value,) for value in encoded.dictionary.to_pylist()]
+    codes, keys = Keys([pa.chunked_array([column]) for column in columns]).coded()
+    return codes, keys if len(columns) > 1 else [(key,) for key in keys]
 
 
 def _fold_of(aggregator: type, kind: str | None) -> _Fold | None:
