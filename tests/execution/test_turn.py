@@ -254,6 +254,16 @@ def test_rows_are_read_by_column_names_of_any_form() -> None:
     assert found == [[("default", ("A", 7, 7, ["class", "flight no"]))], [("default", (7,))]]
 
 
+@pytest.mark.parametrize("form", [lambda table: table, lambda table: table.to_batches()[0]])
+def test_a_fired_window_shows_the_number_of_rows_of_a_table(form: Any) -> None:
+    bolt = windowed_bolt(length=count(2), slide=count(2), output="n long", name="three")(
+        lambda window: pa.table({"n": [1, 2, 3]})
+    )
+    sent = [packet(pa.table({"n": [1, 2], "__ts": pa.array([5, 6], pa.int64())}), now_ms=5)]
+    found = TaskStage(bolt_of(bolt), NamedRows(("n",))).turn(0, Stored(), sent, fitted=form)
+    assert [each.emitted for each in found.done[0].windows] == ["3 rows"]
+
+
 def test_an_aggregate_stores_no_rows() -> None:
     marked = windowed_bolt(
         length=millis(60),
