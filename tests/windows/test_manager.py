@@ -6,16 +6,20 @@ A time line is read from left to right; `|` is a watermark advance, its number t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from heapq import merge
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windowing.errors import MachineSpentError, RepeatLimitError, SnapshotError, StaleWindowError, WindowingError
+from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Expired
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.manager import StatefulWindowManager, StoredKeys, WindowManager
+from windowing.windows.manager import StatefulWindowManager, StoredKeys, WindowManager, by_reference
 from windowing.windows.measures import count, millis, seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
@@ -597,3 +601,29 @@ def test_a_single_tuple_of_an_idle_key_is_added_to_the_tuples_that_are_stored() 
             list(manager.add(payload, 3, key))
         fired = [(e.window.key, e.window.get()) for e in manager.advance(10) if isinstance(e, Activation)]
         assert fired == [("a", ["a1", "a2", "a3"]), ("b", ["b1"]), ("c", ["c1"])]
+
+
+@given(st.lists(st.lists(st.integers(0, 6)).map(sorted), max_size=6))
+def test_the_firings_of_all_queues_come_in_the_order_of_a_stable_merge(references: list[list[int]]) -> None:
+    def queues() -> list[Iterator[Firing]]:
+        return [iter([Firing(each, at, at + 1) for at, each in enumerate(queue)]) for queue in references]
+
+    numbered = [[(number, firing) for firing in queue] for number, queue in enumerate(queues())]
+    assert list(by_reference(queues())) == list(merge(*numbered, key=lambda each: each[1].reference))
+
+
+def test_a_firing_is_computed_when_the_one_before_it_of_its_queue_has_been_used() -> None:
+    computed: list[tuple[str, int]] = []
+
+    def queue(name: str) -> Iterator[Firing]:
+        for reference in (1, 1, 3):
+            computed.append((name, reference))
+            yield Firing(reference, 0, 1)
+
+    found = by_reference([queue("a"), queue("b")])
+    next(found)
+    assert computed == [("a", 1), ("b", 1)]
+    next(found)
+    assert computed == [("a", 1), ("b", 1), ("a", 1)]
+    next(found)
+    assert computed == [("a", 1), ("b", 1), ("a", 1), ("a", 3)]
