@@ -15,7 +15,7 @@ from windowing.local.cluster import LocalCluster, run_topology
 from windowing.testing import Watch
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout
-from windowing.topology.decorators import bolt, spout
+from windowing.topology.decorators import ComponentKind, bolt, spout
 
 
 @spout(output="n long")
@@ -846,9 +846,43 @@ def test_the_same_seed_gives_the_same_run_and_every_seed_acks_every_message(seed
     assert (first.acked, first.failures, sum(n for (n,) in first["pairs"])) == (50, 0, 2450)
 
 
+def test_batches_for_a_spout_of_ones_own_replace_it():
+    @spout(output={"default": "n long", "odd": "n long"})
+    class Endless(Spout):
+        def open(self, context, collector):
+            raise AssertionError("a replaced spout is never made")
+
+        def next_tuple(self):
+            pass
+
+    builder = TopologyBuilder("mocked")
+    builder.set_spout("source", Endless, 2).configure(max_spout_pending=7)
+    builder.set_bolt("twice", twice).shuffle_grouping("source")
+    topology = builder.build()
+    result = run_topology(topology, {"source": [[(1,), (2,)], [(3,)]]}, clock=VirtualClock())
+    assert (result["twice"], result.acked) == ([(2,), (4,), (6,)], 3)
+    assert topology.component("source").kind is ComponentKind.SPOUT  # the topology itself is as it was built
+    with pytest.raises(BoltError, match="a replaced spout is never made"):
+        run_topology(topology, clock=VirtualClock())
+
+
+def test_a_spout_with_a_direct_stream_is_not_replaced():
+    @spout(output={"default": "n long", "chosen": "n long"}, direct="chosen")
+    def numbers():
+        yield 1
+
+    builder = TopologyBuilder("direct")
+    builder.set_spout("source", numbers)
+    builder.set_bolt("twice", twice).direct_grouping("source", "chosen")
+    with pytest.raises(
+        ConfigError, match=r"spout 'source' names the tasks of its direct stream 'chosen', which rows from"
+    ):
+        LocalCluster(builder.build(), batches={"source": [[(1,)]]})
+
+
 def test_wrong_arguments_of_a_cluster_are_refused_with_the_fix():
     topology = topology_of(twice, source=InputSpout("n long"))
-    with pytest.raises(ConfigError, match=r"'sources', which is no InputSpout .* did you mean 'source'"):
+    with pytest.raises(ConfigError, match=r"'sources', which is no spout of topology 'test'; did you mean 'source'"):
         LocalCluster(topology, batches={"sources": []})
     with pytest.raises(ConfigError, match=r"write outputs=\['bolt0'\]"):
         LocalCluster(topology, outputs="bolt0")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.dying import in_a_child
-from windowing import bolt, count, seconds, tumbling
+from windowing import Spout, bolt, count, seconds, spout, tumbling
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, FailedException, SourceError
 from windowing.local import LocalCluster, TridentCluster, VirtualClock, run_topology
 from windowing.local.router import ClusterResult
@@ -310,6 +310,21 @@ def test_values_have_their_declared_types_and_each_stream_has_its_own_source(tmp
     assert len(queue) == 0
 
 
+def test_the_source_of_a_spout_of_ones_own_replaces_it(tmp_path: Path) -> None:
+    @spout(output=WORDS)
+    class Endless(Spout):
+        def next_tuple(self) -> None:
+            raise AssertionError("a replaced spout is never called")
+
+    builder = TopologyBuilder("mocked").configure(NO_TIMEOUTS)
+    builder.set_spout("words", Endless)
+    builder.set_bolt("counted", counted).fields_grouping("words", "word")
+    queue = Noting(tmp_path / "queue.db", WORDS)
+    queue.put([("cow", 1_000), ("moon", 2_000)])
+    result = run_topology(builder.build(), sources={"words": queue}, clock=VirtualClock())
+    assert (len(result["counted"]) > 0, queue.told, len(queue)) == (True, [("ack", 0)], 0)
+
+
 # -- refusals ------------------------------------------------------------------------------------------------------------
 
 
@@ -321,7 +336,7 @@ def test_sources_that_a_cluster_cannot_read_are_refused_with_the_reason(tmp_path
             topology,
             {"wrods": queue},
             None,
-            r"sources names 'wrods', which is no InputSpout of topology 'queued'; .*'words'",
+            r"sources names 'wrods', which is no spout of topology 'queued'; .*'words'",
         ),
         (
             topology,

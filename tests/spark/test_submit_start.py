@@ -19,7 +19,7 @@ from windowing.spark import MemorySink, ParquetSink, submit, submit_trident, win
 from windowing.spark.settings import session_with
 from windowing.spark.spouts import arrow_schema_in_spark
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout
+from windowing.topology.components import InputSpout, Spout
 from windowing.topology.decorators import bolt, spout, tumbling
 from windowing.topology.plan import Topology
 from windowing.trident.streams import TridentTopology
@@ -106,6 +106,23 @@ def test_bolts_with_closures_of_megabytes_run_in_all_stages_and_after_a_restart(
     assert start(topology, source.read()) == {"count": [(f"moon{2 << 20}", 3 << 20)]}
 
 
+def test_the_source_of_a_spout_of_ones_own_replaces_it_and_without_one_the_spout_is_refused(
+    start: Callable[..., Any], feed: Callable[..., Any]
+) -> None:
+    @spout(output=WORDS)
+    class Endless(Spout):
+        def next_tuple(self) -> None:
+            raise AssertionError("a replaced spout is never called")
+
+    builder = TopologyBuilder("own").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("words", Endless)
+    builder.set_bolt("count", counting()).fields_grouping("words", "word")
+    source = feed(WORDS).add(words(("cow", 1_000), ("moon", 2_000)))
+    assert sorted(start(builder.build(), source.read(), drain=True)["count"]) == [("cow", 1), ("moon", 1)]
+    with pytest.raises(ConfigError, match=r"cannot be asked for a batch again; .* for it in sources=, in place of it"):
+        start(builder.build(), None, sources={})
+
+
 def test_an_error_of_a_bolt_is_raised_as_a_bolt_error(start: Callable[..., Any], feed: Callable[..., Any]) -> None:
     source = feed(WORDS).add(words(("bad", 1_000), ("cow", 2_000)), words(("cow", 60_000)))
     with pytest.raises(BoltError, match=r"bolt 'count' failed on .*ValueError: no such word"):
@@ -182,7 +199,7 @@ def test_a_topology_that_cannot_run_on_spark_is_refused_before_the_first_batch(
         (lambda: start(counts(), static, sink), "is a streaming DataFrame"),
         (lambda: start(counts(), rows, sink, partitions=0), "partitions is a number of at least 1"),
         (lambda: start(counts(), rows, sink, trigger="soon"), "trigger is"),
-        (lambda: start(builder.build(), rows, sink), "has to be replayable"),
+        (lambda: start(builder.build(), rows, sink, sources={}), "has to be replayable"),
         (lambda: start(counts(counting(on_error="fail")), rows, sink), "on_error='fail'"),
         (lambda: start(ticking.build(), rows, sink), "tick tuples, which a Spark query does not send"),
         (lambda: start(counts(counting(on_error="dead_letter")), rows, sink), "'count.dead_letters'"),

@@ -625,7 +625,18 @@ def test_settings_resources_and_windows_on_a_component_are_answered_with_where_t
             getattr(stream, name)
 
 
-@pytest.mark.parametrize("name", ["IBackingMap", "ReadOnlyState", "FeederBatchSpout", "HBaseMapState"])
+def test_the_rows_of_a_result_are_named_where_the_other_kind_of_run_has_them() -> None:
+    topology = TridentTopology("words")
+    topology.new_stream("words", InputSpout("word string")).sink("out")
+    with pytest.raises(AttributeError, match=r"'TridentResult' has no 'outputs'; write sinks, or result\[\"counts\"\]"):
+        run_trident(topology, {"words": [[("cow",)]]}).outputs  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'ClusterResult' has no 'sinks'; write outputs, or result\[\"count\"\]"):
+        run_topology(basic(lambda tuple, collector: None), ROWS).sinks  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "name", ["IBackingMap", "ReadOnlyState", "FeederBatchSpout", "HBaseMapState", "FirstNSorted", "HdfsState"]
+)
 def test_a_class_of_trident_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:
     with pytest.raises(ImportError, match=rf"windowing\.trident has no '{name}'; write "):
         exec(f"from windowing.trident import {name}")

@@ -283,6 +283,10 @@ def test_debug_writes_to_the_given_function() -> None:
     lines: list[str] = []
     assert out(lambda s: s.each("n", b.Debug(lines.append, "n")), [("a", 1)]) == [("a", 1)]
     assert lines == ["n: Row(n=1)"]
+    with pytest.raises(
+        ConfigError, match=r"Debug calls a function of a text, got 'words'; write Debug\(print, 'words'\)"
+    ):
+        b.Debug("words")  # type: ignore[arg-type]  # Storm's Debug takes the label alone
 
 
 def test_project_keeps_the_named_fields_in_the_named_order() -> None:

@@ -258,7 +258,8 @@ _LONGEST_POLL_MS = 1000
 class LocalCluster(LoopedCluster):
     """Runs a topology in one process. A context manager: leaving it closes spouts and bolts.
 
-    batches: the rows of every InputSpout, batch by batch; windows on event time then make their turns at the ends of batches.
+    batches: the rows of every InputSpout, batch by batch; windows on event time then make their turns at the ends of batches. Rows
+    for a spout of your own replace it, as do its sources.
     sources: instead of batches, a PartitionedSpout (windowing.queues) for each InputSpout; for a spout with several streams, a
     mapping of streams to PartitionedSpouts. A source that takes acks gets the ack of a batch when all its rows are done; in a
     topology with states, when the checkpoint that holds them is committed.
@@ -299,12 +300,13 @@ class LocalCluster(LoopedCluster):
         states: StateProvider | None = None,
         state_path: str | Path | None = None,
     ) -> None:
-        topology = self.topology = required(topology, "LocalCluster")
+        self._batches = batches_by_name(batches, "InputSpout")
+        topology = required(topology, "LocalCluster").fed(self._batches, whole=True)
+        topology = self.topology = topology.fed(sources if isinstance(sources, Mapping) else ())
         log = _log.warning
         announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
         for sentence in () if batches is None else _without_effect_on_batches(topology):
             log("topology %r: %s", topology.name, sentence)
-        self._batches = batches_by_name(batches, "InputSpout")
         require_inputs(topology, self._batches, "batches has rows for")
         router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
         router.result.outputs = {name: [] for name in _outputs(topology, outputs)}

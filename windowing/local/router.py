@@ -14,11 +14,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from windowing.acking.acker import Anchors, acks_of, anchored, edge_in
 from windowing.errors import describe_error
 from windowing.local.clock import Clock, VirtualClock
+from windowing.schema.checks import StormNames
 from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
 from windowing.topology.dead_letters import DeadLetter
@@ -71,7 +72,7 @@ class _Counts(dict[str, dict[str, int]]):
 
 
 @dataclass(slots=True)
-class ClusterResult:
+class ClusterResult(StormNames):
     """The results of a run so far.
 
     outputs: the rows of the output streams, by "component" or "component.stream", in order of emission. acked: messages whose
@@ -81,6 +82,10 @@ class ClusterResult:
     fired). duplicates: by windowed bolt, the repeated tuples that `message_id=` kept out of the windows. Stored windows count
     those of earlier runs too, in both.
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("sinks", "rows"), 'outputs, or result["count"] for one stream'
+    )
 
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     acked: int = 0

@@ -93,13 +93,12 @@ write [row, row], and [[row, row]] for a list of batches
 
 
 def require_inputs(topology: Topology, names: Iterable[Any], what: str) -> None:
-    """Raise ConfigError if a name is not that of an InputSpout. what: the argument with the names, at the begin of the sentence."""
-    inputs = [spout.id for spout in topology.spouts if spout.kind is ComponentKind.INPUT]
+    """Raise ConfigError if a name is not that of a spout. what: the argument with the names, at the begin of the sentence."""
+    spouts = [spout.id for spout in topology.spouts]
     for name in names:
-        if name not in inputs:
+        if name not in spouts:
             raise ConfigError(
-                f"{what} {quote(name)}, which is no InputSpout of topology {topology.name!r}; "
-                f"{did_you_mean(str(name), inputs) if inputs else 'it has none'}"
+                f"{what} {quote(name)}, which is no spout of topology {topology.name!r}; {did_you_mean(str(name), spouts)}"
             )
 
 

@@ -23,13 +23,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from windowing.acking.acker import Anchors, anchored
 from windowing.errors import FailedException, ReportedFailedException, cause_of, quote
 from windowing.execution.plan import Exchange, Stage
 from windowing.local.router import INIT, ReportedError, Router
 from windowing.local.tasks import Task
+from windowing.schema.checks import StormNames
 from windowing.topology.components import TaskContext
 from windowing.topology.pictures import html_table
 from windowing.trident.executors import Ack, BatchId, Begin, Execute, Fail, Finish, Forget, Report, TridentBoltExecutor
@@ -117,7 +118,7 @@ class StateContents(dict[str, Any]):
 
 
 @dataclass(slots=True)
-class TridentResult:
+class TridentResult(StormNames):
     """The results of a run so far.
 
     sinks: the rows of each sink without a function, from committed batches only, in the order of their txids. batches: the number
@@ -127,6 +128,11 @@ class TridentResult:
     whether or not a stream reads them. states: the contents of the states at the end of `run_trident`, by id: the items of a map,
     or the value.
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("outputs", "rows"), 'sinks, or result["counts"] for one sink'),
+        "acked": "batches",
+    }
 
     sinks: dict[str, list[Row]] = field(default_factory=dict)
     batches: int = 0

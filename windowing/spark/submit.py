@@ -55,8 +55,8 @@ def submit(
     """Start a topology as ONE query; every bolt is evaluated once per batch, also behind branches and joins.
 
     sources: a streaming DataFrame or a PartitionedSpout for each InputSpout, with the declared columns; for a spout with several
-        streams, a mapping of streams to them. A PartitionedSpout with an `ack` method gets the ack of each batch after all its rows
-        are done and committed.
+        streams, a mapping of streams to them. The source of a spout of your own replaces it. A PartitionedSpout with an `ack`
+        method gets the ack of each batch after all its rows are done and committed.
     sinks: by "component" or "component.stream". A stream that no bolt reads needs a sink or must be named in `discard`; other
         streams may have a sink too. "component.dead_letters" gets the tuples whose last attempt (`windowing.max.attempts`) failed;
         without this sink such a tuple ends the query.
@@ -68,9 +68,10 @@ def submit(
     batch.
     """
     path = require_start(checkpoint, query_name)
-    required(topology, "submit")
+    topology = required(topology, "submit")
     require_session(spark)
     require_mapping("sources", sources)
+    topology = topology.fed(sources)
     require_mapping("sinks", sinks)
     discarded = names_of("discard", discard, "streams")
     known = sinks_of(topology, sinks, discarded)
@@ -136,7 +137,7 @@ def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
         if spout.kind is not ComponentKind.INPUT:
             raise ConfigError(
                 f"spout {spout.id!r} is Python code that cannot be asked for a batch again; on Spark a source has to be "
-                "replayable: declare an InputSpout and give a streaming DataFrame or a PartitionedSpout in sources="
+                "replayable: give a streaming DataFrame or a PartitionedSpout for it in sources=, in place of it"
             )
         if spout.id not in sources:
             raise ConfigError(f"spout {spout.id!r} has no source; give sources={{{spout.id!r}: spark.readStream...}}")

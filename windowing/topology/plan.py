@@ -14,7 +14,7 @@ It is drawn as boxes and arrows, and so is the ExecutionPlan made of it (executi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
 from windowing.topology.bolts import WindowedBolt
+from windowing.topology.components import InputSpout
 from windowing.topology.config import ComponentConfig, TopologyConfig
-from windowing.topology.decorators import ComponentKind, Declaration
+from windowing.topology.decorators import ComponentKind, Declaration, declaration_of
 from windowing.topology.groupings import Grouping
 from windowing.topology.pictures import Arrow, Box, mermaid, svg_of
 from windowing.windows.config import OnError
@@ -187,6 +188,29 @@ class Topology:
         if name not in self.components:
             raise ConfigError(f"there is no component {quote(name)}; {did_you_mean(str(name), self.components)}")
         return self.components[name]
+
+    def fed(self, names: Iterable[Any], *, whole: bool = False) -> Topology:
+        """Return the plan for a driver that gets the rows of these spouts from outside: a spout of the user's own becomes an
+        InputSpout of the same fields, which nothing makes or calls. Source: `MockedSources` of Storm's `Testing`.
+
+        whole: batches come whole, so a max spout pending of the spout has no meaning. Raises ConfigError for a spout with a direct
+        stream.
+        """
+        given, fed = set(names), {}
+        for spout in self.spouts:
+            if spout.id in given and spout.kind is not ComponentKind.INPUT:
+                if spout.declaration.direct:
+                    stream = quote(min(spout.declaration.direct))
+                    raise ConfigError(
+                        f"spout {spout.id!r} names the tasks of its direct stream {stream}, which rows from outside cannot; read "
+                        "the stream by custom_grouping, without direct=, or give no rows for this spout"
+                    )
+                declaration = declaration_of(InputSpout(spout.declaration.outputs))
+                config = spout.config
+                if whole:
+                    config = replace(config, max_spout_pending=None, given=config.given - {"max_spout_pending"})
+                fed[spout.id] = replace(spout, declaration=declaration, config=config)
+        return replace(self, components={**self.components, **fed}) if fed else self
 
     def stream(self, subscription: Subscription) -> OutputStream:
         """Return the stream that a subscription reads."""

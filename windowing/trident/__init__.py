@@ -197,6 +197,11 @@ _IN_STORM = {
     **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer"), "a function of (row)"),
     "BaseAggregator": "Aggregator",
     "IBackingMap": "BackingMap",
+    "FirstNSorted": "FirstN(3, 'delay', reverse=True)",
+    **dict.fromkeys(
+        ("TridentKafkaState", "TridentKafkaStateFactory", "HdfsState", "HdfsStateFactory"),
+        "stream.sink('out'), and a sink of windowing.spark in sinks=, such as KafkaSink or ParquetSink",
+    ),
     "ReadOnlyState": "State",
     **dict.fromkeys(
         ("FeederBatchSpout", "FeederCommitterBatchSpout"),

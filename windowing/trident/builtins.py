@@ -235,6 +235,13 @@ class Debug:
     write: Callable[[str], Any]
     label: str = "DEBUG"
 
+    def __post_init__(self) -> None:
+        if not callable(self.write):
+            label = self.write if isinstance(self.write, str) else "words"
+            raise ConfigError(
+                f"Debug calls a function of a text, got {quote(self.write)}; write Debug(print, {quote(label)})"
+            )
+
     def keep(self, tuple: Any) -> bool:
         self.write(f"{self.label}: {tuple}")
         return True
