@@ -218,6 +218,13 @@ def test_explain_writes_svg_and_png(bolts):
     assert "two ×1" in run("explain", f"{bolts}:two").output
 
 
+def test_explain_prints_the_plan_of_a_topology_and_of_a_function_that_returns_one(bolts):
+    shown = run("explain", f"{bolts}:topology")
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.startswith("plan ")
+    assert "two ×" in shown.output
+
+
 @pytest.mark.filterwarnings("always::windowing.InvalidTimestampWarning")
 def test_a_warning_of_a_command_is_one_line_without_a_place(bolts):
     bolts.write_text(BOLTS.replace("count(2)", "seconds(2), timestamp='at'"))

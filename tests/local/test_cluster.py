@@ -260,6 +260,16 @@ def test_rows_for_run_batch_that_name_no_spout_are_refused():
             cluster.run_batch([(1,)])
         with pytest.raises(ConfigError, match="'other' is no InputSpout of topology 'test'"):
             cluster.run_batch({"other": [(1,)]})
+    with (
+        LocalCluster(topology_of(twice), clock=VirtualClock()) as cluster,
+        pytest.raises(
+            ConfigError, match=r"feed one that is; to replace this spout, give .* batches=\{'source': \[\]\}"
+        ),
+    ):
+        cluster.run_batch({"source": [(1,)]})
+    with LocalCluster(topology_of(twice), batches={"source": []}, clock=VirtualClock()) as cluster:
+        cluster.run_batch({"source": [(7,)]})
+        assert cluster.result["bolt0"] == [(14,)]
 
 
 def test_an_error_of_a_grouping_ends_the_run_with_its_sentence():

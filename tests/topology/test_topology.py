@@ -500,6 +500,15 @@ def test_a_grouping_with_storms_order_of_stream_and_fields_is_refused_with_the_o
         assert problem.endswith("is not declared; the fields come first: ('s', fields, stream='default')")
 
 
+def test_fields_of_a_grouping_one_by_one_are_refused_with_the_list_to_write() -> None:
+    for name in ("fields_grouping", "partial_key_grouping"):
+        builder = TopologyBuilder("one-by-one")
+        builder.set_spout("s", InputSpout("word string, at long"))
+        getattr(builder.set_bolt("b", report), name)("s", "word", "at")
+        (problem,) = problems(builder)
+        assert problem.endswith("'at', which is not declared; several fields are a list: ('s', ['word', 'at'])")
+
+
 def test_a_window_field_that_an_input_stream_lacks_is_refused() -> None:
     read = {"n": aggregate.count(), "most": aggregate.max("size"), "last": aggregate.max("at")}
 

@@ -52,6 +52,7 @@ from windowing.cli.loading import (
     loaded,
     mistakes_of,
     module_of,
+    planned,
     safe,
     stopped,
     stopper,
@@ -308,13 +309,12 @@ def _print_mistakes(name: str, mistakes: list[str]) -> None:
 def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path | None, drain: bool) -> None:
     """Draw the windows of a windowed bolt for a JSON file: a list of rows, each a micro-batch, or of lists of rows (micro-batches).
 
-    Without ROWS, print the plan of the bolt: its stages, tasks and streams.
+    Without ROWS, print the plan of the bolt, or of a topology: its stages, tasks and streams.
     """
-    bolt = loaded(target)
     if rows is None:
-        _console().print(Text(safe(execution_plan(bolt).explain())))
+        _console().print(Text(safe(execution_plan(planned(target)).explain())))
         return
-    line = explain(bolt, json_of(rows), drain=drain)
+    line = explain(loaded(target), json_of(rows), drain=drain)
     if svg is not None:
         write(svg, line.svg().encode())
     if png is not None:

@@ -219,6 +219,14 @@ def topology_of(target: str) -> Topology | TridentTopology:
     return found
 
 
+def planned(target: str) -> Any:
+    """Return what FILE:NAME names and has a plan: a bolt, a topology, or the topology that a function without arguments returns."""
+    found = loaded(target)
+    if inspect.isfunction(found) and not _accepted(bolt_of, found) and not _needed_by(found):
+        found = called(found, target)
+    return found.build() if isinstance(found, TopologyBuilder) else found
+
+
 def called(function: Any, target: str) -> Any:
     """Call a user's function without arguments. Raises CommandRefused if it needs some, or with the file and line of its error."""
     names = _needed_by(function)

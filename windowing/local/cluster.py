@@ -504,7 +504,10 @@ class LocalCluster(LoopedCluster):
         sources = [task.source for task in self.task_set.spouts if task.context.component == spout]
         inputs = [source for source in sources if isinstance(source, InputSource)]
         if not inputs:
-            raise ConfigError(f"{quote(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is")
+            own = f"; to replace this spout, give LocalCluster batches={{{quote(spout)}: []}}" if sources else ""
+            raise ConfigError(
+                f"{quote(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is{own}"
+            )
         some = list(listed(rows, f"InputSpout {spout!r} takes a list of rows as a batch"))
         schema = self.topology.component(spout).outputs[DEFAULT_STREAM].schema
         fitting = rows_in(some, schema, f"InputSpout {spout!r}, batch {self._batch}")

@@ -545,6 +545,8 @@ def known_streams(resolved: ResolvedTopology) -> Iterator[str]:
         first = next(iter(getattr(found.grouping, "fields", ())), None)
         if first in streams:  # fields_grouping("split", "late", Fields("word")), the order of Storm
             hint = f"the fields come first: ({found.component!r}, fields, stream={first!r})"
+        elif first is not None and any(found.stream in schema.names for schema in declared.outputs.values()):
+            hint = f"several fields are a list: ({found.component!r}, [{first!r}, {found.stream!r}])"  # ("split", "word", "n")
         yield f"{component.called} reads stream {stream_called(found)}, which is not declared; {hint}"
 
 
