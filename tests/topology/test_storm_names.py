@@ -600,6 +600,44 @@ def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to
         builder.build()
 
 
+_WITHOUT_EFFECT = """
+    topology.tuple.serializer topology.disable.loadaware.messaging topology.localityaware.higher.bound
+    topology.testing.always.try.serialize topology.backpressure.enable topology.users topology.readonly.users
+    topology.readonly.groups topology.version topology.multilang.serializer topology.workers
+    topology.component.resources.map topology.acker.resources.onheap.memory.mb topology.acker.cpu.pcore.percent
+    topology.metrics.consumer.cpu.pcore.percent topology.enable.v2.metrics.tick topology.worker.max.heap.size.mb
+    topology.scheduler.strategy topology.ras.constraints topology.ras.one.executor.per.worker topology.spread.components
+    topology.event.logger.register topology.eventlogger.executors topology.serialized.message.size.metrics
+    topology.state.synchronization.timeout.secs topology.stats.sample.rate topology.builtin.metrics.bucket.size.secs
+    topology.fall.back.on.java.serialization topology.classpath.beginning topology.environment
+    topology.executor.receive.buffer.size topology.transfer.batch.size topology.producer.batch.size
+    topology.batch.flush.interval.millis topology.flush.tuple.freq.millis topology.error.throttle.interval.secs
+    topology.max.error.report.per.interval topology.submitter.user topology.auto-credentials
+    topology.shellbolt.max.pending topology.subprocess.timeout.secs topology.logging.sensitivity topology.logging.config
+    topology.priority topology.isolate.machines topology.spout.wait.park.microsec topology.bolt.wait.strategy
+    topology.min.replication.count topology.max.replication.wait.time.sec
+"""
+_REFUSED = """
+    topology.tasks topology.name topology.kryo.register topology.skip.missing.kryo.registrations
+    topology.state.kryo.register topology.state.provider.config topology.blobstore.map topology.auto.task.hooks
+    topology.transactional.id topology.trident.windowing.cache.tuple.limit topology.bolts.window.length.count
+"""
+
+
+def test_each_setting_of_a_storm_topology_is_accepted_without_effect_or_refused_with_its_reason() -> None:
+    accepted, refused = _WITHOUT_EFFECT.split(), _REFUSED.split()
+    builder = TopologyBuilder("words").configure(dict.fromkeys(accepted, "1"))
+    builder.set_spout("words", InputSpout("word string"))
+    with pytest.warns(UserWarning, match="settings without effect: ") as caught:
+        builder.build()
+    (told,) = [str(each.message) for each in caught]
+    assert all(f"{name} (" in told for name in accepted)
+    builder.configure(dict.fromkeys(refused, "1"))
+    with pytest.raises(TopologyError) as problems:
+        builder.build()
+    assert [problem.partition(" has no meaning here: ")[0] for problem in problems.value.problems] == refused
+
+
 def test_settings_resources_and_windows_on_a_component_are_answered_with_where_they_are_set() -> None:
     builder = TopologyBuilder("words")
     declarer = builder.set_spout("words", InputSpout("word string"))

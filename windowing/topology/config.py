@@ -224,39 +224,74 @@ REFUSED_PREFIXES = {
     "topology.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
     "topology.skip.missing.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
     "topology.bolts.": "windows are declared by @windowed_bolt(length=..., slide=..., timestamp=..., lag=...)",
+    "topology.state.kryo": "a value of a state is plain data, stored as JSON",
+    "topology.state.provider.": "state_path= or states= of LocalCluster says where states are; on Spark, the checkpoint",
+    "topology.blobstore.": "there is no blob store; open files in prepare, which spark.files of a session distributes",
+    "topology.auto.task.hooks": "there are no hooks of tasks; write the code in prepare",
+    "topology.transactional.": "a Trident stream keeps its progress under its name in new_stream",
     "topology.trident.": "a batch is what the driver cuts: batches= locally, the trigger on Spark",
 }
 """Prefixes of Storm's keys without a meaning here that change results or the topology there, with what to do instead."""
 
 _WORKERS = "there are no worker processes of Storm's: LocalCluster is one process, on Spark configure the session"
 _QUEUES = "there are no queues between threads; a spout stops at topology.max.spout.pending"
+_NO_NIMBUS = "there is no Nimbus"
+_NO_SCHEDULER = "there is no scheduler of Storm's"
+_RESOURCES = "memory and cores are the session's on Spark"
+_METRICS = "see the run's result, and the metrics on Spark"
+_NO_SHELL = "components are Python, there is no ShellBolt"
+_ERRORS = "at most 5 errors of a component in 10 s are logged, and the result of the run has all"
+_LOGGING = "logs are Python's and Spark's, which have settings of their own"
 _SPOUT_WAIT = "a spout that has nothing is asked again after topology.sleep.spout.wait.strategy.time.ms"
 
 WITHOUT_EFFECT = {
     "topology.workers": "LocalCluster is one process; on Spark the session's executors and cores decide",
     "topology.stats.": "every tuple is counted: see the run's result, and the metrics on Spark",
     "topology.worker.": _WORKERS,
-    "topology.component.": "memory and cores are the session's on Spark",
+    "topology.component.": _RESOURCES,
+    "topology.acker.resources.": _RESOURCES,
+    "topology.acker.cpu.": _RESOURCES,
     "topology.executor.": _QUEUES,
     "topology.transfer.": _QUEUES,
     "topology.backpressure.": _QUEUES,
     "topology.disruptor.": _QUEUES,
     "topology.producer.": _QUEUES,
     "topology.batch.flush.": _QUEUES,
+    "topology.flush.tuple.": _QUEUES,
+    "topology.disable.loadaware.": "a shuffle goes round all tasks",
+    "topology.localityaware.": "a shuffle goes round all tasks",
     "topology.bolt.wait.": "the loop waits for the next deadline",
     "topology.sleep.spout.wait.strategy": _SPOUT_WAIT,
     "topology.spout.wait.": _SPOUT_WAIT,
     "topology.fall.back.on.java.": "values are of declared types, nothing is serialized by Java",
     "topology.testing.": "tuples are checked against the declared types",
+    "topology.tuple.serializer": "tuples travel as Arrow",
     "topology.eventlogger.": "there is no event logger",
-    "topology.metrics.": "see the run's result, and the metrics on Spark",
-    "topology.priority": "there is no scheduler of Storm's",
-    "topology.scheduler.": "there is no scheduler of Storm's",
-    "topology.spread.": "there is no scheduler of Storm's",
+    "topology.event.logger.": "there is no event logger",
+    "topology.metrics.": _METRICS,
+    "topology.enable.v2.metrics.": _METRICS,
+    "topology.builtin.metrics.": _METRICS,
+    "topology.serialized.message.size.metrics": _METRICS,
+    "topology.error.throttle.": _ERRORS,
+    "topology.max.error.report.": _ERRORS,
+    "topology.logging.": _LOGGING,
+    "topology.multilang.": _NO_SHELL,
+    "topology.shellbolt.": _NO_SHELL,
+    "topology.subprocess.": _NO_SHELL,
+    "topology.priority": _NO_SCHEDULER,
+    "topology.scheduler.": _NO_SCHEDULER,
+    "topology.spread.": _NO_SCHEDULER,
+    "topology.ras.": _NO_SCHEDULER,
+    "topology.isolate.": _NO_SCHEDULER,
     "topology.submitter.": "the process and the session have a user of their own",
-    "topology.users": "there is no Nimbus",
-    "topology.groups": "there is no Nimbus",
-    "topology.auto-credentials": "there is no Nimbus",
+    "topology.users": _NO_NIMBUS,
+    "topology.groups": _NO_NIMBUS,
+    "topology.readonly.": _NO_NIMBUS,
+    "topology.version": _NO_NIMBUS,
+    "topology.min.replication.": _NO_NIMBUS,
+    "topology.max.replication.": _NO_NIMBUS,
+    "topology.state.synchronization.": _NO_NIMBUS,
+    "topology.auto-credentials": _NO_NIMBUS,
     "topology.classpath": _WORKERS,
     "topology.environment": _WORKERS,
 }
