@@ -229,12 +229,6 @@ def test_idle_sources_that_the_watermark_has_passed_are_forgotten_and_may_come_a
     assert (generator.turn(1_000_000), generator.track("a", 9_994, "session 3", 1_000_000)) == (None, True)
 
 
-def test_a_tuple_is_future_only_beyond_max_future():
-    generator = WaterMarkEventGenerator(["a"], max_future_ms=10)
-    assert [generator.is_future(ts, now_ms=100) for ts in (100, 110, 111)] == [False, False, True]
-    assert not WaterMarkEventGenerator(["a"]).is_future(10**18, now_ms=0)
-
-
 MOVES = st.lists(
     st.tuples(
         st.sampled_from(["track", "turn"]),

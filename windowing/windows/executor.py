@@ -175,7 +175,6 @@ class WindowedBoltExecutor:
             config.lag_ms,
             config.semantics,
             idle_timeout_ms=config.idle_timeout_ms,
-            max_future_ms=config.max_future_ms,
             sourced=config.source is not None,
         )
         # The largest timestamps that `add` accepted and the generator has not got yet; with sources it gets each one at once.

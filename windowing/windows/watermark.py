@@ -38,10 +38,9 @@ class _StreamMark:
 class WaterMarkEventGenerator:
     """Keeps the largest timestamps, and computes at each advance whether the watermark rises.
 
-    streams: the declared input streams. lag_ms: how far W stays behind. idle_timeout_ms: see the laws above.
-    max_future_ms: how far ahead of the clock a tuple may be. sourced: whether each source of a stream (such as a Kafka
-    partition) has its own largest timestamp. Cost: O(1) a `track`, O(streams and sources) a `turn`. Source: Storm's
-    `WaterMarkEventGenerator`, without its thread.
+    streams: the declared input streams. lag_ms: how far W stays behind. idle_timeout_ms: see the laws above. sourced: whether each
+    source of a stream (such as a Kafka partition) has its own largest timestamp. Cost: O(1) a `track`, O(streams and sources) a
+    `turn`. Source: Storm's `WaterMarkEventGenerator`, without its thread.
 
     >>> generator = WaterMarkEventGenerator(["a", "b"], lag_ms=5)
     >>> generator.track("a", 110), generator.turn()
@@ -58,7 +57,6 @@ class WaterMarkEventGenerator:
         lag_ms: int = 0,
         semantics: Semantics = Semantics.LOSSLESS,
         idle_timeout_ms: int | None = None,
-        max_future_ms: int | None = None,
         sourced: bool = False,
     ) -> None:
         if not streams:
@@ -69,7 +67,6 @@ class WaterMarkEventGenerator:
         self._lag_ms = lag_ms
         self._semantics = semantics
         self._idle_timeout_ms = idle_timeout_ms
-        self._max_future_ms = max_future_ms
         self._sourced = sourced
         self._marks: dict[tuple[str, SourceKey], _StreamMark] = {}
         self._unseen = set(self._streams)
@@ -116,10 +113,6 @@ class WaterMarkEventGenerator:
                     f"a tuple came on stream {quote(stream)}, which is not declared; the declared streams are {declared}; "
                     "declare it as an input of the bolt"
                 )
-
-    def is_future(self, timestamp_ms: int, now_ms: int) -> bool:
-        """Return whether a tuple is too far ahead of the clock: it goes to the late stream and is not tracked."""
-        return self._max_future_ms is not None and timestamp_ms > now_ms + self._max_future_ms
 
     def turn(self, now_ms: int | None = None) -> int | None:
         """Advance: return the new watermark if it rises, else None."""
