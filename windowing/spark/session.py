@@ -352,7 +352,7 @@ def _require_open(spark: SparkSession) -> None:
 
 def _wrong_here(spark: SparkSession) -> list[str]:
     """Return the problems on the driver, by the table. With Spark Connect the workers' Python can be checked only in a worker."""
-    of_context = [] if is_connect(spark) else [_wrong_python(spark), _wrong_speculation(spark)]
+    of_context = [] if is_connect(spark) else [_wrong_python(spark), _wrong_visibility(spark)]
     return [problem for problem in (*map(partial(_wrong, spark), REQUIRED), *of_context) if problem is not None]
 
 
@@ -370,19 +370,22 @@ def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
     )
 
 
-def _wrong_speculation(spark: SparkSession) -> str | None:
-    """Return the problem of speculation, None without one.
+def _wrong_visibility(spark: SparkSession) -> str | None:
+    """Return the problem of rows that an attempt may find before they are counted, None without one.
 
     A batch is kept in memory (persist) while its sinks write. If a second attempt at a task finds the rows that the first one has
-    kept, and ends before it, Spark counts none of them (SPARK-41497), and a stream with a count of zero is not written.
+    kept, and ends before it, Spark counts none of them (SPARK-41497), and a stream with a count of zero is not written. Speculation
+    makes such attempts; on a cluster so do a lost shuffle file, whose stage begins again beside its running tasks, and an executor
+    that moves its blocks to another one before it ends.
     """
     given: Any = spark.sparkContext.getConf()
-    tracked = given.get(_VISIBILITY, "not set")
-    if given.get("spark.speculation", "false").lower() != "true" or tracked.lower() == "true":
+    tracked, speculates = given.get(_VISIBILITY, "not set"), given.get("spark.speculation", "false").lower() == "true"
+    if tracked.lower() == "true" or (not speculates and is_local(str(given.get(_MASTER, "local")))):
         return None
+    where, instead = ("spark.speculation", ", or leave out spark.speculation") if speculates else ("a cluster", "")
     return (
-        f"{_VISIBILITY} is {tracked}, wanted true with spark.speculation: otherwise rows that two attempts share can be lost; "
-        "give it before the session starts (spark-submit --conf), or leave out spark.speculation"
+        f"{_VISIBILITY} is {tracked}, wanted true with {where}: otherwise rows that two attempts share can be lost; "
+        f"give it before the session starts (spark-submit --conf){instead}"
     )
 
 
