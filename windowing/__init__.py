@@ -235,6 +235,14 @@ _IN_STORM = {
         ("LinearDRPCTopologyBuilder", "DRPCSpout", "ReturnResults", "CoordinatedBolt", "BaseBatchBolt", "IBatchBolt"),
         "new_drpc_stream(function) of a windowing.trident.TridentTopology, which a TridentCluster answers in one process",
     ),
+    **dict.fromkeys(
+        ("TransactionalTopologyBuilder", "BaseTransactionalBolt", "ICommitter"),
+        "TridentTopology of windowing.trident, whose states count each tuple once",
+    ),
+    **dict.fromkeys(
+        ("Testing", "MockedSources", "CompleteTopologyParam"),
+        "run_topology(topology, {'words': [[row, row]]}) of windowing.local: the rows replace the spout",
+    ),
     "StreamBuilder": "TopologyBuilder, or TridentTopology of windowing.trident, whose streams have map, filter, join and window",
     "ConfigurableTopology": "a function that returns TopologyBuilder(name).configure({...}), and call build()",
     "TimeCacheMap": "RotatingMap, and call rotate() at each tick: it returns what has expired",

@@ -556,7 +556,14 @@ def test_what_is_no_plan_is_not_drawn_and_the_error_says_how_to_draw_it() -> Non
     [
         *("ShellBolt", "JoinBolt", "BaseTaskHook", "CountMetric", "CustomStreamGrouping", "PartialKeyGrouping"),
         *("LinearDRPCTopologyBuilder", "DRPCSpout", "DRPCClient", "StreamBuilder", "ConfigurableTopology"),
-        *("TimeCacheMap", "TestWordSpout", "JdbcInsertBolt", "KafkaBolt"),
+        *(
+            "TimeCacheMap",
+            "TestWordSpout",
+            "MockedSources",
+            "TransactionalTopologyBuilder",
+            "JdbcInsertBolt",
+            "KafkaBolt",
+        ),
     ],
 )
 def test_a_class_of_storm_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:
