@@ -451,7 +451,8 @@ def claim(
                 f"the sink of stream {name!r} writes to {folder.path}, and the query reads {around}, so it would read its own "
                 "output; give the output a folder beside the input"
             )
-    owners = {name: OutputOwner(checkpoint.query_id(), name, checkpoint.last_batch(), schemas[name]) for name in sinks}
+    query, last = checkpoint.query_id(), checkpoint.last_batch()
+    owners = {name: OutputOwner(query, name, last, schemas[name]) for name in sinks}
     for name, folder in folders.items():
         require_claimable(folder, owners[name])
     for name in sorted(sinks, key=folders.__contains__):  # folders last: any other sink may refuse its claim

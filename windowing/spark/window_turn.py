@@ -38,7 +38,6 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
-from windowing.schema.rows import is_table
 from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
 from windowing.spark.operator import Shipped, Stored, TaskResult
@@ -556,4 +555,4 @@ def window_turn(
 
 
 def _as_text(emissions: Sequence[Emission]) -> str:
-    return "; ".join(f"{row.num_rows} rows" if is_table(row) else quote(row, 60) for _, row in emissions[:3])
+    return "; ".join(quote(row, 60) if isinstance(row, tuple) else f"{row.num_rows} rows" for _, row in emissions[:3])
