@@ -117,6 +117,25 @@ def test_a_rescaled_query_fires_the_same_windows_for_each_key(
             rescale(place, str(tmp_path / "more"), tasks=2, spark=spark)
 
 
+@pytest.mark.crash
+def test_tasks_that_no_tick_has_reached_are_refused_until_a_start_without_input_brings_one(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    @tumbling(seconds(600), key="k", output="rows long")
+    def sizes(window: Any) -> Any:
+        return len(window)
+
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    source = feed(SCHEMA).add(batch(0), batch(1)[:1])
+    found = run(sizes, source.read(), old, tasks=3).rows()
+    with pytest.raises(CheckpointError, match="tasks of bolt 'sizes' are not those of one batch"):
+        rescale(old, new, tasks=2, spark=spark)
+    found += run(sizes, source.read(), old).rows()
+    rescale(old, new, tasks=2, spark=spark)
+    found += run(sizes, source.read(), new, drain=True).rows()
+    assert sum(rows for (rows,) in found) == len(batch(0)) + 1
+
+
 # -- kills and refusals ----------------------------------------------------------------------------------------------------------
 
 
