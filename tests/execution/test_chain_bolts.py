@@ -30,7 +30,7 @@ from windowing.topology.components import Bolt, InputSpout, StatefulBolt
 from windowing.topology.decorators import bolt, tumbling
 from windowing.topology.plan import Topology
 from windowing.topology.user_code import BoltCaller, EmittedRow
-from windowing.windows.measures import count
+from windowing.windows.measures import count, millis
 
 
 def one_bolt(target: Any, attempts: int = 3, tasks: int = 1, fields: str = "word string, n long") -> Topology:
@@ -542,6 +542,15 @@ def one_by_one(writer: StageWriter, way: Any, routes: Any, rows: Any, phases: An
     writer.phase = before
 
 
+def emitted_one_by_one(
+    writer: StageWriter, component: str, task: int, stream: str, rows: Any, phases: Any, roots: Any
+) -> None:
+    before = writer.phase
+    for values, writer.phase, of_row in zip(rows, phases, roots, strict=True):
+        writer.emit(component, task, EmittedRow(stream, values), of_row)
+    writer.phase = before
+
+
 def test_the_round_robin_of_a_shuffle_continues_across_batches_and_rows() -> None:
     def queued() -> Any:
         wiring = Chain(fused({}, 1)).wiring
@@ -609,6 +618,7 @@ def test_tuples_handed_over_at_once_equal_tuples_one_by_one(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BoltCaller, "by_return", lambda caller: None)
         patch.setattr(StageWriter, "_queue", one_by_one)
+        patch.setattr(StageWriter, "emit_all", emitted_one_by_one)
         patch.setattr(
             BoltCaller,
             "_rows",
@@ -617,6 +627,44 @@ def test_tuples_handed_over_at_once_equal_tuples_one_by_one(
                 for row in rows_of(returned, caller._component.outputs["default"].schema, "default")
             ],
         )
+        assert run() == found
+
+
+def windows_with_three_streams() -> Topology:
+    """Return windows whose late tuples and two streams go to sinks, to a fused bolt, and to bolts after exchanges."""
+
+    def sizes(window: Any, collector: Any) -> None:
+        for number in range(len(window) + 1):
+            collector.emit((window.key, number), stream="odd" if number % 3 == 1 else "default")
+
+    fields = "word string, n long"
+    same = bolt(output=fields)(lambda row: row.select(["word", "n"]))
+    late = bolt(output=fields)(lambda row: (row.word, row.at))
+    options: dict[str, Any] = {"timestamp": "at", "key": "word", "late_stream": "late"}
+    sized = tumbling(millis(4), output={"default": fields, "odd": fields}, **options)(sizes)
+    builder = TopologyBuilder("streams").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("in", InputSpout("word string, at long"))
+    builder.set_bolt("sizes", sized, 2).fields_grouping("in", "word")
+    builder.set_bolt("fused", same, 2).local_or_shuffle_grouping("sizes")
+    builder.set_bolt("keyed", same, 2).partial_key_grouping("sizes", "word", stream="odd")
+    builder.set_bolt("spread", same, 2).shuffle_grouping("sizes").fields_grouping("sizes", "word", stream="odd")
+    builder.set_bolt("late", late, 2).shuffle_grouping("sizes", stream="late")
+    return builder.build()
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=8), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_rows_of_windows_emitted_at_once_equal_rows_emitted_one_by_one(batches: list[Any], acks: bool) -> None:
+    def run() -> Any:
+        chain = Chain(windows_with_three_streams(), 2, acks=acks)
+        found = [(chain.run({"in": rows}), chain.partials) for rows in batches]
+        return [*found, chain.run({}, drain=True), chain.partials]
+
+    found = run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StageWriter, "emit_all", emitted_one_by_one)
         assert run() == found
 
 

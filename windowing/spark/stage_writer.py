@@ -32,7 +32,6 @@ import pyarrow as pa
 from windowing.columnar.rows import Numbers
 from windowing.errors import UnreadableValueError
 from windowing.execution.metrics import TaskMetrics
-from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Tuple, tuple_type
 from windowing.spark.acks import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
@@ -259,21 +258,25 @@ class StageWriter:
                     route.tasks.append(target)
                     self._add(route.rows, as_held, roots, 1)
 
-    def emit_all(self, component: str, task: int, sources: Sequence[Any], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Like `emit` for many rows of the default stream, each with the phase and the roots of its source."""
-        count = len(rows)
-        if not count:
-            return
-        way, phase = self._way(component, task, DEFAULT_STREAM), self.phase
+    def emit_all(
+        self,
+        component: str,
+        task: int,
+        stream: str,
+        rows: Sequence[tuple[Any, ...]],
+        phases: Sequence[int],
+        roots: Sequence[Roots],
+    ) -> None:
+        """Like `emit` for many rows of a stream that a task made, each with its phase and its roots."""
+        way, count = self._way(component, task, stream), len(rows)
         if way.width is None:
-            for source, values in zip(sources, rows, strict=True):
-                self.phase = source._phase
-                self.emit(component, task, EmittedRow(DEFAULT_STREAM, values), source._roots)
-            self.phase = phase
+            before = self.phase
+            for values, self.phase, of_row in zip(rows, phases, roots, strict=True):
+                self.emit(component, task, EmittedRow(stream, values), of_row)
+            self.phase = before
             return
-        phases, roots = [each._phase for each in sources], [each._roots for each in sources]
         if way.is_out:
-            self._out.setdefault((component, DEFAULT_STREAM), []).extend(rows)
+            self._out.setdefault((component, stream), []).extend(rows)
         if way.width:
             last = self._position + way.width * count
             way.rows.values.extend(rows)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -45,7 +47,6 @@ from windowing.spark.tasks import columns_as_declared
 from windowing.spark.window_turn import AckWatch, TaskStage
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name
-from windowing.topology.user_code import EmittedRow
 from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
@@ -183,15 +184,20 @@ class StageTaskTurn:
         is_read = any(readers_of(name, stream) for stream in self._component.outputs)
         watch = AckWatch(writer.partials, name, is_read) if self._acked else None
         turn = stage.turn(task, stored, rows, batch, watcher=watch, fitted=self._fitted)
-        late = iter(turn.late)
-        anchors = [NO_ROOTS] * len(turn.rows) if watch is None else watch.roots
-        for (stream, row), roots in zip(turn.rows, anchors, strict=True):
-            # Late tuples are sent on unchanged, all other rows by the turn.
-            writer.phase = next(late)._phase if stream == stage.late_stream else self._execution.phases[name, task]
-            if isinstance(row, pa.RecordBatch):
-                writer.send(name, task, stream, row, roots)
-            elif stream in self._component.outputs:
-                writer.emit(name, task, EmittedRow(stream, row), roots)
+        late, phase = iter(turn.late), self._execution.phases[name, task]
+        anchors = iter([NO_ROOTS] * len(turn.rows) if watch is None else watch.roots)
+        for stream, of_stream in groupby(turn.rows, key=itemgetter(0)):
+            for kind, of_kind in groupby(map(itemgetter(1), of_stream), key=type):
+                rows = list(of_kind)
+                roots, phases = list(islice(anchors, len(rows))), [phase] * len(rows)
+                if stream == stage.late_stream:  # late tuples are sent on unchanged, all other rows by the turn
+                    phases = [each._phase for each in islice(late, len(rows))]
+                if kind is pa.RecordBatch:
+                    writer.phase = phase
+                    for row, of_row in zip(rows, roots, strict=True):
+                        writer.send(name, task, stream, row, of_row)
+                elif stream in self._component.outputs:
+                    writer.emit_all(name, task, stream, rows, phases, roots)
         turn.output = writer.metrics(name, turn.metrics)
         return turn
 

@@ -218,21 +218,28 @@ class BoltBatch(RetriedBatch[Tuple]):
         self, tuples: Iterable[Tuple], call: Callable[[Tuple], Any], rows_of: Callable[[Any], Sequence[Any]]
     ) -> None:
         """Like `_attempt` for each tuple, for a stateless bolt that returns its rows, which are then the only result of a call."""
-        sources: list[Tuple] = []
+        writer = self._writer
+        sources: list[Arrival] = []
         rows: list[Any] = []
-        for tuple in self._writer.in_phases(tuples):
+
+        def emit() -> None:
+            if rows:
+                phases, roots = [each._phase for each in sources], [each._roots for each in sources]
+                writer.emit_all(self._name, self._task, DEFAULT_STREAM, rows, phases, roots)
+
+        for tuple in writer.in_phases(tuples):
             self.taken += 1
             try:
                 found = rows_of(call(tuple))
             except BaseException as problem:
-                self._writer.emit_all(self._name, self._task, sources, rows)  # before a dead letter
+                emit()  # before a dead letter
                 sources, rows = [], []
                 self._refused(tuple, problem)
                 continue
             if found:
                 rows += found
                 sources += (tuple,) if len(found) == 1 else (tuple,) * len(found)
-        self._writer.emit_all(self._name, self._task, sources, rows)
+        emit()
 
     def _refused(self, tuple: Tuple, problem: BaseException) -> None:
         """Handle an exception of user code for a tuple. Raises errors that are not caused by the tuple."""
