@@ -352,7 +352,7 @@ def _require_open(spark: SparkSession) -> None:
 
 def _wrong_here(spark: SparkSession) -> list[str]:
     """Return the problems on the driver, by the table. With Spark Connect the workers' Python can be checked only in a worker."""
-    of_context = [] if is_connect(spark) else [_wrong_python(spark), _wrong_visibility(spark)]
+    of_context = [] if is_connect(spark) else [_wrong_python(spark), _wrong_speculation(spark)]
     return [problem for problem in (*map(partial(_wrong, spark), REQUIRED), *of_context) if problem is not None]
 
 
@@ -370,22 +370,24 @@ def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
     )
 
 
-def _wrong_visibility(spark: SparkSession) -> str | None:
-    """Return the problem of rows that an attempt may find before they are counted, None without one.
+def counts_once(spark: SparkSession) -> bool:
+    """Return whether what a task counts is right if its rows are kept in memory (persist), as they are while sinks write.
 
-    A batch is kept in memory (persist) while its sinks write. If a second attempt at a task finds the rows that the first one has
-    kept, and ends before it, Spark counts none of them (SPARK-41497), and a stream with a count of zero is not written. Speculation
-    makes such attempts; on a cluster so do a lost shuffle file, whose stage begins again beside its running tasks, and an executor
-    that moves its blocks to another one before it ends.
+    If a second attempt at a task finds the rows that the first one has kept, and ends before it, Spark counts none of them
+    (SPARK-41497), unless a row is found only after it was counted. Speculation makes such attempts; rarely, so do a lost shuffle
+    file, whose stage begins again beside its running tasks, and an executor that moves its blocks before it ends.
     """
+    return str(spark.sparkContext.getConf().get(_VISIBILITY, "false")).lower() == "true"
+
+
+def _wrong_speculation(spark: SparkSession) -> str | None:
+    """Return the problem of speculation, None without one: a batch with windows would fail if Spark does not count a task."""
     given: Any = spark.sparkContext.getConf()
-    tracked, speculates = given.get(_VISIBILITY, "not set"), given.get("spark.speculation", "false").lower() == "true"
-    if tracked.lower() == "true" or (not speculates and is_local(str(given.get(_MASTER, "local")))):
+    if given.get("spark.speculation", "false").lower() != "true" or counts_once(spark):
         return None
-    where, instead = ("spark.speculation", ", or leave out spark.speculation") if speculates else ("a cluster", "")
     return (
-        f"{_VISIBILITY} is {tracked}, wanted true with {where}: otherwise rows that two attempts share can be lost; "
-        f"give it before the session starts (spark-submit --conf){instead}"
+        f"{_VISIBILITY} is {given.get(_VISIBILITY, 'not set')}, wanted true with spark.speculation: otherwise rows that two "
+        "attempts share are not counted; give it before the session starts (spark-submit --conf), or leave out spark.speculation"
     )
 
 

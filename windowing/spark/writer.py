@@ -185,27 +185,27 @@ class BatchWriter:
         """Called with the number of a batch before it is evaluated; set when the query starts."""
         self._is_one_job = False
         self._asked: list[Column] = []
-        """The aggregates of the counting job of a query with acks."""
+        """The aggregates of the counting job, if there is one."""
         self.components = ""
         """The components, for the description of the job that evaluates a batch."""
 
-    def attach(self, partitions: int) -> list[Column]:
+    def attach(self, partitions: int, counts_once: bool = True) -> list[Column]:
         """Decide how batches of this number of partitions are counted and written; return the columns to observe in a batch.
 
-        Rows are counted by a job if there are acks, a list, which cannot be observed, and by Trident, which evaluates more than the
-        query.
+        Rows are counted by a job if there are acks, a list, which cannot be observed, if kept rows may be observed wrongly
+        (session.counts_once), and by Trident, which evaluates more than the query.
         """
         if self._commits is not None:
             return []
         counting = [self._streams.count(stream).alias(name) for stream, name in self._counts.items()]
         counting += [self._streams.late().alias("_late"), self._streams.largest().alias("_largest")]
-        if self.acks is not None:
-            self._asked = [*counting, self.acks.column()]
-            return []
         kinds = [type(sink) for sink in self.sinks.values()]
         few = kinds == [NoopSink] or partitions <= _FEW_FILES
-        self._is_one_job = few and len(kinds) == 1 and kinds[0] in _IN_ONE_JOB
-        return counting
+        self._is_one_job = self.acks is None and few and len(kinds) == 1 and kinds[0] in _IN_ONE_JOB
+        if self._is_one_job or (self.acks is None and counts_once):
+            return counting
+        self._asked = [*counting, *([] if self.acks is None else [self.acks.column()])]
+        return []
 
     def begin(self, spark: SparkSession) -> None:
         """Begin a run, before the query starts in this session."""
@@ -275,7 +275,7 @@ class BatchWriter:
 
     def _evaluated(self, output: DataFrame) -> Any:
         with self._limit.of_batch(output.sparkSession):
-            if self.acks is None:
+            if not self._asked:
                 output.write.format("noop").mode("overwrite").save()
                 return self._counted()
             counts: Any = output.agg(*self._asked).first()
