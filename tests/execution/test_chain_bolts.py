@@ -497,6 +497,31 @@ def test_ids_are_forgotten_where_message_id_was_left_out_for_a_batch() -> None:
     assert chain.run({}, drain=True)["ids"] == [([1, 2, 3, 2],)]
 
 
+def test_the_ids_of_another_field_are_not_those_of_message_id() -> None:
+    """A start that compares definitions refuses the other field; a start without the option and without a batch lies between."""
+
+    def made(message_id: str) -> Any:
+        @tumbling(count(9), message_id=message_id, output="ids array<long>")
+        class Ids:
+            def init_state(self, state: Any) -> None: ...
+
+            def execute(self, window: Any) -> Any:
+                return ([row.a for row in window],)
+
+        builder = TopologyBuilder("other")
+        builder.set_spout("in", InputSpout("a long, b long"))
+        builder.set_bolt("ids", Ids).global_grouping("in")
+        return builder.build()
+
+    chain = Chain(made("a"))
+    for message_id, rows in (("a", [(1, 7), (2, 8)]), ("b", []), ("b", [(3, 1), (4, 2), (4, 2)])):
+        following = Chain(made(message_id))
+        following.metadata, following.chunks, following.values = chain.metadata, chain.chunks, chain.values
+        chain = following
+        chain.run({"in": rows})
+    assert chain.run({}, drain=True)["ids"] == [([1, 2, 3, 4],)]
+
+
 def test_message_ids_of_a_spout_with_several_tasks_are_refused_on_spark() -> None:
     with pytest.raises(ConfigError, match=r"knows tuples again by message_id='id'.*give the spout parallelism=1"):
         Chain(once(parallelism=2))

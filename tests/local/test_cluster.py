@@ -876,6 +876,20 @@ def test_batches_for_a_spout_of_ones_own_replace_it():
         run_topology(topology, clock=VirtualClock())
 
 
+@pytest.mark.parametrize("output", [{"default": "n long", "odd": "n long"}, {"odd": "n long", "even": "n long"}])
+def test_a_batch_of_rows_is_refused_for_a_spout_with_another_stream_that_a_bolt_reads(output):
+    builder = TopologyBuilder("streams")
+    builder.set_spout("source", InputSpout(output))
+    builder.set_bolt("twice", twice).shuffle_grouping("source", "odd")
+    streams = ", ".join(f"'{stream}': source" for stream in output)
+    with pytest.raises(
+        ConfigError,
+        match=r"a batch of rows goes to the stream 'default' of spout 'source', whose bolts read 'odd' beside it; give "
+        rf"LocalCluster sources=\{{'source': \{{{streams}\}}\}}",
+    ):
+        run_topology(builder.build(), {"source": [[(1,)]]}, clock=VirtualClock())
+
+
 def test_a_spout_with_a_direct_stream_is_not_replaced():
     @spout(output={"default": "n long", "chosen": "n long"}, direct="chosen")
     def numbers():

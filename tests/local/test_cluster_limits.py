@@ -386,8 +386,14 @@ def test_a_timeout_that_no_bolt_can_have_forgotten_is_not_logged(caplog):
     def sized(window):
         return len(window)
 
-    topology = chain(InputSpout("n long"), same, sized).build()
-    with LocalCluster(topology, clock=VirtualClock()) as cluster:
+    @tumbling(count(3), output="n long")
+    def counted(window):
+        return len(window)
+
+    builder = chain(InputSpout("n long"), same, sized)
+    builder.set_spout("beside", InputSpout("n long"))
+    builder.set_bolt("counted", counted).shuffle_grouping("beside")  # a window that the tuple does not reach
+    with LocalCluster(builder.build(), clock=VirtualClock()) as cluster:
         cluster.run_batch({"source": [(1,)]})
         cluster.run_for(seconds(40))
         assert cluster.result.failures == 1

@@ -213,9 +213,10 @@ def test_configure_sets_exactly_the_required_settings_of_a_builder() -> None:
     ("given", "refused"),
     [
         ({}, None),
-        ({"spark.speculation": "true"}, "not set"),
-        ({"spark.speculation": "true", VISIBILITY: "false"}, "false"),
-        ({"spark.speculation": "true", VISIBILITY: "true"}, None),
+        ({"spark.speculation": "true", "spark.master": "local[2,4]"}, None),
+        ({"spark.speculation": "true", "spark.master": "yarn"}, "not set"),
+        ({"spark.speculation": "true", "spark.master": "yarn", VISIBILITY: "false"}, "false"),
+        ({"spark.speculation": "true", "spark.master": "yarn", VISIBILITY: "true"}, None),
         ({"spark.master": "yarn", VISIBILITY: "false"}, None),
     ],
 )

@@ -622,7 +622,8 @@ _WITHOUT_EFFECT = """
     topology.max.error.report.per.interval topology.submitter.user topology.auto-credentials
     topology.shellbolt.max.pending topology.subprocess.timeout.secs topology.logging.sensitivity topology.logging.config
     topology.priority topology.isolate.machines topology.spout.wait.park.microsec topology.bolt.wait.strategy
-    topology.min.replication.count topology.max.replication.wait.time.sec
+    topology.min.replication.count topology.max.replication.wait.time.sec topology.spout.recvq.skips
+    topology.v2.metrics.tick.interval.seconds topology.enable.send.iconnection.metrics
 """
 _REFUSED = """
     topology.tasks topology.name topology.kryo.register topology.skip.missing.kryo.registrations

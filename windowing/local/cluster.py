@@ -171,6 +171,9 @@ class ClusterTasks:
             for index in range(topology.component(name).parallelism)
         ]
         self._connect_dead_letters()
+        for name in topology.order:
+            read = {found.component for found in topology.component(name).inputs}
+            router.above[name] = read.union(*(router.above[each] for each in read))
         for bolt in topology.components.values():
             for source in {found.component for found in bolt.inputs} if bolt.kind is ComponentKind.BOLT else ():
                 router.acks_by_hand.setdefault(source, []).append(bolt.id)
@@ -509,7 +512,16 @@ class LocalCluster(LoopedCluster):
                 f"{quote(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is{own}"
             )
         some = list(listed(rows, f"InputSpout {spout!r} takes a list of rows as a batch"))
-        schema = self.topology.component(spout).outputs[DEFAULT_STREAM].schema
+        outputs = self.topology.component(spout).outputs
+        emitted = [stream for stream in outputs if not outputs[stream].dead]
+        others = [stream for stream in emitted if stream != DEFAULT_STREAM and self.topology.readers(spout, stream)]
+        if others or DEFAULT_STREAM not in emitted:
+            streams = ", ".join(f"{stream!r}: source" for stream in emitted)
+            raise ConfigError(
+                f"a batch of rows goes to the stream {DEFAULT_STREAM!r} of spout {spout!r}, whose bolts read "
+                f"{', '.join(map(repr, others)) or 'none'} beside it; give LocalCluster sources={{{spout!r}: {{{streams}}}}}"
+            )
+        schema = outputs[DEFAULT_STREAM].schema
         fitting = rows_in(some, schema, f"InputSpout {spout!r}, batch {self._batch}")
         for index, source in enumerate(inputs):
             source.feed(fitting[index :: len(inputs)])

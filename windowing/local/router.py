@@ -120,13 +120,14 @@ class Router:
     """The clock, the time of this round, the generator of ids, the inboxes of the ackers, the windowed tasks by component, the
     number of finished rollbacks of checkpoints, and the result.
 
-    `acks_by_hand`: for each component, the bolts that read it and ack by themselves. `dead_letters`: for each component whose
-    dead letters are read by a bolt, the routes of these.
+    `above`: for each component, those whose tuples reach it. `acks_by_hand`: for each component, the bolts that read it and ack by
+    themselves. `dead_letters`: for each component whose dead letters are read by a bolt, the routes of these.
     """
 
     __slots__ = (
         "_bits",
         "_logged",
+        "above",
         "ackers",
         "acks_by_hand",
         "clock",
@@ -144,6 +145,7 @@ class Router:
         self._bits = self.random.getrandbits
         self.ackers: list[deque[Any]] = [deque() for _ in range(ackers)]
         self.windowed: dict[str, list[Any]] = {}
+        self.above: dict[str, set[str]] = {}
         self.acks_by_hand: dict[str, list[str]] = {}
         self.dead_letters: dict[str, StreamRoutes] = {}
         self.clock: Clock = VirtualClock()
@@ -179,13 +181,16 @@ class Router:
             "collector.ack(tuple) or collector.fail(tuple) for each tuple, or use a BasicBolt, which does so by itself"
         )
 
-    def windows_that_wait(self) -> str:
-        """Return the bolts with windows in memory over event time, or of counts by key, for a sentence; empty if there is none.
+    def _kept_in_memory(self, spout: str) -> dict[str, WindowConfig]:
+        """Return the windows in memory that the tuples of a spout reach, by bolt."""
+        found = {bolt: tasks[0].config for bolt, tasks in self.windowed.items() if spout in self.above[bolt]}
+        return {bolt: each for bolt, each in found.items() if each.max_events_in_memory is None}
 
-        `build` compares the other windows of counts with the max spout pending.
+    def windows_that_wait(self, spout: str) -> str:
+        """Return the bolts behind a spout with windows in memory over event time, or of counts by key, for a sentence; empty if
+        there is none. `build` compares the other windows of counts with the max spout pending.
         """
-        configs = {bolt: tasks[0].config for bolt, tasks in self.windowed.items()}
-        kept = {bolt: each for bolt, each in configs.items() if each.max_events_in_memory is None}
+        kept = self._kept_in_memory(spout)
         found = {
             "over event time": [bolt for bolt, each in kept.items() if each.event_time],
             "of counts by key": [
@@ -196,14 +201,12 @@ class Router:
             f"a window {what} (bolt {', '.join(map(repr, sorted(bolts)))})" for what, bolts in found.items() if bolts
         )
 
-    def counts_that_wait(self) -> str:
-        """Return a sentence about the windows of counts in memory that a repeated tuple enters again; empty if there is none."""
-        configs = {bolt: tasks[0].config for bolt, tasks in self.windowed.items()}
-        found = {
-            bolt: each
-            for bolt, each in configs.items()
-            if each.max_events_in_memory is None and each.message_id is None and _counts(each)
-        }
+    def counts_that_wait(self, spout: str) -> str:
+        """Return a sentence about the windows of counts in memory that a repeated tuple of a spout enters again; empty if there is
+        none.
+        """
+        kept = self._kept_in_memory(spout)
+        found = {bolt: each for bolt, each in kept.items() if each.message_id is None and _counts(each)}
         if not found:
             return ""
         of_key = " of its key" if any(each.key for each in found.values()) else ""

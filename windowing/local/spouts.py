@@ -432,8 +432,9 @@ class SpoutTask(ComponentTask):
 
     def _why_unacked(self, seen: str | None) -> str:
         """Return why a message may be neither acked nor failed; empty if the topology is not the cause."""
-        last = seen or self.context.component
-        waiting = self.router.windows_that_wait() if self.pending.room <= 0 else ""
+        spout = self.context.component
+        last = seen or spout
+        waiting = self.router.windows_that_wait(spout) if self.pending.room <= 0 else ""
         why = ""
         if waiting:
             why = (
@@ -441,7 +442,7 @@ class SpoutTask(ComponentTask):
                 "came; set topology.max.spout.pending to more than its windows hold, or leave it out"
             )
         elif self.context.config.timeouts:
-            why = self.router.counts_that_wait()
+            why = self.router.counts_that_wait(spout)
         if not why:
             return self.router.forgotten_acks(last)
         return f"{self.router.forgotten_acks(last)}; or {why}" if self.router.acks_by_hand.get(last) else why

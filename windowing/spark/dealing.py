@@ -323,9 +323,10 @@ def _redistributed(bolt: StoredBolt, states: Sequence[TaskState], changed: Mappi
     for each in old:
         for task, table in _parted(each.tuples, owners[each.number]):
             tables[task].append(_from_tasks(table, bolt, changed))
-    seen = union_of_ids(each.stored.seen for each in old)
+    seen_of = next((each.stored.seen_of for each in old if each.stored.seen_of), "")
+    seen = union_of_ids(each.stored.ids_of(seen_of) for each in old)
     number = sum(each.stored.next_number for each in old)
-    return [_stored(executor, found, seen, number) for executor, found in zip(executors, tables, strict=True)]
+    return [_stored(executor, found, number, seen, seen_of) for executor, found in zip(executors, tables, strict=True)]
 
 
 def _keys(tuples: pa.Table, bolt: StoredBolt) -> Iterable[Any]:
@@ -387,11 +388,11 @@ def _parted(tuples: pa.Table | None, dealt: list[tuple[int, int, int]]) -> Itera
         yield int(task), tuples.filter(pa.array(owners[at] == task))
 
 
-def _stored(executor: dict[str, Any], tables: list[pa.Table], seen: list[Any], number: int) -> TaskState:
+def _stored(executor: dict[str, Any], tables: list[pa.Table], number: int, seen: list[Any], seen_of: str) -> TaskState:
     """Return the state of a new task in the form in which a turn stores it."""
     tuples = pa.concat_tables(tables, promote_options="default") if tables else None
     held = np.empty(0, np.int64) if tuples is None else tuples.column(SEQUENCE).to_numpy()
     store = ChunkStore()
     chunks = store.write(tuples, held, 0)
-    stored = StoredTask(dumps(executor), chunks, len(chunks), number, seen)
+    stored = StoredTask(dumps(executor), chunks, len(chunks), number, seen, seen_of=seen_of)
     return TaskState(stored.stored(), store.puts, {})

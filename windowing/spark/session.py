@@ -381,9 +381,12 @@ def counts_once(spark: SparkSession) -> bool:
 
 
 def _wrong_speculation(spark: SparkSession) -> str | None:
-    """Return the problem of speculation, None without one: a batch with windows would fail if Spark does not count a task."""
+    """Return the problem of speculation, None without one: a batch with windows would fail if Spark does not count a task. Under a
+    local master Spark does not speculate.
+    """
     given: Any = spark.sparkContext.getConf()
-    if given.get("spark.speculation", "false").lower() != "true" or counts_once(spark):
+    speculates = given.get("spark.speculation", "false").lower() == "true" and not is_local(given.get(_MASTER, "local"))
+    if not speculates or counts_once(spark):
         return None
     return (
         f"{_VISIBILITY} is {given.get(_VISIBILITY, 'not set')}, wanted true with spark.speculation: otherwise rows that two "

@@ -259,7 +259,8 @@ class StoredTask:
     """The metadata of a task: the executor without its tuples, and the list of chunks that hold them.
 
     seen: the message ids of a bolt with message_id=, as `Deduplicator.plain` has them. keys: the states of the keys, which the
-    snapshot then leaves out (`stored_keys`). deadlines: the options from which the deadlines of the keys were derived.
+    snapshot then leaves out (`stored_keys`). deadlines: the options from which the deadlines of the keys were derived. seen_of: the
+    field of the message ids; empty in the state of an older version, whose definition has the field.
     """
 
     executor: bytes | None = None
@@ -269,6 +270,11 @@ class StoredTask:
     seen: list[Any] = field(default_factory=list)
     keys: bytes | None = None
     deadlines: str = ""
+    seen_of: str = ""
+
+    def ids_of(self, field: str) -> list[Any]:
+        """Return the message ids of a field: none if those of another field were remembered last."""
+        return self.seen if self.seen_of in ("", field) else []
 
     @classmethod
     def of(cls, metadata: bytes | None, what: str) -> StoredTask:
@@ -286,7 +292,8 @@ class StoredTask:
             executor, keys = executor[: head["executor"]], executor[head["executor"] :]
         chunks = [Chunk(id, bytes.fromhex(nonce), rows, live) for id, nonce, rows, live in head["chunks"]]
         numbers = head["next_id"], head["next_number"]
-        return cls(executor, chunks, *numbers, head.get("seen", []), keys, head.get("deadlines", ""))
+        seen, seen_of = head.get("seen", []), head.get("seen_of", "")
+        return cls(executor, chunks, *numbers, seen, keys, head.get("deadlines", ""), seen_of)
 
     def stored(self) -> bytes:
         """Return the metadata as it is stored."""
@@ -298,7 +305,7 @@ class StoredTask:
                 "chunks": [[each.id, each.nonce.hex(), each.rows, each.live] for each in self.chunks],
                 "next_id": self.next_id,
                 "next_number": self.next_number,
-                **({"seen": self.seen} if self.seen else {}),
+                **({"seen": self.seen, "seen_of": self.seen_of} if self.seen else {}),
                 **({} if self.keys is None else with_keys),
             }
         )

@@ -277,8 +277,9 @@ class _Turn:
         """Drop rows whose message_id came before; they are done, because the first copy is in the state."""
         if self.known is None:
             return table
-        self.known.restore(self.stored.seen)
-        ids, channels = self.format.identities(table, str(self.config.message_id))
+        field = str(self.config.message_id)
+        self.known.restore(self.stored.ids_of(field))
+        ids, channels = self.format.identities(table, field)
         fresh = self.known.new_positions(ids, channels)
         if len(fresh) == table.num_rows:
             return table
@@ -466,12 +467,13 @@ class _Turn:
         fresh = None if table is None or not self.manager.keeps_tuples else self._fresh(table, accepted, numbers)
         idle_rows = None if self.idle is None else self.idle.idle_rows
         written = self.chunks.write(fresh, held, self.stored.next_id, idle_rows)
-        # Without message_id= rows pass by, so the ids would have gaps, and a later start may name another field.
-        seen: list[Any] = []
+        # Without message_id= rows pass by, so the ids would have gaps.
+        seen, seen_of = list[Any](), ""
         if self.known is not None:
-            seen = self.stored.seen if table is None else self.known.plain()
+            stored = self.stored.seen, self.stored.seen_of
+            seen, seen_of = stored if table is None else (self.known.plain(), str(self.config.message_id))
         next_id = self.stored.next_id + max(1, len(self.chunks.puts))
-        return StoredTask(state, written, next_id, self.next_number, seen, by_key, self.deadlines).stored()
+        return StoredTask(state, written, next_id, self.next_number, seen, by_key, self.deadlines, seen_of).stored()
 
     def _done(self, now_ms: int) -> TaskMetrics:
         """Return the metrics of the turn for monitoring."""
