@@ -60,6 +60,12 @@ class Chain:
         self.channel: Any = None
         self.batch = 0
 
+    def restarted(self, topology: Topology) -> Chain:
+        """Return a chain with the stored states of this one: a restart with another definition."""
+        following = Chain(topology)
+        following.metadata, following.chunks, following.values = self.metadata, self.chunks, self.values
+        return following
+
     def run(self, rows: Mapping[str, Rows], drain: bool = False) -> dict[str, list[tuple[Any, ...]]]:
         """Run one batch; return the output by sink name."""
         wire = self._emitted(rows)

@@ -474,50 +474,33 @@ def test_a_replayed_tuple_of_two_inputs_is_dropped_also_in_a_batch_of_one_of_the
     assert chain.run({}, drain=True) == {}
 
 
+def remembering(message_id: str | None) -> Any:
+    @tumbling(count(9), message_id=message_id, output="ids array<long>")
+    class Ids:
+        def init_state(self, state: Any) -> None: ...
+
+        def execute(self, window: Any) -> Any:
+            return ([row.a for row in window],)
+
+    builder = TopologyBuilder("remembering")
+    builder.set_spout("in", InputSpout("a long, b long"))
+    builder.set_bolt("ids", Ids).global_grouping("in")
+    return builder.build()
+
+
 def test_ids_are_forgotten_where_message_id_was_left_out_for_a_batch() -> None:
-    def made(message_id: str | None) -> Any:
-        @tumbling(count(9), message_id=message_id, output="ids array<long>")
-        class Ids:
-            def init_state(self, state: Any) -> None: ...
-
-            def execute(self, window: Any) -> Any:
-                return ([row.id for row in window],)
-
-        builder = TopologyBuilder("forgotten")
-        builder.set_spout("in", InputSpout("id long"))
-        builder.set_bolt("ids", Ids).global_grouping("in")
-        return builder.build()
-
-    chain = Chain(made("id"))
-    for message_id, ids in (("id", [1, 2]), (None, [3]), ("id", [2, 2])):  # the option may name another field now
-        following = Chain(made(message_id))
-        following.metadata, following.chunks, following.values = chain.metadata, chain.chunks, chain.values
-        chain = following
-        chain.run({"in": [(id,) for id in ids]})
+    chain = Chain(remembering("a"))
+    for message_id, ids in (("a", [1, 2]), (None, [3]), ("a", [2, 2])):  # the option may name another field now
+        chain = chain.restarted(remembering(message_id))
+        chain.run({"in": [(id, 0) for id in ids]})
     assert chain.run({}, drain=True)["ids"] == [([1, 2, 3, 2],)]
 
 
 def test_the_ids_of_another_field_are_not_those_of_message_id() -> None:
     """A start that compares definitions refuses the other field; a start without the option and without a batch lies between."""
-
-    def made(message_id: str) -> Any:
-        @tumbling(count(9), message_id=message_id, output="ids array<long>")
-        class Ids:
-            def init_state(self, state: Any) -> None: ...
-
-            def execute(self, window: Any) -> Any:
-                return ([row.a for row in window],)
-
-        builder = TopologyBuilder("other")
-        builder.set_spout("in", InputSpout("a long, b long"))
-        builder.set_bolt("ids", Ids).global_grouping("in")
-        return builder.build()
-
-    chain = Chain(made("a"))
+    chain = Chain(remembering("a"))
     for message_id, rows in (("a", [(1, 7), (2, 8)]), ("b", []), ("b", [(3, 1), (4, 2), (4, 2)])):
-        following = Chain(made(message_id))
-        following.metadata, following.chunks, following.values = chain.metadata, chain.chunks, chain.values
-        chain = following
+        chain = chain.restarted(remembering(message_id))
         chain.run({"in": rows})
     assert chain.run({}, drain=True)["ids"] == [([1, 2, 3, 4],)]
 
