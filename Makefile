@@ -180,9 +180,9 @@ lint: setup  ## Check style and format with ruff.
 	@$(RUN) -m ruff format --check .
 
 .PHONY: types
-types: setup  ## Check the types of windowing/ and examples/ with mypy --strict.
+types: setup  ## Check the types of windowing/, examples/ and of classes as users write them with mypy --strict.
 	$(call say,types: mypy --strict windowing examples)
-	@$(RUN) -m mypy --strict windowing examples
+	@$(RUN) -m mypy --strict windowing examples tests/typed_user_code.py
 
 .PHONY: doctests
 doctests: setup  ## Run the examples in the docstrings of windowing/.

@@ -392,3 +392,39 @@ def test_a_class_that_leaves_a_method_of_a_protocol_unwritten_cannot_be_used(pro
         with pytest.raises(TypeError, match=rf"abstract class Misspelled with.* abstract method '?{missing}'?"):
             misspelled()
         assert type("Written", (misspelled,), {missing: lambda *_: None})()
+
+
+NAMED_BY_USERS = {
+    "windowing": {"Bolt": "execute"},
+    "windowing.trident": {
+        "CombinerAggregator": "init combine",
+        "ReducerAggregator": "reduce",
+        "Aggregator": "init aggregate complete",
+        "ValueUpdater": "update",
+        "State": "begin_commit commit",
+        "StateUpdater": "update_state",
+        "QueryFunction": "batch_retrieve execute",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "method"),
+    [
+        (package, name, method)
+        for package, classes in NAMED_BY_USERS.items()
+        for name, methods in classes.items()
+        for method in words(methods)
+    ],
+)
+def test_a_class_of_a_user_names_the_arguments_as_it_likes_for_every_type_checker(package, name, method):
+    """Pyright refuses an override whose arguments have other names, unless they are given by position only."""
+    given = inspect.signature(getattr(getattr(importlib.import_module(package), name), method)).parameters.values()
+    assert all(each.kind is inspect.Parameter.POSITIONAL_ONLY for each in given)
+
+
+@pytest.mark.parametrize("name", ["StateFactory.kind", "BackingMap.place"])
+def test_a_class_of_a_user_sets_an_attribute_where_the_protocol_has_one(name):
+    """Pyright refuses an attribute in place of a property, and `self.place = place` has no setter."""
+    kind, attribute = name.split(".")
+    assert attribute not in vars(getattr(importlib.import_module("windowing.trident"), kind))

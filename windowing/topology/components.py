@@ -232,7 +232,7 @@ class Bolt(_Component, ABC):
         self.context, self.collector = context, collector
 
     @abstractmethod
-    def execute(self, tuple: Tuple) -> None:
+    def execute(self, tuple: Tuple, /) -> None:
         """Process one tuple; ack or fail it now or later."""
 
     def cleanup(self) -> None:

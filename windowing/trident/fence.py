@@ -225,10 +225,8 @@ class Claim(NamedTuple):
 class BackingMap(Protocol):
     """The rows of one partition in a store. All methods raise StoreUnavailableError while the store cannot be used."""
 
-    @property
-    @abstractmethod
-    def place(self) -> PartitionId:
-        """The partition of these rows."""
+    place: PartitionId
+    """The partition of these rows."""
 
     @abstractmethod
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:

@@ -44,7 +44,6 @@ from windowing.trident.fence import (
     Claim,
     Fence,
     Owner,
-    PartitionId,
     Reading,
     Rule,
     StateRow,
@@ -164,13 +163,10 @@ class CachedMap:
     def __init__(self, backing: BackingMap, size: int) -> None:
         self.size = size
         self.beneath = backing
+        self.place = backing.place
         self._fence: Fence | None = None
         self._known = False
         self._rows: OrderedDict[bytes, StateRow | None] = OrderedDict()
-
-    @property
-    def place(self) -> PartitionId:
-        return self.beneath.place
 
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
         missing = [key for key in keys if key not in self._rows]

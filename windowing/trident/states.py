@@ -47,11 +47,11 @@ class StateCodec(Protocol):
         """The name of the format, stored beside the bytes. Change it when the format changes."""
 
     @abstractmethod
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, /) -> bytes:
         """Return the value as bytes; equal values give equal bytes. Raises TypeError for a value that it cannot encode."""
 
     @abstractmethod
-    def decode(self, blob: bytes, what: str) -> Any:
+    def decode(self, blob: bytes, what: str, /) -> Any:
         """Return the value. Raises CorruptStateError, which names `what`, for bytes that are not an encoded value."""
 
 
@@ -139,11 +139,11 @@ class CombinerAggregator(Protocol[T]):
     """Maps each tuple to a value and combines values in pairs, so partial results are made before the exchange."""
 
     @abstractmethod
-    def init(self, tuple: Any) -> T:
+    def init(self, tuple: Any, /) -> T:
         """Return the value of one tuple."""
 
     @abstractmethod
-    def combine(self, a: T, b: T) -> T:
+    def combine(self, a: T, b: T, /) -> T:
         """Return the value of the tuples of `a` followed by those of `b`, without changing either."""
 
     @abstractmethod
@@ -159,7 +159,7 @@ class ReducerAggregator(Protocol[T]):
         """Return the value of no tuples."""
 
     @abstractmethod
-    def reduce(self, current: T, tuple: Any) -> T:
+    def reduce(self, current: T, tuple: Any, /) -> T:
         """Return the value with one more tuple, without changing `current`."""
 
 
@@ -167,15 +167,15 @@ class Aggregator(Protocol[T]):
     """The most general aggregator: a value per batch, which it may change in place, and any number of emitted rows."""
 
     @abstractmethod
-    def init(self, batch_id: Any, collector: TridentCollector) -> T:
+    def init(self, batch_id: Any, collector: TridentCollector, /) -> T:
         """Return the value at the start of a batch, before any tuple."""
 
     @abstractmethod
-    def aggregate(self, value: T, tuple: Any, collector: TridentCollector) -> None:
+    def aggregate(self, value: T, tuple: Any, collector: TridentCollector, /) -> None:
         """Add one tuple."""
 
     @abstractmethod
-    def complete(self, value: T, collector: TridentCollector) -> None:
+    def complete(self, value: T, collector: TridentCollector, /) -> None:
         """Emit the remaining rows after the last tuple of the batch; also called for an empty batch."""
 
 
@@ -183,7 +183,7 @@ class ValueUpdater(Protocol[T]):
     """An update of one stored value."""
 
     @abstractmethod
-    def update(self, stored: T | None) -> T | None:
+    def update(self, stored: T | None, /) -> T | None:
         """Return the new value; None is no value. Must be pure: the same input always gives the same result."""
 
 
@@ -244,11 +244,11 @@ class State(Protocol):
     """One partition of a state, as used by commits. `rollback` and `close` may be missing, as they are in Storm."""
 
     @abstractmethod
-    def begin_commit(self, attempt: TransactionAttempt) -> None:
+    def begin_commit(self, attempt: TransactionAttempt, /) -> None:
         """Begin the commit of an attempt; uncommitted updates of an earlier attempt are discarded."""
 
     @abstractmethod
-    def commit(self, attempt: TransactionAttempt) -> None:
+    def commit(self, attempt: TransactionAttempt, /) -> None:
         """Make all updates since `begin_commit` durable atomically.
 
         Raises SupersededError if a later attempt or batch has claimed the partition (another process has taken over: stop), and a
@@ -257,9 +257,11 @@ class State(Protocol):
 
     def rollback(self) -> None:
         """Discard uncommitted updates, because the attempt failed in another task."""
+        return
 
     def close(self) -> None:
         """Release the store."""
+        return
 
 
 class ReadOnlyMapState(State, Protocol):
@@ -325,10 +327,8 @@ S_contra = TypeVar("S_contra", bound=State, contravariant=True)
 class StateFactory(Protocol[S_co]):
     """Makes the partitions of one state. It must be plain data, because it is sent to the processes of the partitions."""
 
-    @property
-    @abstractmethod
-    def kind(self) -> StateType:
-        """How the state handles a replayed batch."""
+    kind: StateType
+    """How the state handles a replayed batch."""
 
     @abstractmethod
     def make_state(self, partition: int, partitions: int) -> S_co:
@@ -342,7 +342,7 @@ class StateUpdater(Protocol[S_contra]):
     """The function of `partition_persist`: writes the tuples of a batch, between `begin_commit` and `commit`."""
 
     @abstractmethod
-    def update_state(self, state: S_contra, tuples: Sequence[Any], collector: TridentCollector) -> None:
+    def update_state(self, state: S_contra, tuples: Sequence[Any], collector: TridentCollector, /) -> None:
         """Update the state; emitted rows go to the stream of new values."""
 
 
@@ -350,9 +350,9 @@ class QueryFunction(Protocol[S_contra]):
     """The function of `state_query`: reads a state for each tuple."""
 
     @abstractmethod
-    def batch_retrieve(self, state: S_contra, tuples: Sequence[Any]) -> Sequence[Any]:
+    def batch_retrieve(self, state: S_contra, tuples: Sequence[Any], /) -> Sequence[Any]:
         """Return one result for each tuple, in the same order."""
 
     @abstractmethod
-    def execute(self, tuple: Any, result: Any, collector: TridentCollector) -> None:
+    def execute(self, tuple: Any, result: Any, collector: TridentCollector, /) -> None:
         """Emit the rows for a tuple and its result."""
