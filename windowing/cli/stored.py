@@ -31,7 +31,7 @@ from windowing.errors import CheckpointError, WindowingError, quote
 from windowing.execution.metrics import RunMetrics
 from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
-from windowing.stores.sqlite_files import decoded_errors
+from windowing.stores.sqlite_files import translated
 from windowing.trident.fence import Fence, PartitionId
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -360,21 +360,20 @@ def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
         raise CommandRefused(f"{quote(str(path))} is a folder; give the path of a SqliteStore, which is a file")
     if not path.is_file():
         raise CommandRefused(f"there is no file {quote(str(path))}; give the path of a SqliteStore")
-    try:
-        with (
-            decoded_errors(),
-            closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=2.0)) as db,
-        ):
-            names = [
-                name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-            ]
-            states = [name for name in names if _NAME.match(name) and f"{name}_fences" in names]
-            return [line for state in states for line in _partitions(db, state)]
-    except sqlite3.Error as problem:
-        raise CommandFailed(
+
+    def error_of(problem: Exception, code: int | None) -> CommandFailed:
+        return CommandFailed(
             f"{path} cannot be read: {problem}; give the path of a SqliteStore. If its program was killed, start "
             "that again, which repairs the file, and then look again"
-        ) from problem
+        )
+
+    with (
+        translated(error_of),
+        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=2.0)) as db,
+    ):
+        names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        states = [name for name in names if _NAME.match(name) and f"{name}_fences" in names]
+        return [line for state in states for line in _partitions(db, state)]
 
 
 def _partitions(db: sqlite3.Connection, state: str) -> Iterator[tuple[str, str, str, str, str]]:

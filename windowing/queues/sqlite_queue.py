@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from windowing.codec import decode_value, encode_value
 from windowing.columnar.bolts import table_of
-from windowing.errors import ConfigError, CorruptStateError, SourceError, printable, quote
+from windowing.errors import ConfigError, CorruptStateError, SourceError, WindowingError, printable, quote
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, whole_number
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
@@ -38,11 +38,10 @@ from windowing.stores.sqlite_files import (
     BUSY,
     DAMAGED,
     checked_path,
-    code_of,
-    decoded_errors,
     make_durable,
     make_whole,
     transaction,
+    translated,
 )
 
 _WAIT_S = 30.0
@@ -91,7 +90,7 @@ class SqliteQueue(PartitionedSpout):
         # A partition has every `partitions`-th number: n offsets of it are n / partitions rows.
         self.max_rows = None if max_rows is None else max_rows * partitions
         self._partitions, self._max_attempts = partitions, max_attempts
-        with self._translated_errors():
+        with translated(self._error_of):
             if not os.path.exists(self.path):
                 make_whole(Path(self.path), self._fill)
             elif os.path.getsize(self.path) == 0:
@@ -265,7 +264,7 @@ class SqliteQueue(PartitionedSpout):
     @contextmanager
     def _opened(self) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
         """Open the existing file, and read the facts about the queue."""
-        with self._translated_errors():
+        with translated(self._error_of):
             where = f"{Path(self.path).as_uri()}?mode=rw"
             with closing(sqlite3.connect(where, uri=True, timeout=_WAIT_S, isolation_level=None)) as db:
                 db.text_factory = lambda text: text.decode(errors="surrogateescape")  # the checksums find damaged text
@@ -282,31 +281,21 @@ class SqliteQueue(PartitionedSpout):
             if facts != before:
                 db.executemany("REPLACE INTO meta VALUES (?, ?)", [*facts.items(), ("crc", _crc_of(facts))])
 
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        """Raise errors of SQLite and of the file system as SourceError or CorruptStateError."""
-        try:
-            with decoded_errors():
-                yield
-        except sqlite3.Error as problem:
-            code = code_of(problem)
-            if code in DAMAGED:
-                raise self._damaged(str(problem)) from problem
-            if code in BUSY:
-                what = f"is locked by another process for more than {_WAIT_S:g} s; end what holds it"
-            elif not os.path.exists(self.path):
-                what = "is gone: its file was deleted or moved; put it back from a copy, or on a cluster where all workers see it"
-            else:
-                what = (
-                    f"cannot be read or written: {printable(str(problem))}; look at the disk and the rights of the file"
-                )
-            raise SourceError(
-                f"the queue {self.path} {what}, then start again; it holds what it held before"
-            ) from problem
-        except OSError as problem:
-            raise SourceError(
+    def _error_of(self, problem: Exception, code: int | None) -> WindowingError:
+        """Return the SourceError or CorruptStateError for an error of SQLite or, without a code, of the file system."""
+        if code is None:
+            return SourceError(
                 f"the queue {self.path} cannot be opened: {printable(str(problem))}; look at the disk and the rights of the folder"
-            ) from problem
+            )
+        if code in DAMAGED:
+            return self._damaged(str(problem))
+        if code in BUSY:
+            what = f"is locked by another process for more than {_WAIT_S:g} s; end what holds it"
+        elif not os.path.exists(self.path):
+            what = "is gone: its file was deleted or moved; put it back from a copy, or on a cluster where all workers see it"
+        else:
+            what = f"cannot be read or written: {printable(str(problem))}; look at the disk and the rights of the file"
+        return SourceError(f"the queue {self.path} {what}, then start again; it holds what it held before")
 
     def _damaged(self, what: str) -> CorruptStateError:
         return CorruptStateError(

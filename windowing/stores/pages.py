@@ -28,17 +28,17 @@ import json
 import sqlite3
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
 from windowing.codec import META_MAGIC, dumps, frame, inflated, loads, unframe
-from windowing.errors import CheckpointError, CorruptStateError, quote
+from windowing.errors import CheckpointError, CorruptStateError, WindowingError, quote
 from windowing.schema.rows import Record, record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
-from windowing.stores.sqlite_files import OwnedConnection, checked_path, decoded_errors, make_durable
+from windowing.stores.sqlite_files import OwnedConnection, checked_path, make_durable, translated
 from windowing.topology.state import NEVER
 from windowing.windows.config import WindowConfig
 from windowing.windows.pages import CheckpointedPages, PageRows
@@ -318,20 +318,18 @@ class SqlitePages:
     def _page(self, page_id: int) -> str:
         return f"{self.name}: page {page_id}"
 
-    @contextmanager
-    def _raising(self, what: str) -> Iterator[None]:
-        try:
-            with decoded_errors():
-                yield
-        except sqlite3.OperationalError as problem:
-            hint = (
-                "it is in use by another process: one task has one file" if "locked" in str(problem) else str(problem)
+    def _raising(self, what: str) -> AbstractContextManager[None]:
+        def error_of(problem: Exception, code: int | None) -> WindowingError:
+            if not isinstance(problem, sqlite3.OperationalError):
+                return CorruptStateError(
+                    f"{self.name}: {what}: {problem}; restore the file from a copy, nothing was reset"
+                )
+            in_use = "it is in use by another process: one task has one file"
+            return CheckpointError(
+                f"{self.name}: {what}: {in_use if 'locked' in str(problem) else problem}; nothing was reset"
             )
-            raise CheckpointError(f"{self.name}: {what}: {hint}; nothing was reset") from problem
-        except sqlite3.DatabaseError as problem:
-            raise CorruptStateError(
-                f"{self.name}: {what}: {problem}; restore the file from a copy, nothing was reset"
-            ) from problem
+
+        return translated(error_of)
 
 
 # -- PersistentWindow ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -36,22 +36,26 @@ class OwnedConnection(sqlite3.Connection):
             self.close()
 
 
-def code_of(problem: sqlite3.Error) -> int:
-    """Return SQLite's primary code of an error."""
+def code_of(problem: Exception) -> int | None:
+    """Return SQLite's primary code of an error; None for one of the file system."""
+    if not isinstance(problem, sqlite3.Error):
+        return None
     return int(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)) & 0xFF
 
 
 @contextmanager
-def decoded_errors() -> Iterator[None]:
-    """Raise a DatabaseError with the code of damage where Python cannot decode a text of SQLite: its own error quotes the damaged
-    schema, or a text in the file is damaged.
+def translated(error_of: Callable[[Exception, int | None], Exception]) -> Iterator[None]:
+    """Raise what `error_of` returns for an error of SQLite or the file system and its code.
+
+    Python cannot decode a text of a damaged file, nor an error of SQLite that quotes its schema: that has the code of damage.
     """
     try:
         yield
+    except (sqlite3.Error, OSError) as problem:
+        raise error_of(problem, code_of(problem)) from problem
     except UnicodeDecodeError as problem:
-        error = sqlite3.DatabaseError("its schema or a text in it cannot be read")
-        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise error from problem
+        unreadable = sqlite3.DatabaseError("its schema or a text in it cannot be read")
+        raise error_of(unreadable, sqlite3.SQLITE_CORRUPT) from problem
 
 
 def _has_lost_tables(db: sqlite3.Connection) -> bool:
@@ -180,12 +184,6 @@ class SqliteFile:
         """Return the error of this file's kind of data."""
         raise NotImplementedError
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self) -> AbstractContextManager[None]:
         """Translate errors of SQLite and the file system into those of this class."""
-        try:
-            with decoded_errors():
-                yield
-        except (sqlite3.Error, OSError) as problem:
-            is_damaged = isinstance(problem, sqlite3.Error) and code_of(problem) in DAMAGED
-            raise self._error(problem, is_damaged) from problem
+        return translated(lambda problem, code: self._error(problem, code in DAMAGED))

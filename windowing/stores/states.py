@@ -28,13 +28,20 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from windowing.codec import decode_value, encode_value, key_shown
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, quote
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    WindowingError,
+    quote,
+)
 from windowing.stores.pages import SqlitePages
 from windowing.stores.sqlite_files import (
     BUSY,
@@ -42,12 +49,11 @@ from windowing.stores.sqlite_files import (
     OwnedConnection,
     checked_path,
     checksum_of,
-    code_of,
-    decoded_errors,
     digest_of,
     make_durable,
     make_whole,
     transaction,
+    translated,
 )
 from windowing.topology.state import NEVER, BufferedState, Changes, StateProvider, StateStore
 
@@ -334,27 +340,25 @@ class StateFile:
         with self._explained("read"):
             return self._db.execute(query, bound).fetchall()
 
-    @contextmanager
-    def _explained(self, done: str) -> Iterator[None]:
+    def _explained(self, done: str) -> AbstractContextManager[None]:
         """Translate errors of SQLite and the file system into errors of this library."""
-        try:
-            with decoded_errors():
-                yield
-        except (sqlite3.Error, OSError) as problem:
-            code = code_of(problem) if isinstance(problem, sqlite3.Error) else None
+
+        def error_of(problem: Exception, code: int | None) -> WindowingError:
             if code in DAMAGED:
-                raise CorruptStateError(
+                return CorruptStateError(
                     f"the state file {self.path} is damaged ({problem}); restore it from a copy; nothing was reset"
-                ) from problem
+                )
             if code in BUSY:
-                raise CheckpointError(
+                return CheckpointError(
                     f"the state file {self.path} is in use by another process, or by another cluster of this one; stop that "
                     "one, or give this topology a file of its own"
-                ) from problem
-            raise CheckpointError(
+                )
+            return CheckpointError(
                 f"the state file {self.path} cannot be {done}: {problem}; it holds what it held before; look at the disk and "
                 "the rights of the file, then start again"
-            ) from problem
+            )
+
+        return translated(error_of)
 
     # -- damage --------------------------------------------------------------------------------------------------------
 
