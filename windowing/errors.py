@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "quote",
     "represented",
     "warn",
+    "with_causes",
 ]
 
 LIBRARY = __file__.removesuffix("errors.py")
@@ -101,6 +102,16 @@ def describe_error(problem: BaseException) -> str:
     except Exception:
         message = "(its message cannot be made)"
     return f"{type(problem).__name__}: {printable(message)}" if message else type(problem).__name__
+
+
+def with_causes(problem: BaseException) -> Iterator[BaseException]:
+    """Yield an error and the errors that led to it, outermost first, each once."""
+    seen: list[BaseException] = []
+    found: BaseException | None = problem
+    while found is not None and found not in seen:
+        yield found
+        seen.append(found)
+        found = found.__cause__ or found.__context__
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from windowing.columnar import ColumnRows
 from windowing.columnar.manager import ColumnContent
 from windowing.columnar.rows import values_of
-from windowing.errors import BoltError, UnreadableValueError, printable, quote
+from windowing.errors import BoltError, UnreadableValueError, printable, quote, with_causes
 from windowing.schema.rows import record_type
 from windowing.schema.tuples import Tuple
 from windowing.windows.events import ListContent, TupleWindow
@@ -112,21 +112,12 @@ def held(row: Any, fields: Collection[str] | None = None) -> bool:
 def asked_unreadable(problem: BaseException) -> bool:
     """Return whether an error was caused by reading an unreadable value, of a row or, through Arrow, of a column."""
     kinds = UnreadableValueError, OverflowError, UnicodeDecodeError, pa.ArrowException
-    return any(isinstance(each, kinds) for each in _chain(problem))
+    return any(isinstance(each, kinds) for each in with_causes(problem))
 
 
 def asked_field(problem: BaseException) -> str | None:
     """Return the field whose unreadable value was read; None if unknown."""
-    return next((each.field for each in _chain(problem) if isinstance(each, UnreadableValueError)), None)
-
-
-def _chain(problem: BaseException) -> list[BaseException]:
-    seen: list[BaseException] = []
-    found: BaseException | None = problem
-    while found is not None and found not in seen:
-        seen.append(found)
-        found = found.__cause__ or found.__context__
-    return seen
+    return next((each.field for each in with_causes(problem) if isinstance(each, UnreadableValueError)), None)
 
 
 def plain(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote as percent_encoded
 from urllib.parse import unquote
 
-from windowing.errors import ConfigError, StoreUnavailableError, WindowingError, printable, quote
+from windowing.errors import ConfigError, StoreUnavailableError, WindowingError, printable, quote, with_causes
 from windowing.schema.checks import checked_patience
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
@@ -146,12 +146,8 @@ class Patient(ABC):
 
     def _cause(self, problem: BaseException) -> BaseException | None:
         """Return an error as the cause of ours, or None if it or one of its causes contains a secret."""
-        each: BaseException | None = problem
-        while each is not None:
-            if masked(str(each), self._url) != str(each):
-                return None
-            each = each.__cause__ or each.__context__
-        return problem
+        has_secret = any(masked(str(each), self._url) != str(each) for each in with_causes(problem))
+        return None if has_secret else problem
 
 
 class Remote(Patient):

@@ -41,6 +41,7 @@ from windowing.errors import (
     ReportedFailedException,
     describe_error,
     quote,
+    with_causes,
 )
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import Record
@@ -327,12 +328,8 @@ def _clear_locals(error: BaseException) -> None:
 
     A driver may keep the error for the whole run, and the variables of the bolt's code hold tuples of its window.
     """
-    seen: list[BaseException] = []
-    found: BaseException | None = error
-    while found is not None and found not in seen:
-        seen.append(found)
-        clear_frames(found.__traceback__)
-        found = found.__cause__ or found.__context__
+    for each in with_causes(error):
+        clear_frames(each.__traceback__)
 
 
 # -- FailedTuples ------------------------------------------------------------------------------------------------------------------

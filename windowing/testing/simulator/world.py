@@ -21,7 +21,7 @@ from typing import Any
 
 from windowing.acking.acker import Acked, Anchors, Failed
 from windowing.acking.pending import RetryPolicy
-from windowing.errors import CorruptStateError, FailedException, StoreUnavailableError, SupersededError
+from windowing.errors import CorruptStateError, FailedException, StoreUnavailableError, SupersededError, with_causes
 from windowing.local.router import INIT
 from windowing.local.trident_cluster import ACKER, MASTER, TridentTasks, coordinator_state, owners_of
 from windowing.local.trident_tasks import Reported
@@ -320,13 +320,9 @@ class World:
 
     def _end_of(self, life: TaskLife, problem: BaseException) -> None:
         """End a life whose handler raised, if the driver ends there too; otherwise raise the error, which is a finding."""
-        cause: BaseException | None = problem
-        seen = set[int]()
-        while cause is not None and id(cause) not in seen:
+        for cause in with_causes(problem):
             if isinstance(cause, Violation):
                 raise cause
-            seen.add(id(cause))
-            cause = cause.__cause__ or cause.__context__
         if life.is_doomed:
             pass
         elif isinstance(problem, SupersededError):
