@@ -606,10 +606,10 @@ def test_a_single_tuple_of_an_idle_key_is_added_to_the_tuples_that_are_stored() 
 @given(st.lists(st.lists(st.integers(0, 6)).map(sorted), max_size=6))
 def test_the_firings_of_all_queues_come_in_the_order_of_a_stable_merge(references: list[list[int]]) -> None:
     def queues() -> list[Iterator[Firing]]:
-        return [iter([Firing(each, at, at + 1) for at, each in enumerate(queue)]) for queue in references]
+        return [iter([(each, at, at + 1) for at, each in enumerate(queue)]) for queue in references]
 
     numbered = [[(number, firing) for firing in queue] for number, queue in enumerate(queues())]
-    assert list(by_reference(queues())) == list(merge(*numbered, key=lambda each: each[1].reference))
+    assert list(by_reference(queues())) == list(merge(*numbered, key=lambda each: each[1][0]))
 
 
 def test_a_firing_is_computed_when_the_one_before_it_of_its_queue_has_been_used() -> None:
@@ -618,7 +618,7 @@ def test_a_firing_is_computed_when_the_one_before_it_of_its_queue_has_been_used(
     def queue(name: str) -> Iterator[Firing]:
         for reference in (1, 1, 3):
             computed.append((name, reference))
-            yield Firing(reference, 0, 1)
+            yield reference, 0, 1
 
     found = by_reference([queue("a"), queue("b")])
     next(found)

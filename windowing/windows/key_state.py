@@ -103,7 +103,7 @@ class RangeView:
 
     def __init__(self, state: KeyState, firing: Firing, fold: PayloadFold | None) -> None:
         self._buffer = state.buffer
-        self._low, self._high = firing.low, firing.high
+        _, self._low, self._high = firing
         self._last_low, self._last_high = state.last_low, state.last_high
         self._last = state.last
         self._fired_at = state.fired_at if state.late_insertions else None
@@ -117,13 +117,16 @@ class RangeView:
 
     def new(self) -> Sequence[Any]:
         if self._fired_at is None:
-            return self._buffer.slice(max(self._low, self._last_high), self._high)
+            low, last_high = self._low, self._last_high
+            return self._buffer.slice(low if low > last_high else last_high, self._high)
         return self._buffer.arrived_after(self._low, self._high, self._fired_at, all_from=self._last_high)
 
     def expired(self) -> Sequence[Any]:
         if self._last is not None:
             return self._last
-        high = min(self._last_high, self._low)
+        high, low = self._last_high, self._low
+        if high > low:
+            high = low
         if high <= self._last_low:
             return []
         if self._fired_at is None:
@@ -188,11 +191,6 @@ class KeyProgress(QueueProgress, ABC):
         tally.expired += horizon - first
         self.horizon = horizon
         return first
-
-    @property
-    def empty(self) -> bool:
-        """Whether every tuple has expired."""
-        return self.horizon == self.buffer.end and not self.buffer.staged
 
     @abstractmethod
     def trim(self) -> None:

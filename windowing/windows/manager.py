@@ -24,10 +24,11 @@ Source: Storm's `WindowManager`; the semantics are those of docs/concepts/window
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush, merge
-from itertools import chain, islice
+from itertools import chain, count, islice
 from operator import attrgetter, gt, itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -222,24 +223,24 @@ def by_reference(queues: Iterable[Iterator[Firing]]) -> Iterator[tuple[int, Firi
     A queue's firings are ascending; each is computed when the one before it has been used. It is `heapq.merge`, at a third of its
     cost where many queues fire at the same times, as those of keys do.
 
-    >>> [(number, *firing) for number, firing in by_reference([iter([Firing(9, 0, 1)]), iter([Firing(5, 0, 2), Firing(9, 2, 4)])])]
-    [(1, 5, 0, 2), (0, 9, 0, 1), (1, 9, 2, 4)]
+    >>> list(by_reference([iter([(9, 0, 1)]), iter([(5, 0, 2), (9, 2, 4)])]))
+    [(1, (5, 0, 2)), (0, (9, 0, 1)), (1, (9, 2, 4))]
     """
-    waiting: dict[int, list[tuple[int, Firing, Iterator[Firing]]]] = {}
+    waiting: defaultdict[int, list[tuple[int, Firing, Iterator[Firing]]]] = defaultdict(list)
     for number, later in enumerate(queues):
-        for firing in islice(later, 1):
-            waiting.setdefault(firing.reference, []).append((number, firing, later))
+        first = next(later, None)
+        if first is not None:
+            waiting[first[0]].append((number, first, later))
     references = sorted(waiting)
     while references:
         reference = heappop(references)
         for number, first, later in sorted(waiting.pop(reference)):  # the numbers differ
             yield number, first
             for firing in later:
-                if firing.reference != reference:
-                    if firing.reference not in waiting:
-                        waiting[firing.reference] = []
-                        heappush(references, firing.reference)
-                    waiting[firing.reference].append((number, firing, later))
+                if firing[0] != reference:
+                    if firing[0] not in waiting:
+                        heappush(references, firing[0])
+                    waiting[firing[0]].append((number, firing, later))
                     break
                 yield number, firing
 
@@ -384,11 +385,12 @@ class KeyedMachine(TaskMachine, Generic[T]):
             for state in states
         ]
         yield from self._activations(states, firings)
+        keeps = not self._keyed or self._assigner.keeps_keys
         for state in states:
-            end = state.buffer.end if state.ordinal in over else self._assigner.horizon(state, until)
-            yield from self._expire(state, end)
+            ended = state.ordinal in over
+            yield from self._expire(state, state.buffer.end if ended else self._assigner.horizon(state, until))
             state.trim()
-            if state.ordinal in over or (self._keyed and state.empty and not self._assigner.keeps_keys):
+            if ended or (not keeps and state.horizon == state.buffer.end):
                 self._forget(state)
             else:
                 self._wake_later(state, until)
@@ -415,15 +417,16 @@ class KeyedMachine(TaskMachine, Generic[T]):
         for number, firing in by_reference(firings):
             yield Activation(self._window(states[number], firing))
 
-    def _expire(self, state: T, horizon: int, spread: bool = False) -> Iterator[Expired]:
-        if horizon > state.horizon:
-            first = state.expire(horizon, self._tally)
-            yield Expired(horizon - first, self._tuples(state, first, horizon), state.key, spread)
+    def _expire(self, state: T, horizon: int, spread: bool = False) -> Sequence[Expired]:
+        if horizon <= state.horizon:
+            return ()
+        first = state.expire(horizon, self._tally)
+        return (Expired(horizon - first, self._tuples(state, first, horizon), state.key, spread),)
 
     def _steps(self, state: T, positions: Sequence[int] | None) -> Iterator[tuple[int, Effect]]:
         """Yield the effects of the newly staged tuples of `state` as they arrive; `positions` are their positions in the batch."""
         assert self._stepping is not None
-        before = state.buffer.end
+        before = state.numbered_upto
         state.settle(self._by_window)
         for step in self._stepping.steps(state):
             at = step.at - before
@@ -459,17 +462,13 @@ class KeyedMachine(TaskMachine, Generic[T]):
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
     ) -> list[tuple[T, Sequence[int] | None]]:
-        states, touched, sequence = self._states, self._touched, self._sequence
-        positions: dict[Any, list[int]] = {}
-        for position, key in enumerate(keys):
-            state = states.get(key)
+        states, touched = self._states, self._touched
+        for key, timestamp, payload, sequence in zip(keys, timestamps, payloads, count(self._sequence), strict=False):
+            state = touched.get(key)
             if state is None:
-                state = self._add_key(key)
-            touched[key] = state
-            state.buffer.stage_one(timestamps[position], payloads[position], sequence + position)
-            if self._stepping is not None:
-                positions.setdefault(key, []).append(position)
-        return [(states[key], at) for key, at in positions.items()]
+                state = touched[key] = states.get(key) or self._add_key(key)
+            state.buffer.stage_one(timestamp, payload, sequence)
+        return [] if self._stepping is None else [(states[key], at) for key, at in positions_by_key(keys).items()]
 
     def _due_states(self, since: int | None, until: int) -> list[T]:
         """Return the states on which an advance has an effect, in order of first arrival. All new tuples are settled."""

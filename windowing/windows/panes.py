@@ -132,9 +132,10 @@ class PaneKeyState(KeyProgress):
 
     def fire(self, firing: Firing, tally: Tally) -> Sequence[Partial]:
         """Return the partials of the window of `firing`, oldest first."""
-        self._fold(firing.high)
-        self.count_window(firing.low, firing.high, tally)
-        end = -(-firing.high // self._slide) * self._slide
+        _, low, high = firing
+        self._fold(high)
+        self.count_window(low, high, tally)
+        end = -(-high // self._slide) * self._slide
         if self._width == self._length:
             return (self._panes[end][None],)
         if self._merged is None:
@@ -252,7 +253,7 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
 
     def _window(self, state: PaneKeyState, firing: Firing) -> TupleWindow:
         partials = state.fire(firing, self._tally)
-        return PaneWindow(partials, self._aggregation, None, firing.reference, state.key)
+        return PaneWindow(partials, self._aggregation, None, firing[0], state.key)
 
     def _tuples(self, state: PaneKeyState, low: int, high: int) -> None:
         return None

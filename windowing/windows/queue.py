@@ -63,7 +63,7 @@ class Buffer(Protocol):
         """
 
     def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
-        """Append one tuple."""
+        """Append one tuple; one that is later than all others may be settled at once."""
 
     def settle(self) -> None:
         """Merge the staged tuples into (timestamp, arrival) order. Cost: a merge sort over the tail that changes."""
@@ -158,10 +158,17 @@ class ListBuffer:
             self._staged_sequences.extend(range(first_sequence, first_sequence + len(timestamps)))
 
     def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
-        self._staged_timestamps.append(timestamp)
-        self._staged_payloads.append(payload)
+        held = self.timestamps
+        if self._staged_timestamps or (held and held[-1] > timestamp):
+            self._staged_timestamps.append(timestamp)
+            self._staged_payloads.append(payload)
+            if self.sequences is not None:
+                self._staged_sequences.append(sequence)
+            return
+        held.append(timestamp)
+        self.payloads.append(payload)
         if self.sequences is not None:
-            self._staged_sequences.append(sequence)
+            self.sequences.append(sequence)
 
     def load(
         self, timestamps: Iterable[int], payloads: Iterable[Any], sequences: Iterable[int] | None, base: int
