@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,6 +39,11 @@ BATCHES = st.lists(
 @bolt(output="word string, n int, at long")
 def spread(tuple: Any) -> Any:
     return tuple.word, tuple.n, tuple.at
+
+
+@bolt(output="word string, n int, at long, more int")
+def spread_more(tuple: Any) -> Any:
+    return tuple.word, tuple.n, tuple.at, 7
 
 
 @sliding(
@@ -85,7 +91,7 @@ class Tally:
         return tuple.word, found
 
 
-def topology(tasks: dict[str, int], tally: int = 2, **config: Any) -> Topology:
+def topology(tasks: dict[str, int], tally: int = 2, spread: Any = spread) -> Topology:
     builder = TopologyBuilder("words").configure({"topology.enable.message.timeouts": False})
     builder.set_spout("words", InputSpout("word string, n int, at long"))
     builder.set_bolt("spread", spread).shuffle_grouping("words")
@@ -117,7 +123,7 @@ class RescalableQuery:
     """A query and the ledger of its acks, which may be rescaled to other tasks between two batches."""
 
     def __init__(self, tasks: dict[str, int], acks: bool) -> None:
-        self.acks, self.before = acks, 0
+        self.acks, self.before, self.topology = acks, 0, topology
         self.chain = Chain(topology(tasks), partitions=2, seed=7, acks=acks)
         self.ledger = BatchLedger()
         self.rows: dict[str, list[Any]] = defaultdict(list)
@@ -129,7 +135,7 @@ class RescalableQuery:
         new = old.rescaled(tasks, lambda widest: widest)
         after = dealt(old, new, states(self.chain))
         self.before += self.chain.batch - 1
-        self.chain = Chain(topology(tasks), 2, seed=11, acks=self.acks, batches_before=self.before)
+        self.chain = Chain(self.topology(tasks), 2, seed=11, acks=self.acks, batches_before=self.before)
         assert new.bolts == stored(self.chain).bolts, "so its definition is that of the topology with these tasks"
         assert len(after) == len(self.chain.turns)
         for number, state in enumerate(after):
@@ -186,6 +192,21 @@ def test_a_topology_rescaled_anywhere_has_the_same_output_per_key_and_the_same_a
     assert cut.open == plain.open
     assert sorted(cut.told) == sorted(plain.told)
     assert not cut.ledger.open
+
+
+def test_tuples_from_before_a_new_field_are_moved_together_with_those_that_have_it() -> None:
+    one, two = ({"times": number, "panes": number, "counts": number} for number in (1, 2))
+    plain, cut = RescalableQuery(two, acks=False), RescalableQuery(two, acks=False)
+    for life in (plain, cut):
+        life.run([(word, 0, 10) for word in WORDS])
+        life.topology = partial(topology, spread=spread_more)
+        life.chain = life.chain.restarted(life.topology(two))
+        life.chain.batch = 1
+        life.run([("over", 1, 12)])  # for the second task alone: the chunks of the first one lack the field
+    cut.rescale(one)
+    for life in (plain, cut):
+        life.run([], drain=True)
+    assert sorted(cut.rows["times"]) == sorted(plain.rows["times"])
 
 
 def test_bolts_whose_state_belongs_to_a_task_are_refused_by_name() -> None:

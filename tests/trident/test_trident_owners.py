@@ -275,6 +275,22 @@ def test_a_lost_non_transactional_state_is_refused_too(tmp_path: Path) -> None:
         run(counting(SqliteStore(path), [*ROWS, ("d", 1)], kind=kind), state_path=records)
 
 
+@pytest.mark.parametrize("was", StateType)
+@pytest.mark.parametrize("now", StateType)
+def test_a_state_of_another_kind_is_refused_by_its_kind_and_not_as_lost(
+    was: StateType, now: StateType, tmp_path: Path
+) -> None:
+    store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "records.db"
+    run(counting(store, kind=was), state_path=records)
+    if was is now:
+        run(counting(store, kind=now), state_path=records)
+        return
+    with pytest.raises(
+        DefinitionChangedError, match=rf"kind of the state counts/.* is '{was.value}', now it is '{now.value}'"
+    ):
+        run(counting(store, kind=now), state_path=records)
+
+
 # -- intact states are accepted ----------------------------------------------------------------------------------------
 
 

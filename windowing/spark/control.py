@@ -179,6 +179,14 @@ def drain_batch(checkpoint: Checkpoint) -> int | None:
     return None
 
 
+def unfinished_drain(checkpoint: Checkpoint) -> CheckpointError:
+    """Return the error for a checkpoint whose drain has begun and was not marked as done."""
+    return CheckpointError(
+        f"checkpoint {checkpoint} was being drained when its query died; start it once with "
+        'trigger="available_now", drain=True to finish that'
+    )
+
+
 def _batch_of(offsets: Folder, source: int, entry: int) -> int:
     """Return the first batch whose offsets include this entry of a file source's log, the next batch if none does."""
     batches = sorted(batches_in(offsets))

@@ -391,6 +391,8 @@ def _parted(tuples: pa.Table | None, dealt: list[tuple[int, int, int]]) -> Itera
 def _stored(executor: dict[str, Any], tables: list[pa.Table], number: int, seen: list[Any], seen_of: str) -> TaskState:
     """Return the state of a new task in the form in which a turn stores it."""
     tuples = pa.concat_tables(tables, promote_options="default") if tables else None
+    if tuples is not None:  # a column that the first tables lack comes last
+        tuples = tuples.select(sorted(tuples.column_names, key=(TIMESTAMP, SEQUENCE).__contains__))
     held = np.empty(0, np.int64) if tuples is None else tuples.column(SEQUENCE).to_numpy()
     store = ChunkStore()
     chunks = store.write(tuples, held, 0)

@@ -42,7 +42,7 @@ from windowing.spark.checkpoint import (
     owner_field,
     partitions_of_new,
 )
-from windowing.spark.control import checked_tasks, task_labels
+from windowing.spark.control import checked_tasks, drain_batch, task_labels, unfinished_drain
 from windowing.spark.dealing import StoredBolt, StoredPlan, TaskState, by_level, dealt
 from windowing.spark.exchange import EXCHANGE, ExchangeRow, RowNumbering, record_batches
 from windowing.spark.hadoop import checked_folder, literal_path
@@ -306,6 +306,8 @@ def _change_of(
         raise CheckpointError(
             f"batch {pending} of checkpoint {checkpoint} is half done; start its query once, which makes it again, and stop it"
         )
+    if drain_batch(checkpoint) is not None:  # the new query would read the command, and close its windows
+        raise unfinished_drain(checkpoint)
     if checkpoint.last_batch() is None:
         raise CheckpointError(
             f"checkpoint {checkpoint} has no batch: there is nothing to deal out; start with other tasks on a new checkpoint"

@@ -25,7 +25,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from windowing.errors import (
-    CheckpointError,
     ConfigError,
     QueryStoppedError,
     describe_error,
@@ -433,10 +432,7 @@ def _open(spec: QuerySpec) -> bool:
         folder.delete(control.DRAIN_FILE)
         return False
     if "availableNow" not in spec.trigger:
-        raise CheckpointError(
-            f"checkpoint {spec.checkpoint} was being drained when its query died; start it once with "
-            'trigger="available_now", drain=True to finish that'
-        )
+        raise control.unfinished_drain(spec.checkpoint)
     return True
 
 

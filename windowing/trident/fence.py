@@ -557,10 +557,13 @@ def _compare(
 ) -> bool:
     """Compare the partitions of one state; return whether its partitions without a fence have no rows."""
     is_counted, is_fenced = True, state.factory.kind is not StateType.NON_TRANSACTIONAL
-    for place, fence, rows in state.factory.stored(state.partitions):
+    found = list(state.factory.stored(state.partitions))
+    for place, fence, _ in found:
+        if fence is not None:  # of all partitions first: one without a fence is lost only in a state of this kind
+            fence.require(state.factory.kind, fence.codec, place)
+    for place, fence, rows in found:
         is_counted = is_counted and (fence is not None or not rows)
         if fence is not None:
-            fence.require(state.factory.kind, fence.codec, place)
             if not is_fenced and (not claims or fence.attempt.txid == NO_TXID):
                 continue
             _refuse_foreign(state, owner, progress, fence, is_known)
