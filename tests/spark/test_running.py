@@ -330,12 +330,23 @@ def test_a_single_batch_started_by_an_earlier_run_is_followed_by_another_run(
 class Unreached(Ended):
     """A run that Spark ends because a Python worker did not connect; `batches`: whether it has completed one before."""
 
+    why = "Python worker failed to connect back."
+
     def __init__(self, batches: bool = False) -> None:
         super().__init__(found_no_more=False)
         self.lastProgress = {"batchId": 3} if batches else None
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
-        raise PySparkRuntimeError("terminated with exception: Python worker failed to connect back.")
+        raise PySparkRuntimeError(f"terminated with exception: {self.why}")
+
+
+class InAnotherOrder(Unreached):
+    """A run that Spark ends because the rows of a lost shuffle file came in another order, when tasks had read the first one."""
+
+    why = (
+        "Job aborted due to stage failure: A shuffle map stage with indeterminate output was failed and retried. However, Spark "
+        "cannot rollback the ResultStage 3 to re-process the input data, and has to fail this job."
+    )
 
 
 def test_a_query_whose_worker_did_not_connect_is_restarted_also_while_it_drains(
@@ -345,6 +356,12 @@ def test_a_query_whose_worker_did_not_connect_is_restarted_also_while_it_drains(
     assert plan.ended(monkeypatch, drain=True).await_end(10)
     assert plan.told == ["drain", "marked"]
     assert not plan._runs, "each run was waited for"
+
+
+def test_a_query_whose_rows_came_in_another_order_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Bounded(InAnotherOrder(), Ended(found_no_more=True))
+    assert plan.ended(monkeypatch, drain=False).await_end(10)
+    assert not plan._runs, "both runs were waited for"
 
 
 def test_a_query_is_restarted_at_most_twice_in_a_row_without_a_completed_batch(monkeypatch: pytest.MonkeyPatch) -> None:

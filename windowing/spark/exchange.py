@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,7 @@ from pyspark.sql.types import DataType, MapType, StructType
 
 from windowing.columnar.hashing import hashed_columns, is_hashed
 from windowing.columnar.rows import Numbers, cut, encode_table
-from windowing.errors import ConfigError, WindowingError
+from windowing.errors import ConfigError, WindowingError, WorkerLostError
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
 from windowing.spark.output import frame_of, quoted
@@ -90,6 +90,8 @@ _BATCH_BYTES = 64 << 20
 _BATCH_PROPERTY = "streaming.sql.batchId"
 CLOCK_PROPERTY = "windowing.clock"
 """The job property with the batch's clock, set by the driver."""
+EVALUATED_PROPERTY = "windowing.evaluated"
+"""The job property that the driver sets while it writes rows that are evaluated and kept."""
 _MAX_FUTURE_MS = 86_400_000
 
 
@@ -274,6 +276,28 @@ class ArrowStage:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class ReadOnce(ArrowStage):
+    """The stage of a source whose rows may come in another order when Spark reads them again.
+
+    It refuses to read them once the batch is evaluated: the state is that of the first order, so a window of counts would lose or
+    repeat tuples. Raises WorkerLostError. Within the job that evaluates a batch, Spark itself compares the packets of two attempts,
+    and fails the job if they differ. After both, the query repeats the batch (running.py).
+    """
+
+    stage: ArrowStage
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        if context is not None and context.getLocalProperty(EVALUATED_PROPERTY):
+            raise WorkerLostError(
+                f"rows of batch {number} were lost with an executor after the batch was evaluated, and their source is behind a "
+                "shuffle, which may give them in another order: nothing more of the batch is written, and it is evaluated anew; "
+                "a fixed order (order_by=) makes such rows the same again"
+            )
+        yield from self.stage.pack(batches, partition, number)
+
+
 def batch_id() -> int:
     """Return Spark's number of the batch that this worker processes, -1 outside a batch."""
     context = TaskContext.get()
@@ -295,13 +319,40 @@ def said_clock() -> int:
     return int(clock)
 
 
-def packed(rows: DataFrame, stage: ArrowStage, task: str | None = None, clock: str = BATCH_CLOCK) -> DataFrame:
+def packed(
+    rows: DataFrame, stage: ArrowStage, task: str | None = None, clock: str = BATCH_CLOCK, is_ordered: bool = False
+) -> DataFrame:
     """Return the exchange rows that a stage makes from a DataFrame. task: the expression of each row's task, if the JVM computes
-    it. clock: BATCH_CLOCK or CLOCK_APART.
+    it. clock: BATCH_CLOCK, or CLOCK_APART for rows that a BatchWriter writes. is_ordered: whether the readers sort the rows.
     """
     columns = [f"{quoted(name)} AS c{number}" for number, name in enumerate(rows.columns)]
     both = clock if task is None else f"shiftleft(bigint({task}), {CLOCK_BITS}) | {clock}"
+    if clock == CLOCK_APART and not is_ordered and has_no_fixed_order(rows):
+        stage = ReadOnce(stage)
     return rows.selectExpr(*columns, f"{both} AS {TASK_AND_CLOCK}").mapInArrow(stage, EXCHANGE)
+
+
+_NARROW = (
+    *("Project", "Filter", "SubqueryAlias", "View", "Union", "Generate", "Expand", "EventTimeWatermark"),
+    *("MapInArrow", "MapInPandas", "MapPartitions", "MapElements", "AppendColumns", "TypedFilter"),
+    *("SerializeFromObject", "DeserializeToObject", "CollectMetrics", "UnresolvedHint", "ResolvedHint"),
+)
+"""The operators of Spark that keep the order of rows inside a partition; of all others some need a shuffle."""
+
+
+def has_no_fixed_order(rows: DataFrame) -> bool:
+    """Return whether Spark may give rows in another order when it reads them again, because they come through a shuffle.
+
+    Cost: a few calls of the JVM for each operator of the plan.
+    """
+    plans = [cast(Any, rows)._jdf.queryExecution().analyzed()]
+    while plans:
+        plan = plans.pop()
+        children = plan.children()
+        if children.size() and plan.nodeName() not in _NARROW:
+            return True
+        plans += map(children.apply, range(children.size()))
+    return False
 
 
 def clocked(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, Iterator[tuple[pa.RecordBatch, Numbers]]]:

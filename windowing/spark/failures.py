@@ -73,6 +73,7 @@ _INTERRUPTED = re.compile(r"java\.[a-z.]+\.(?:Interrupted|InterruptedIO|ClosedBy
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
+_IN_ANOTHER_ORDER = "A shuffle map stage with indeterminate output was failed and retried"
 _TOO_LARGE = re.compile(r"^\s*pyarrow\.lib\.Arrow(?:Invalid: offset overflow|CapacityError: )", re.MULTILINE)
 _NO_MODULE = re.compile(r"^\s*ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _OTHER_MODULE = re.compile(r"^\s*AttributeError: Can't get attribute '([\w.]+)' on <module '([\w.]+)'", re.MULTILINE)
@@ -302,9 +303,16 @@ def text_for_jvm(error: BaseException) -> str | None:
     return None
 
 
-def is_unreached(error: BaseException) -> bool:
-    """Return whether Spark reports that a Python worker was started and did not connect in time."""
-    return _is_sparks(error) and _UNREACHED.search("\n".join(_said(_texts(error)))) is not None
+def repeatable(error: BaseException) -> str | None:
+    """Return why a batch can be repeated at once: a Python worker was started and did not connect in time, or lost rows without a
+    fixed order would have been made again in another one. None for all other errors.
+    """
+    said = "\n".join(_said(_texts(error))) if _is_sparks(error) else ""
+    if _UNREACHED.search(said):
+        return "a Python worker did not connect in time"
+    if _IN_ANOTHER_ORDER in said or isinstance(raised_in_worker(error), WorkerLostError):
+        return "rows without a fixed order were lost within a batch"
+    return None
 
 
 def _is_sparks(error: BaseException) -> bool:

@@ -223,7 +223,7 @@ class WindowedStream(StormNames):
         stamps = WindowTimestamps.of_windows(self.bolt.name, with_max_future(self.bolt.config))
         for name, rows in self._inputs.items():
             packer = Packer(name, tuple(rows.columns), tasks, stamps)
-            yield packed(rows, packer, task_column(rows, self.grouping, tasks), clock)
+            yield packed(rows, packer, task_column(rows, self.grouping, tasks), clock, bool(self.order_by))
 
     def _stage(self, tasks: int) -> Shipped[TaskStage]:
         """Return the stage in the form that is sent to workers, with the default of `max_future=`."""

@@ -2,7 +2,8 @@
 
 A drain is a second run of the same query with one more batch, made of control rows. Then the checkpoint is marked as drained and is
 refused from then on. If Spark ends a query because a Python worker did not connect in time (10 s, not configurable; a short lack of
-CPU is enough), the query runs again from its checkpoint, up to three times in a row without a batch.
+CPU is enough), or because kept rows without a fixed order were lost (exchange.ReadOnce), the query runs again from its checkpoint,
+up to three times in a row without a batch.
 
 Law: the input has ended when Spark, in an availableNow run, found no more input in any source; or, if a source does not support
 this trigger, when the single batch that Spark makes of all available input is committed. A drain is done when its batch is
@@ -36,7 +37,7 @@ from windowing.execution.plan import ExecutionPlan
 from windowing.schema.checks import StormNames
 from windowing.spark import control
 from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE, Checkpoint
-from windowing.spark.failures import GO_ON, FailedQuery, is_unreached, library_error
+from windowing.spark.failures import GO_ON, FailedQuery, library_error, repeatable
 from windowing.spark.metrics import BatchMetrics, TaskTotals, metrics_of
 from windowing.spark.offsets import SkippedOffsets, lag_of
 from windowing.spark.settings import settings_of, take
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 _SETTLE_EVERY_S = 0.5
 _KEPT_BATCHES = 10_000
 _RUNS = 3
-"""The number of runs in a row that may end without a batch because a Python worker did not connect."""
+"""The number of runs in a row that may end without a batch by an error after which a batch is repeated."""
 _NOTE_EVERY_S = 5.0
 _BATCH_PHASE = "addBatch"
 """The phase that only the progress of a batch has."""
@@ -348,7 +349,7 @@ class WindowedQuery(StormNames):
             _log.warning("query of %r could not be stopped: %s", self._spec.writer.name, describe_error(problem))
 
     def _wait(self) -> None:
-        """Wait for the query; run it again if a Python worker did not connect, since its batch is not committed."""
+        """Wait for the query; run it again after an error that lets the batch be repeated, which is not committed."""
         lost = 0
         while True:
             try:
@@ -356,11 +357,13 @@ class WindowedQuery(StormNames):
                 return
             except Exception as error:
                 lost = 1 if self._query.lastProgress else lost + 1
-                if self._stopping or lost >= _RUNS or not is_unreached(self._spec.writer.failure or error):
+                why = repeatable(self._spec.writer.failure or error)
+                if self._stopping or lost >= _RUNS or why is None:
                     raise
                 _log.warning(
-                    "query of %r: a Python worker did not connect in time; it is run again from checkpoint %s",
+                    "query of %r: %s; it is run again from checkpoint %s",
                     self._spec.writer.name,
+                    why,
                     self._spec.checkpoint,
                 )
             self._run_again()

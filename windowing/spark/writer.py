@@ -31,7 +31,7 @@ from windowing.columnar.rows import decode_table
 from windowing.errors import BoltError, SinkError, WindowingError, describe_error
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
-from windowing.spark.exchange import CLOCK_PROPERTY, ArrowStage
+from windowing.spark.exchange import CLOCK_PROPERTY, EVALUATED_PROPERTY, ArrowStage
 from windowing.spark.failures import WorkerError, text_for_jvm
 from windowing.spark.hadoop import failed_in_task
 from windowing.spark.metrics import LastExecution
@@ -290,26 +290,30 @@ class BatchWriter:
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
         """Write the streams. counts: the number of rows of each stream, the late tuples, and the acks."""
-        for stream, sink in self.sinks.items():
-            count = counts[self._counts[stream]]
-            try:
+        context, stream = output.sparkSession.sparkContext, ""
+        context.setLocalProperty(EVALUATED_PROPERTY, "true")
+        try:
+            for stream, sink in self.sinks.items():
+                count = counts[self._counts[stream]]
                 if count:
                     self._describe(output, batch_id, f"writes {stream}")
                     rows = self._streams.rows(output, stream)
                     sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
                 elif hasattr(sink, "skip"):
                     sink.skip(batch_id)
-            except BaseException as problem:
-                where = f"the sink of stream {stream!r} of {self.name!r}"
-                if isinstance(problem, Exception):
-                    if not isinstance(problem, WindowingError):
-                        problem.add_note(f"In {where}, on batch {batch_id}, which is not committed.")
-                    raise
-                raise BoltError(
-                    f"{where} ended with {describe_error(problem)} on batch {batch_id}, which is not committed; let a sink raise "
-                    "an Exception"
-                ) from problem
-            failpoints.hit("in_sink", batch_id)
+                failpoints.hit("in_sink", batch_id)
+        except BaseException as problem:
+            where = f"the sink of stream {stream!r} of {self.name!r}"
+            if isinstance(problem, Exception):
+                if not isinstance(problem, WindowingError):
+                    problem.add_note(f"In {where}, on batch {batch_id}, which is not committed.")
+                raise
+            raise BoltError(
+                f"{where} ended with {describe_error(problem)} on batch {batch_id}, which is not committed; let a sink raise "
+                "an Exception"
+            ) from problem
+        finally:
+            context.setLocalProperty(EVALUATED_PROPERTY, cast(str, None))
         if self.acks is not None:
             self.acks.record(batch_id, counts["acks"])
         self._say_late(counts)

@@ -1,0 +1,104 @@
+"""Rows that an executor kept for the sinks and that are lost: made again, or, without a fixed order, with the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from windowing.spark import FunctionSink
+from windowing.spark.exchange import has_no_fixed_order
+from windowing.topology.decorators import tumbling
+from windowing.windows.measures import count
+
+ROWS = "n long, ts long"
+
+
+@tumbling(count(2), timestamp="ts", output="held array<long>")
+def pairs(window: Any) -> tuple[list[int]]:
+    return ([row.n for row in window],)
+
+
+class Turning:
+    """Gives the rows of a partition in order, and from the second reading on in the reverse order. `folder`: for its notes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = pa.Table.from_batches(list(batches), pa.schema([("n", pa.int64()), ("ts", pa.int64())]))
+        if rows.num_rows:
+            note = Path(self.folder, f"read-{min(rows.column('n').to_pylist())}")
+            rows = rows.sort_by([("n", "descending" if note.exists() else "ascending")])
+            with note.open("a") as out:
+                out.write("x")
+        yield from rows.to_batches()
+
+
+class Losing:
+    """Loses the kept rows and the files of all shuffles before it reads the rows of a batch for the first time."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[list[int]]] = {}
+        self.lost: set[int] = set()
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        if batch_id not in self.lost:
+            self.lost.add(batch_id)
+            context: Any = rows.sparkSession.sparkContext
+            for kept in context._jsc.getPersistentRDDs().values():
+                kept.unpersist(True)
+            cleaner, newest = context._jsc.sc().cleaner().get(), context._jsc.sc().newShuffleId()
+            for shuffle in range(max(0, newest - 20), newest):
+                cleaner.doCleanupShuffle(shuffle, True)
+        self.batches[batch_id] = [row.held for row in rows.collect()]
+
+
+@pytest.fixture
+def after_a_loss(feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path) -> Callable[..., list[list[int]]]:
+    def start(**options: Any) -> list[list[int]]:
+        rows = feed(ROWS).add(*([{"n": 3 * at + each, "ts": at} for each in range(3)] for at in range(2))).read()
+        sink = Losing()
+        turning = rows.repartition(1).mapInArrow(Turning(tmp_path), ROWS)
+        run(pairs, turning, sinks={"default": FunctionSink(sink)}, drain=True, **options)
+        assert sink.lost == set(sink.batches)
+        return [held for batch in sorted(sink.batches) for held in sink.batches[batch]]
+
+    return start
+
+
+def test_lost_rows_without_a_fixed_order_are_made_again_with_the_state_of_their_batch(
+    after_a_loss: Callable[..., list[list[int]]], tmp_path: Path
+) -> None:
+    found = after_a_loss()
+    assert sorted(n for held in found for n in held) == list(range(6)), found
+    assert all(len(note.read_text()) > 1 for note in tmp_path.glob("read-*")), "each batch was read again"
+
+
+def test_lost_rows_with_a_fixed_order_are_made_again_in_the_same_batch(
+    after_a_loss: Callable[..., list[list[int]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert after_a_loss(order_by="n") == [[0, 1], [2, 3], [4, 5]]
+    assert "run again" not in caplog.text
+
+
+def test_rows_have_no_fixed_order_behind_a_shuffle(spark: SparkSession, feed: Callable[..., Any]) -> None:
+    rows: DataFrame = feed(ROWS).read()
+    kept = rows.selectExpr("n + 1 AS n", "ts").where("n > 1").withColumnRenamed("n", "m")
+    for fixed in (rows, kept, rows.union(rows), rows.mapInArrow(Turning(Path("/")), ROWS), rows.alias("a")):
+        assert not has_no_fixed_order(fixed)
+    names = spark.createDataFrame([(1, "a")], "n long, name string")
+    stamped = rows.withColumn("at", rows.ts.cast("timestamp")).withWatermark("at", "1 second")
+    for loose in (
+        rows.repartition(2),
+        rows.repartition("n").where("n > 1"),
+        rows.join(names, "n"),
+        rows.dropDuplicates(["n"]),
+        stamped.dropDuplicatesWithinWatermark(["n"]).select("n"),
+        rows.union(rows.repartition(2)),
+    ):
+        assert has_no_fixed_order(loose)
