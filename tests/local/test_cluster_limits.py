@@ -115,6 +115,29 @@ def test_an_hour_of_retries_of_a_spout_with_its_own_retry_costs_few_rounds():
     assert len(asked) < 10_000
 
 
+def test_the_rounds_of_a_batch_do_not_grow_with_the_tasks_nor_those_of_the_end_with_tasks_without_ticks(monkeypatch):
+    """A round visits every task: a round for each of them would cost the square of their number."""
+    rounds = []
+    step = LocalCluster.step
+    monkeypatch.setattr(LocalCluster, "step", lambda cluster: rounds.append(cluster) or step(cluster))
+
+    def rounds_with(windowed, plain):
+        builder = TopologyBuilder("edges")
+        builder.set_spout("source", InputSpout("word string, at long"))
+        builder.set_bolt("size", size, windowed).fields_grouping("source", "at")
+        builder.set_bolt("same", same, plain).shuffle_grouping("size")
+        rounds.clear()
+        with LocalCluster(builder.build(), clock=VirtualClock()) as cluster:
+            cluster.run_batch({"source": ROWS})
+            of_the_batch = len(rounds)
+            cluster.drain()
+        return of_the_batch, len(rounds) - of_the_batch
+
+    few = rounds_with(2, 2)
+    assert rounds_with(60, 2)[0] == few[0]
+    assert rounds_with(2, 60) == few
+
+
 def test_counts_of_a_windowed_bolt_are_summed_over_its_tasks():
     builder = TopologyBuilder("edges")
     builder.set_spout("source", InputSpout("word string, at long"))

@@ -246,6 +246,19 @@ def test_expiring_whole_pages_reads_none_of_them():
     assert store.reads == []
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_tuples_out_of_order_or_of_many_keys_are_staged_so_that_a_page_is_rewritten_for_several_at_once(key):
+    store = CountingPages()
+    manager = manager_of(store, 100, 2_000, length=millis(10_000), slide=millis(10_000), key=key)
+    times = [1 + 7_919 * n % 8_000 for n in range(8_000)]  # each time once, all over the window
+    for at in range(0, len(times), 40):
+        part = times[at : at + 40]
+        assert not list(manager.add_batch(part, part, None if key is None else [n % 60 for n in part]))
+        assert manager.resident <= 2_000
+    assert len(store.writes) < len(times) // 8
+    manager.check()
+
+
 def test_a_sliding_window_reads_only_the_pages_that_are_asked_for():
     store = CountingPages()
     manager = manager_of(store, length=count(1000), slide=count(10))

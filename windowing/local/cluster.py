@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -441,8 +442,10 @@ class LocalCluster(LoopedCluster):
         return sum(task.emissions for task in self.task_set.spouts)
 
     def _turns(self) -> None:
-        for task in self.task_set.windowed:
-            self._guarded(task.turn)
+        # A round visits all tasks, so there is one for each bolt and not for each of its tasks.
+        for _, tasks in groupby(self.task_set.windowed, key=lambda task: task.context.component):
+            for task in tasks:
+                self._guarded(task.turn)
             self._settle()
         self.checkpoint()
 
@@ -483,7 +486,8 @@ class LocalCluster(LoopedCluster):
                 self._settle()
             elif isinstance(task, BoltTask):
                 task.last_tick()
-                self._settle()
+                if task.inbox:
+                    self._settle()
 
     def _pass_time(self, end_ms: int | None = None) -> bool:
         poll_ms = None

@@ -2,13 +2,14 @@
 
     position    0         1000      2000      3000    3400
     pages       [  away  ][  away  ][resident][tail     |    staged
-                first, last, count of each are in memory    (fewer than a page, in memory)
+                first, last, count of each are in memory    (at most a quarter of what may be in memory)
 
     settle      4 tuples after the last one: appended to the tail; 2 before it: each merged into the page that covers its time
     get()       a sequence of positions; an iteration reads one page after the other
 
 Laws
 - The windows are those of WindowManager, tuple by tuple: a PagedBuffer returns the same tuples in the same order as a ListBuffer.
+- A page that gets tuples out of order is read and written once for all staged tuples, not for each.
 - A search reads at most one page, and none where the first and last timestamps decide. Expiring whole pages reads none.
 - A sequence is valid until its lease ends: for a window when its execute has returned, for expired tuples when the driver requests
   the next effect. Then it raises; it never gives other tuples. Each iterator pins one page at a time.
@@ -360,6 +361,8 @@ def _runs_of(chosen: list[bool], first: int) -> Iterator[PageRun]:
 
 PAGE_TUPLES = 1_000
 PAGES_IN_MEMORY = 10
+_STAGED_PART = 4
+"""A quarter of the tuples in memory may be staged: of many keys, or out of order, each settling rewrites a page for each few."""
 
 
 def page_tuples_for(max_events: int) -> int:
@@ -405,7 +408,8 @@ class PagedWindowManager(WindowManager):
         limit = max_events or config.max_events_in_memory
         assert limit is not None, "the limit stands in the definition, or is given"
         self._page_tuples = page_tuples or page_tuples_for(limit)
-        self.cache = PageCache(store, max(limit - self._page_tuples, 1))
+        self._most_staged = max(self._page_tuples, limit // _STAGED_PART)
+        self.cache = PageCache(store, max(limit - self._most_staged, 1))
         self._unsettled: dict[Any, KeyState] = {}
         self._staged = 0
 
@@ -440,11 +444,11 @@ class PagedWindowManager(WindowManager):
         return NO_EFFECTS
 
     def _note(self, tuples: int, keys: Sequence[Any]) -> None:
-        """Count staged tuples of these keys, and settle all keys as soon as the staged tuples would fill a page."""
+        """Count staged tuples of these keys, and settle all keys as soon as there are as many as may be staged."""
         self._staged += tuples
         for key in keys:
             self._unsettled[key] = self._states[key]
-        if self._staged >= self._page_tuples:
+        if self._staged >= self._most_staged:
             with _spent_on_error(self.guard):
                 for state in self._unsettled.values():
                     state.settle(self._by_window)
@@ -524,7 +528,7 @@ class PagedWindowManager(WindowManager):
         super().check()
         self.cache.check(self._pages())
         assert self._staged == sum(len(state.buffer.staged) for state in self._states.values())
-        assert self._staged < self._page_tuples
+        assert self._staged < self._most_staged
 
 
 @contextmanager
