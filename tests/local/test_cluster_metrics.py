@@ -153,6 +153,33 @@ def test_failures_errors_and_dead_letters_are_counted_in_the_task_that_had_them(
     assert (found["sentences"].emitted, found["sentences"].failed) == ({"default": 2}, 2)
 
 
+def test_errors_and_dead_letters_are_read_once_however_often_the_metrics_are_asked_for():
+    class Read(list):
+        items = 0
+
+        def __iter__(self):
+            Read.items += len(self)
+            return super().__iter__()
+
+        def __getitem__(self, at):
+            found = super().__getitem__(at)
+            Read.items += len(found) if isinstance(at, slice) else 1
+            return found
+
+    with LocalCluster(topology(), batches={"sentences": []}, clock=VirtualClock(1000)) as cluster:
+        metrics, result = ClusterMetrics(cluster), cluster.result
+        result.dead_letters = Read()
+        for _ in range(3):
+            cluster.run_batch({"sentences": [("bad", 3)] * 5})
+            for _ in range(10):
+                found = metrics.now().components()["split"]
+        assert (found.dead_letters, found.reported, Read.items) == (15, 30, 15)
+        result.dead_letters.clear()  # as a program does that runs for weeks
+        assert metrics.now().components()["split"].dead_letters == 15
+        cluster.run_batch({"sentences": [("bad", 3)]})
+        assert metrics.now().components()["split"].dead_letters == 16
+
+
 def test_windowed_bolts_count_fired_windows_late_and_expired_tuples():
     _, run = watched()
     tens = run.components()["tens"]

@@ -13,6 +13,7 @@ Law: a watched cluster runs as an unwatched one: the counters change no argument
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,30 +44,45 @@ class ClusterMetrics:
         self.name = cluster._name
         # Other tasks handle no user tuples: ackers, checkpoints, Trident's master and coordinators.
         handling = (task for task in cluster.tasks if isinstance(task, ComponentTask | GroupTask | EmitterTask))
-        self._watches = [_watch_of(task) for task in handling]
+        watches = (_watch_of(task) for task in handling)
+        self._watches = {(watch.found.component, watch.found.task): watch for watch in watches}
+        self._lock = threading.Lock()
+        self._errors, self._dead_letters = _Additions(), _Additions()
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the current numbers of the components."""
         return self.now()._repr_html_()
 
     def now(self) -> RunMetrics:
-        """Return the numbers so far. Thread-safe. Cost: O(tasks + errors + dead letters)."""
+        """Return the numbers so far. Thread-safe. Cost: O(tasks), and the errors and dead letters since the last call."""
         result: Any = self.cluster.result  # type: ignore[attr-defined]  # both clusters have one
-        by_task = {(watch.found.component, watch.found.task): watch.metrics() for watch in self._watches}
-        for error in list(result.errors):
-            found = by_task.get((error.component, error.task))
-            if found is not None:
-                found.reported += 1
-                found.errors = (*found.errors, describe_error(error.error))[-LAST_KEPT:]
-        for letter in list(result.dead_letters):
-            component = str(getattr(letter, "component", None) or getattr(letter, "stream", ""))
-            found = by_task.get((component, letter.task or 0))
-            if found is not None:
-                found.dead_letters += 1
+        with self._lock:
+            for error in self._errors.of(result.errors):
+                watch = self._watches.get((error.component, error.task))
+                if watch is not None:
+                    watch.found.reported += 1
+                    watch.found.errors = (*watch.found.errors, describe_error(error.error))[-LAST_KEPT:]
+            for letter in self._dead_letters.of(result.dead_letters):
+                component = str(getattr(letter, "component", None) or getattr(letter, "stream", ""))
+                watch = self._watches.get((component, letter.task or 0))
+                if watch is not None:
+                    watch.found.dead_letters += 1
+        tasks = tuple(watch.metrics() for watch in self._watches.values())
         batch = getattr(result, "batches", None)
-        return RunMetrics(
-            name=self.name, at_ms=self.cluster.clock.now_ms(), tasks=tuple(by_task.values()), batch=batch or None
-        )
+        return RunMetrics(name=self.name, at_ms=self.cluster.clock.now_ms(), tasks=tasks, batch=batch or None)
+
+
+class _Additions:
+    """What was added to a list since the last call; a list that has become shorter was emptied by the user, and is new."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def of(self, items: Sequence[Any]) -> Sequence[Any]:
+        start = self._seen if self._seen <= len(items) else 0
+        added = items[start:]
+        self._seen = start + len(added)  # another thread may have added more
+        return added
 
 
 def _watch_of(task: Task) -> _TaskWatch:
