@@ -251,6 +251,32 @@ def test_run_shows_the_counters_of_its_components(bolts):
     assert "messages acked 3, failed attempts 0, in flight 0" in done.output
 
 
+FAILING = """
+from windowing import *
+
+@bolt()
+def picky(row):
+    raise (ReportedFailedException if row.word == "reported" else FailedException)("not " + row.word)
+
+def topology():
+    builder = TopologyBuilder("t").configure(max_attempts=1)
+    builder.set_spout("rows", InputSpout("word string"))
+    builder.set_bolt("picky", picky).shuffle_grouping("rows")
+    return builder.build()
+"""
+
+
+def test_run_shows_the_first_dead_letters_and_reported_errors(tmp_path):
+    (tmp_path / "failing.py").write_text(FAILING)
+    words = ["reported", "a", "b", "c"]
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": [[[word] for word in words]]}))
+    done = run("run", tmp_path / "failing.py:topology", "--rows", tmp_path / "rows.json")
+    assert done.exit_code == 1, done.output
+    assert done.output.count("dead letter of picky: failed, attempts 1, tuples [Tuple(rows:default[0], {'word': ") == 3
+    assert done.output.count("raise ReportedFailedException to see the error") == 3
+    assert "error of picky[0]: ReportedFailedException: [REPORTED] not reported\n" in done.output
+
+
 def test_run_executes_a_trident_topology_and_shows_its_groups(tmp_path):
     file = tmp_path / "trident.py"
     file.write_text(TRIDENT)

@@ -125,3 +125,24 @@ def test_the_results_of_trident_and_of_a_single_bolt_show_their_counts():
     assert shown[3:9] == ["batches", "2", "failures", "0", "sink counts", "3"]
     alone = texts(run_local(tens, [[{"at": 1}, {"at": 25}], [{"at": 2}]])._repr_html_())
     assert alone[alone.index("late") + 1] == "1"
+
+
+def test_the_repr_of_a_result_has_some_of_its_rows():
+    rows = [{"at": 100 * at} for at in range(1000)]
+    alone = run_local(tens, [rows])
+    assert repr(alone).startswith("LocalResult(rows={'default': [")
+    assert len(repr(alone)) < 1500
+    with LocalCluster(
+        topology(), batches={"sentences": [[("to be", at)] for at in range(300)]}, clock=VirtualClock(0)
+    ) as cluster:
+        text = repr(cluster.run())
+    assert text.startswith("ClusterResult(outputs={")
+    assert "acked=300" in text
+    assert len(text) < 1500
+    trident = TridentTopology("words")
+    trident.new_stream("words", FixedBatchSpout("word string", 200, [("to",)] * 1000)).sink("words")
+    with TridentCluster(trident, clock=VirtualClock()) as cluster:
+        text = repr(cluster.run())
+    assert text.startswith("TridentResult(sinks={'words': [")
+    assert "batches=5" in text
+    assert len(text) < 1500

@@ -41,6 +41,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from windowing.acking.acker import Reason
 from windowing.cli.doctor import diagnose
 from windowing.cli.loading import (
     CommandFailed,
@@ -77,6 +78,7 @@ from windowing.errors import WindowingError, quote, represented
 from windowing.execution.plan import execution_plan
 from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
+from windowing.local.trident_tasks import TridentResult
 from windowing.stores.factory import REMOTE
 from windowing.stores.remote import masked
 from windowing.testing.replay import check_case, replay
@@ -364,7 +366,21 @@ def run_command(
         if len(output) > show:
             more, left = " more" if show else "", len(output) - show
             click.echo(safe(f"{name}: {left}{more} row{'s' if left > 1 else ''}"))
+    for line in _problems(result, max(show, 3)):
+        click.echo(safe(line))
     context.exit(1 if result.dead_letters or result.errors else 0)
+
+
+def _problems(result: ClusterResult | TridentResult, at_most: int) -> Iterator[str]:
+    """Yield a line for each of the first dead letters and of the first reported errors."""
+    for letter in (
+        result.dead_letters[:at_most] if isinstance(result, ClusterResult) else ()
+    ):  # Trident ends the run instead
+        unknown = letter.is_message and letter.error == Reason.FAILED.value
+        why = "; raise ReportedFailedException to see the error" if unknown else ""
+        yield f"dead letter of {letter.component}: {letter.error}, attempts {letter.attempts}, tuples {quote(letter.tuples)}{why}"
+    for component, task, error in result.errors[:at_most]:
+        yield f"error of {component}[{task}]: {type(error).__name__}: {error}"
 
 
 @commands.command("ui", short_help="Run a topology, or watch a query, on a page.")

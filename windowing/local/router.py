@@ -24,7 +24,7 @@ from windowing.schema.hashing import GroupingError
 from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.groupings import Chooser, CustomGrouping, DirectGrouping, direct_targets, unrouted
-from windowing.topology.pictures import html_table
+from windowing.topology.pictures import brief_repr, html_table
 from windowing.topology.plan import Topology, output_name
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
@@ -71,7 +71,7 @@ class _Counts(dict[str, dict[str, int]]):
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class ClusterResult(StormNames):
     """The results of a run so far.
 
@@ -96,6 +96,9 @@ class ClusterResult(StormNames):
     late: dict[tuple[str, str], int] = field(default_factory=dict)
     counts: dict[str, dict[str, int]] = field(default_factory=_Counts)
     duplicates: dict[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return brief_repr(self)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the counts of the run, not its rows."""

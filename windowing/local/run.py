@@ -33,7 +33,7 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import bolt_of
-from windowing.topology.pictures import html_table
+from windowing.topology.pictures import brief_repr, html_table
 from windowing.topology.state import KeyValueState
 from windowing.topology.user_code import Emission, warn_of
 from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted, WindowFailed, WindowTask
@@ -52,7 +52,7 @@ class LateRow(NamedTuple):
     reason: LateReason
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class LocalResult:
     """The results of a run so far; `result["late"]` and `result["dead_letters"]` are the rows that Spark has on those streams.
 
@@ -73,6 +73,9 @@ class LocalResult:
     bolt: WindowedBolt | None = field(default=None, repr=False)
     duplicates: int = 0
     state: KeyValueState | None = None
+
+    def __repr__(self) -> str:
+        return brief_repr(self)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the counts of the run, not its rows."""

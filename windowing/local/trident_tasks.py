@@ -32,7 +32,7 @@ from windowing.local.router import INIT, ReportedError, Router
 from windowing.local.tasks import Task
 from windowing.schema.checks import StormNames
 from windowing.topology.components import TaskContext
-from windowing.topology.pictures import html_table
+from windowing.topology.pictures import brief_repr, html_table
 from windowing.trident.executors import Ack, BatchId, Begin, Execute, Fail, Finish, Forget, Report, TridentBoltExecutor
 from windowing.trident.fields import Row
 from windowing.trident.kinds import Phase, TransactionAttempt
@@ -117,7 +117,7 @@ class StateContents(dict[str, Any]):
         raise KeyError(f"{quote(id)} is no id of a state with contents, there are {', '.join(self) or 'none'}")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class TridentResult(StormNames):
     """The results of a run so far.
 
@@ -141,6 +141,9 @@ class TridentResult(StormNames):
     errors: list[ReportedError] = field(default_factory=list)
     late: dict[tuple[str, str], int] = field(default_factory=dict)
     states: StateContents = field(default_factory=StateContents)
+
+    def __repr__(self) -> str:
+        return brief_repr(self)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the counts of the run, not its rows."""

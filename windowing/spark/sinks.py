@@ -292,6 +292,9 @@ class MemorySink(StormNames):
         self.batches: dict[int, list[Row]] = {}
         self._owner: OutputOwner | None = None
 
+    def __repr__(self) -> str:
+        return f"MemorySink(rows: {sum(map(len, self.batches.values()))}, batches: {len(self.batches)})"
+
     @property
     def rows(self) -> list[Row]:
         """All rows, in the order of batches."""

@@ -12,9 +12,10 @@ Laws: every text is escaped, whatever data it contains; the same plan gives the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from itertools import pairwise
+from reprlib import Repr
 from typing import Any, NamedTuple
 
 _SHAPES = {"spout": ("([", "])"), "bolt": ("[", "]"), "window": ("[[", "]]"), "state": ("[(", ")]")}
@@ -227,6 +228,16 @@ def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obje
         for row in rows
     )
     return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+_BRIEF = Repr()
+_BRIEF.maxdict, _BRIEF.maxstring, _BRIEF.maxother = 20, 100, 200
+
+
+def brief_repr(result: Any) -> str:
+    """Return the repr of a dataclass in which long lists are cut: the result of a run may have all its rows."""
+    shown = (f"{each.name}={_BRIEF.repr(getattr(result, each.name))}" for each in fields(result) if each.repr)
+    return f"{type(result).__name__}({', '.join(shown)})"
 
 
 def _cell_text(cell: object) -> str:
