@@ -205,10 +205,17 @@ _IN_STORM = {
     **dict.fromkeys(("BaseRichBolt", "IRichBolt", "IBolt"), "Bolt, with @bolt"),
     **dict.fromkeys(("BaseBasicBolt", "IBasicBolt"), "BasicBolt, with @bolt"),
     **dict.fromkeys(("BaseStatefulBolt", "IStatefulBolt"), "StatefulBolt, with @bolt"),
-    "LocalCluster": "from windowing.local import LocalCluster",
+    **dict.fromkeys(("LocalCluster", "ILocalCluster"), "from windowing.local import LocalCluster"),
     "StormSubmitter": "from windowing.spark import submit",
     "Config": "TopologyBuilder(name).configure({...})",
     "StormTopology": "Topology",
+    **dict.fromkeys(("InvalidTopologyException", "WrongTopologyException"), "TopologyError"),
+    "BaseTickTupleAwareRichBolt": "Bolt, with @bolt, and is_tick(tuple)",
+    **dict.fromkeys(
+        ("Flux", "FluxBuilder", "FluxShellBolt"),
+        "a Python function that returns TopologyBuilder(name).configure({...}).build()",
+    ),
+    "GlobalStreamId": "tuple.source_component and tuple.source_stream",
     "TupleUtils": "is_tick",
     "TimeUnit": "seconds(10), minutes(5) or millis(100)",
     "Utils": "collector.sleep(millis(100)) in a spout, in place of Utils.sleep(100)",
@@ -225,10 +232,10 @@ _IN_STORM = {
         ("BaseTaskHook", "ITaskHook"), "code of your own in prepare and execute; there are no hooks of tasks"
     ),
     **dict.fromkeys(
-        ("IMetric", "CountMetric", "MultiCountMetric", "LoggingMetricsConsumer"),
+        ("IMetric", "CountMetric", "MultiCountMetric", "ReducedMetric", "IMetricsConsumer", "LoggingMetricsConsumer"),
         "from windowing.monitoring import RunMetrics",
     ),
-    "KafkaSpout": "from windowing.spark import kafka",
+    **dict.fromkeys(("KafkaSpout", "KafkaSpoutConfig"), "from windowing.spark import kafka"),
     "MemoryMapState": "map_state(MemoryStore(), 'counts') of windowing.stores",
     **dict.fromkeys(("LocalDRPC", "DRPCClient"), "from windowing.local import TridentCluster"),
     **dict.fromkeys(

@@ -8,6 +8,8 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
 import numpy as np
+import pandas
+import pyarrow
 import pytest
 
 from windowing import (
@@ -23,7 +25,7 @@ from windowing import (
 )
 from windowing.codec import dumps, loads
 from windowing.errors import ConfigError, InvalidTimestampError, WindowingError
-from windowing.local import LocalRun, VirtualClock, run_local, run_topology
+from windowing.local import LocalRun, VirtualClock, explain, run_local, run_topology
 from windowing.schema.rows import record_of
 from windowing.schema.values import InvalidTimestampWarning
 from windowing.topology.window_task import field_of, key_of, source_of, timestamps_of
@@ -206,3 +208,22 @@ def test_a_run_with_one_usable_timestamp_does_not_warn():
         return len(window)
 
     assert run_local(sizes, [[{"at": "2024-01-01"}, {"at": 1_000}]])["default"] == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("table", "call"),
+    [
+        (pandas.DataFrame({"at": [1, 2]}), 'a DataFrame of pandas; frame.to_dict("records")'),
+        (pyarrow.table({"at": [1, 2]}), "a Table of pyarrow; table.to_pylist()"),
+    ],
+)
+def test_a_frame_in_place_of_rows_is_refused_with_the_call_that_makes_rows_with_names(table, call):
+    @tumbling(count(2), timestamp="at", output="n long")
+    def pairs(window):
+        return len(window)
+
+    for run in (lambda: run_local(pairs, [table]), lambda: explain(pairs, table), lambda: LocalRun(pairs).feed(table)):
+        with pytest.raises(ConfigError, match=re.escape(f"got {call} is the list of its rows")):
+            run()
+    rows = table.to_dict("records") if isinstance(table, pandas.DataFrame) else table.to_pylist()
+    assert run_local(pairs, [rows])["default"] == [(2,)]

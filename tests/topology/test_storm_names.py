@@ -35,6 +35,7 @@ from windowing.local import (
     LocalRun,
     TridentCluster,
     VirtualClock,
+    explain,
     run_local,
     run_topology,
     run_trident,
@@ -549,6 +550,26 @@ def test_what_is_no_plan_is_not_drawn_and_the_error_says_how_to_draw_it() -> Non
             ConfigError, match=rf"{draw.__name__} draws a Topology or an .*; write {draw.__name__}\(execution_plan\("
         ):
             draw(one)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match=r"got a TimeLine; write its \.svg\(\)"):
+        to_svg(explain(one, [{"n": 1}]))  # type: ignore[arg-type]
+
+
+def test_a_window_and_a_result_asked_as_in_pandas_are_answered_with_what_to_write() -> None:
+    asked = []
+
+    @tumbling(count(1), output="n long")
+    def one(window: Any) -> Any:
+        for name in ("size", "getIterator", "to_pandas"):
+            with pytest.raises(AttributeError) as answer:
+                getattr(window, name)
+            asked.append(str(answer.value).partition("; ")[2])
+        return 1
+
+    result = run_local(one, [[{"n": 1}]])
+    assert asked[:2] == ["write len(window)", "write iter(window)"]
+    assert asked[2].startswith('write columnar="arrow" in the bolt')
+    with pytest.raises(AttributeError, match=r"'LocalResult' has no 'default'; write rows, or result\[\"default\"\]"):
+        result.default  # type: ignore[attr-defined]  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -564,6 +585,7 @@ def test_what_is_no_plan_is_not_drawn_and_the_error_says_how_to_draw_it() -> Non
             "JdbcInsertBolt",
             "KafkaBolt",
         ),
+        *("Flux", "BaseTickTupleAwareRichBolt", "GlobalStreamId", "InvalidTopologyException", "KafkaSpoutConfig"),
     ],
 )
 def test_a_class_of_storm_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:

@@ -53,7 +53,7 @@ class LateRow(NamedTuple):
 
 
 @dataclass(slots=True, repr=False)
-class LocalResult:
+class LocalResult(StormNames):
     """The results of a run so far; `result["late"]` and `result["dead_letters"]` are the rows that Spark has on those streams.
 
     rows: for each declared stream, its rows as tuples in the order of its fields. late: the side stream. failed: tuples of
@@ -62,6 +62,11 @@ class LocalResult:
     executor's counts (in, shown, skipped, pending, expired, late, fired). duplicates: the number of rows that were dropped because
     their message_id had come before. state: the state of a stateful bolt, else None.
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("outputs", "sinks", "default"), 'rows, or result["default"] for one stream'),
+        **dict.fromkeys(("to_pandas", "toPandas"), 'pandas.DataFrame(result["default"], columns=[...])'),
+    }
 
     rows: dict[str, list[tuple[Any, ...]]]
     late: list[LateRow] = field(default_factory=list)

@@ -38,7 +38,7 @@ from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.local.clock import VirtualClock
 from windowing.local.tasks import ComponentTask, TaskParts
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean
-from windowing.schema.rows import RowError, no_rows, refuse_unsent, row_converter, row_of, rows_of
+from windowing.schema.rows import RowError, how_to_list, no_rows, refuse_unsent, row_converter, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle
@@ -65,7 +65,8 @@ def is_list(rows: Any) -> bool:
 def listed(rows: Any, wanted: str) -> Iterable[Any]:
     """Return `rows` unchanged. Raises ConfigError if it is not a list of rows."""
     if not is_list(rows):
-        given = no_rows(rows) or f"{quote(rows)}; write [row, row], and [[row, row]] for a list of batches"
+        instead = f"{quote(rows)}; write [row, row], and [[row, row]] for a list of batches"
+        given = how_to_list(rows) or no_rows(rows) or instead
         raise ConfigError(f"{wanted}, got {given}")
     found: Iterable[Any] = rows
     return found

@@ -179,6 +179,17 @@ _FRAMES = {
 }
 
 
+_DICTS = {"pandas": 'frame.to_dict("records")', "polars": "frame.to_dicts()", "pyarrow": "table.to_pylist()"}
+
+
+def how_to_list(given: Any) -> str | None:
+    """Return the sentence with the call that makes rows with names of a data frame or an Arrow table; None for any other object."""
+    library = type(given).__module__.partition(".")[0]
+    if library not in _DICTS or not (is_frame(given) or is_table(given)):
+        return None
+    return f"a {type(given).__name__} of {library}; {_DICTS[library]} is the list of its rows"
+
+
 def is_frame(given: Any) -> bool:
     """Return whether this is a data frame of another library, which cannot be imported here; Arrow's tables are none."""
     if is_table(given):

@@ -129,6 +129,7 @@ class WindowedQuery(StormNames):
         "lastProgress": "progress[-1]",
         "recentProgress": "progress",
         "status": "metrics()",
+        **{name: f"spark_query.{name}" for name in ("name", "runId", "explain")},
     }
 
     def __init__(

@@ -194,7 +194,7 @@ _IN_STORM = {
     ),
     **dict.fromkeys(("Function", "BaseFunction"), "a function of (row), or a class with execute(row, collector)"),
     **dict.fromkeys(("Filter", "BaseFilter"), "a function of (row), or a class with keep(row)"),
-    **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer"), "a function of (row)"),
+    **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer", "Predicate"), "a function of (row)"),
     "BaseAggregator": "Aggregator",
     "IBackingMap": "BackingMap",
     "FirstNSorted": "FirstN(3, 'delay', reverse=True)",

@@ -424,7 +424,8 @@ def columnar(given: Mapping[str, Any], storm: bool, on_error: str, measures: Seq
         return None
     if form not in ("arrow", "numpy"):
         raise ConfigError(
-            f"columnar is 'arrow' or 'numpy', got {quote(form)}; window.get() is then a pyarrow.Table, or numpy arrays by name"
+            f"columnar is 'arrow' or 'numpy', got {quote(form)}; window.get() is then a pyarrow.Table, which has "
+            "to_pandas(), or numpy arrays by name"
         )
     _refuse_beside(f"columnar={form!r}", given, _NOT_IN_COLUMNS, storm, on_error)
     if given.get("aggregate") is not None:

@@ -129,7 +129,14 @@ class TupleWindow(StormNames):
 
     __slots__ = ("_content", "_valid", "end_timestamp", "key", "start_timestamp")
 
-    _elsewhere = {"getIter": "iter(window)"}  # noqa: RUF012 - nobody changes it
+    _elsewhere = {  # noqa: RUF012 - nobody changes it
+        **dict.fromkeys(("getIter", "getIterator"), "iter(window)"),
+        **dict.fromkeys(("size", "count"), "len(window)"),
+        **dict.fromkeys(
+            ("to_pandas", "toPandas", "to_arrow"),
+            'columnar="arrow" in the bolt; then get() is a pyarrow.Table, with to_pandas()',
+        ),
+    }
 
     def __init__(
         self, content: WindowContent, start_timestamp: int | None, end_timestamp: int, key: Any = None
