@@ -408,6 +408,18 @@ def test_a_far_future_timestamp_is_late_and_with_on_invalid_raise_a_missing_one_
         Task(bolt_of(strict)).run([row | {"ts": None}])
 
 
+def test_a_smaller_lag_advances_no_task_in_a_batch_without_a_usable_timestamp() -> None:
+    """Such a batch reaches only the task of its rows; the next one with a timestamp reaches all of them."""
+    options: dict[str, Any] = {"length": millis(10), "slide": millis(10), "timestamp": "ts"}
+    before, task = Task(bolt_with(**options, lag=millis(20))), Task(bolt_with(**options))
+    before.run(rows_of([(5, "a"), (25, "a")], 0))
+    task.metadata, task.chunks = before.metadata, before.chunks
+    unusable = [{"id": 7, "ts": None, "key": "a", "v": 0.5}]
+    found = task.stage.turn(0, Stored(task.metadata, task.chunks.get), [packet(table_of(unusable))])
+    assert [stream for stream, _ in found.rows] == ["late"]
+    assert [row["ends"] for stream, row in task.run(rows_of([(6, "a")], 8)).rows if stream == "default"] == [10]
+
+
 def test_processing_time_uses_the_clock_of_the_batch_and_empty_batches_fire_windows() -> None:
     marked = windowed_bolt(name="probe", output=OUTPUT, length=millis(10), slide=millis(10))
     task = Task(bolt_of(marked(lambda window: window_row(window))))

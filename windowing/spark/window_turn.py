@@ -11,7 +11,8 @@ for a bolt alone; all rows that it emits are returned as one table (output.py).
 
 Laws
 - The output is a function of (state, input): same rows, same order, same floats, in every worker and every repetition.
-- All rows of a batch in the order of arrival, then one watermark advance.
+- All rows of a batch in the order of arrival, then one watermark advance, on event time in all tasks or in none: a batch without a
+  usable timestamp and without ticks has no control rows, and reaches only the tasks of its rows.
 - Nothing is written before everything is computed: a failure leaves the state unchanged.
 """
 
@@ -238,7 +239,7 @@ class _Turn:
                     self.executor.track(control.stream, control.value, control.source)
             if any(control.kind == "drain" for control in controls):
                 self._perform(self.executor.drain())
-            elif self.config.event_time or not self.manager.must_wait(now):
+            elif bool(controls) if self.config.event_time else not self.manager.must_wait(now):
                 self._perform(self.executor.turn())
             self.windows.before_commit(batch + 1)
             metadata = self._metadata(table, accepted)
