@@ -16,8 +16,9 @@ from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.spark.acks import partials_of
 from windowing.spark.context import execution_context
-from windowing.spark.exchange import FIRST_TASK, TASK_AND_CLOCK, ExchangeRow, frames_of, rows_of
+from windowing.spark.exchange import FIRST_TASK, TASK_AND_CLOCK, ExchangeRow, record_batches, rows_of
 from windowing.spark.operator import Shipped, Stored
+from windowing.spark.output import frame_of
 from windowing.spark.sinks import output_streams
 from windowing.spark.stages import SpoutStage, StageTaskTurn
 from windowing.spark.unreadable import python_values
@@ -121,7 +122,7 @@ class Chain:
                 self.channel.send(self.batch, FIRST_TASK + number, self.batch, result.done)
             if result.metadata is not None:
                 self.metadata[number] = result.metadata
-            sent += rows_of(frames_of(result.output))
+            sent += rows_of(map(frame_of, record_batches(result.output)))
         return sent
 
     def _out(self, wire: list[ExchangeRow]) -> dict[str, list[tuple[Any, ...]]]:

@@ -34,12 +34,12 @@ from windowing.spark.exchange import (
     ExchangeRow,
     RowNumbering,
     clocked,
-    frames_of,
+    record_batches,
     rows_of,
     spread_of,
 )
-from windowing.spark.operator import Shipped
-from windowing.spark.output import table_frames
+from windowing.spark.operator import _FRAME_ROWS, Shipped
+from windowing.spark.output import frame_of
 from windowing.spark.rows import TupleRows
 from windowing.spark.stages import SpoutStage, hashed_reader
 from windowing.topology.builder import TopologyBuilder
@@ -343,14 +343,16 @@ def test_rows_without_a_clock_have_the_clock_of_the_driver_and_are_refused_witho
     rows = [ExchangeRow(7, "tick", "", 0, 0, now, None, 0, None) for now in (0, 9)]
     now, ((_, tasks),) = clocked([column[:0], column])
     assert (tasks.tolist(), now) == ([3, 5], 1_700_000_000_000)
-    assert [row.now for row in rows_of(frames_of(rows))] == [1_700_000_000_000, 9]
+    assert [row.now for row in rows_of(map(frame_of, record_batches(rows)))] == [1_700_000_000_000, 9]
     said.clear()
     with pytest.raises(WindowingError, match="clock of the batch is not known"):
         clocked([column])
     assert clocked([column[:0]])[0] is None
     with pytest.raises(WindowingError, match="clock of the batch is not known"):
-        rows_of(frames_of(rows))
-    assert [row.now for row in rows_of(frames_of(rows[1:]))] == [9], "a DataFrame of one's own carries its clock"
+        rows_of(map(frame_of, record_batches(rows)))
+    assert [row.now for row in rows_of(map(frame_of, record_batches(rows[1:])))] == [9], (
+        "a DataFrame of one's own carries its clock"
+    )
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------------------
@@ -360,7 +362,7 @@ def test_what_spark_gets_as_one_piece_is_bounded_in_rows_and_in_bytes(monkeypatc
     monkeypatch.setattr("windowing.columnar.rows.PART_BYTES", 100_000)
     texts = ["x" * 3_000] * 100 + ["y" * 250_000] + ["z"] * 60_000 + [None]
     table = pa.table({"text": texts, "lists": [[text] for text in texts], "number": range(len(texts))})
-    frames = list(table_frames(table))
+    frames = list(map(frame_of, cut(table, _FRAME_ROWS)))
     packets = list(RowNumbering(0, 1).packets(7, "rows", "in", table))
     parts = list(cut(table))
     assert max(map(len, frames)) <= 20_000

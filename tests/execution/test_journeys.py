@@ -14,10 +14,10 @@ from windowing.codec import dumps, loads
 from windowing.columnar.rows import decode_table
 
 AT_MOST = {
-    "windowed": (246, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
-    "topology": (114, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
+    "windowed": (243, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
+    "topology": (113, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
     "plain": (71, 15),
-    "window": (162, 27),
+    "window": (161, 27),
     "stateful": (112, 20),  # `begin` and `_set` of topology/state.py keep what a failed call has to give back
     "trident": (176, 25),  # ColumnFold checks a step; a state need not have a close; a damaged SQLite file is named: 4
 }

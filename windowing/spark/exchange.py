@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -49,15 +49,12 @@ from windowing.columnar.rows import Numbers, cut, encode_table
 from windowing.errors import ConfigError, WindowingError, WorkerLostError
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
-from windowing.spark.output import frame_of, quoted
+from windowing.spark.output import quoted
 from windowing.spark.state import TIMESTAMP
 from windowing.spark.unreadable import records_in, unreadable_in
 from windowing.topology.groupings import AllGrouping, FieldsGrouping, GlobalGrouping, Grouping, ShuffleGrouping
 from windowing.topology.user_code import BOUND, TimestampFunction
 from windowing.windows.config import Semantics, WindowConfig
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FIRST_TASK = 1 << 20
 """The upstream number of task 0; partitions of the first stage are below."""
@@ -181,11 +178,6 @@ def record_batches(rows: Sequence[ExchangeRow]) -> Iterator[pa.RecordBatch]:
 def handed_on(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows of an exchange in the form of `record_batches`; Spark may have changed which columns can be null."""
     return pa.RecordBatch.from_arrays(batch.columns, schema=_SCHEMA)
-
-
-def frames_of(rows: Sequence[ExchangeRow]) -> Iterator[pd.DataFrame]:
-    """Yield rows as the pandas frames that a stateful operator returns, each of about 64 MiB at most."""
-    return map(frame_of, record_batches(rows))
 
 
 def rows_of(frames: Iterable[Any]) -> list[ExchangeRow]:

@@ -34,6 +34,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructType
 
+from windowing.columnar.rows import cut
 from windowing.errors import CheckpointError, ConfigError
 from windowing.execution.metrics import TaskMetrics
 from windowing.spark import failpoints
@@ -44,13 +45,13 @@ from windowing.spark.exchange import (
     ExchangeRow,
     batch_id,
     clock_of,
-    frames_of,
     prepared_worker,
+    record_batches,
     rows_of,
 )
 from windowing.spark.failures import FailedQuery, Seal, library_error, marked
 from windowing.spark.metrics import MetricsChannel
-from windowing.spark.output import table_frames
+from windowing.spark.output import frame_of
 from windowing.spark.session import in_worker, is_connect, is_local, unsendable
 from windowing.spark.state import NOTHING, Load, TaskValues
 
@@ -58,6 +59,8 @@ T = TypeVar("T")
 
 _serializer: Any = cast(Any, CloudPickleSerializer)()
 """Spark's own serializer of functions."""
+_FRAME_ROWS = 20_000
+"""So many rows of a table are a frame; a frame has about 16 MiB, unless it is a single row."""
 _KEY, _VALUE = StructType().add("id", BinaryType()), StructType().add("data", BinaryType())
 """Not as DDL, which Spark's JVM would parse ten times for each task and batch."""
 _VARIABLES = (
@@ -140,8 +143,9 @@ class TaskProcessor:
             failpoints.hit("after_state_write", batch)
             failpoints.hit("kill_worker", batch)
             if isinstance(result.output, pa.Table):
-                return table_frames(result.output)
-            return frames_of([*(row for row in taken if row.target != task), *result.output])
+                return map(frame_of, cut(result.output, _FRAME_ROWS))
+            passed_on = (row for row in taken if row.target != task)
+            return map(frame_of, record_batches([*passed_on, *result.output]))
 
     def _stored(self) -> Stored:
         metadata = self._metadata.get()

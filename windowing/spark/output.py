@@ -11,7 +11,7 @@ null; Arrow arrays are not converted. Only a NaN inside a nested value (array, m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from windowing.columnar.rows import cut, owned
+from windowing.columnar.rows import owned
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.spouts import arrow_schema_in_spark
 from windowing.spark.unreadable import arrow_column
@@ -34,7 +34,6 @@ METRICS = (*SUMS, "bytes", "watermark", "now")
 """The metrics of a turn; those in SUMS are added up over the tasks."""
 _STREAM = "_stream"
 _METRICS_ROW = -1
-_FRAME_ROWS = 20_000
 
 OutputRow = tuple[str, Any]
 """A stream, and the values of one row, or a table from `Encoder.fitted`."""
@@ -155,11 +154,6 @@ def fitted_column(column: Any, declared: pa.DataType) -> Any:
         return column.cast(declared)
     except pa.ArrowInvalid:  # a number that is too large, a text that is not UTF-8
         return None
-
-
-def table_frames(table: pa.Table) -> Iterator[pd.DataFrame]:
-    """Yield a table as pandas frames of at most 20,000 rows, and about 16 MiB unless it is a single row."""
-    return map(frame_of, cut(table, _FRAME_ROWS))
 
 
 def frame_of(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
