@@ -386,16 +386,20 @@ def different_columns(option: str, given: Any) -> tuple[str, ...]:
 
 
 def require_claimable(folder: Folder, owner: OutputOwner) -> None:
-    """Raise ConfigError if `folder` belongs to another owner, or holds batches that the owner cannot have written."""
+    """Raise ConfigError if `folder` belongs to another owner, or holds batches that its checkpoint has not begun."""
+    way_out = _WAY_OUT
     if folder.exists(OWNER_FILE):
         found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
         if not found.is_same(owner):
             raise ConfigError(f"{folder.path} holds the output of {found.name}, not of {owner.name}; {_WAY_OUT}")
-        return
+        way_out = (
+            "its checkpoint is an older copy; put output and checkpoint back from one copy, or delete the directories of the "
+            "later batches"
+        )
     written = max(map(batch_of, folder.names()), default=-1)
     if written > (-1 if owner.last_batch is None else owner.last_batch):
         begun = "has begun none" if owner.last_batch is None else f"has come to batch {owner.last_batch}"
-        raise ConfigError(f"{folder.path} holds batch {written}, and {owner.name} {begun}; {_WAY_OUT}")
+        raise ConfigError(f"{folder.path} holds batch {written}, and {owner.name} {begun}; {way_out}")
 
 
 def refuse_shared(paths: Mapping[str, str]) -> None:
