@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections import namedtuple
@@ -550,6 +551,11 @@ def one_by_one(writer: StageWriter, way: Any, routes: Any, rows: Any, phases: An
     writer.phase = before
 
 
+def columns_one_by_one(writer: StageWriter, way: Any, given: Any, fields: Any, count: int, roots: Any) -> None:
+    for values in zip(*(column.to_pylist() for column in given.values()), strict=True):
+        writer._hand_over(way, way.columnar, values, roots)
+
+
 def emitted_one_by_one(
     writer: StageWriter, component: str, task: int, stream: str, rows: Any, phases: Any, roots: Any
 ) -> None:
@@ -568,7 +574,7 @@ def test_the_round_robin_of_a_shuffle_continues_across_batches_and_rows() -> Non
             writer.send("in", 0, "default", rows.to_batches()[0])
             writer.emit("in", 0, EmittedRow("default", ("b", first)))
         return {
-            (name, task): [(each.get_values(), repr(each._origin)) for each in found]
+            (name, task): [(each.get_values(), repr(each._origin)) for each in writer.tuples_in_phases(found)]
             for name, queues in writer._queues.items()
             for task, found in queues.items()
         }
@@ -576,6 +582,7 @@ def test_the_round_robin_of_a_shuffle_continues_across_batches_and_rows() -> Non
     found = queued()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StageWriter, "_queue", one_by_one)
+        patch.setattr(StageWriter, "_hand_over_columns", columns_one_by_one)
         assert queued() == found
     assert sorted(found) == [("first", 0), ("first", 1), ("second", 0), ("second", 1), ("second", 2)]
 
@@ -609,6 +616,24 @@ def test_rows_queued_before_columns_of_their_stream_come_first_in_the_round_robi
     assert found == tasks_of(in_columns=False)
 
 
+def test_a_fused_bolt_gets_each_tuple_when_it_is_called_and_not_all_before() -> None:
+    alive: list[int] = []
+
+    @bolt(output="n long")
+    def counting(tuple: Any) -> int:
+        if tuple.n % 500 == 0:
+            alive.append(sum(type(each).__name__ == "Arrival" for each in gc.get_objects()))
+        return int(tuple.n)
+
+    builder = TopologyBuilder("fused")
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("first", counting, 2).shuffle_grouping("in")
+    output = Chain(builder.build()).run({"in": [(n,) for n in range(2_000)]})
+    assert sorted(output["first"]) == [(n,) for n in range(2_000)]
+    assert alive[0] < 100
+    assert max(alive) < 1_100  # those that have emitted are kept until their task is done
+
+
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=8), min_size=1, max_size=3),
     st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)),
@@ -626,6 +651,7 @@ def test_tuples_handed_over_at_once_equal_tuples_one_by_one(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BoltCaller, "by_return", lambda caller: None)
         patch.setattr(StageWriter, "_queue", one_by_one)
+        patch.setattr(StageWriter, "_hand_over_columns", columns_one_by_one)
         patch.setattr(StageWriter, "emit_all", emitted_one_by_one)
         patch.setattr(
             BoltCaller,

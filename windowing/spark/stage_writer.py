@@ -139,7 +139,8 @@ class _Way:
     """One stream of a task, and its readers: fused tasks, and tasks behind an exchange (`placed`).
 
     width: the number of `placed` tasks per row, None if the tasks are chosen row by row. rows: rows that wait to be sent as
-    columns. is_out: whether the stream has a sink. columnar: the tasks of `fused` that take batches.
+    columns. is_out: whether the stream has a sink. columnar: the tasks of `fused` that get columns as they
+    are: those that take batches, and those that take tuples, unless they read the stream twice.
     """
 
     def __init__(self, execution: ExecutionContext, sender: tuple[str, int, str], routes: list[_TaskRoute]) -> None:
@@ -148,8 +149,9 @@ class _Way:
         self.origin = execution.origin(*sender) if routes else None
         self.arrival = Arrival if self.origin is None else tuple_type(Arrival, self.origin.fields.names)
         self.fused = [route for route in routes if route.first is None]
-        columnar = execution.columnar
-        self.columnar = [route for route in self.fused if route.reader in columnar and route.spread is not None]
+        readers = [route.reader for route in self.fused]
+        at_once = execution.columnar | {reader for reader in readers if readers.count(reader) == 1}
+        self.columnar = [route for route in self.fused if route.reader in at_once and route.spread is not None]
         self.placed = [route for route in routes if route.first is not None]
         widths = [None if route.spread is None else route.spread.width for route in self.placed]
         # `emit` of a bolt that acks by itself returns the tasks of each row.
@@ -220,7 +222,7 @@ class StageWriter:
             self._queue(way, rowwise, list(tuples_in(given.values(), given)), [self.phase] * count, [roots] * count)
         fields = {field.name: _declared(component, stream, field, given[field.name]) for field in schema}
         if way.columnar:
-            self._hand_over_columns(way, fields, count, roots)
+            self._hand_over_columns(way, given, fields, count, roots)
         if way.is_out:
             self._flush_out(component, stream)
             self._out_columns[component, stream].append(pa.table(fields))
@@ -332,11 +334,13 @@ class StageWriter:
                     arrived = [every[number] for number in at.tolist()]
                 self._queues[route.reader][target].extend(starmap(way.arrival, arrived))
 
-    def _hand_over_columns(self, way: _Way, fields: Mapping[str, pa.Array], count: int, roots: Roots) -> None:
-        """Queue rows as columns for fused tasks that take batches."""
+    def _hand_over_columns(
+        self, way: _Way, given: dict[str, pa.Array], fields: dict[str, pa.Array], count: int, roots: Roots
+    ) -> None:
+        """Queue rows as columns for fused tasks: in the declared types for those that take batches, as given for tuples."""
         assert way.origin is not None
-        table = pa.table(dict(fields))
         for route in way.columnar:
+            table = pa.table(fields if route.reader in self.execution.columnar else given)
             for target, at in route.parts(count):
                 mine = table if at is None else table.take(pa.array(at))
                 self._queues[route.reader][target].append(StreamBatch(mine, way.origin, self.phase, roots))
@@ -356,6 +360,18 @@ class StageWriter:
         for arrival in sorted(arrivals, key=_PHASE_OF):
             self.phase = arrival._phase
             yield arrival
+
+    def tuples_in_phases(self, arrivals: Iterable[Any]) -> Iterator[Arrival]:
+        """Like `in_phases`, for tuples and batches; a batch becomes tuples one after the other, so that few are in memory at once:
+        they stay in the processor's cache, and the cycle collector does not see them.
+        """
+        for phase, run in groupby(sorted(arrivals, key=_PHASE_OF), _PHASE_OF):
+            self.phase = phase
+            for arrival in run:
+                if type(arrival) is StreamBatch:
+                    yield from arrival.tuples()
+                else:
+                    yield arrival
 
     def take(self) -> list[ExchangeRow]:
         """Return the packed rows so far as exchange rows."""

@@ -25,6 +25,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -206,8 +207,9 @@ class BoltBatch(RetriedBatch[Tuple]):
             self._caller.prepare(self._context, self._collector, values)
         self._flush("prepare")
 
-    def take(self, tuples: Iterable[Tuple]) -> None:
+    def take(self, given: Iterable[Tuple | StreamBatch]) -> None:
         """Pass each tuple to the bolt once. Raises BoltError."""
+        tuples = self._writer.tuples_in_phases(given)
         by_return = self._caller.by_return() if self._is_basic else None
         if by_return is not None:
             self._take_all(tuples, *by_return)
@@ -215,7 +217,7 @@ class BoltBatch(RetriedBatch[Tuple]):
             super().take(tuples)
 
     def _take_all(
-        self, tuples: Iterable[Tuple], call: Callable[[Tuple], Any], rows_of: Callable[[Any], Sequence[Any]]
+        self, tuples: Iterable[Arrival], call: Callable[[Tuple], Any], rows_of: Callable[[Any], Sequence[Any]]
     ) -> None:
         """Like `_attempt` for each tuple, for a stateless bolt that returns its rows, which are then the only result of a call."""
         writer = self._writer
@@ -227,7 +229,7 @@ class BoltBatch(RetriedBatch[Tuple]):
                 phases, roots = [each._phase for each in sources], [each._roots for each in sources]
                 writer.emit_all(self._name, self._task, DEFAULT_STREAM, rows, phases, roots)
 
-        for tuple in writer.in_phases(tuples):
+        for tuple in tuples:
             self.taken += 1
             try:
                 found = rows_of(call(tuple))
@@ -443,10 +445,11 @@ class StreamBatch(NamedTuple):
         """Return the rows at these positions."""
         return self._replace(table=self.table.take(pa.array(at)))
 
-    def tuples(self) -> Iterator[Tuple]:
-        """Yield the rows as Tuples."""
-        kind = tuple_type(Tuple, self.origin.fields.names)
-        return (kind(values, self.origin) for values in tuples_in(self.table.columns, self.table.column_names))
+    def tuples(self) -> Iterator[Arrival]:
+        """Yield the rows as Tuples, each made on access."""
+        rows = tuples_in(self.table.columns, self.table.column_names)
+        kind = tuple_type(Arrival, self.origin.fields.names)
+        return map(kind, rows, repeat(self.origin), repeat(self.phase), repeat(self.roots))
 
 
 class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
