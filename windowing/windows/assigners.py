@@ -105,7 +105,8 @@ class DurationDuration:
         buffer, slide, length = state.buffer, self.slide_ms, self.length_ms
         position_after = buffer.position_after
         low = high = state.horizon
-        if high == buffer.end:
+        settled = buffer.end
+        if high == settled:
             return
         end = align_up(buffer.timestamp_at(high), slide, self.offset_ms)
         if since is not None and end <= since:
@@ -117,7 +118,7 @@ class DurationDuration:
                 yield end, low, high
             if low < high and slide < length:  # the next window may hold some of these tuples
                 end += slide
-            elif high < buffer.end:
+            elif high < settled:
                 end = align_up(buffer.timestamp_at(high), slide, self.offset_ms)
             else:
                 return
@@ -130,7 +131,7 @@ class DurationDuration:
 
     def horizon(self, state: QueueProgress, until: int) -> int:
         last_expired = end_after(until, self.slide_ms, self.offset_ms) - self.length_ms
-        return state.buffer.position_after(min(last_expired, until), state.horizon)
+        return state.buffer.position_after(last_expired if last_expired < until else until, state.horizon)
 
     def deadline(self, state: QueueProgress, watermark: int | None) -> int | None:
         buffer = state.buffer

@@ -33,7 +33,7 @@ from windowing.windows.pages import PageStore
 from windowing.windows.panes import NumberPaneManager, TimePaneManager
 from windowing.windows.partials import Aggregation
 from windowing.windows.policies import PolicyWindowManager
-from windowing.windows.queue import InOrder, newest_of
+from windowing.windows.queue import in_order, newest_of
 from windowing.windows.storm import StormMachine
 from windowing.windows.watermark import WaterMarkEventGenerator
 
@@ -122,7 +122,6 @@ def machine_for(
 
 _MAX_TIMESTAMP = 2**62
 _BEFORE_ALL = -_MAX_TIMESTAMP
-_PROBE = 16  # so many tuples are examined first; only if they are in order, the whole batch is sorted
 
 Judged = tuple[int, LateReason]
 
@@ -368,14 +367,13 @@ class WindowedBoltExecutor:
         given = timestamps if type(timestamps) is list else list(timestamps)
         if not trusted and list(map(type, given)).count(int) != len(given):
             return None
-        first = given[:_PROBE]
         try:
-            ordered = InOrder(given if sorted(first) == first else (min(given), max(given)))
-            ordered.sort()
-            on_time = self._from_ms <= ordered[0] and ordered[-1] <= self._upto_ms
+            ordered = in_order(given)
+            lowest, highest = (min(given), max(given)) if ordered is None else (ordered[0], ordered[-1])
+            on_time = self._from_ms <= lowest and highest <= self._upto_ms
         except TypeError:  # there is a None; with a single one only the comparison with the bounds raises
             return None
-        return None if not on_time else ordered if ordered == given else given
+        return None if not on_time else ordered or given
 
     def _judge_all(self, timestamps: Sequence[Any]) -> list[Judged]:
         of_column = getattr(timestamps, "outside", None)

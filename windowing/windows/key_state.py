@@ -163,8 +163,9 @@ class KeyProgress(QueueProgress, ABC):
         if by_window and buffer.staged and buffer.end > buffer.base:
             self._make_room(sorted(buffer.staged))
         buffer.settle()
-        if buffer.end > buffer.base:
-            self.newest = buffer.timestamp_at(buffer.end - 1)
+        end = buffer.end
+        if end > buffer.base:
+            self.newest = buffer.timestamp_at(end - 1)
 
     def _make_room(self, staged: list[int]) -> None:
         """Move the positions before which tuples with these timestamps are inserted."""
@@ -263,7 +264,7 @@ class KeyState(KeyProgress):
         """The position of the first tuple that is still needed: a live one, or one of the last fired window."""
         if self.last is not None or self.last_high == self.last_low:
             return self.horizon
-        return min(self.horizon, self.last_low)
+        return self.last_low if self.last_low < self.horizon else self.horizon
 
     def trim(self) -> None:
         """Free tuples that are neither live nor in the last window; a last window far behind these is copied to a list."""

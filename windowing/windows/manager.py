@@ -389,10 +389,10 @@ class KeyedMachine(TaskMachine, Generic[T]):
         for state in states:
             ended = state.ordinal in over
             yield from self._expire(state, state.buffer.end if ended else self._assigner.horizon(state, until))
-            state.trim()
             if ended or (not keeps and state.horizon == state.buffer.end):
                 self._forget(state)
             else:
+                state.trim()
                 self._wake_later(state, until)
 
     def _end(self) -> Iterator[Effect]:

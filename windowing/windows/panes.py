@@ -46,7 +46,7 @@ from windowing.windows.key_state import KeyProgress, Tally, positions_by_key, re
 from windowing.windows.manager import KeyedMachine, TaskMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
-from windowing.windows.queue import InOrder, ListBuffer
+from windowing.windows.queue import InOrder, ListBuffer, in_order
 
 NO_TUPLES = (
     "a window with aggregate= keeps no tuples: use window.aggregate and len(window); or leave out aggregate= to have "
@@ -448,17 +448,15 @@ class TimePaneManager(TaskMachine):
 
     def _stage(self, values: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None) -> None:
         """Add a batch run by run; a run is the tuples of one pane in arrival order."""
-        by = timestamps
-        if type(timestamps) is not InOrder and sorted(timestamps) != timestamps:
-            by = self._spans_of(timestamps)
-            ordered = sorted(by)
-            if ordered != by:
+        by = timestamps if type(timestamps) is InOrder else list(timestamps)
+        if in_order(by) is None:
+            by = self._spans_of(by)
+            if in_order(by) is None:
                 # Keys are numbered before the tuples are reordered, because their order is that of arrival.
                 self._number_keys(dict.fromkeys(keys or ()))
                 # sorted() is stable: inside a pane the arrival order stays.
                 pick = itemgetter(*sorted(range(len(by)), key=by.__getitem__))
-                values, keys = pick(values), None if keys is None else pick(keys)
-                by = ordered
+                values, keys, by = pick(values), None if keys is None else pick(keys), pick(by)
         low, count = 0, len(by)
         while low < count:
             pane = self._pane_of(by[low])

@@ -18,12 +18,29 @@ from typing import Any, Protocol
 from windowing.errors import StaleWindowError
 
 _TRIM_AT_LEAST = 256
+_PROBE = 16  # so many numbers are examined first; only if they are in order, all are sorted
 
 
 class InOrder(list[int]):
     """Timestamps that are known to be in ascending order, so that they need not be checked again."""
 
     __slots__ = ()
+
+
+def in_order(values: list[int]) -> InOrder | None:
+    """Return whole numbers as InOrder if they are in ascending order, else None. Cost: O(1) if the first few are not in order.
+
+    >>> in_order([3, 5, 5]), in_order([3, 5, 4])
+    ([3, 5, 5], None)
+    """
+    if type(values) is InOrder:
+        return values
+    first = values[:_PROBE]
+    if sorted(first) != first:
+        return None
+    ordered = InOrder(values)
+    ordered.sort()
+    return ordered if ordered == values else None
 
 
 def newest_of(timestamps: Sequence[int]) -> int:
@@ -110,31 +127,21 @@ class ListBuffer:
     ['d', 'i']
     """
 
-    __slots__ = (
-        "_staged_payloads",
-        "_staged_sequences",
-        "_staged_timestamps",
-        "base",
-        "payloads",
-        "sequences",
-        "timestamps",
-    )
+    __slots__ = ("_staged", "base", "payloads", "sequences", "timestamps")
 
     def __init__(self, sequenced: bool = False) -> None:
         self.base = 0
         self.timestamps: list[int] = []
         self.payloads: list[Any] = []
         self.sequences: list[int] | None = [] if sequenced else None
-        self._staged_timestamps: list[int] = []
-        self._staged_payloads: list[Any] = []
-        self._staged_sequences: list[int] = []
+        self._staged: tuple[list[int], list[Any], list[int]] | None = None  # timestamps, payloads, sequence numbers
 
     @property
     def sequenced(self) -> bool:
         return self.sequences is not None
 
     def __len__(self) -> int:
-        return len(self.timestamps) + len(self._staged_timestamps)
+        return len(self.timestamps) + len(self.staged)
 
     @property
     def end(self) -> int:
@@ -142,33 +149,34 @@ class ListBuffer:
 
     @property
     def staged(self) -> Sequence[int]:
-        return self._staged_timestamps
+        return () if self._staged is None else self._staged[0]
 
     def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
-        held = self.timestamps
-        if type(timestamps) is InOrder and not self._staged_timestamps and (not held or held[-1] <= timestamps[0]):
-            held.extend(timestamps)
-            self.payloads.extend(payloads)
-            if self.sequences is not None:
-                self.sequences.extend(range(first_sequence, first_sequence + len(timestamps)))
-            return
-        self._staged_timestamps.extend(timestamps)
-        self._staged_payloads.extend(payloads)
+        held, into = self.timestamps, self._staged
+        if into is None:
+            if type(timestamps) is InOrder and (not held or held[-1] <= timestamps[0]):
+                into = held, self.payloads, [] if self.sequences is None else self.sequences
+            else:
+                into = self._staged = [], [], []
+        into[0].extend(timestamps)
+        into[1].extend(payloads)
         if self.sequences is not None:
-            self._staged_sequences.extend(range(first_sequence, first_sequence + len(timestamps)))
+            into[2].extend(range(first_sequence, first_sequence + len(timestamps)))
 
     def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
-        held = self.timestamps
-        if self._staged_timestamps or (held and held[-1] > timestamp):
-            self._staged_timestamps.append(timestamp)
-            self._staged_payloads.append(payload)
-            if self.sequences is not None:
-                self._staged_sequences.append(sequence)
-            return
-        held.append(timestamp)
-        self.payloads.append(payload)
+        held, staged = self.timestamps, self._staged
+        if staged is None:
+            if not held or held[-1] <= timestamp:
+                held.append(timestamp)
+                self.payloads.append(payload)
+                if self.sequences is not None:
+                    self.sequences.append(sequence)
+                return
+            staged = self._staged = [], [], []
+        staged[0].append(timestamp)
+        staged[1].append(payload)
         if self.sequences is not None:
-            self.sequences.append(sequence)
+            staged[2].append(sequence)
 
     def load(
         self, timestamps: Iterable[int], payloads: Iterable[Any], sequences: Iterable[int] | None, base: int
@@ -190,34 +198,30 @@ class ListBuffer:
         return zip(self.sequences_from(position), self.timestamps[at:], self.payloads[at:], strict=True)
 
     def settle(self) -> None:
-        staged = self._staged_timestamps
-        if not staged:
+        if self._staged is None:
             return
-        payloads, sequences = self._staged_payloads, self._staged_sequences
-        ordered = sorted(staged)
-        held = self.timestamps
-        if held and ordered[0] < held[-1]:
-            cut = bisect_right(held, ordered[0])
+        (staged, payloads, sequences), self._staged = self._staged, None
+        held, ordered = self.timestamps, in_order(staged)
+        first = min(staged) if ordered is None else ordered[0]
+        if held and first < held[-1]:
+            ordered = None
+            cut = bisect_right(held, first)
             staged = held[cut:] + staged
             payloads = self.payloads[cut:] + payloads
             del held[cut:], self.payloads[cut:]
             if self.sequences is not None:
                 sequences = self.sequences[cut:] + sequences
                 del self.sequences[cut:]
-            ordered = sorted(staged)
-        if ordered != staged:
+        if ordered is None:
             # sorted() is stable, so tuples with equal timestamps stay in arrival order.
             pick = itemgetter(*sorted(range(len(staged)), key=staged.__getitem__))
-            payloads = pick(payloads)
+            staged, payloads = pick(staged), pick(payloads)
             if self.sequences is not None:
                 sequences = pick(sequences)
-        held.extend(ordered)
+        held.extend(staged)
         self.payloads.extend(payloads)
         if self.sequences is not None:
             self.sequences.extend(sequences)
-            self._staged_sequences.clear()
-        self._staged_timestamps.clear()
-        self._staged_payloads.clear()
 
     def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
         base = self.base
@@ -281,7 +285,7 @@ class ListBuffer:
         # The lists are parallel; the settled part is in (timestamp, arrival) order.
         assert len(self.timestamps) == len(self.payloads)
         assert all(a <= b for a, b in zip(self.timestamps, self.timestamps[1:], strict=False))
-        assert len(self._staged_timestamps) == len(self._staged_payloads)
+        assert self._staged is None or len(self._staged[0]) == len(self._staged[1]) > 0
         assert self.base >= 0
         if self.sequences is not None:
             assert len(self.sequences) == len(self.timestamps)
