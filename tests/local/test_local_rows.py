@@ -28,7 +28,7 @@ from windowing.errors import ConfigError, InvalidTimestampError, WindowingError
 from windowing.local import LocalRun, VirtualClock, explain, run_local, run_topology
 from windowing.schema.rows import record_of
 from windowing.schema.values import InvalidTimestampWarning
-from windowing.topology.window_task import field_of, key_of, source_of, timestamps_of
+from windowing.topology.window_task import field_of, keys_of, source_of, timestamps_of
 from windowing.windows import aggregate as agg
 
 
@@ -169,9 +169,30 @@ def test_an_unhashable_key_is_refused_with_bolt_and_field(key, value, options):
 
 def test_keys_and_sources_are_read_by_name():
     row = {"a": 1, "b": "x", "c": None}
-    assert (key_of(row, ("a",)), key_of(row, ("a", "b"))) == (1, (1, "x"))
+    assert (keys_of([row], ("a",)), keys_of([row], ("a", "b"))) == ([1], [(1, "x")])
     assert (source_of(row, "a"), source_of(row, "c")) == ("1", None)
     assert field_of(row, "c") is None
+
+
+class Unreadable:
+    def __float__(self):
+        raise RuntimeError("no number")
+
+
+@pytest.mark.parametrize("odd", ["soon", None, Unreadable()])
+def test_records_of_one_type_are_read_in_columns_with_the_values_of_rows_one_by_one(odd):
+    rows = [{"flight no": 7, "count": float("nan"), "at": 1.0}, {"flight no": 8, "count": 2, "at": odd}]
+    records = list(map(record_of, rows))
+    for names in (("count",), ("flight no",), ("count", "flight no")):
+        assert keys_of(records, names) == keys_of(rows, names) == keys_of([records[0], rows[1]], names)
+    assert timestamps_of(records, "at", "bolt") == timestamps_of(rows, "at", "bolt")
+    assert timestamps_of(records, "at", "bolt")[0] == [1, None]
+    assert run_local(flights, [rows]).rows["default"] == [(15,)]
+
+
+@tumbling(count(2), output="total long", aggregate=agg.sum("flight no"))
+def flights(window):
+    return window.aggregate
 
 
 @pytest.mark.parametrize("fields", [("k",), ("k", "at")])
@@ -179,11 +200,11 @@ def test_nan_is_one_key_after_a_restart_too(fields):
     config = WindowConfig.of(length=count(2), slide=count(2), timestamp="at", key=fields)
     first, second = WindowedBoltExecutor(config), WindowedBoltExecutor(config)
     for at in (1, 1):
-        assert list(first.add("row", at, key=key_of({"k": float("nan"), "at": 1}, fields))) == []
+        assert list(first.add("row", at, key=keys_of([{"k": float("nan"), "at": 1}], fields)[0])) == []
     first.check()
     second.restore(loads(dumps(first.snapshot()), "a test"))
     second.check()
-    list(second.add("row", 1, key=key_of({"k": float("nan"), "at": 1}, fields)))
+    list(second.add("row", 1, key=keys_of([{"k": float("nan"), "at": 1}], fields)[0]))
     second.check()
     assert [len(effect.window) for effect in second.turn() if isinstance(effect, Activation)] == [2]
     assert len(second.snapshot()["manager"]["tracks"]) == 1

@@ -82,13 +82,16 @@ def record_type(names: tuple[str, ...]) -> Any:
     return type("Row", (Record, base), {"__slots__": (), "_positions": positions, "__doc__": "A row of a stream."})
 
 
+_TEXT = frozenset({str})
+
+
 def record_of(row: Any) -> Any:
     """Return a mapping with text keys as a record; any other row unchanged.
 
     >>> record_of({"origin": "JFK", "delay": 3})
     Row(origin='JFK', delay=3)
     """
-    if not isinstance(row, Mapping) or not all(type(name) is str for name in row):
+    if not (type(row) is dict or isinstance(row, Mapping)) or not _TEXT.issuperset(map(type, row)):
         return row
     return record_type(tuple(row))._make(row.values())
 

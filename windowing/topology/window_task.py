@@ -28,7 +28,8 @@ Source: Storm's `WindowedBoltExecutor`, the half with emits and acks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from traceback import clear_frames
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ from windowing.topology.state import require_undo
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
 from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, Expired, TupleWindow
+from windowing.windows.events import Activation, Effect, Expired, TupleWindow, reader_of
 from windowing.windows.executor import WindowedBoltExecutor, unusable_timestamp
 from windowing.windows.key_state import one_nan
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
@@ -186,7 +187,7 @@ class WindowTask:
             return TupleColumns(
                 timestamps,
                 streams,
-                None if key is None else [key_of(row, key) for row in rows],
+                None if key is None else keys_of(rows, key),
                 None if source is None else [source_of(row, source) for row in rows],
                 None if id_field is None else [field_of(row, id_field) for row in rows],
                 problem,
@@ -415,11 +416,11 @@ def field_of(row: Any, name: str) -> Any:
     >>> field_of({"origin": "JFK"}, "origin")
     'JFK'
     """
-    if isinstance(row, Mapping | Record):
-        values = row._asdict() if isinstance(row, Record) else row
-        if name in values:
-            return values[name]
-        has = ", ".join(map(str, values))
+    if isinstance(row, (Record, Mapping)):
+        names: Collection[str] = row._positions if isinstance(row, Record) else row
+        if name in names:
+            return row[name]
+        has = ", ".join(map(str, names))
     else:
         try:
             return getattr(row, name)
@@ -446,7 +447,10 @@ def timestamps_of(
         return [stamp(row) for row in rows], stamp.problem
     found: list[int | None] = []
     first: str | None = None
-    for row in rows:
+    columns = _columns_of(rows, (timestamp,))
+    with suppress(Exception):  # the loop finds the row that has raised it
+        found = [] if columns is None else list(map(timestamp_of, columns[0]))
+    for row in rows[len(found) :]:
         try:
             found.append(timestamp_of(field_of(row, timestamp)))
         except Exception as problem:
@@ -460,10 +464,22 @@ def timestamps_of(
     return found, first
 
 
-def key_of(row: Any, names: tuple[str, ...]) -> Any:
-    """Return the key of a row: a value, or a tuple of values for a key of several fields. All NaN are one key."""
-    values = tuple(one_nan(field_of(row, name)) for name in names)
-    return values[0] if len(values) == 1 else values
+def keys_of(rows: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
+    """Return the key of each row: a value, or a tuple of values for a key of several fields. All NaN are one key."""
+    columns = _columns_of(rows, names)
+    if columns is None:
+        columns = list(zip(*([field_of(row, name) for name in names] for row in rows), strict=True))
+    keys = [list(map(one_nan, column)) for column in columns]
+    return keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
+
+
+def _columns_of(rows: Sequence[Any], names: Sequence[str]) -> Sequence[Iterable[Any]] | None:
+    """Return these fields of records of one type, a column each; None for other rows. Cost: C speed."""
+    kinds = set(map(type, rows))
+    kind = kinds.pop() if len(kinds) == 1 else object
+    if not issubclass(kind, Record) or not kind._positions.keys() >= set(names):
+        return None
+    return [map(reader_of(kind, name), rows) for name in names]  # type: ignore[arg-type]  # a class has a hash
 
 
 def _require_hash(bolt: str, names: tuple[str, ...], keys: Iterable[Any]) -> None:

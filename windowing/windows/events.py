@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from windowing.errors import ConfigError, StaleWindowError, quote, represented
 from windowing.schema.checks import StormNames
+from windowing.schema.rows import Record
 
 
 def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggregate=") -> Sequence[Any]:
@@ -68,6 +69,10 @@ def values_at(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
 @lru_cache(maxsize=256)
 def reader_of(kind: type, *fields: str) -> Callable[[Any], Any]:
     """Return a function from a tuple of type `kind` to its field, or to a tuple of several fields."""
+    if issubclass(kind, Record) and kind._positions.keys() >= set(fields):
+        # An item of a record is found by a call of Python code, an attribute is not; one of them may have another name.
+        own: Sequence[str] = kind._fields  # type: ignore[attr-defined]  # of its namedtuple
+        return attrgetter(*(own[kind._positions[field]] for field in fields))
     by_name = issubclass(kind, Mapping) or getattr(kind, "_by_name", False)
     return itemgetter(*fields) if by_name else attrgetter(*fields)
 
