@@ -42,7 +42,7 @@ from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, a
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import KeyProgress, Tally, positions_by_key, restored_key
+from windowing.windows.key_state import KeyProgress, Tally, restored_key
 from windowing.windows.manager import KeyedMachine, TaskMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
@@ -240,16 +240,6 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
         state = self._new_state(restored_key(data["key"]), data["ordinal"])
         state.restore(data)
         return state
-
-    def _stage_by_key(
-        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
-    ) -> list[tuple[PaneKeyState, Sequence[int] | None]]:
-        # Grouped by key, so that each key's values are staged at once and not one by one.
-        times = list(timestamps)
-        return [
-            (self._stage(key, [payloads[p] for p in at], [times[p] for p in at], 0), at)
-            for key, at in positions_by_key(keys).items()
-        ]
 
     def _window(self, state: PaneKeyState, firing: Firing) -> TupleWindow:
         partials = state.fire(firing, self._tally)
