@@ -544,16 +544,16 @@ def fused(fails: dict[str, int], style: int) -> Topology:
     return builder.build()
 
 
-def one_by_one(writer: StageWriter, way: Any, routes: Any, rows: Any, phases: Any, roots: Any) -> None:
+def one_by_one(writer: StageWriter, way: Any, rows: Any, phases: Any, roots: Any) -> None:
     before = writer.phase
     for values, writer.phase, of_row in zip(rows, phases, roots, strict=True):
-        writer._hand_over(way, routes, values, of_row)
+        writer._hand_over(way, values, of_row)
     writer.phase = before
 
 
 def columns_one_by_one(writer: StageWriter, way: Any, given: Any, fields: Any, count: int, roots: Any) -> None:
     for values in zip(*(column.to_pylist() for column in given.values()), strict=True):
-        writer._hand_over(way, way.columnar, values, roots)
+        writer._hand_over(way, values, roots)
 
 
 def emitted_one_by_one(
@@ -574,7 +574,7 @@ def test_the_round_robin_of_a_shuffle_continues_across_batches_and_rows() -> Non
             writer.send("in", 0, "default", rows.to_batches()[0])
             writer.emit("in", 0, EmittedRow("default", ("b", first)))
         return {
-            (name, task): [(each.get_values(), repr(each._origin)) for each in writer.tuples_in_phases(found)]
+            (name, task): [(each.get_values(), repr(each._origin)) for each in writer.in_phases(found)]
             for name, queues in writer._queues.items()
             for task, found in queues.items()
         }
@@ -616,18 +616,25 @@ def test_rows_queued_before_columns_of_their_stream_come_first_in_the_round_robi
     assert found == tasks_of(in_columns=False)
 
 
-def test_a_fused_bolt_gets_each_tuple_when_it_is_called_and_not_all_before() -> None:
+@pytest.mark.parametrize("how", ["returns", "emits"])
+def test_a_fused_bolt_gets_each_tuple_when_it_is_called_and_not_all_before(how: str) -> None:
     alive: list[int] = []
 
     @bolt(output="n long")
-    def counting(tuple: Any) -> int:
+    def counting(tuple: Any, collector: Any) -> None:
+        if tuple.n % 500 == 0:
+            alive.append(sum(type(each).__name__ == "Arrival" for each in gc.get_objects()))
+        collector.emit((tuple.n,))
+
+    @bolt(output="n long")
+    def returning(tuple: Any) -> int:
         if tuple.n % 500 == 0:
             alive.append(sum(type(each).__name__ == "Arrival" for each in gc.get_objects()))
         return int(tuple.n)
 
     builder = TopologyBuilder("fused")
     builder.set_spout("in", InputSpout("n long"))
-    builder.set_bolt("first", counting, 2).shuffle_grouping("in")
+    builder.set_bolt("first", returning if how == "returns" else counting, 2).shuffle_grouping("in")
     output = Chain(builder.build()).run({"in": [(n,) for n in range(2_000)]})
     assert sorted(output["first"]) == [(n,) for n in range(2_000)]
     assert alive[0] < 100

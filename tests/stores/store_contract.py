@@ -285,12 +285,14 @@ def committed_without_conflict(state: MapState, txid: int, attempt: int) -> bool
 
 def test_a_reader_sees_all_or_nothing_of_a_batch(counts: MapStateFactory) -> None:
     keys, batches, seen = list(range(200)), 20, set()
-    written = Event()
+    written, read = Event(), Event()
 
     def write() -> None:
         with closing(counts.make_state(0, 1)) as state:
             for txid in range(1, batches + 1):
                 commit(state, txid, 0, {key: Add(1) for key in keys})
+                if txid == batches // 2:  # the reader may not have had a turn yet
+                    assert read.wait(60)
         written.set()
 
     with ThreadPoolExecutor(1) as pool, closing(counts.make_state(0, 1)) as reader:
@@ -299,6 +301,7 @@ def test_a_reader_sees_all_or_nothing_of_a_batch(counts: MapStateFactory) -> Non
             values = set(reader.multi_get(keys))
             assert len(values) == 1
             seen |= values
+            read.set()
         writing.result(60)
         assert set(reader.multi_get(keys)) == {batches}
     assert seen

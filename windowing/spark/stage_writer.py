@@ -49,7 +49,7 @@ from windowing.spark.exchange import (
     spread_of,
 )
 from windowing.spark.state import TIMESTAMP, TaskValues
-from windowing.spark.tasks import BoltBatch, ColumnarBoltBatch, RetriedBatch, StreamBatch
+from windowing.spark.tasks import BoltBatch, ColumnarBoltBatch, RetriedBatch, StreamBatch, TupleRun
 from windowing.spark.unreadable import Held, Unreadable, arrow_column, plain, python_values, tuples_in
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
@@ -139,8 +139,7 @@ class _Way:
     """One stream of a task, and its readers: fused tasks, and tasks behind an exchange (`placed`).
 
     width: the number of `placed` tasks per row, None if the tasks are chosen row by row. rows: rows that wait to be sent as
-    columns. is_out: whether the stream has a sink. columnar: the tasks of `fused` that get columns as they
-    are: those that take batches, and those that take tuples, unless they read the stream twice.
+    columns. is_out: whether the stream has a sink.
     """
 
     def __init__(self, execution: ExecutionContext, sender: tuple[str, int, str], routes: list[_TaskRoute]) -> None:
@@ -149,15 +148,11 @@ class _Way:
         self.origin = execution.origin(*sender) if routes else None
         self.arrival = Arrival if self.origin is None else tuple_type(Arrival, self.origin.fields.names)
         self.fused = [route for route in routes if route.first is None]
-        readers = [route.reader for route in self.fused]
-        at_once = execution.columnar | {reader for reader in readers if readers.count(reader) == 1}
-        self.columnar = [route for route in self.fused if route.reader in at_once and route.spread is not None]
         self.placed = [route for route in routes if route.first is not None]
-        widths = [None if route.spread is None else route.spread.width for route in self.placed]
         # `emit` of a bolt that acks by itself returns the tasks of each row.
         by_itself = execution.component(self.component).kind is ComponentKind.BOLT
-        by_row = by_itself or None in widths or any(route.choose is None for route in routes)
-        self.width = None if by_row else sum(width for width in widths if width is not None)
+        by_row = by_itself or any(route.choose is None or route.spread is None for route in routes)
+        self.width = None if by_row else sum(route.spread.width for route in self.placed if route.spread is not None)
         self.rows = _Rows([], [], [], [])
         self.emitted = 0
 
@@ -217,11 +212,8 @@ class StageWriter:
                 self.emit(component, task, EmittedRow(stream, values), roots)
             return
         self._flush(way)
-        rowwise = [route for route in way.fused if route not in way.columnar]
-        if rowwise:
-            self._queue(way, rowwise, list(tuples_in(given.values(), given)), [self.phase] * count, [roots] * count)
         fields = {field.name: _declared(component, stream, field, given[field.name]) for field in schema}
-        if way.columnar:
+        if way.fused:
             self._hand_over_columns(way, given, fields, count, roots)
         if way.is_out:
             self._flush_out(component, stream)
@@ -248,7 +240,7 @@ class StageWriter:
                 self._add(way.rows, as_held, roots, way.width)
             else:
                 way.emitted += 1
-            self._hand_over(way, way.fused, values, roots)
+            self._hand_over(way, values, roots)
             return
         way.emitted += 1
         for route, indexes in self._targets(component, way.routes, row) if chosen is None else chosen.targets:
@@ -288,7 +280,8 @@ class StageWriter:
             self._position = last
         else:
             way.emitted += count
-        self._queue(way, way.fused, rows, phases, roots)
+        if way.fused:
+            self._queue(way, rows, phases, roots)
 
     def _add(self, rows: _Rows, values: tuple[Any, ...], roots: Roots, width: int) -> None:
         rows.values.append(values)
@@ -297,36 +290,18 @@ class StageWriter:
         rows.roots.append(roots)
         self._position += width
 
-    def _hand_over(self, way: _Way, fused: Iterable[_TaskRoute], values: tuple[Any, ...], roots: Roots) -> None:
-        """Queue a row for fused tasks; their groupings (shuffles) do not depend on values."""
-        for route in fused:
+    def _hand_over(self, way: _Way, values: tuple[Any, ...], roots: Roots) -> None:
+        """Queue a row for the fused tasks; their groupings (shuffles) do not depend on values."""
+        for route in way.fused:
             assert way.origin is not None
             assert route.choose is not None
             for target in route.choose(values, route.state):
                 self._queues[route.reader][target].append(way.arrival(values, way.origin, self.phase, roots))
 
-    def _queue(
-        self,
-        way: _Way,
-        fused: Sequence[_TaskRoute],
-        rows: Sequence[tuple[Any, ...]],
-        phases: Sequence[int],
-        roots: Sequence[Roots],
-    ) -> None:
-        """Queue rows for fused tasks that take tuples. Their shuffles choose the tasks of all rows at once, unless a task reads the
-        stream twice.
-        """
-        if not fused:
-            return
-        at_once = all(route.spread is not None for route in fused)
-        if not at_once or len({route.reader for route in fused}) < len(fused):
-            before = self.phase
-            for values, self.phase, of_row in zip(rows, phases, roots, strict=True):
-                self._hand_over(way, fused, values, of_row)
-            self.phase = before
-            return
+    def _queue(self, way: _Way, rows: Sequence[tuple[Any, ...]], phases: Sequence[int], roots: Sequence[Roots]) -> None:
+        """Queue rows for the fused tasks; their shuffles choose the tasks of all rows at once."""
         assert way.origin is not None
-        for route in fused:
+        for route in way.fused:
             for target, at in route.parts(len(rows)):
                 arrived: Iterable[Any] = zip(rows, repeat(way.origin), phases, roots)
                 if at is not None:
@@ -337,13 +312,19 @@ class StageWriter:
     def _hand_over_columns(
         self, way: _Way, given: dict[str, pa.Array], fields: dict[str, pa.Array], count: int, roots: Roots
     ) -> None:
-        """Queue rows as columns for fused tasks: in the declared types for those that take batches, as given for tuples."""
+        """Queue rows as columns for the fused tasks: in the declared types for those that take batches, as values for tuples."""
         assert way.origin is not None
-        for route in way.columnar:
-            table = pa.table(fields if route.reader in self.execution.columnar else given)
+        values: list[list[Any]] | None = None
+        for route in way.fused:
             for target, at in route.parts(count):
-                mine = table if at is None else table.take(pa.array(at))
-                self._queues[route.reader][target].append(StreamBatch(mine, way.origin, self.phase, roots))
+                if route.reader in self.execution.columnar:
+                    table = pa.table(fields)
+                    table = table if at is None else table.take(pa.array(at))
+                    run: Any = StreamBatch(table, way.origin, self.phase, roots)
+                else:
+                    values = values or [python_values(column, name) for name, column in given.items()]
+                    run = TupleRun(values, at, way.arrival, way.origin, self.phase, roots)
+                self._queues[route.reader][target].append(run)
 
     def dead_letter(self, component: str, task: int, failed: DeadLetter, roots: Roots) -> None:
         """Send the dead letter of a tuple with these roots, whose last attempt a task has failed."""
@@ -356,19 +337,11 @@ class StageWriter:
             self._run(name)
 
     def in_phases(self, arrivals: Iterable[Any]) -> Iterator[Any]:
-        """Yield tuples or batches; rows emitted meanwhile get the phase of the last yielded one."""
-        for arrival in sorted(arrivals, key=_PHASE_OF):
-            self.phase = arrival._phase
-            yield arrival
-
-    def tuples_in_phases(self, arrivals: Iterable[Any]) -> Iterator[Arrival]:
-        """Like `in_phases`, for tuples and batches; a batch becomes tuples one after the other, so that few are in memory at once:
-        they stay in the processor's cache, and the cycle collector does not see them.
-        """
-        for phase, run in groupby(sorted(arrivals, key=_PHASE_OF), _PHASE_OF):
+        """Yield tuples, also those of runs, or batches; rows emitted meanwhile get the phase of the last yielded one."""
+        for phase, of_phase in groupby(sorted(arrivals, key=_PHASE_OF), _PHASE_OF):
             self.phase = phase
-            for arrival in run:
-                if type(arrival) is StreamBatch:
+            for arrival in of_phase:
+                if type(arrival) is TupleRun:
                     yield from arrival.tuples()
                 else:
                     yield arrival

@@ -80,7 +80,7 @@ class RetriedBatch(ABC, Generic[T]):
         self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
         self.errors: list[str] = []
 
-    def take(self, given: Iterable[T], /) -> None:
+    def take(self, given: Iterable[T | TupleRun], /) -> None:
         """Pass each to the bolt once. Raises BoltError."""
         for each in self._writer.in_phases(given):
             self.taken += self._size_of(each)
@@ -207,17 +207,16 @@ class BoltBatch(RetriedBatch[Tuple]):
             self._caller.prepare(self._context, self._collector, values)
         self._flush("prepare")
 
-    def take(self, given: Iterable[Tuple | StreamBatch]) -> None:
+    def take(self, given: Iterable[Tuple | TupleRun]) -> None:
         """Pass each tuple to the bolt once. Raises BoltError."""
-        tuples = self._writer.tuples_in_phases(given)
         by_return = self._caller.by_return() if self._is_basic else None
         if by_return is not None:
-            self._take_all(tuples, *by_return)
+            self._take_all(given, *by_return)
         else:
-            super().take(tuples)
+            super().take(given)
 
     def _take_all(
-        self, tuples: Iterable[Arrival], call: Callable[[Tuple], Any], rows_of: Callable[[Any], Sequence[Any]]
+        self, given: Iterable[Tuple | TupleRun], call: Callable[[Tuple], Any], emitted: Callable[[Any], Sequence[Any]]
     ) -> None:
         """Like `_attempt` for each tuple, for a stateless bolt that returns its rows, which are then the only result of a call."""
         writer = self._writer
@@ -229,10 +228,10 @@ class BoltBatch(RetriedBatch[Tuple]):
                 phases, roots = [each._phase for each in sources], [each._roots for each in sources]
                 writer.emit_all(self._name, self._task, DEFAULT_STREAM, rows, phases, roots)
 
-        for tuple in tuples:
+        for tuple in writer.in_phases(given):
             self.taken += 1
             try:
-                found = rows_of(call(tuple))
+                found = emitted(call(tuple))
             except BaseException as problem:
                 emit()  # before a dead letter
                 sources, rows = [], []
@@ -426,6 +425,32 @@ class _BoltCollector(StormNames):
             )
 
 
+class TupleRun(NamedTuple):
+    """Rows of one stream, one phase and the same roots, in order of arrival, that become tuples one after the other: so few are in
+    memory at once that they stay in the processor's cache. values: columns of `python_values`, which runs share; at: the positions
+    of the rows, None for all.
+    """
+
+    values: list[list[Any]]
+    at: Numbers | None
+    kind: type[Arrival]
+    origin: Origin
+    phase: int
+    roots: Roots
+
+    @property
+    def _phase(self) -> int:  # the attribute of an Arrival
+        return self.phase
+
+    def tuples(self) -> Iterator[Arrival]:
+        """Yield the tuples, each made on access."""
+        columns, at = self.values, None if self.at is None else self.at.tolist()
+        if at is not None:
+            columns = [type(column)([column[number] for number in at]) for column in columns]
+        rows = tuples_in(columns, self.origin.fields.names)
+        return map(self.kind, rows, repeat(self.origin), repeat(self.phase), repeat(self.roots))
+
+
 # -- Batches in columns -----------------------------------------------------------------------------------------------------------
 
 
@@ -445,11 +470,10 @@ class StreamBatch(NamedTuple):
         """Return the rows at these positions."""
         return self._replace(table=self.table.take(pa.array(at)))
 
-    def tuples(self) -> Iterator[Arrival]:
-        """Yield the rows as Tuples, each made on access."""
-        rows = tuples_in(self.table.columns, self.table.column_names)
-        kind = tuple_type(Arrival, self.origin.fields.names)
-        return map(kind, rows, repeat(self.origin), repeat(self.phase), repeat(self.roots))
+    def tuples(self) -> Iterator[Tuple]:
+        """Yield the rows as Tuples."""
+        kind = tuple_type(Tuple, self.origin.fields.names)
+        return (kind(values, self.origin) for values in tuples_in(self.table.columns, self.table.column_names))
 
 
 class ColumnarBoltBatch(RetriedBatch[StreamBatch]):

@@ -126,7 +126,11 @@ def plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def python_values(column: Any, name: str) -> list[Any]:
-    """Return a column as Python values, with an Unreadable for each unreadable value. Cost: that of `values_of`."""
+    """Return a column as Python values, with an Unreadable for each unreadable value; or the result of an earlier call as it is.
+    Cost: that of `values_of`.
+    """
+    if isinstance(column, list):
+        return column
     try:
         found = values_of(column)
     except _UNFIT:
@@ -151,7 +155,8 @@ def tuples_in(
     make: Callable[[Any], Any] | None = None,
     make_held: Callable[[Any], Any] = Held,
 ) -> Iterator[Any]:
-    """Return the rows of Arrow columns as tuples, those with an Unreadable as Held; `make` and `make_held` make other rows of them.
+    """Return the rows of columns of Arrow or of `python_values` as tuples, those with an Unreadable as Held; `make` and `make_held`
+    make other rows of them.
 
     Cost: that of `python_values`; a check of each value only if one is unreadable.
     """
