@@ -108,7 +108,7 @@ def with_causes(problem: BaseException) -> Iterator[BaseException]:
     """Yield an error and the errors that led to it, outermost first, each once."""
     seen: list[BaseException] = []
     found: BaseException | None = problem
-    while found is not None and found not in seen:
+    while found is not None and all(found is not each for each in seen):
         yield found
         seen.append(found)
         found = found.__cause__ or found.__context__

@@ -305,13 +305,17 @@ def test_messages_of_spark_about_a_lost_worker_become_worker_lost_errors() -> No
         ("TransformWithStateInPySpark driver worker exited unexpectedly (crashed)", r"killed\) while making batch 7"),
         ("SparkException: Python worker failed to connect back.", r"in time .* batch 7: .*authenticate\.socketTimeout"),
         ("Timed out while waiting for the Python worker to connect back", "the machine is too busy"),
+        (
+            "A shuffle map stage with indeterminate output was failed and retried. However, Spark cannot rollback",
+            r"behind a shuffle .* batch 7 was made, and came again in another order.*order_by=",
+        ),
     ):
         spark = PySparkRuntimeError(f"An error occurred while calling o12.first.\n: {text}\n\tat org.apache.spark.Foo")
         found = library_error(spark, SUMS)
         assert isinstance(found, WorkerLostError)
         assert found.__cause__ is spark
         with pytest.raises(
-            WorkerLostError, match=f"a Python worker of 'sums' .*{sentence}.*start again from the checkpoint"
+            WorkerLostError, match=f"(?:a Python worker|rows) of 'sums' .*{sentence}.*start again from the checkpoint"
         ):
             raise found
 

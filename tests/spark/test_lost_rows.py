@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.spark import FunctionSink
+from windowing.spark import FunctionSink, windowed
 from windowing.spark.exchange import has_no_fixed_order
 from windowing.topology.decorators import tumbling
 from windowing.windows.measures import count
@@ -102,3 +102,35 @@ def test_rows_have_no_fixed_order_behind_a_shuffle(spark: SparkSession, feed: Ca
         rows.union(rows.repartition(2)),
     ):
         assert has_no_fixed_order(loose)
+
+
+class Starting:
+    """Starts a query over rows behind a shuffle, and waits for its end, when it is given the rows of the first batch."""
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self.start, self.ended = start, False
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        assert rows.count()
+        if batch_id == 0:
+            self.ended = self.start().await_end(120)
+
+
+def test_a_query_that_a_sink_starts_reads_the_rows_of_its_own_batches(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = feed(ROWS, "inner_rows").add([{"n": n, "ts": n} for n in range(4)]).read().repartition(1)
+    found: list[list[int]] = []
+
+    def start() -> Any:
+        into = {"default": FunctionSink(lambda rows, _: found.extend(row.held for row in rows.collect()))}
+        return windowed(pairs, inner, tasks=1).start(into, str(tmp_path / "inner"), drain=True)
+
+    sink = Starting(start)
+    run(
+        pairs,
+        feed(ROWS).add([{"n": 1, "ts": 1}, {"n": 2, "ts": 2}, {"n": 3, "ts": 9}]).read(),
+        sinks={"default": FunctionSink(sink)},
+    )
+    assert (sink.ended, sorted(n for held in found for n in held)) == (True, [0, 1, 2, 3])
+    assert "run again" not in caplog.text

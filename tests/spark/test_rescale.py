@@ -224,9 +224,8 @@ def test_a_checkpoint_that_cannot_be_rescaled_is_refused_before_anything_is_writ
     old = str(tmp_path / "checkpoint")
     with pytest.raises(ConfigError, match=r"bolt 'alone' has no key=.* keep its number of tasks"):
         rescale(old, new, tasks=2, spark=spark)
-    planned = (
-        tmp_path / "checkpoint/sources/1/0"
-    )  # a drain died after Spark had planned its batch, and before it was logged
+    # A drain died after Spark had planned its batch, and before it was logged.
+    planned = tmp_path / "checkpoint/sources/1/0"
     planned.parent.mkdir(parents=True, exist_ok=True)
     planned.write_text(f'v1\n{{"path":"file://{old}/windowing/control/drain.json","timestamp":1,"batchId":0}}')
     with pytest.raises(CheckpointError, match=r"was being drained when its query died; start it once .*, drain=True"):

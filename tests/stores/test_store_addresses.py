@@ -18,7 +18,7 @@ from windowing.spark.query import WindowedStream
 from windowing.spark.sinks import FileSink, ParquetSink
 from windowing.spark.submit import submit
 from windowing.spark.trident_submit import submit_trident
-from windowing.stores import SqliteStore, map_state, store_of
+from windowing.stores import MemoryStore, SqliteStore, map_state, store_of
 from windowing.stores.pages import SqlitePages
 from windowing.stores.postgres import PostgresStore
 from windowing.stores.redis import RedisStore
@@ -190,3 +190,15 @@ def test_a_patience_that_is_not_a_positive_number_is_refused(made: Any, patience
 def test_the_address_of_a_stream_is_text(address: Any) -> None:
     with pytest.raises(ConfigError, match=r"the address of a RedisStream is text, got .*; write redis://"):
         RedisStream(address, "words", "word string")
+
+
+def test_rows_without_their_partition_are_refused_with_the_name_of_the_state() -> None:
+    class Rows:
+        pass
+
+    class Careless(MemoryStore):
+        def open(self, place: Any) -> Any:
+            return Rows()
+
+    with pytest.raises(ConfigError, match=r"the state counts has opened a Rows without a place; .*self\.place = place"):
+        map_state(Careless(), "counts").make_state(0, 1)

@@ -74,7 +74,7 @@ from windowing.cli.stored import (
     spark_session,
 )
 from windowing.cli.templates import write_project
-from windowing.errors import WindowingError, quote, represented
+from windowing.errors import WindowingError, describe_error, quote, represented
 from windowing.execution.plan import execution_plan
 from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
@@ -373,14 +373,17 @@ def run_command(
 
 def _problems(result: ClusterResult | TridentResult, at_most: int) -> Iterator[str]:
     """Yield a line for each of the first dead letters and of the first reported errors."""
-    for letter in (
-        result.dead_letters[:at_most] if isinstance(result, ClusterResult) else ()
-    ):  # Trident ends the run instead
+    letters = result.dead_letters if isinstance(result, ClusterResult) else []  # Trident ends the run instead
+    for letter in letters[:at_most]:
         unknown = letter.is_message and letter.error == Reason.FAILED.value
         why = "; raise ReportedFailedException to see the error" if unknown else ""
         yield f"dead letter of {letter.component}: {letter.error}, attempts {letter.attempts}, tuples {quote(letter.tuples)}{why}"
     for component, task, error in result.errors[:at_most]:
-        yield f"error of {component}[{task}]: {type(error).__name__}: {error}"
+        yield f"error of {component}[{task}]: {describe_error(error)}"
+    for what, found in (("dead letter", letters), ("error", result.errors)):
+        left = len(found) - at_most
+        if left > 0:
+            yield f"{left} more {what}{'s' if left > 1 else ''}"
 
 
 @commands.command("ui", short_help="Run a topology, or watch a query, on a page.")

@@ -65,7 +65,9 @@ def to_png(topology: Topology | ExecutionPlan, dpi: int = 150) -> bytes:
 
 def _require_plan(given: Any, draw: str) -> None:
     if hasattr(given, draw[3:]):
-        raise ConfigError(f"{draw} draws a Topology or an ExecutionPlan, got a TimeLine; write its .{draw[3:]}()")
+        raise ConfigError(
+            f"{draw} draws a Topology or an ExecutionPlan, got a {type(given).__name__}; write its .{draw[3:]}()"
+        )
     if not isinstance(given, Topology | ExecutionPlan | TopologyBuilder):  # a builder itself says what to write
         raise ConfigError(
             f"{draw} draws a Topology or an ExecutionPlan, got {quote(given)}; write {draw}(execution_plan(...)), which takes a "

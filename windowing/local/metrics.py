@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from windowing.acking.acker import Acked, AckedRoots
@@ -67,22 +68,22 @@ class ClusterMetrics:
                 watch = self._watches.get((component, letter.task or 0))
                 if watch is not None:
                     watch.found.dead_letters += 1
-        tasks = tuple(watch.metrics() for watch in self._watches.values())
+            tasks = tuple(watch.metrics() for watch in self._watches.values())
         batch = getattr(result, "batches", None)
         return RunMetrics(name=self.name, at_ms=self.cluster.clock.now_ms(), tasks=tasks, batch=batch or None)
 
 
 class _Additions:
-    """What was added to a list since the last call; a list that has become shorter was emptied by the user, and is new."""
+    """What was added to a list since the last call: all behind the item that was last then. The user may remove items."""
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._last: Any = None
 
     def of(self, items: Sequence[Any]) -> Sequence[Any]:
-        start = self._seen if self._seen <= len(items) else 0
-        added = items[start:]
-        self._seen = start + len(added)  # another thread may have added more
-        return added
+        added = list(takewhile(lambda item: item is not self._last, reversed(items)))
+        if added:
+            self._last = added[0]
+        return added[::-1]
 
 
 def _watch_of(task: Task) -> _TaskWatch:

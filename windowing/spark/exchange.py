@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -274,7 +275,8 @@ class ReadOnce(ArrowStage):
 
     It refuses to read them once the batch is evaluated: the state is that of the first order, so a window of counts would lose or
     repeat tuples. Raises WorkerLostError. Within the job that evaluates a batch, Spark itself compares the packets of two attempts,
-    and fails the job if they differ. After both, the query repeats the batch (running.py).
+    and fails the job if they differ (settings.py). After both, the query repeats the batch (running.py). Not seen: a repeated read
+    while Trident's commit section evaluates a batch.
     """
 
     stage: ArrowStage
@@ -285,7 +287,7 @@ class ReadOnce(ArrowStage):
             raise WorkerLostError(
                 f"rows of batch {number} were lost with an executor after the batch was evaluated, and their source is behind a "
                 "shuffle, which may give them in another order: nothing more of the batch is written, and it is evaluated anew; "
-                "a fixed order (order_by=) makes such rows the same again"
+                "look for what ends executors. A fixed order, order_by= of windowed(), makes such rows the same again"
             )
         yield from self.stage.pack(batches, partition, number)
 
@@ -324,10 +326,9 @@ def packed(
     return rows.selectExpr(*columns, f"{both} AS {TASK_AND_CLOCK}").mapInArrow(stage, EXCHANGE)
 
 
-_NARROW = (
-    *("Project", "Filter", "SubqueryAlias", "View", "Union", "Generate", "Expand", "EventTimeWatermark"),
-    *("MapInArrow", "MapInPandas", "MapPartitions", "MapElements", "AppendColumns", "TypedFilter"),
-    *("SerializeFromObject", "DeserializeToObject", "CollectMetrics", "UnresolvedHint", "ResolvedHint"),
+_NARROW = re.compile(
+    "Project|Filter|SubqueryAlias|View|Union|Generate|Expand|EventTimeWatermark|MapInArrow|MapInPandas|MapPartitions|MapElements|"
+    "AppendColumns|TypedFilter|SerializeFromObject|DeserializeToObject|CollectMetrics|UnresolvedHint|ResolvedHint"
 )
 """The operators of Spark that keep the order of rows inside a partition; of all others some need a shuffle."""
 
@@ -341,7 +342,7 @@ def has_no_fixed_order(rows: DataFrame) -> bool:
     while plans:
         plan = plans.pop()
         children = plan.children()
-        if children.size() and plan.nodeName() not in _NARROW:
+        if children.size() and _NARROW.fullmatch(plan.nodeName()) is None:
             return True
         plans += map(children.apply, range(children.size()))
     return False

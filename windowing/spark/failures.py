@@ -384,6 +384,11 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
             f"or the worker cannot start (see the log above); set {_TIMEOUT} to more seconds (Spark's default is 15s) when the "
             f"session starts, or use fewer cores. {again}"
         )
+    if _IN_ANOTHER_ORDER in said:
+        return WorkerLostError(
+            f"rows of {query.name!r} behind a shuffle were lost while {batch} was made, and came again in another order; look for "
+            f"what ends executors, or give such rows a fixed order (order_by= of windowed()). {again}"
+        )
     return None
 
 

@@ -439,7 +439,8 @@ def claim(
 ) -> None:
     """Claim the sinks of a query, by stream, for its checkpoint. schemas: those of the streams. inputs: the folders that the query
     reads. Raises ConfigError, before any folder is claimed, if two share a folder, one holds the output of another query, a new one
-    would hold the checkpoint or be in an input, or another sink refuses its claim. Cost: a few file look-ups for each sink.
+    would hold the checkpoint or be in an input, or another sink refuses its claim. Cost: a few file look-ups and a listing for each
+    sink.
     """
     spark, at = checkpoint.spark, checkpoint.home.path
     folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}

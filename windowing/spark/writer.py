@@ -217,7 +217,10 @@ class BatchWriter:
         self.calling = threading.get_ident(), ended
         try:
             self._describe(output, batch_id, f"evaluates {self.components or self.name}")
-            output.sparkSession.sparkContext.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
+            context = output.sparkSession.sparkContext
+            context.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
+            # It may be set by the batch before, or by the sink that has started this query.
+            context.setLocalProperty(EVALUATED_PROPERTY, cast(str, None))
             failpoints.hit("before_batch", batch_id)
             if self.before is not None:
                 self.before(batch_id)
@@ -290,30 +293,27 @@ class BatchWriter:
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
         """Write the streams. counts: the number of rows of each stream, the late tuples, and the acks."""
-        context, stream = output.sparkSession.sparkContext, ""
-        context.setLocalProperty(EVALUATED_PROPERTY, "true")
-        try:
-            for stream, sink in self.sinks.items():
-                count = counts[self._counts[stream]]
+        output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "true")
+        for stream, sink in self.sinks.items():
+            count = counts[self._counts[stream]]
+            try:
                 if count:
                     self._describe(output, batch_id, f"writes {stream}")
                     rows = self._streams.rows(output, stream)
                     sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
                 elif hasattr(sink, "skip"):
                     sink.skip(batch_id)
-                failpoints.hit("in_sink", batch_id)
-        except BaseException as problem:
-            where = f"the sink of stream {stream!r} of {self.name!r}"
-            if isinstance(problem, Exception):
-                if not isinstance(problem, WindowingError):
-                    problem.add_note(f"In {where}, on batch {batch_id}, which is not committed.")
-                raise
-            raise BoltError(
-                f"{where} ended with {describe_error(problem)} on batch {batch_id}, which is not committed; let a sink raise "
-                "an Exception"
-            ) from problem
-        finally:
-            context.setLocalProperty(EVALUATED_PROPERTY, cast(str, None))
+            except BaseException as problem:
+                where = f"the sink of stream {stream!r} of {self.name!r}"
+                if isinstance(problem, Exception):
+                    if not isinstance(problem, WindowingError):
+                        problem.add_note(f"In {where}, on batch {batch_id}, which is not committed.")
+                    raise
+                raise BoltError(
+                    f"{where} ended with {describe_error(problem)} on batch {batch_id}, which is not committed; let a sink raise "
+                    "an Exception"
+                ) from problem
+            failpoints.hit("in_sink", batch_id)
         if self.acks is not None:
             self.acks.record(batch_id, counts["acks"])
         self._say_late(counts)

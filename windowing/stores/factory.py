@@ -89,6 +89,11 @@ class MapStateFactory:
                 f"the state {self.name} has no partition {partition} of {partitions}; they are numbered from 0"
             )
         backing = self.store.open(PartitionId(self.name, partition, partitions))
+        if getattr(backing, "place", None) is None:
+            raise ConfigError(
+                f"the store of the state {self.name} has opened a {type(backing).__name__} without a place; let it have the "
+                "argument of open: self.place = place"
+            )
         return MAPS[self.kind](CachedMap(backing, self.cache) if self.cache else backing, self.codec, self.owner)
 
     @property
