@@ -15,7 +15,7 @@ from windowing.columnar.rows import decode_table
 
 AT_MOST = {
     "windowed": (244, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
-    "topology": (113, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
+    "topology": (112, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
     "plain": (71, 15),
     "window": (163, 27),
     "stateful": (112, 20),  # `begin` and `_set` of topology/state.py keep what a failed call has to give back
