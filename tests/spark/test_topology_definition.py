@@ -392,7 +392,6 @@ def test_the_manual_names_each_option_among_those_that_are_refused_or_accepted_w
     old, new = OPTIONS[option]
     on_spark = list(differences(stored_bolt(changed(old)), stored_bolt(changed(new))))
     refused, accepted = (options_in("docs/operate/upgrade.md", row) for row in ("name, semantics,", "lag, "))
-    accepted |= options_in("docs/operate/upgrade.md", "late_stream, ")
     if option == "message_id":
         refused |= options_in("docs/operate/upgrade.md", "message_id")
     if option != "max_events_in_memory":  # not on Spark
@@ -453,23 +452,6 @@ def test_changes_of_the_row_order_are_refused_only_while_a_batch_is_pending(
     said = f"checkpoint here: batch 7 was left half done and has to be made again exactly, but {sentence}"
     assert said in str(refused.value)
     assert str(refused.value).endswith("; start once as before to finish it")
-
-
-@pytest.mark.parametrize(("kind", "of"), [("bolt", ""), ("topology", " of bolt 'count'")])
-@pytest.mark.parametrize("option", ["lag_ms", "idle_timeout_ms", "max_future_ms", "key_ttl_ms"])
-def test_options_that_decide_when_windows_fire_are_refused_only_while_a_batch_is_pending(
-    option: str, kind: str, of: str
-) -> None:
-    """A table keeps the rows of the first attempt, which would not be those of the state of the second one."""
-    stored, wanted = STORED[kind](), STORED[kind]()
-    free = wanted["bolt"]["free"] if kind == "bolt" else wanted["topology"]["free"]["count"]
-    was, free[option] = free[option], 5000
-    compare(stored, wanted, HERE, lambda: None)
-    said = rf"batch 7 was left half done and .*, but {option}{of} was {was or 'null|0'}, now 5000; start once as before"
-    with pytest.raises(CheckpointError, match=said):
-        compare(stored, wanted, HERE, lambda: 7)
-    free |= {option: was, "on_error": "skip", "on_invalid": "raise", "max_repeats": 9, "message_id": "id"}
-    compare(stored, wanted, HERE, lambda: 7)
 
 
 def test_a_changed_definition_is_refused_before_the_row_order_of_a_replay_is_compared() -> None:

@@ -246,22 +246,6 @@ def _message_ids(old: Any, new: Any) -> Iterator[str]:
         yield from _message_id(f"message_id of bolt {name!r}", old[name], new.get(name, {}))
 
 
-_TIMED = ("lag_ms", "idle_timeout_ms", "max_future_ms", "key_ttl_ms")
-"""The free options that decide which windows a batch fires. A sink may keep the rows of the first attempt at a half-done batch, and
-the state is that of the second one, so both must fire the same. Options by which a failing batch is got through are not among them.
-"""
-
-
-def _timing(of: str, old: Definition, new: Definition) -> Iterator[str]:
-    for option in _TIMED:
-        yield from _differ(f"{option}{of} was", old.get(option), new.get(option))
-
-
-def _timings(old: Any, new: Any) -> Iterator[str]:
-    for name in old:
-        yield from _timing(f" of bolt {name!r}", old[name], new.get(name, {}))
-
-
 def _columns(old: Any, new: Any) -> Iterator[str]:
     if list(old) != list(new):
         yield f"the input streams were {', '.join(old)}, now {', '.join(new)}"
@@ -345,10 +329,6 @@ def _column_order(old: Any, new: Any) -> Iterator[str]:
         yield from _differ(f"the columns of input stream {stream!r} were", was, now)
 
 
-def _always(wanted: Definition) -> bool:
-    return True
-
-
 def _ordered(wanted: Definition) -> bool:
     return bool(wanted["order_by"])
 
@@ -363,7 +343,6 @@ KINDS: Mapping[str, Kind] = {
         (
             FieldRule("bolt.fixed", _bolt),
             FieldRule("bolt.free", partial(_message_id, "message_id")),
-            FieldRule("bolt.free", partial(_timing, ""), _always),
             FieldRule("tasks", partial(_number, "tasks was")),
             FieldRule("grouping", partial(_differ, "grouping was")),
             FieldRule("inputs", _columns),
@@ -380,7 +359,6 @@ KINDS: Mapping[str, Kind] = {
             FieldRule("topology.partitions", partial(_number, "partitions were")),
             FieldRule("topology.levels", _levels),
             FieldRule("topology.free", _message_ids),
-            FieldRule("topology.free", _timings, _always),
             *_ORDER,
         ),
     ),
