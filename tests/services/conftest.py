@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,18 @@ def empty(server: str) -> None:
     with psycopg.connect(address("postgres"), autocommit=True) as db:
         db.execute("DROP SCHEMA public CASCADE")
         db.execute("CREATE SCHEMA public")
+
+
+@contextmanager
+def evicting(db: redis.Redis) -> Iterator[None]:
+    """Let the server evict keys when its memory is full."""
+    db.config_set("maxmemory", "8gb")
+    db.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        yield
+    finally:
+        db.config_set("maxmemory", "0")
+        db.config_set("maxmemory-policy", "noeviction")
 
 
 @pytest.fixture(scope="session")

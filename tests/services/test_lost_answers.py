@@ -19,7 +19,7 @@ import psycopg
 import pytest
 import redis
 
-from tests.services.conftest import ROOT, address, empty
+from tests.services.conftest import ROOT, address, empty, evicting
 from tests.services.proxy import Cut, Proxy
 from tests.services.test_server_stores import store_on
 from tests.stores.state_world import Add
@@ -256,6 +256,20 @@ def test_rows_that_redis_evicted_are_detected() -> None:
             client.hdel("windowing:{counts/0}:rows", '"a"')
         with pytest.raises(CorruptStateError, match="has 1 rows, its fence says 2"):
             commit(state, 2, 0, {"b": Add(1)})
+
+
+def test_a_redis_server_that_evicts_keys_is_refused_before_a_state_is_read_or_written() -> None:
+    empty("redis")
+    factory = map_state(store_on("redis"), "counts")
+    with redis.Redis.from_url(address("redis")) as client, closing(factory.make_state(0, 1)) as state, evicting(client):
+        with pytest.raises(
+            ConfigError, match=r"the state counts/0 at redis://:\*\*\*@\S+ .* \(maxmemory-policy allkeys-lru\)"
+        ):
+            commit(state, 1, 0, {"a": Add(1)})
+        assert not client.dbsize()
+        client.config_set("maxmemory-policy", "volatile-lru")  # states have no time to live
+        commit(state, 1, 0, {"a": Add(1)})
+    assert stored("redis") == {"a": 1}
 
 
 def test_foreign_keys_in_redis_and_foreign_tables_in_postgres_are_refused(server: str) -> None:

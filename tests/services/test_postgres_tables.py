@@ -7,6 +7,8 @@ import math
 import os
 import pickle
 import signal
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -183,6 +185,39 @@ def test_a_server_that_fails_every_attempt_is_a_sink_error_after_the_patience(ur
     assert "did not answer for 2 s: DiskFull: could not extend file: No space left on device" in message
     run_sql(url, "DROP TRIGGER full_disk ON counts")
     assert write(url, 0, FIRST)
+    assert stored(url) == FIRST
+
+
+def test_rows_that_come_too_slowly_for_the_open_transaction_are_a_sink_error(url: str) -> None:
+    def rows() -> Iterator[tuple[Any, ...]]:
+        yield from (("JFK", n) for n in range(5_000))  # a chunk
+        time.sleep(1.5)
+        yield "LGA", 0
+
+    claim(url)
+    with table(url, patience_s=1) as opened:
+        message = refusal(SinkError, lambda: opened.write("q", "default", 0, rows, "public"))
+    assert "table counts at " in message
+    assert "terminating connection due to idle-in-transaction timeout; " in message
+    assert "patience_s= (1 s)" in message
+    assert not stored(url)
+    assert write(url, 0, FIRST)
+    assert stored(url) == FIRST
+
+
+def test_a_standby_that_becomes_the_primary_is_waited_for(url: str) -> None:
+    claim(url)
+    run_sql(url, "ALTER ROLE windowing SET default_transaction_read_only = on")
+    writes = "SET default_transaction_read_only = off", "ALTER ROLE windowing RESET default_transaction_read_only"
+    promotion = threading.Timer(1, run_sql, (url, *writes))
+    promotion.start()
+    try:
+        message = refusal(SinkError, lambda: write(url, 0, FIRST, patience_s=0.5))
+        assert "did not answer for 0.5 s: ReadOnlySqlTransaction: cannot execute" in message
+        assert "see whether the server runs and takes writes" in message
+        assert write(url, 0, FIRST)
+    finally:
+        promotion.join()
     assert stored(url) == FIRST
 
 

@@ -17,7 +17,8 @@ import pytest
 import redis
 
 from tests.dying import in_a_child
-from tests.services.conftest import address, empty
+from tests.services.conftest import address, empty, evicting
+from tests.services.proxy import Cut, Proxy
 from windowing import bolt, millis, seconds, tumbling
 from windowing.errors import CheckpointError, ConfigError, FailedException, SourceError
 from windowing.local import VirtualClock, run_topology
@@ -223,6 +224,72 @@ def test_a_query_whose_checkpoint_is_older_than_the_acks_is_refused(db: redis.Re
     stream.begin("another", None)
     with pytest.raises(CheckpointError, match="another query reads the stream"):
         stream.begin("query", {"0": 3})
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])
+def test_each_call_has_one_effect_if_the_connection_is_cut_at_any_request(db: redis.Redis, after: bool) -> None:
+    def life(url: str) -> None:
+        stream = RedisStream(url, "words", WORDS)
+        stream.begin("second query", None)
+        assert stream.latest() == {"0": 5}
+        assert rows_of(stream, 0, 5) == ROWS
+        stream.ack(Root(0, {"0": 0}, {"0": 3}))
+        stream.fail(Root(1, {"0": 3}, {"0": 5}), "count")
+        assert stream.latest() == {"0": 7}
+        assert rows_of(stream, 5, 7) == ROWS[3:]
+        stream.ack(Root(2, {"0": 5}, {"0": 7}))
+        assert pending(db) == len(stream) == 0
+        stream.close()
+
+    def requests(cut_at: int) -> int:
+        db.flushdb()
+        put(db, ROWS)
+        stream_of().begin("first query", None)
+        began = proxy.requests
+        proxy.cut = Cut(began + cut_at, after)
+        life(proxy.url)
+        return proxy.requests - began
+
+    with Proxy(address("redis")) as proxy:
+        undisturbed = requests(cut_at=0)
+        assert undisturbed > 10
+        for step in range(1, undisturbed + 1):
+            requests(cut_at=step)
+            assert proxy.cuts == step, "the connection was not cut"
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_server_that_lost_its_newest_data_is_refused_and_no_new_entry_counts_as_read(
+    db: redis.Redis, is_running: bool
+) -> None:
+    put(db, ROWS)
+    stream = stream_of()
+    stream.begin("query", None)
+    stream.latest()
+    copy: dict[Any, Any] = {key: db.dump(key) for key in db.scan_iter()}
+    put(db, ROWS[:3])
+    read = stream.latest()
+    for key, dumped in copy.items():  # a failover to a replica that was behind
+        db.restore(key, 0, dumped, replace=True)
+    put(db, ROWS)
+    again = stream if is_running else stream_of()
+    with pytest.raises(
+        SourceError, match=r"words of redis://:\*\*\*@\S+ ends at offset 5, and was read up to 8: .* is lost"
+    ):
+        again.latest() if is_running else again.begin("query", read)
+    fresh = stream_of()
+    fresh.begin("LocalCluster, which has no checkpoint", None)
+    assert rows_of(fresh, fresh.initial()["0"], fresh.latest()["0"]) == ROWS + ROWS
+
+
+def test_a_server_that_evicts_keys_is_refused(db: redis.Redis) -> None:
+    put(db, ROWS)
+    with (
+        evicting(db),
+        pytest.raises(ConfigError, match=r"words of redis://:\*\*\*@\S+ .* \(maxmemory-policy allkeys-lru\)"),
+    ):
+        stream_of()
+    assert len(ran(stream_of())["count"]) == 4
 
 
 # -- bad input -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ Laws
   pending list of the group silently, those of live consumers too.)
 - Redis does not roll back a script that fails. The script that takes entries therefore first runs the commands that assign offsets,
   without an effect: if the user lacks the right to one of them, nothing is taken.
+- A server that has lost its newest data (a replica that was behind) would assign numbers again that count as read. If the last
+  number is less than one that was read, nothing is taken, and SourceError is raised.
 
 Durability depends on the server's settings (`appendonly yes`, `appendfsync always`). Cost: one script for each page of 1,000
 entries.
@@ -37,7 +39,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import redis
-from redis.backoff import ExponentialBackoff
+from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from windowing.columnar.bolts import table_of
@@ -45,7 +47,8 @@ from windowing.errors import ConfigError, SourceError, WindowingError, quote
 from windowing.queues.messages import BadMessage, row_of_texts
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refuse_forgotten, whole_number
 from windowing.schema.types import Schema
-from windowing.stores.remote import checked_address, masked
+from windowing.stores.redis import EVICTING, RedisMap, evicts
+from windowing.stores.remote import Patient, checked_address, masked
 from windowing.windows.measures import Duration, as_duration_ms
 
 _log = logging.getLogger("windowing.queues")
@@ -79,6 +82,8 @@ end
 _TAKE = """
 local group, consumer, claim_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if redis.call('HGET', KEYS[3], 'identity') ~= ARGV[4] then return {-1} end
+local last = redis.call('HGET', KEYS[3], 'last') or '0'
+if tonumber(last) < tonumber(ARGV[6]) then return {-3, last} end
 local held = claim_ms > 0 and redis.call('XPENDING', KEYS[1], group)[1] or 0
 redis.call('HINCRBY', KEYS[3], 'last', 0)
 redis.call('ZADD', KEYS[2], 'XX', 0, '')
@@ -214,7 +219,8 @@ end
 return {'facts', unpack(redis.call('HGETALL', KEYS[3]))}
 """
 _BEGIN = """
-if (redis.call('HGET', KEYS[3], 'query') or '') ~= ARGV[3] then return 0 end
+local query = redis.call('HGET', KEYS[3], 'query') or ''
+if query ~= ARGV[3] and query ~= ARGV[4] then return 0 end
 if ARGV[5] == '1' then
     for _, name in ipairs(redis.call('HKEYS', KEYS[3])) do
         if string.sub(name, 1, 6) == 'acked:' then redis.call('HDEL', KEYS[3], name) end
@@ -225,7 +231,7 @@ return 1
 """
 
 
-class RedisStream(PartitionedSpout):
+class RedisStream(PartitionedSpout, Patient):
     """The stream with the key `stream` on the server at `url` (redis://, rediss://, unix://), read in a consumer group.
 
     A group that does not exist is created at the first entry of the stream. fields: the wanted fields of an entry, and `entry_id
@@ -233,11 +239,14 @@ class RedisStream(PartitionedSpout):
     needs its own, because a taken entry belongs to its consumer. claim_after: entries of another consumer of the group that has
     been idle this long are claimed (None: never). max_rows, partitions, max_attempts: as of a SqliteQueue. on_gap="skip": entries
     that were trimmed before their ack are skipped with a warning. on_invalid="dead": entries that are not valid rows become dead
-    letters. patience_s: seconds to wait for an answer.
+    letters. patience_s: seconds to wait for an answer, also of a server that restarts.
 
-    Raises ConfigError for a key that is not a stream, and for a consumer that was created with other fields or partitions. Every
-    method raises SourceError for a server that cannot be reached or refuses.
+    Raises ConfigError for a key that is not a stream, for a server that evicts keys (maxmemory-policy allkeys-*), and for a
+    consumer that was created with other fields or partitions. Every method raises SourceError for a server that cannot be reached
+    or refuses.
     """
+
+    lost = RedisMap.lost
 
     def __init__(
         self,
@@ -267,8 +276,9 @@ class RedisStream(PartitionedSpout):
         self._schema = Schema.parse(fields)
         self.fields, self.name, self._group, self._consumer = self._schema.ddl, stream, group, consumer
         self._claim_ms = 0 if claim_after is None else as_duration_ms(claim_after, "claim_after")
-        self._patience_s, self._url = patience_s, url
+        Patient.__init__(self, url, patience_s)
         self._open: redis.Redis | None = None
+        self._last = 0  # the last offset that `begin` or `latest` has seen
         self.path = f"{stream} of {masked(url)}"
         base = f"windowing:{{{stream}}}:{group}"
         mine = f"{base}/{consumer}"
@@ -312,16 +322,20 @@ class RedisStream(PartitionedSpout):
         # The bound counts entries of the stream and of the group: those that an idle consumer holds may be deleted from the stream.
         total, bound = 0, None
         while True:
-            taken, *rest = self._script(_LOST + _TAKE, self._claim_ms, self.identity or "", self._on_gap)
+            asked = self._claim_ms, self.identity or "", self._on_gap, self._last
+            taken, *rest = self._script(_LOST + _TAKE, *asked)
             if taken == -1:
                 raise self._another()
+            if taken == -3:
+                raise self._behind(int(rest[0]), self._last)
             if taken < 0:
                 self._note_lost(*rest)
             last, there, *lost = rest
+            self._last = int(last)
             self._note_lost(*lost)
             total, bound = total + taken, there if bound is None else bound
             if taken == 0 or total >= bound:
-                return self._each(int(last))
+                return self._each(self._last)
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows with offsets in (start, end] whose offset modulo `partitions` is the partition's number."""
@@ -337,10 +351,15 @@ class RedisStream(PartitionedSpout):
             yield from table_of(rows, self._schema).to_batches()
 
     def begin(self, query: str, end: Offsets | None) -> None:
-        """Record the query that reads. Raises CheckpointError if the checkpoint is older than the last ack."""
+        """Record the query that reads. Raises CheckpointError if the checkpoint is older than the last ack, SourceError if the
+        server has lost what the checkpoint has read.
+        """
         facts = {_text(k): _text(v) for k, v in _pairs(self._script("return redis.call('HGETALL', KEYS[3])")).items()}
         if facts.get("identity") != self.identity:
             raise self._another()
+        self._last, read = int(facts.get("last", 0)), max((end or {}).values(), default=0)
+        if self._last < read:
+            raise self._behind(self._last, read)
         acked = {name.partition(":")[2]: int(at) for name, at in facts.items() if name.startswith("acked:")}
         known = {"query": facts.get("query"), "acked": acked}
         anew = refuse_forgotten(f"the stream {self.path}", known, query, end)
@@ -410,7 +429,9 @@ class RedisStream(PartitionedSpout):
         _log.warning("%s: left out", what)
 
     def _made(self) -> str:
-        kind, *found = self._script(_LOST + _MADE, uuid4().hex, self.fields, self._partitions)
+        kind, *found = self._script(EVICTING + _LOST + _MADE, uuid4().hex, self.fields, self._partitions)
+        if kind == b"evicts":
+            raise evicts(f"the stream {self.path}", found[0])
         if kind == b"kind":
             what = (
                 "is not there: XADD its first entry"
@@ -437,25 +458,38 @@ class RedisStream(PartitionedSpout):
             "checkpoint"
         )
 
+    def _behind(self, last: int, read: int) -> SourceError:
+        return SourceError(
+            f"the stream {self.path} ends at offset {last}, and was read up to {read}: the server's newest data is lost (a "
+            "failover to a replica that was behind, an older copy), and new entries would get offsets that count as read; put back "
+            "newer data, or begin with another consumer= and a new checkpoint; nothing was taken"
+        )
+
     def _script(self, text: str, *arguments: str | int) -> Any:
         return self._call("EVAL", text, len(self._keys), *self._keys, self._group, self._consumer, *arguments)
 
     def _call(self, *command: Any) -> Any:
-        try:
-            if self._open is None:
-                # A connection that is lost is made again. A server that does not answer is not asked again: it was waited for.
-                again = Retry(ExponentialBackoff(cap=1.0, base=0.05), 8, supported_errors=(redis.ConnectionError,))
-                self._open = redis.Redis.from_url(
-                    self._url,
-                    socket_timeout=self._patience_s,
-                    socket_connect_timeout=min(self._patience_s, 5.0),
-                    retry=again,
-                )
+        def ask() -> Any:
+            assert self._open is not None
             return self._open.execute_command(*command)  # type: ignore[no-untyped-call]
-        except (redis.RedisError, ValueError, OSError) as problem:
-            raise self._refused(problem) from None
 
-    def _refused(self, problem: Exception) -> WindowingError:
+        return self._patiently(ask)
+
+    def _connect(self) -> None:
+        if self._open is None:
+            self._open = redis.Redis.from_url(
+                self._url,
+                socket_timeout=self._patience_s,
+                socket_connect_timeout=min(self._patience_s, 5.0),
+                retry=Retry(NoBackoff(), 0),  # Patient retries
+            )
+
+    def _unanswered(self, text: str) -> WindowingError:
+        return SourceError(
+            f"the stream {self.path}: the server cannot be reached: {text}; start it, or give another URL; nothing is lost"
+        )
+
+    def _refused(self, problem: Exception) -> WindowingError | None:
         where, said = f"the stream {self.path}", masked(str(problem), self._url)
         if isinstance(problem, ValueError):
             return ConfigError(
@@ -466,10 +500,8 @@ class RedisStream(PartitionedSpout):
             return SourceError(
                 f"{where}: the server refuses who asks: {said}; give user and password in the URL, with rights to its keys"
             )
-        if isinstance(problem, redis.ConnectionError | redis.TimeoutError | OSError):
-            return SourceError(
-                f"{where}: the server cannot be reached: {said}; start it, or give another URL; nothing is lost"
-            )
+        if isinstance(problem, self.lost):
+            return None
         if "NOGROUP" in said or "no such key" in said:
             return self._another()
         return SourceError(f"{where}: the server says: {said}; what was taken is still pending there")

@@ -225,7 +225,11 @@ def refused_login(problem: Exception, text: str, what: str, where: str) -> Confi
 class PostgresClient(Patient):
     """A client of PostgreSQL, whose connection waits for answers until the deadline of the current call."""
 
-    lost: ClassVar[tuple[type[Exception], ...]] = (psycopg.OperationalError, psycopg.InterfaceError)
+    lost: ClassVar[tuple[type[Exception], ...]] = (
+        psycopg.OperationalError,
+        psycopg.InterfaceError,
+        psycopg.errors.ReadOnlySqlTransaction,  # a standby, which is the primary soon, or is found no more
+    )
     _db: Bounded | None = None
 
     def _connect(self) -> None:
@@ -339,10 +343,12 @@ class PostgresMap(PostgresClient, Remote):
                 f"the state {self.place} at {where} has no schema to be in: {text}; CREATE SCHEMA, GRANT USAGE and CREATE on it to "
                 "the user, or name another one (options=-csearch_path=...)"
             )
-        if isinstance(problem, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
+        if isinstance(problem, psycopg.errors.InsufficientPrivilege):
             return ConfigError(
                 f"the state {self.place} cannot be written at {where}: {text}; give a user who may create and write its tables"
             )
+        if isinstance(problem, self.lost):
+            return None
         if isinstance(
             problem, psycopg.ProgrammingError | psycopg.DataError | psycopg.IntegrityError | psycopg.InternalError
         ):

@@ -364,19 +364,25 @@ class PostgresTable(PostgresClient):
 
     def _unanswered(self, text: str) -> WindowingError:
         return SinkError(
-            f"{self} did not answer for {self._patience_s:g} s: {text}; see whether the server runs, and who holds locks; start "
-            "again: the batch is written then, unless it is there"
+            f"{self} did not answer for {self._patience_s:g} s: {text}; see whether the server runs and takes writes, and who "
+            "holds locks; start again: the batch is written then, unless it is there"
         )
 
     def _refused(self, problem: Exception) -> WindowingError | None:
         text = self._text(problem)
         if (refused := refused_login(problem, text, str(self), masked(self._url))) is not None:
             return refused
-        if isinstance(problem, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
+        if isinstance(problem, psycopg.errors.InsufficientPrivilege):
             rights = "SELECT, INSERT, UPDATE, and TEMPORARY on the database" if self._key else "INSERT"
             return ConfigError(
                 f"{self} cannot be written: {text}; give a user who may write it ({rights}) and {_SINKS} in its schema (SELECT, "
                 "INSERT, UPDATE), and may create there what is not there"
+            )
+        if isinstance(problem, psycopg.errors.IdleInTransactionSessionTimeout):
+            return SinkError(
+                f"{self} has ended the connection: {text}; the rows of a batch came more slowly than its open transaction may wait "
+                f"for them: give a larger patience_s= ({self._patience_s:g} s) or make batches smaller; nothing of the batch was "
+                "written"
             )
         if isinstance(problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
             return SinkError(f"{self} was changed while a query writes to it: {text}; put it back, then start again")

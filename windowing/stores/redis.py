@@ -10,7 +10,8 @@ in one slot of a cluster.
 
 The durability of a commit depends on the server's settings. With `appendonly yes` and `appendfsync always` it is on the disk when
 the server answers; with `everysec` a crash of the machine silently loses up to about a second of commits, including the fence.
-Evicted rows are detected by their number: a server for states must not evict (`maxmemory-policy noeviction`).
+A server that evicts keys without a time to live (`maxmemory-policy allkeys-*`, and a `maxmemory`) is refused when a connection is
+opened, unless its user may not run INFO; rows that are missing are detected by their number.
 
 Cost: one round trip for a read, one for a commit; undoing an attempt reads only the rows it wrote.
 """
@@ -38,6 +39,13 @@ _HAS_VALUE, _HAS_PREVIOUS = 1, 2
 _PAGE = 1000
 _OF_STATE = re.compile(rb"windowing:\{(?P<state>[A-Za-z_]\w*)/(?P<partition>-?\d+)\}:(?P<part>fence|rows)")
 _CANNOT_NOW = ("BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
+
+EVICTING = """
+local memory = redis.pcall('INFO', 'memory')
+local policy = type(memory) == 'string' and memory:match('maxmemory_policy:(allkeys%S*)')
+if policy and not memory:match('maxmemory:0\\r') then return {'evicts', policy} end
+"""
+"""Lua that returns the policy of a server that evicts keys; `evicts` makes an error of it."""
 
 _READ = """
 local fence, rows, touched = KEYS[1], KEYS[2], KEYS[3]
@@ -125,7 +133,8 @@ class RedisStore:
 class RedisMap(Remote):
     """The rows of one partition (BackingMap)."""
 
-    lost: ClassVar[tuple[type[Exception], ...]] = (redis.ConnectionError, redis.TimeoutError)
+    lost: ClassVar[tuple[type[Exception], ...]] = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError)
+    _is_checked = False
 
     def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
         super().__init__(url, place, patience_s)
@@ -140,16 +149,23 @@ class RedisMap(Remote):
             ) from None  # the cause would show the password
         self._read_script = self._client.register_script(_READ)
         self._write_script = self._client.register_script(_WRITE)
+        self._eviction_script = self._client.register_script(EVICTING)
 
     def _connect(self) -> None:
-        """Set the timeout of the next connection; the client connects in the first command."""
+        """Set the timeout of the next connection; the client connects in the first command, which looks for eviction."""
         left_s = self._left_s()
         waits = {"socket_timeout": left_s, "socket_connect_timeout": left_s, "socket_keepalive": True}
         if self._url.startswith("unix"):
             waits.pop("socket_keepalive")
         self._client.connection_pool.connection_kwargs.update(waits)
+        if not self._is_checked:
+            found: Any = self._eviction_script()
+            if found:
+                raise evicts(f"the state {self.place} at {masked(self._url)}", found[1])
+            self._is_checked = True
 
     def close(self) -> None:
+        self._is_checked = False
         self._client.close()
 
     def _read(self, keys: Sequence[bytes], undo: TransactionAttempt | None) -> Reading:
@@ -211,7 +227,7 @@ class RedisMap(Remote):
                 f"Redis at {where} refuses the user: {text}; give the user and password of the server, with the rights to run "
                 "scripts and all that they do on the keys windowing:* (ACL SETUSER)"
             )
-        if isinstance(problem, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
+        if isinstance(problem, redis.exceptions.OutOfMemoryError):
             return StoreUnavailableError(
                 f"Redis at {where} cannot write the state {self.place}: {text}; nothing was written"
             )
@@ -219,12 +235,20 @@ class RedisMap(Remote):
             return StoreUnavailableError(
                 f"Redis at {where} cannot serve the state {self.place} now: {text}; see to the server"
             )
-        if isinstance(problem, redis.ResponseError):
+        if isinstance(problem, redis.ResponseError) and not isinstance(problem, self.lost):
             return CorruptStateError(
                 f"the keys of the state {self.place} at {where} are not ours, or damaged: {text}; restore them from a copy, or "
                 "give the state another name; nothing was reset"
             )
         return None
+
+
+def evicts(what: str, policy: bytes) -> ConfigError:
+    """Return the error for a server that evicts keys, from what EVICTING has found."""
+    return ConfigError(
+        f"{what} is on a server that removes keys when its memory is full (maxmemory-policy {policy.decode()}), and would be lost "
+        "in part; CONFIG SET maxmemory-policy noeviction, or give another server"
+    )
 
 
 def stored_states(url: str) -> list[tuple[str, dict[int, int], dict[int, bytes]]]:

@@ -190,5 +190,5 @@ class Remote(Patient):
     def _unanswered(self, text: str) -> WindowingError:
         return StoreUnavailableError(
             f"the store of the state {self.place} at {masked(self._url)} did not answer for {self._patience_s:g} s: {text}; see "
-            "whether the server runs, and who holds locks; what was under way is looked up by the next attempt"
+            "whether the server runs and takes writes, and who holds locks; what was under way is looked up by the next attempt"
         )
