@@ -354,9 +354,29 @@ def test_a_star_import_omits_names_that_need_a_missing_package():
 def test_importing_a_name_of_another_package_names_the_right_import():
     with pytest.raises(ImportError, match=r"no .run_local.; write from windowing\.local import run_local"):
         from windowing import run_local  # noqa: F401
-    for name, package in windowing._IN_PACKAGES.items():
-        assert name in PUBLIC[f"windowing.{package}"], f"say where {name} is"
-        assert name not in PUBLIC["windowing"], f"{name} is here"
+    for package, names in windowing._IN_PACKAGES.items():
+        for name in names.split():
+            assert name in PUBLIC[f"windowing.{package}"], f"say where {name} is"
+            assert name not in PUBLIC["windowing"], f"{name} is here"
+
+
+@pytest.mark.parametrize("package", [name for name in PUBLIC if name not in ("windowing", "windowing.trident")])
+def test_a_public_package_says_where_a_name_of_another_package_and_of_storm_is(package):
+    for name, write in (
+        ("sliding", "from windowing import sliding"),
+        ("run_local" if package != "windowing.local" else "submit", "from windowing."),
+        ("StormSubmitter", "from windowing.spark import submit"),
+    ):
+        with pytest.raises(ImportError, match=rf"^{package} has no '{name}'; write {write}"):
+            exec(f"from {package} import {name}")
+    assert not hasattr(importlib.import_module(package), "another")
+
+
+def test_a_module_that_is_called_as_a_public_name_is_imported_as_before():
+    from windowing.local import windowed
+    from windowing.queues import spout
+
+    assert (windowed.__name__, spout.__name__) == ("windowing.local.windowed", "windowing.queues.spout")
 
 
 # -- protocols -------------------------------------------------------------------------------------------------------------------

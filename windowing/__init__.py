@@ -268,28 +268,27 @@ _IN_STORM = {
     ),
 }
 
-
 _IN_PACKAGES = {
-    **dict.fromkeys(
-        ("LocalRun", "TridentCluster", "VirtualClock", "run_local", "run_topology", "run_trident"), "local"
-    ),
-    **dict.fromkeys(("FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "PostgresSink"), "spark"),
-    **dict.fromkeys(("DeltaSink", "KafkaSink", "kafka"), "spark"),
-    **dict.fromkeys(("rescale", "session", "submit", "submit_trident", "windowed"), "spark"),
-    **dict.fromkeys(("PartitionedSpout", "RabbitQueue", "RedisStream", "SqliteQueue"), "queues"),
-    **dict.fromkeys(("MemoryStore", "PostgresStore", "RedisStore", "SqliteStore", "map_state", "store_of"), "stores"),
-    "serve_prometheus": "monitoring",
-    **dict.fromkeys(("Watch", "check_counts", "replay"), "testing"),
-    **dict.fromkeys(("FixedBatchSpout", "MapGet", "Sum", "TridentTopology"), "trident"),
+    "local": "LocalRun TridentCluster VirtualClock explain run_local run_topology run_trident",
+    "spark": "DeltaSink FileSink FunctionSink KafkaSink MemorySink NoopSink ParquetSink PostgresSink kafka rescale session submit "
+    "submit_trident windowed",
+    "queues": "PartitionedSpout RabbitQueue RedisStream SqliteQueue",
+    "stores": "MemoryStore PostgresStore RedisStore SqliteStore map_state state_table store_of",
+    "monitoring": "serve_prometheus",
+    "testing": "Watch check_counts replay",
+    "trident": "BackingMap FixedBatchSpout MapGet OpaqueMap Sum TransactionalMap TridentTopology",
 }
-"""The package of names that are often looked for here."""
+"""Names that are often looked for in another package."""
+
+_ELSEWHERE = _IN_STORM | {
+    name: f"from windowing.{package} import {name}" for package, names in _IN_PACKAGES.items() for name in names.split()
+}
+"""What to write in place of a name that a package does not have."""
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
 
     def __getattr__(name):
-        if name in _IN_STORM:  # an AttributeError would lose its message in `from windowing import name`
-            raise ImportError(f"windowing has no {name!r}; write {_IN_STORM[name]}")
-        if name in _IN_PACKAGES:
-            raise ImportError(f"windowing has no {name!r}; write from windowing.{_IN_PACKAGES[name]} import {name}")
+        if name in _ELSEWHERE:  # an AttributeError would lose its message in `from windowing import name`
+            raise ImportError(f"windowing has no {name!r}; write {_ELSEWHERE[name]}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,11 +34,19 @@ def with_extra(problem: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
 
 
 def on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that imports each of these names from its module when it is first used."""
+    """Return the `__getattr__` of a package: it imports each of these names from its module when it is first used.
+
+    For a name of `windowing`, of another package or of Storm it raises an ImportError that says what to write.
+    """
 
     def load(name: str) -> Any:
         if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            whole = import_module("windowing")
+            write = f"from windowing import {name}" if name in whole.__all__ else whole._ELSEWHERE.get(name)
+            if write is None or find_spec(f"{package}.{name}"):
+                raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            # An AttributeError would lose its message in `from package import name`.
+            raise ImportError(f"{package} has no {name!r}; write {write}")
         try:
             return getattr(import_module(f"windowing.{modules[name]}"), name)
         except ModuleNotFoundError as problem:

@@ -246,5 +246,7 @@ def test_a_frame_in_place_of_rows_is_refused_with_the_call_that_makes_rows_with_
     for run in (lambda: run_local(pairs, [table]), lambda: explain(pairs, table), lambda: LocalRun(pairs).feed(table)):
         with pytest.raises(ConfigError, match=re.escape(f"got {call} is the list of its rows")):
             run()
+    with pytest.raises(ConfigError, match=r"got a Series of pandas as a row; frame\.to_dict"):
+        LocalRun(pairs).feed([row for _, row in pandas.DataFrame({"at": [1, 2]}).iterrows()])
     rows = table.to_dict("records") if isinstance(table, pandas.DataFrame) else table.to_pylist()
     assert run_local(pairs, [rows])["default"] == [(2,)]

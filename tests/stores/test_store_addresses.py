@@ -200,5 +200,8 @@ def test_rows_without_their_partition_are_refused_with_the_name_of_the_state() -
         def open(self, place: Any) -> Any:
             return Rows()
 
-    with pytest.raises(ConfigError, match=r"the state counts has opened a Rows without a place; .*self\.place = place"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the state counts has opened have no place, got .*Rows.*self\.place = place",
+    ):
         map_state(Careless(), "counts").make_state(0, 1)

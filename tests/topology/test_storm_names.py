@@ -201,6 +201,13 @@ def test_an_ambiguous_emit_of_a_row_and_a_value_is_refused_without_guessing() ->
     )
 
 
+def test_a_row_before_its_anchor_is_refused_with_the_name_of_the_argument() -> None:
+    anchor = Tuple((1,), Origin("words", 0, Fields("n"), "default"))
+    assert emit_advice((("moon", 3), anchor), ["default"], "anchors").endswith(
+        "; write emit(('moon', 3), anchors=tuple)"
+    )
+
+
 def test_an_emit_anchored_to_the_rows_of_a_window_is_refused_with_the_row_alone_in_one_process_too() -> None:
     @tumbling(count(1), output="n long")
     def anchored(window: Any, out: Any) -> None:
@@ -703,7 +710,11 @@ def test_the_rows_of_a_result_are_named_where_the_other_kind_of_run_has_them() -
 
 
 @pytest.mark.parametrize(
-    "name", ["IBackingMap", "ReadOnlyState", "FeederBatchSpout", "HBaseMapState", "FirstNSorted", "HdfsState"]
+    "name",
+    [
+        *("IBackingMap", "ReadOnlyState", "FeederBatchSpout", "HBaseMapState", "FirstNSorted", "HdfsState"),
+        *("OpaqueValue", "InputSpout", "map_state", "run_trident"),
+    ],
 )
 def test_a_class_of_trident_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:
     with pytest.raises(ImportError, match=rf"windowing\.trident has no '{name}'; write "):
@@ -717,6 +728,22 @@ def test_a_builder_in_place_of_its_topology_and_an_average_are_answered_with_wha
         execution_plan(TopologyBuilder("words"))
     with pytest.raises(AttributeError, match=r"aggregate has no 'avg'; write mean\(field\)"):
         windowing.aggregate.avg("n")
+    with pytest.raises(AttributeError, match=r"aggregate has no 'last'; write window\.get\(\)\[-1\]"):
+        windowing.aggregate.last("n")
+    with pytest.raises(AttributeError, match=r"aggregate has no 'median'; there are count, .* as a fold\("):
+        windowing.aggregate.median("n")
+
+
+def test_a_run_of_one_bolt_that_shall_be_saved_names_what_can_be() -> None:
+    @tumbling(count(1), output="n long")
+    def one(window: Any) -> Any:
+        return 1
+
+    for name in ("snapshot", "restore"):
+        with pytest.raises(
+            AttributeError, match=f"'LocalRun' has no '{name}'; write LocalCluster.* WindowedBoltExecutor"
+        ):
+            getattr(LocalRun(one), name)
 
 
 def test_a_list_for_an_array_field_and_a_dict_of_streams_are_answered_with_what_to_return() -> None:

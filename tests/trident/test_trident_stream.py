@@ -1010,6 +1010,16 @@ def test_an_updater_that_raises_in_prepare_or_cannot_be_copied_is_an_error_that_
             run_of(lambda s, given=given: s.partition_persist(counts(), "n", given))  # type: ignore[misc]
 
 
+def test_an_updater_that_raises_is_an_error_that_names_the_attempt_of_the_batch() -> None:
+    class Full(Kept):
+        def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+            raise OSError("no room")
+
+    run = run_of(lambda s: s.global_().partition_persist(counts(), "n", Full(), "task long").new_values_stream())
+    with pytest.raises(BoltError, match=r"failed on the 3 tuples of batch 1:0: OSError: no room"):
+        run.batch({"in": WORDS})
+
+
 def test_a_query_with_fewer_answers_than_tuples_is_an_error() -> None:
     class Forgetful(b.MapGet):
         def batch_retrieve(self, state: Any, tuples: Any) -> Any:

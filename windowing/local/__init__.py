@@ -12,6 +12,8 @@ to_svg(topology), to_png(topology)   a drawing of a topology (PNG: extra `draw`)
 LateRow, DeadLetter, DeadBatch       late and failed rows in the results
 """
 
+from typing import TYPE_CHECKING
+
 from windowing.local.clock import Clock, SystemClock, VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
 from windowing.local.drawing import to_png, to_svg
@@ -20,6 +22,7 @@ from windowing.local.run import LateRow, LocalResult, LocalRun, run_local
 from windowing.local.time_line import TimeLine, explain
 from windowing.local.trident_cluster import TridentCluster, run_trident
 from windowing.local.trident_tasks import DeadBatch, TridentResult
+from windowing.optional import on_first_use
 from windowing.topology.dead_letters import DeadLetter
 
 __all__ = [
@@ -43,3 +46,6 @@ __all__ = [
     "to_png",
     "to_svg",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, {})

@@ -130,6 +130,10 @@ class LocalRun(StormNames):
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "advance": "advance(seconds(1)) of a VirtualClock that LocalRun(bolt, clock=...) is given",
         "run": "feed(rows), turn() and drain(), or run_local(bolt, batches)",
+        **dict.fromkeys(
+            ("snapshot", "restore", "save"),
+            "LocalCluster(topology, state_path=...), which continues from its file; a WindowedBoltExecutor has a snapshot()",
+        ),
     }
 
     @spelled
@@ -174,6 +178,10 @@ class LocalRun(StormNames):
                 )
             )
         arrived = list(map(record_of, listed(rows, "feed takes rows")))
+        if arrived and hasattr(arrived[0], "iloc"):  # row.size and row.at of a Series are not its values
+            raise ConfigError(
+                'feed takes rows, got a Series of pandas as a row; frame.to_dict("records") is the list of rows'
+            )
         columns = self._task.columns(arrived, stream)
         now_ms = self._wake()
         if self._task.known is not None and columns.ids is not None:

@@ -4,10 +4,13 @@ A *source* is a function without arguments that returns RunMetrics, such as `que
 kinds and units are those of the table in docs/operate/monitor.md, the same in one process and on Spark.
 """
 
+from typing import TYPE_CHECKING
+
 from windowing.execution.metrics import Metric, MetricKind, RunMetrics, Sample, TaskMetrics, samples
 from windowing.local.metrics import ClusterMetrics
 from windowing.monitoring.exporters import PrometheusCollector, export_to_opentelemetry, serve_prometheus
 from windowing.monitoring.page import LivePage, serve_page
+from windowing.optional import on_first_use
 
 __all__ = [
     "ClusterMetrics",
@@ -23,3 +26,6 @@ __all__ = [
     "serve_page",
     "serve_prometheus",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, {})

@@ -236,6 +236,8 @@ def emit_advice(given: tuple[Any, ...], streams: Collection[str], tracked: str =
         second = rest.pop()
         if tracked == "message_id":
             named = f", message_id={quote(second)}{named}"
+        elif tracked == "anchors" and _is_tuple(second):
+            named = f", anchors=tuple{named}"
         else:
             return f"{sentence}; name what is no value of the row: {method}({quote(rest[0])}, stream=...)"
     task = "task, " if method == "emit_direct" else ""

@@ -126,6 +126,7 @@ class WindowedQuery(StormNames):
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "awaitTermination": "await_end()",
         "processAllAvailable": 'start(..., trigger="available_now"), then await_end()',
+        "drain": 'stop(), and start(..., trigger="available_now", drain=True) once more',
         "lastProgress": "progress[-1]",
         "recentProgress": "progress",
         "status": "metrics()",

@@ -91,8 +91,8 @@ class MapStateFactory:
         backing = self.store.open(PartitionId(self.name, partition, partitions))
         if getattr(backing, "place", None) is None:
             raise ConfigError(
-                f"the store of the state {self.name} has opened a {type(backing).__name__} without a place; let it have the "
-                "argument of open: self.place = place"
+                f"the rows that the store of the state {self.name} has opened have no place, got {quote(backing)}; let them "
+                "have the argument of open: self.place = place"
             )
         return MAPS[self.kind](CachedMap(backing, self.cache) if self.cache else backing, self.codec, self.owner)
 

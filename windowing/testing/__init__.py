@@ -12,6 +12,9 @@ package.
     simulator                Trident under seeded faults in virtual time: Scenario, simulate, run_seeds
 """
 
+from typing import TYPE_CHECKING
+
+from windowing.optional import on_first_use
 from windowing.testing.invariants import Watch, check_counts, check_ids
 from windowing.testing.replay import replay
 
@@ -21,3 +24,6 @@ __all__ = [
     "check_ids",
     "replay",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, {})

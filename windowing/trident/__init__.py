@@ -214,7 +214,13 @@ _IN_STORM = {
     "BaseQueryFunction": "QueryFunction",
     "BaseStateUpdater": "StateUpdater",
     "TridentTuple": "row[0] or row['word'] of the row that a function gets",
-    **dict.fromkeys(("Fields", "Values"), "from windowing import Fields, Values"),
+    **dict.fromkeys(("OpaqueValue", "TransactionalValue"), "StateRow, with the txid, the value and the one before it"),
+    **{name: f"from windowing import {name}" for name in ("Fields", "InputSpout", "Values", "count", "seconds")},
+    **{
+        name: f"from windowing.stores import {name}" for name in ("MemoryStore", "map_state", "state_table", "store_of")
+    },
+    **{name: f"from windowing.local import {name}" for name in ("VirtualClock", "run_trident")},
+    "submit_trident": "from windowing.spark import submit_trident",
     **dict.fromkeys(
         (
             "OpaqueTridentKafkaSpout",

@@ -651,7 +651,7 @@ class AggregateProcessor(TridentProcessor):
                 slot.value = self._fold.start(slot.batch.id, self.report)
             return self._fold.rows(slot.value)
         except BaseException as problem:
-            raise raised(self._owner, problem, f"at the end of batch {quote(slot.batch.id)}") from problem
+            raise raised(self._owner, problem, f"at the end of batch {slot.batch.id}") from problem
 
     def _speaks(self, batch: ProcessorContext) -> bool:
         """Return whether this partition emits a row even without tuples."""

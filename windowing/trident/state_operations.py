@@ -72,7 +72,9 @@ class StatefulProcessor(UserProcessor):
         except (StateError, CheckpointError):
             raise  # the driver handles these errors by their type
         except BaseException as problem:
-            raise raised(self._owner, problem, f"on the {len(rows)} tuples of batch {quote(batch.id)}") from problem
+            raise raised(
+                self._owner, problem, f"on the {len(rows)} tuple{'s' * (len(rows) != 1)} of batch {batch.id}"
+            ) from problem
 
     def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
         raise NotImplementedError

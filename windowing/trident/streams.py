@@ -241,6 +241,7 @@ class Stream(AggregableStream):
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "min": "min_by('amount'), or min_by(None, key=...) with a function of (row) in place of a Comparator",
         "max": "max_by('amount'), or max_by(None, key=...) with a function of (row) in place of a Comparator",
+        "reduce": "aggregate('amount', reducer, 'total long') with an object that has init and reduce",
         "multiReduce": "join([a, b], ...) or merge(a, b) of the topology; there is no reducer of several streams",
         **dict.fromkeys(
             ("setCPULoad", "setCpuLoad", "setMemoryLoad", "addResource", "addSharedMemory"),

@@ -169,7 +169,7 @@ def _numbers(values: Sequence[Any]) -> Sequence[Any]:
     return [value for value in values if value == value] if True in builtins.map(ne, values, values) else values
 
 
-def _first(value: Any) -> Any:
+def _number(value: Any) -> Any:
     if not isinstance(value, str | bytes | bytearray):
         return value
     raise TypeError(f"a sum adds numbers, got {quote(value)}; give a field that holds numbers")
@@ -230,18 +230,18 @@ class Summed(_Single):
     def add(self, acc: Any, value: Any) -> Any:
         if value is None:
             return acc
-        return _first(value) if acc is None else acc + value
+        return _number(value) if acc is None else acc + value
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
         rest = iter(values)
         try:
             if _SUM_IS_SEQUENTIAL:
                 return builtins.sum(rest, next(rest) if acc is None else acc)
-            return _total(_first(next(rest)) if acc is None else acc, rest)
+            return _total(_number(next(rest)) if acc is None else acc, rest)
         except (TypeError, StopIteration):  # there is no value, a None, or a value that is not a number
             rest = iter(_present(values))
         if acc is None:
-            return next((_total(_first(first), rest) for first in rest), None)
+            return next((_total(_number(first), rest) for first in rest), None)
         return _total(acc, rest)
 
     def merge(self, a: Any, b: Any) -> Any:
@@ -257,14 +257,14 @@ class Averaged(_Single):
     def add(self, acc: list[Any] | None, value: Any) -> list[Any] | None:
         if value is None:
             return acc
-        return [_first(value), 1] if acc is None else [acc[0] + value, acc[1] + 1]
+        return [_number(value), 1] if acc is None else [acc[0] + value, acc[1] + 1]
 
     def add_many(self, acc: list[Any] | None, values: Sequence[Any]) -> list[Any] | None:
         present = _present(values)
         if not present:
             return acc
         if acc is None:
-            return [_total(_first(present[0]), present[1:]), len(present)]
+            return [_total(_number(present[0]), present[1:]), len(present)]
         return [_total(acc[0], present), acc[1] + len(present)]
 
     def merge(self, a: list[Any] | None, b: list[Any] | None) -> list[Any] | None:
@@ -428,10 +428,15 @@ def fold(
     return Fold(init, add, merge, result, _named(field, "fold"))
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("avg", "average"), "write mean(field)"),
+    "first": "write window.get()[0] in a bolt without aggregate=, whose windows are in order of time",
+    "last": "write window.get()[-1] in a bolt without aggregate=, whose windows are in order of time",
+}
+
+
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
 
     def __getattr__(name):
-        names = "there are count, fold, max, mean, min, sum"
-        raise AttributeError(
-            f"aggregate has no {name!r}; {'write mean(field)' if name in ('avg', 'average') else names}"
-        )
+        end = _ELSEWHERE.get(name, "there are count, fold, max, mean, min, sum; write another one as a fold(...)")
+        raise AttributeError(f"aggregate has no {name!r}; {end}")
