@@ -279,6 +279,23 @@ def test_an_aggregate_stores_no_rows() -> None:
     assert sum(1 for _ in task.run([], drain=True).rows) > 0
 
 
+@pytest.mark.parametrize("length", [count(2), millis(10)])
+def test_a_whole_row_that_an_aggregate_keeps_over_a_batch_is_read_by_field_afterwards(length: Any) -> None:
+    """As a row that waits for its number, and as an accumulator."""
+    largest = agg.fold(lambda: None, larger, larger, lambda row: row.v)
+    marked = windowed_bolt(
+        length, length, timestamp="ts", lag=millis(5), name="probe", output="v double", aggregate=largest
+    )
+    task = Task(bolt_of(marked(lambda window: window.aggregate)))
+    first, second = rows_of([(2, "a"), (9, "b")], 0)
+    assert task.run([first]).rows == task.run([second]).rows == []
+    assert task.run([], drain=True).rows == [("default", {"v": max(first["v"], second["v"])})]
+
+
+def larger(one: Any, other: Any) -> Any:
+    return other if one is None or (other is not None and other.v > one.v) else one
+
+
 def test_a_batch_writes_only_data_that_outlives_it() -> None:
     task = Task(bolt_with(length=millis(1000), slide=millis(1000), timestamp="ts"))
     sizes = []

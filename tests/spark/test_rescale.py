@@ -46,12 +46,18 @@ def counts(window: Any) -> Any:
     return *window.key, window.aggregate["n"], window.aggregate["v"]
 
 
+def newer(one: Any, other: Any) -> Any:
+    """Return the newer of two whole rows; None is none."""
+    return other if one is None or (other is not None and other.ts > one.ts) else one
+
+
 @sliding(
-    seconds(4), seconds(2), timestamp="ts", key="k", lateness="window", aggregate={"v": agg.max("v")},
-    output="k string, ends long, v double", name="panes",
+    seconds(4), seconds(2), timestamp="ts", key="k", lateness="window", name="panes",
+    aggregate={"v": agg.max("v"), "newest": agg.fold(lambda: None, newer, newer, lambda row: row.id)},
+    output="k string, ends long, v double, newest long",
 )  # fmt: skip
 def panes(window: Any) -> Any:
-    return window.key, window.end_timestamp, window.aggregate["v"]
+    return window.key, window.end_timestamp, window.aggregate["v"], window.aggregate["newest"]
 
 
 def batch(number: int) -> list[dict[str, Any]]:

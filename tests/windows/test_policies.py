@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -25,7 +26,7 @@ from windowing.windows.executor import WindowedBoltExecutor, machine_for
 from windowing.windows.manager import WindowManager
 from windowing.windows.measures import Duration, count, millis
 from windowing.windows.policies import PolicyWindowManager
-from windowing.windows.trigger import QueueView, TriggerPolicy
+from windowing.windows.trigger import QueueView, TriggerPolicy, WatermarkCountTriggerPolicy
 
 EVERY_MIX = pytest.mark.parametrize("mix", list(ModelMix))
 OPTIONS: dict[str, Any] = {
@@ -309,6 +310,14 @@ def test_a_drain_fires_the_unfired_tuples_and_expires_all():
     assert plain(manager.drain()) == []
     with pytest.raises(WindowingError, match="was drained"):
         manager.add("x", 9)
+
+
+def test_a_drain_fires_the_tuples_that_storms_trigger_of_counts_left():
+    trigger = partial(WatermarkCountTriggerPolicy, 2)
+    manager = PolicyWindowManager(WindowConfig.of(length=count(2), timestamp="ts", trigger=trigger))
+    list(manager.add_batch(["a", "b", "c"], [1, 2, 3]))
+    assert plain(manager.advance(3)) == [(2, ["a", "b"], ["a", "b"], [])]
+    assert plain(manager.drain()) == [(3, ["b", "c"], ["c"], ["a"]), ["a", "b", "c"]]
 
 
 def test_on_processing_time_a_trigger_is_called_at_each_add_and_each_tick():

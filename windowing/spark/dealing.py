@@ -28,10 +28,11 @@ from windowing.errors import ConfigError, CorruptStateError, quote
 from windowing.execution.compatibility import Definition
 from windowing.schema.checks import did_you_mean
 from windowing.schema.hashing import hashable, key_hash
+from windowing.schema.rows import record_of
 from windowing.schema.types import Schema
 from windowing.spark.control import checked_tasks
 from windowing.spark.exchange import TASK
-from windowing.spark.rows import INPUT, NamedRows
+from windowing.spark.rows import INPUT, NamedRows, record_fields
 from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, states_of
 from windowing.windows.key_state import restored_key
 from windowing.windows.rescale import require_key, rescaled, union_of_ids
@@ -244,7 +245,7 @@ def _tasks_of(bolt: StoredBolt, states: Iterable[TaskState]) -> list[_Task]:
         what = _what(bolt, task)
         stored = StoredTask.of(state.metadata, what)
         tuples = ChunkStore(stored.chunks, state.chunks.get, what).read(None)
-        executor = loads(stored.executor or b"", what, _no_row(what))
+        executor = loads(stored.executor or b"", what, _record(what))
         if stored.keys is not None:
             executor["manager"]["tracks"] = states_of(stored.keys, what)
         found.append(_Task(task, stored, executor, tuples))
@@ -255,11 +256,13 @@ def _what(bolt: StoredBolt, task: int) -> str:
     return f"state of bolt {bolt.name!r}, task {task}"
 
 
-def _no_row(what: str) -> Callable[[int], Any]:
-    def refuse(number: int) -> Any:
-        raise CorruptStateError(f"{what} names row {number}, as only windows with policies of a user's do")
+def _record(what: str) -> Callable[[Any], Any]:
+    def record(stored: int | dict[str, Any]) -> Any:
+        if isinstance(stored, dict):
+            return record_of(stored)
+        raise CorruptStateError(f"{what} names row {stored}, as only windows with policies of a user's do")
 
-    return refuse
+    return record
 
 
 # -- Redistribution --------------------------------------------------------------------------------------------------------------
@@ -396,5 +399,5 @@ def _stored(executor: dict[str, Any], tables: list[pa.Table], number: int, seen:
     held = np.empty(0, np.int64) if tuples is None else tuples.column(SEQUENCE).to_numpy()
     store = ChunkStore()
     chunks = store.write(tuples, held, 0)
-    stored = StoredTask(dumps(executor), chunks, len(chunks), number, seen, seen_of=seen_of)
+    stored = StoredTask(dumps(executor, record_fields), chunks, len(chunks), number, seen, seen_of=seen_of)
     return TaskState(stored.stored(), store.puts, {})

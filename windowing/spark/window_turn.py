@@ -39,11 +39,12 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
+from windowing.schema.rows import record_of
 from windowing.spark.acks import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
 from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.output import Encoder
-from windowing.spark.rows import RowFormat, read_by_windows
+from windowing.spark.rows import RowFormat, read_by_windows, record_fields
 from windowing.spark.state import (
     SEQUENCE,
     TIMESTAMP,
@@ -326,12 +327,14 @@ class _Turn:
             return None
         return StoredIdleKeys(stored.keys, held, columns, self.payloads_of, self.what)
 
-    def _row(self, number: int) -> Any:
+    def _row(self, stored: int | dict[str, Any]) -> Any:
+        if isinstance(stored, dict):
+            return record_of(stored)
         try:
-            return self.row_of[number]
+            return self.row_of[stored]
         except KeyError:
             raise CorruptStateError(
-                f"{self.what} names row {number}, which no chunk holds; nothing was reset"
+                f"{self.what} names row {stored}, which no chunk holds; nothing was reset"
             ) from None
 
     def _feed(self, table: pa.Table | None) -> np.ndarray[Any, Any]:
@@ -530,10 +533,11 @@ class _Turn:
             stamps = pa.repeat(pa.scalar(self.executor.now_ms, pa.int64()), len(accepted))
         return with_order(self.format.kept(chosen), stamps, pa.array(numbers, pa.int64()))
 
-    def _named(self, value: Any, named: set[int]) -> int | None:
+    def _named(self, value: Any, named: set[int]) -> int | dict[str, Any] | None:
         number = self.number_of.get(id(value)) if self.format.is_row(value) else None
-        if number is not None:
-            named.add(number)
+        if number is None:
+            return record_fields(value)
+        named.add(number)
         return number
 
     def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> Sequence[Any] | None:

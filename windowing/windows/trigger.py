@@ -202,8 +202,9 @@ class WatermarkCountTriggerPolicy(_BuiltIn[Count]):
         return EvictionContext(self._pending[0], sliding_count=count) if self._pending else None
 
     def fired(self, shown: bool) -> None:
-        """Continue after the window that has fired."""
-        self._last_processed_ms = self._pending.popleft()
+        """Continue after the window that has fired; that of a drain was not due."""
+        if self._pending:
+            self._last_processed_ms = self._pending.popleft()
 
     def get_state(self) -> int:
         return self._last_processed_ms
