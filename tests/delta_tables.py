@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.errors import ConfigError, SinkError
-from windowing.spark import DeltaSink, MemorySink, session, windowed
+from windowing.errors import CheckpointError, ConfigError, SinkError
+from windowing.spark import DeltaSink, FunctionSink, MemorySink, session, windowed
 from windowing.spark.sinks import OutputOwner
 from windowing.topology.decorators import sliding
 from windowing.windows.measures import seconds
@@ -50,9 +50,9 @@ def put(folder: Path, number: int) -> None:
     os.utime(folder / f"{number}.json", (1_700_000_000 + number,) * 2)  # Spark reads the oldest first
 
 
-def run(spark: SparkSession, folder: Path, sinks: Any, drain: bool = False) -> None:
+def run(spark: SparkSession, folder: Path, sinks: Any, drain: bool = False, bolt: Any = held) -> None:
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").json(str(folder / "in"))
-    query = windowed(held, rows, tasks=2).start(sinks, str(folder / "checkpoint"), drain=drain)
+    query = windowed(bolt, rows, tasks=2).start(sinks, str(folder / "checkpoint"), drain=drain)
     assert query.await_end(200)
 
 
@@ -131,6 +131,30 @@ def test_a_table_ahead_of_its_checkpoint_is_refused(delta: SparkSession, tmp_pat
     with pytest.raises(ConfigError, match=r"holds batch \d of stream 'default' of query .*, which has come to batch 0"):
         run(delta, tmp_path, tables(tmp_path))
     assert stored(delta, tmp_path / "held") == before
+
+
+def test_another_lag_is_refused_while_the_table_has_a_batch_that_is_half_done(
+    delta: SparkSession, wanted: Callable[[int], Any], tmp_path: Path
+) -> None:
+    @sliding(
+        seconds(4), seconds(2), timestamp="ts", key="k", late_stream="late", output="k string, ends long, held array<long>",
+        lag=seconds(9), name="held",
+    )  # fmt: skip
+    def slower(window: Any) -> Any: ...
+
+    def full(rows: Any, batch_id: int) -> None:
+        raise RuntimeError("the disk is full")
+
+    for number in range(3):
+        put(tmp_path / "in", number)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        run(delta, tmp_path, tables(tmp_path) | {"late": FunctionSink(full)})
+    with pytest.raises(
+        CheckpointError, match=r"batch 2 .* stream 'default' for good.* lag_ms was 0, now 9000; start once"
+    ):
+        run(delta, tmp_path, tables(tmp_path), bolt=slower)
+    run(delta, tmp_path, tables(tmp_path), drain=True)
+    assert {name: stored(delta, tmp_path / path) for name, path in (("default", "held"), ("late", "late"))} == wanted(3)
 
 
 def test_a_table_that_does_not_match_the_stream_is_refused_before_the_first_batch(

@@ -47,9 +47,9 @@ def refusal(kind: type[WindowingError], do: Callable[[], Any]) -> str:
 
 def test_a_replayed_batch_is_not_written_twice() -> None:
     topic = new_topic()
-    opened(topic).claim("q", "default", None)
+    assert opened(topic).claim("q", "default", None) == -1
     assert [write(topic, batch) for batch in (0, 0, 1, 1)] == [True, False, True, False]
-    opened(topic).claim("q", "default", 1)
+    assert opened(topic).claim("q", "default", 1) == 1, "so that a start with other windows over batch 1 is refused"
     assert found(topic) == ordered(0, 1)
     assert [value for key, value in read(topic) if key == b"JFK"] == [b"0", b"2", b"3"]
 

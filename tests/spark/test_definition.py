@@ -18,7 +18,7 @@ from windowing.errors import (
     DefinitionChangedError,
     DrainedCheckpointError,
 )
-from windowing.execution.compatibility import of_bolt
+from windowing.execution.compatibility import Definition, of_bolt
 from windowing.spark import MemorySink
 from windowing.spark.checkpoint import DRAINED_FILE, Checkpoint, frame
 from windowing.spark.hadoop import Folder
@@ -54,12 +54,17 @@ def define(spark: SparkSession) -> Callable[..., dict[str, Any]]:
 Define = Callable[..., dict[str, Any]]
 
 
+def keep(checkpoint: Checkpoint, wanted: Definition, keepers: tuple[str, ...] = ()) -> None:
+    """Do what a start does with the definition."""
+    checkpoint.keep(wanted, checkpoint.compared(wanted), keepers)
+
+
 def test_an_unchanged_definition_is_accepted_and_not_rewritten(
     spark: SparkSession, tmp_path: Path, define: Define
 ) -> None:
-    Checkpoint(spark, str(tmp_path)).keep(define())
+    keep(Checkpoint(spark, str(tmp_path)), define())
     written = (tmp_path / "windowing/definition.json").read_bytes()
-    Checkpoint(spark, str(tmp_path)).keep(define())
+    keep(Checkpoint(spark, str(tmp_path)), define())
     assert (tmp_path / "windowing/definition.json").read_bytes() == written
     assert json.loads(written)["format"] == 2
 
@@ -83,11 +88,11 @@ def test_an_unchanged_definition_is_accepted_and_not_rewritten(
 def test_a_change_that_stored_windows_depend_on_is_refused_and_named(
     spark: SparkSession, tmp_path: Path, define: Define, changed: dict[str, Any], said: str
 ) -> None:
-    Checkpoint(spark, str(tmp_path)).keep(define())
+    keep(Checkpoint(spark, str(tmp_path)), define())
     log(tmp_path, "offsets", 0)
     before = (tmp_path / "windowing/definition.json").read_bytes()
     with pytest.raises(DefinitionChangedError) as caught:
-        Checkpoint(spark, str(tmp_path)).keep(define(**changed))
+        keep(Checkpoint(spark, str(tmp_path)), define(**changed))
     assert said in str(caught.value)
     assert "start with a new checkpoint" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -115,7 +120,7 @@ def test_a_start_that_was_refused_before_its_first_batch_fixes_nothing(
 
 
 def test_only_a_batch_fixes_the_number_of_tasks(spark: SparkSession, tmp_path: Path, define: Define) -> None:
-    Checkpoint(spark, str(tmp_path)).keep(define(tasks=3))
+    keep(Checkpoint(spark, str(tmp_path)), define(tasks=3))
     assert Checkpoint(spark, str(tmp_path)).stored_tasks() is None, "the corrected start chooses anew"
     log(tmp_path, "offsets", 0)
     assert Checkpoint(spark, str(tmp_path)).stored_tasks() == 3
@@ -135,8 +140,8 @@ def test_only_a_batch_fixes_the_number_of_tasks(spark: SparkSession, tmp_path: P
 def test_a_compatible_change_is_accepted_and_stored(
     spark: SparkSession, tmp_path: Path, define: Define, changed: dict[str, Any]
 ) -> None:
-    Checkpoint(spark, str(tmp_path)).keep(define())
-    Checkpoint(spark, str(tmp_path)).keep(define(**changed))
+    keep(Checkpoint(spark, str(tmp_path)), define())
+    keep(Checkpoint(spark, str(tmp_path)), define(**changed))
     stored = json.loads((tmp_path / "windowing/definition.json").read_bytes())
     assert stored == json.loads(json.dumps(define(**changed)))
 
@@ -151,7 +156,7 @@ def test_a_damaged_definition_is_named_and_never_replaced(
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(CorruptStateError, match=r"windowing/definition\.json"):
-        Checkpoint(spark, str(tmp_path)).keep(define())
+        keep(Checkpoint(spark, str(tmp_path)), define())
     assert path.read_bytes() == content
 
 
@@ -160,7 +165,7 @@ def test_a_newer_format_is_refused(spark: SparkSession, tmp_path: Path, define: 
     (tmp_path / "windowing").mkdir()
     (tmp_path / "windowing/definition.json").write_text(json.dumps(newer))
     with pytest.raises(DefinitionChangedError, match=r"format 3, this version reads 2; use the version '9\.9'"):
-        Checkpoint(spark, str(tmp_path)).keep(define())
+        keep(Checkpoint(spark, str(tmp_path)), define())
 
 
 def test_a_checkpoint_of_format_1_is_refused_by_name_before_anything_is_written(
@@ -197,16 +202,16 @@ def log(folder: Path, name: str, *batches: int, content: str = "v1\n{}\n-") -> N
 def test_offsets_without_a_definition_are_refused(spark: SparkSession, tmp_path: Path, define: Define) -> None:
     log(tmp_path, "offsets", 0)
     with pytest.raises(CheckpointError, match="another kind of query wrote it"):
-        Checkpoint(spark, str(tmp_path)).keep(define())
+        keep(Checkpoint(spark, str(tmp_path)), define())
 
 
 def test_the_query_id_is_stored_before_the_first_batch_and_never_generated_again(
     spark: SparkSession, tmp_path: Path, define: Define
 ) -> None:
-    Checkpoint(spark, str(tmp_path)).keep(define())
+    keep(Checkpoint(spark, str(tmp_path)), define())
     owner = Checkpoint(spark, str(tmp_path)).query_id()
     log(tmp_path, "offsets", 0)
-    Checkpoint(spark, str(tmp_path)).keep(define())
+    keep(Checkpoint(spark, str(tmp_path)), define())
     assert Checkpoint(spark, str(tmp_path)).query_id() == owner
     (tmp_path / "windowing/query.json").unlink()
     with pytest.raises(CorruptStateError, match=r"windowing/query\.json is missing.* put the file back from a copy"):
@@ -230,27 +235,27 @@ def test_a_replay_needs_the_same_parallelism_unless_order_by_is_given(
     for name, order in (("plain", ()), ("ordered", ("ts",))):
         stored = define(order_by=order)
         stored["packing"]["parallelism"] = 16
-        Checkpoint(spark, str(tmp_path / name)).keep(stored)
+        keep(Checkpoint(spark, str(tmp_path / name)), stored)
         log(tmp_path / name, "offsets", 0)
     with pytest.raises(CheckpointError, match=r"batch 0 .*parallelism was 16, now 2.*start once as before"):
-        Checkpoint(spark, str(tmp_path / "plain")).keep(define())
-    Checkpoint(spark, str(tmp_path / "ordered")).keep(define(order_by=("ts",)))
+        keep(Checkpoint(spark, str(tmp_path / "plain")), define())
+    keep(Checkpoint(spark, str(tmp_path / "ordered")), define(order_by=("ts",)))
     log(tmp_path / "plain", "commits", 0)
-    Checkpoint(spark, str(tmp_path / "plain")).keep(define())
+    keep(Checkpoint(spark, str(tmp_path / "plain")), define())
 
 
 @pytest.mark.parametrize("options", [{"order_by": ("ts",)}, {"grouping": "shuffle"}])
 def test_a_replay_needs_the_same_columns_with_order_by_or_shuffle_grouping(
     spark: SparkSession, tmp_path: Path, define: Define, options: dict[str, Any]
 ) -> None:
-    Checkpoint(spark, str(tmp_path)).keep(define(**options))
+    keep(Checkpoint(spark, str(tmp_path)), define(**options))
     log(tmp_path, "offsets", 0)
     for schema in (SCHEMA + ", w int", "v double, ts long, k string not null"):
         with pytest.raises(CheckpointError, match=r"batch 0 .*columns of input stream 'default' were"):
-            Checkpoint(spark, str(tmp_path)).keep(define(schema=schema, **options))
-    Checkpoint(spark, str(tmp_path)).keep(define(**options))
+            keep(Checkpoint(spark, str(tmp_path)), define(schema=schema, **options))
+    keep(Checkpoint(spark, str(tmp_path)), define(**options))
     log(tmp_path, "commits", 0)
-    Checkpoint(spark, str(tmp_path)).keep(define(schema=SCHEMA + ", w int", **options))
+    keep(Checkpoint(spark, str(tmp_path)), define(schema=SCHEMA + ", w int", **options))
 
 
 @pytest.mark.parametrize(
@@ -266,12 +271,12 @@ def test_a_replay_needs_the_same_columns_with_order_by_or_shuffle_grouping(
 def test_a_damaged_log_file_of_spark_is_named(
     spark: SparkSession, tmp_path: Path, define: Define, name: str, content: str
 ) -> None:
-    Checkpoint(spark, str(tmp_path)).keep(define())
+    keep(Checkpoint(spark, str(tmp_path)), define())
     log(tmp_path, "offsets", 2, 3)
     log(tmp_path, "commits", 2, 3)
     (tmp_path / name).write_text(content)
     with pytest.raises(CorruptStateError, match=name):
-        Checkpoint(spark, str(tmp_path)).keep(define())
+        keep(Checkpoint(spark, str(tmp_path)), define())
 
 
 def test_a_state_without_its_offset_log_is_reported_as_damage(
@@ -279,7 +284,7 @@ def test_a_state_without_its_offset_log_is_reported_as_damage(
 ) -> None:
     (tmp_path / "state/0").mkdir(parents=True)
     with pytest.raises(CorruptStateError, match="offsets/0 is missing"):
-        Checkpoint(spark, str(tmp_path)).keep(define())
+        keep(Checkpoint(spark, str(tmp_path)), define())
 
 
 class ObjectStore:

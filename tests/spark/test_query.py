@@ -30,6 +30,7 @@ from windowing.errors import (
 )
 from windowing.spark import FunctionSink, MemorySink, MetricsListener, ParquetSink, control, windowed
 from windowing.spark.control import DRAIN_FILE
+from windowing.spark.sinks import OutputOwner
 from windowing.topology.decorators import sliding, tumbling, windowed_bolt
 from windowing.windows import aggregate as agg
 from windowing.windows.measures import count, millis, seconds
@@ -380,6 +381,49 @@ def test_an_idle_timeout_may_be_added_to_a_checkpoint_and_removed_from_it(
     fast.add([{"k": "a", "ts": 20_000, "v": 0.0}])
     assert ends() == []
     assert ends(drain=True) == [10_000, 20_000]
+
+
+class OnceSink(MemorySink):
+    """Keeps the rows of a batch that it has, as a table does."""
+
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> int:  # type: ignore[override]
+        super().claim(spark, owner)
+        return max(self.batches, default=-1)
+
+    def write(self, rows: Any, batch_id: int) -> None:
+        if batch_id not in self.batches:
+            super().write(rows, batch_id)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_another_lag_is_refused_only_while_a_sink_keeps_the_rows_of_a_half_done_batch(
+    feed: Callable[..., Any], run: Callable[..., Any], keeps: bool
+) -> None:
+    """The sink would keep the windows of the first attempt, and the state would be that of the second: windows twice, or never."""
+    source = feed().add([{"k": "a", "ts": ts, "v": 0.0} for ts in (1000, 9000)])
+    sink, late = OnceSink() if keeps else MemorySink(), MemorySink()
+
+    def ends(lag_s: int, late: Any = late, drain: bool = False) -> list[int]:
+        @tumbling(seconds(1), timestamp="ts", late_stream="late", lag=seconds(lag_s), output="ends long")
+        def closed(window: Any) -> Any:
+            return window.end_timestamp
+
+        return [end for (end,) in run(closed, source.read(), drain=drain, sinks={"default": sink, "late": late}).rows()]
+
+    def full(rows: Any, batch: int) -> None:
+        raise RuntimeError("the disk is full")
+
+    assert ends(0) == [1000, 9000]
+    source.add([{"k": "a", "ts": ts, "v": 0.0} for ts in (10_000, 500, 12_000)])
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        ends(0, FunctionSink(full))
+    if keeps:
+        said = r"batch 1 .* in the sink of stream 'default' for good.* lag_ms was 0, now 5000; start once with the old value"
+        for _ in range(2):  # the definition of the first attempt stays
+            with pytest.raises(CheckpointError, match=said):
+                ends(5)
+        assert ends(0) == [1000, 9000, 10_000, 12_000]
+    assert ends(5, drain=True) == [1000, 9000, 10_000, 12_000]
 
 
 def test_a_stream_without_a_sink_is_refused_unless_discarded_and_tasks_default_to_the_checkpoint(

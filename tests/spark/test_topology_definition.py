@@ -21,6 +21,7 @@ from windowing.execution.compatibility import (
     Definition,
     DefinitionLocation,
     compare,
+    compare_rows,
     differences,
     of_bolt,
     of_states,
@@ -452,6 +453,24 @@ def test_changes_of_the_row_order_are_refused_only_while_a_batch_is_pending(
     said = f"checkpoint here: batch 7 was left half done and has to be made again exactly, but {sentence}"
     assert said in str(refused.value)
     assert str(refused.value).endswith("; start once as before to finish it")
+
+
+@pytest.mark.parametrize(("kind", "of"), [("bolt", ""), ("topology", " of bolt 'count'")])
+@pytest.mark.parametrize("option", ["lag_ms", "idle_timeout_ms", "max_future_ms", "key_ttl_ms", "message_id"])
+def test_options_that_decide_the_rows_are_refused_only_while_a_target_keeps_those_of_a_half_done_batch(
+    option: str, kind: str, of: str
+) -> None:
+    stored, wanted = STORED[kind](), STORED[kind]()
+    free = wanted["bolt"]["free"] if kind == "bolt" else wanted["topology"]["free"]["count"]
+    was, free[option] = free[option], 5000
+    compare(stored, wanted, HERE, lambda: 7)
+    said = (
+        rf"batch 7 .*in the sink of stream 'a' for good, .*: {option}{of} was {was or 'null|0'}, now 5000; start once"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        compare_rows(stored, wanted, HERE, 7, ["the sink of stream 'a'"])
+    free |= {option: was, "on_error": "skip", "on_invalid": "raise", "max_repeats": 9, "late_stream": "late"}
+    compare_rows(stored, wanted, HERE, 7, ["the sink of stream 'a'"])
 
 
 def test_a_changed_definition_is_refused_before_the_row_order_of_a_replay_is_compared() -> None:

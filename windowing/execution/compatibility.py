@@ -6,6 +6,7 @@ each kind what a change means; a field without a row there is a bug, which a tes
 
     compared      a change is a DefinitionChangedError: keys, tasks and windows of the stored data depend on the field
     replay        a change is refused while a batch is half done, because it must be repeated exactly; otherwise it is accepted
+    rows          a change is refused while a batch is half done and its rows are in a target that keeps those of the first attempt
     not compared  a later start continues with the new value
 
 The columns or fields of an input may grow: a new one is accepted; one that is missing or has another type is refused.
@@ -17,10 +18,10 @@ is no definition is a CorruptStateError, and is never overwritten.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, quote
@@ -173,10 +174,11 @@ class FieldRule(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """One kind of definition. `writer`: what wrote it, for sentences."""
+    """One kind of definition. `writer`: what wrote it, for sentences; `rows`: what the rows of a half-done batch depend on."""
 
     writer: str
     rules: tuple[FieldRule, ...]
+    rows: tuple[FieldRule, ...] = ()
 
 
 def differences(stored: Definition, wanted: Definition, replay: bool = False) -> Iterator[str]:
@@ -244,6 +246,23 @@ def _message_id(wording: str, old: Definition, new: Definition) -> Iterator[str]
 def _message_ids(old: Any, new: Any) -> Iterator[str]:
     for name in old:
         yield from _message_id(f"message_id of bolt {name!r}", old[name], new.get(name, {}))
+
+
+_OF_ROWS = ("lag_ms", "idle_timeout_ms", "max_future_ms", "key_ttl_ms", "message_id")
+"""The free options that decide which windows a batch fires, and with which tuples. An option such as on_error is not among them: a
+batch whose rows were written has met no error.
+"""
+
+
+def _other_rows(of: str, old: Definition, new: Definition) -> Iterator[str]:
+    for option in _OF_ROWS:
+        if option in old:  # an older version has fewer options
+            yield from _differ(f"{option}{of} was", old[option], new.get(option))
+
+
+def _other_rows_of_bolts(old: Any, new: Any) -> Iterator[str]:
+    for name in old:
+        yield from _other_rows(f" of bolt {name!r}", old[name], new.get(name, {}))
 
 
 def _columns(old: Any, new: Any) -> Iterator[str]:
@@ -349,6 +368,7 @@ KINDS: Mapping[str, Kind] = {
             *_ORDER,  # the order of columns decides ties and tasks
             FieldRule("inputs", _column_order, lambda wanted: _ordered(wanted) or wanted["grouping"] == "shuffle"),
         ),
+        rows=(FieldRule("bolt.free", partial(_other_rows, "")),),
     ),
     "topology": Kind(
         "a topology",
@@ -361,6 +381,7 @@ KINDS: Mapping[str, Kind] = {
             FieldRule("topology.free", _message_ids),
             *_ORDER,
         ),
+        rows=(FieldRule("topology.free", _other_rows_of_bolts),),
     ),
     "trident": Kind(
         "a Trident topology",
@@ -451,10 +472,10 @@ def compare(
     """Raise DefinitionChangedError, which names the refused changes, CheckpointError for those that a half-done batch does not
     allow, and CorruptStateError for a part of another shape. half_done: returns that batch; called only where it matters.
     """
-    refused = _found(stored, wanted, where, replay=False)
+    refused = _found(differences(stored, wanted), stored, where)
     if refused:
         raise DefinitionChangedError(f"{where.what}: {refused}; {where.anew}")
-    other = "" if half_done is None else _found(stored, wanted, where, replay=True)
+    other = "" if half_done is None else _found(differences(stored, wanted, True), stored, where)
     batch = half_done() if other and half_done is not None else None
     if batch is not None:
         raise CheckpointError(
@@ -463,11 +484,31 @@ def compare(
         )
 
 
-def _found(stored: Definition, wanted: Definition, where: DefinitionLocation, replay: bool) -> str:
+def compare_rows(
+    stored: Definition, wanted: Definition, where: DefinitionLocation, batch: int, keepers: Iterable[str]
+) -> None:
+    """Raise CheckpointError for a change that gives a half-done batch other rows. keepers: the names of what keeps the rows of its
+    first attempt; read only where it matters.
+    """
+    found = (
+        each.compared(_at(stored, each.field), _at(wanted, each.field))
+        for each in KINDS[_kind(wanted)].rows
+        if each.compared
+    )
+    other = _found(chain.from_iterable(found), stored, where)
+    names = " and ".join(keepers) if other else ""
+    if names:
+        raise CheckpointError(
+            f"{where.what}: batch {batch} was left half done, and its rows are in {names} for good, but the batch "
+            f"would be made again with other windows: {other}; start once with the old value, let the batch end, then change it"
+        )
+
+
+def _found(differences: Iterator[str], stored: Definition, where: DefinitionLocation) -> str:
     """Return the refused differences, up to a part of another shape, which is an error if it is the first one."""
     found: list[str] = []
     try:
-        for each in islice(differences(stored, wanted, replay), _MOST_NAMED + 1):
+        for each in islice(differences, _MOST_NAMED + 1):
             found.append(each)
     except _BROKEN as problem:
         if not found:

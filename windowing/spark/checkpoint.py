@@ -20,7 +20,7 @@ import json
 import logging
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 from uuid import uuid4
@@ -118,9 +118,8 @@ class Checkpoint:
     def __str__(self) -> str:
         return self._given
 
-    def keep(self, wanted: Definition) -> None:
-        """Compare `wanted` with the stored definition, then store it; a new checkpoint gets its id. Without a batch no state
-        depends on a stored definition: that of a start that was refused is replaced.
+    def compared(self, wanted: Definition) -> Definition | None:
+        """Compare `wanted` with the stored definition; return the stored one, None if no state depends on one.
 
         Raises DefinitionChangedError (what differs, or another format, and the way out), CheckpointError (offsets without a
         definition, a replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file
@@ -129,21 +128,36 @@ class Checkpoint:
         found = self.definition()
         begun = batches_in(self.offsets)
         if begun and found is not None:
-            place = DefinitionLocation(f"checkpoint {self}", self.own.of(FILE), _ANEW, format=FORMAT)
-            compatibility.compare(found, wanted, place, self.pending_batch)
+            compatibility.compare(found, wanted, self._place, self.pending_batch)
         elif begun:
             raise CheckpointError(
                 f"checkpoint {self} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was "
                 "lost; give this query a checkpoint of its own, or put the file back"
             )
-        if not begun:
+        return found if begun else None
+
+    def keep(self, wanted: Definition, stored: Definition | None, keepers: Iterable[str] = ()) -> None:
+        """Store a definition that was compared with the `stored` one; a new checkpoint gets its id. keepers: what has rows of the
+        last batch, and keeps them if the batch comes again.
+
+        Raises CheckpointError if there is any, the batch is half done, and the change would give it other rows. The definition of
+        the first attempt stays then. Cost: a few file look-ups.
+        """
+        pending = self.pending_batch() if stored not in (None, wanted) else None
+        if stored is not None and pending is not None:
+            compatibility.compare_rows(stored, wanted, self._place, pending, keepers)
+        if stored is None:
             for name in self.offsets.names():
                 # Of a query that was killed in its first write; Spark begins only in an empty folder.
                 if name.startswith("."):
                     self.offsets.delete(name)
             self.query_id()
-        if found != wanted:
+        if stored != wanted:
             self.own.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
+
+    @property
+    def _place(self) -> DefinitionLocation:
+        return DefinitionLocation(f"checkpoint {self}", self.own.of(FILE), _ANEW, format=FORMAT)
 
     def refuse_closed(self, rescaled_into: Checkpoint | None = None) -> None:
         """Raise DrainedCheckpointError for a drained checkpoint, CheckpointError for one that was rescaled (except into

@@ -71,8 +71,8 @@ class DeltaSink:
         by = f", partition_by={self.partition_by}" if self.partition_by else ""
         return f"{type(self).__name__}({where}{by})"
 
-    def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Create the table, or check an existing one.
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> int:
+        """Create the table, or check an existing one; return the last batch in it, -1 for none.
 
         Raises ConfigError for a session without Delta, a table that lacks columns, and one that is ahead of the checkpoint;
         SinkError if it cannot be reached.
@@ -83,6 +83,7 @@ class DeltaSink:
                 f"partition_by= of {self!r} names {quote(unknown[0])}; {did_you_mean(str(unknown[0]), owner.schema.names)}"
             )
         jvm: Any = spark._jvm
+        written = -1
         if not _is_class(jvm.io.delta.tables.DeltaTable):
             raise ConfigError(f"{self!r}: the session has no Delta; start it with {_SETTINGS}")
         try:
@@ -91,7 +92,7 @@ class DeltaSink:
                 self._require_fitting(spark, owner.schema)
                 location, partitions = self._detail(spark)
                 self._require_partitions(partitions)
-                self._require_not_ahead(spark, owner, location)
+                written = self._require_not_ahead(spark, owner, location)
             else:
                 self._save(spark.createDataFrame([], owner.schema).write)
         except ConfigError:
@@ -103,6 +104,7 @@ class DeltaSink:
                 ) from problem
             raise self._refused(problem, "cannot be used") from problem
         self._owner = owner
+        return written
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Append the batch, unless the table already holds it. Raises SinkError."""
@@ -189,11 +191,12 @@ class DeltaSink:
                 "table"
             )
 
-    def _require_not_ahead(self, spark: SparkSession, owner: OutputOwner, location: str) -> None:
+    def _require_not_ahead(self, spark: SparkSession, owner: OutputOwner, location: str) -> int:
+        """Return the last batch in the table, -1 for none. Raises ConfigError if the checkpoint has not begun it."""
         jvm: Any = spark._jvm
         logs = jvm.org.apache.spark.sql.delta.DeltaLog
         if not _is_class(logs):  # a platform's own Delta may not have this class
-            return
+            return -1
         snapshot = logs.forTableWithSnapshot(spark._jsparkSession, location)._2()
         version = snapshot.transactions().get(_application(owner))
         written, begun = int(version.get()) if version.isDefined() else -1, owner.last_batch
@@ -203,6 +206,7 @@ class DeltaSink:
                 f"{self!r} holds batch {written} of {owner.name}, which {has}: what it makes next would be taken for written; put "
                 "table and checkpoint back from one copy, or start with a new checkpoint"
             )
+        return written
 
     def _refused(self, problem: BaseException, what: str) -> SinkError:
         if _OVERTAKEN in str(problem):

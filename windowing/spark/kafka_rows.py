@@ -266,15 +266,18 @@ class KafkaSink:
         key = "" if self.key is None else f", key={self.key!r}"
         return f"KafkaSink({self._servers!r}, {self._topic.topic!r}{key})"
 
-    def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Check that the topic can be written. Raises ConfigError before anything is written."""
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> int:
+        """Check that the topic can be written; return the last batch in it, -1 for none. Raises ConfigError before anything is
+        written.
+        """
         names = owner.schema.names
         if self.key is not None and self.key not in names:
             raise ConfigError(
                 f"key={self.key!r} of the sink of {owner.name} is no column of it: there are {', '.join(names)}"
             )
-        self._topic.claim(owner.query, owner.stream, owner.last_batch)
+        written = self._topic.claim(owner.query, owner.stream, owner.last_batch)
         self._owner = owner
+        return written
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the batch, unless the topic already holds it. Cost: a job for each partition of the batch."""

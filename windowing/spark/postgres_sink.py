@@ -129,11 +129,14 @@ class PostgresSink:
         key = f", key={self.key}" if self.key else ""
         return f"PostgresSink({masked(self._url)!r}, {'.'.join(self._table)!r}{key})"
 
-    def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Create or check the table, and record its owner. Raises ConfigError before anything is written."""
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> int | None:
+        """Create or check the table, and record its owner; return the last batch in it. Raises ConfigError before anything is
+        written.
+        """
         with self._opened(_fields(owner.schema)) as table:
-            table.claim(owner.query, owner.stream, owner.last_batch)
+            written = table.claim(owner.query, owner.stream, owner.last_batch)
             self._owner, self._schema = owner, table.schema
+        return written
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the batch, unless the table already holds it. Cost: a job for each partition of the batch. Raises SinkError."""

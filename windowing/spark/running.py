@@ -150,9 +150,12 @@ class WindowedQuery(StormNames):
         """Check the checkpoint against the spec and the sinks against the checkpoint; start the query and watch it."""
         done = take(spec.checkpoint)
         try:
-            finish = _open(spec)
+            spec.checkpoint.refuse_closed()
+            stored = spec.checkpoint.compared(spec.definition)
+            finish = _is_in_drain(spec)
             rows = spec.rows()
-            claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
+            keepers = claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
+            spec.checkpoint.keep(spec.definition, stored, keepers)
             if spec.writer.acks is not None:
                 spec.writer.acks.open()
             query = cls(spec, spec.run(rows), drain, finish, done)
@@ -426,10 +429,8 @@ class WindowedQuery(StormNames):
                 self._spec.writer.reported.pop(batch, None)
 
 
-def _open(spec: QuerySpec) -> bool:
-    """Refuse a checkpoint that cannot continue; return whether it is in an unfinished drain, which this run must finish."""
-    spec.checkpoint.refuse_closed()
-    spec.checkpoint.keep(spec.definition)
+def _is_in_drain(spec: QuerySpec) -> bool:
+    """Return whether the checkpoint is in an unfinished drain, which this run must finish. Raises CheckpointError if it cannot."""
     folder = spec.checkpoint.control
     if not folder.exists(control.DRAIN_FILE):
         return False

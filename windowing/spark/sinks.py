@@ -48,7 +48,8 @@ class Sink(Protocol):
     """Writes the rows of one stream. It may have two more methods:
 
     `skip(batch_id)`: called for a batch without rows. `claim(spark, owner)`: called at every start, before the first batch; it
-    raises ConfigError if the target belongs to another owner (query, stream; `owner.schema` is the schema of the rows).
+    raises ConfigError if the target belongs to another owner (query, stream; `owner.schema` is the schema of the rows). It returns
+    the last batch in the target if `write` keeps the rows of a batch that is there: a start with other windows over it is refused.
     """
 
     @abstractmethod
@@ -436,11 +437,11 @@ def claim(
     sinks: Mapping[str, Sink],
     schemas: Mapping[str, StructType],
     inputs: Iterable[str],
-) -> None:
-    """Claim the sinks of a query, by stream, for its checkpoint. schemas: those of the streams. inputs: the folders that the query
-    reads. Raises ConfigError, before any folder is claimed, if two share a folder, one holds the output of another query, a new one
-    would hold the checkpoint or be in an input, or another sink refuses its claim. Cost: a few file look-ups and a listing for each
-    sink.
+) -> list[str]:
+    """Claim the sinks of a query, by stream, for its checkpoint; return those that have its last batch, and keep the rows if that
+    comes again. schemas: those of the streams. inputs: the folders that the query reads. Raises ConfigError, before any folder is
+    claimed, if two share a folder, one holds the output of another query, a new one would hold the checkpoint or be in an input, or
+    another sink refuses its claim. Cost: a few file look-ups and a listing for each sink.
     """
     spark, at = checkpoint.spark, checkpoint.home.path
     folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
@@ -463,10 +464,12 @@ def claim(
     owners = {name: OutputOwner(query, name, last, schemas[name]) for name in sinks}
     for name, folder in folders.items():
         require_claimable(folder, owners[name])
+    keepers = []
     for name in sorted(sinks, key=folders.__contains__):  # folders last: any other sink may refuse its claim
-        own: Callable[[SparkSession, OutputOwner], None] | None = getattr(sinks[name], "claim", None)
-        if own is not None:
-            own(spark, owners[name])
+        own: Callable[[SparkSession, OutputOwner], int | None] | None = getattr(sinks[name], "claim", None)
+        if own is not None and own(spark, owners[name]) == last and last is not None:
+            keepers.append(f"the sink of stream {name!r}")
+    return keepers
 
 
 # -- streams of a topology -------------------------------------------------------------------------------------------------------

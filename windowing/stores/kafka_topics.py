@@ -122,12 +122,12 @@ class KafkaTopic:
 
         self._patiently(look)
 
-    def claim(self, query: str, stream: str, last_batch: int | None) -> None:
-        """Raise ConfigError if the topic does not exist, or holds more batches than the query has begun. last_batch: the last one
-        begun.
+    def claim(self, query: str, stream: str, last_batch: int | None) -> int:
+        """Return the last batch in the topic, -1 for none. Raises ConfigError if the topic does not exist, or holds more batches
+        than the query has begun. last_batch: the last one begun.
         """
 
-        def look() -> None:
+        def look() -> int:
             with closing(self._consumer(query, stream)) as consumer:
                 self._require_topic(consumer)
                 written = self._written(consumer, _group(query, stream))
@@ -137,8 +137,9 @@ class KafkaTopic:
                     f"{self} holds batch {written} of query {query}, which {begun}: its checkpoint is an older copy; put back the "
                     "newest one, or start with a new checkpoint and a new topic"
                 )
+            return written
 
-        self._patiently(look)
+        return int(self._patiently(look))
 
     def write(self, query: str, stream: str, batch_id: int, rows: Rows) -> bool:
         """Write the rows (key, value) of a batch, unless the topic holds them; return whether they were written now.

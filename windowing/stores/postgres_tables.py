@@ -146,28 +146,29 @@ class PostgresTable(PostgresClient):
 
     # -- ownership ---------------------------------------------------------------------------------------------------------------
 
-    def claim(self, query: str, stream: str, last_batch: int | None) -> None:
-        """Create the table if it does not exist, and record the stream as its owner. last_batch: the last one that the query has
-        begun.
+    def claim(self, query: str, stream: str, last_batch: int | None) -> int | None:
+        """Create the table if it does not exist, and record the stream as its owner; return the last batch in it, None for none.
+        last_batch: the last one that the query has begun.
 
         Raises ConfigError if the table belongs to another stream, is ahead of the checkpoint, was dropped, or does not fit.
         """
 
-        def claim() -> None:
+        def claim() -> int | None:
             # One process at a time, because concurrent CREATE TABLE statements collide.
             with self._renew().transaction():
                 self._renew().execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(_SINKS.encode()),))
                 exists = self._locate()
                 if not self._is_there(_SINKS):
                     self._do(_CREATE_SINKS)
-                self._own(query, stream, last_batch, exists)
+                written = self._own(query, stream, last_batch, exists)
                 if exists:
                     self._check_columns()
                     self._check_key()
                 else:
                     self._create()
+            return written
 
-        self._patiently(claim)
+        return self._patiently(claim)
 
     def _locate(self) -> bool:
         """Find the schema of the table, or the one in which to create it; return whether the table exists."""
@@ -213,12 +214,12 @@ class PostgresTable(PostgresClient):
             f"target = '{self.table[-1]}'"
         )
 
-    def _own(self, query: str, stream: str, last_batch: int | None, exists: bool) -> None:
+    def _own(self, query: str, stream: str, last_batch: int | None, exists: bool) -> int | None:
         found = self._do(_OWNER, target=self.table[-1])
         if not found:
             bound = {"target": self.table[-1], "query": query, "stream": stream}
             self._do("INSERT INTO {sinks} VALUES (%(target)s, %(query)s, %(stream)s, NULL)", **bound)
-            return
+            return None
         ((owner, of, batch),) = found
         if (owner, of) != (query, stream):
             raise ConfigError(
@@ -236,6 +237,7 @@ class PostgresTable(PostgresClient):
                 f"{self} is gone, and held the batches of query {query} up to {batch}; put it back from a copy, or start with a "
                 f"new checkpoint; {self._is_other}"
             )
+        return None if batch is None else int(batch)
 
     # -- checks of the columns ---------------------------------------------------------------------------------------------------
 
