@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 from pyspark import cloudpickle
 
+from windowing.codec import dumps, loads
 from windowing.errors import (
     BoltError,
     ConfigError,
@@ -40,7 +41,9 @@ from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology
 from windowing.trident.subtopology import ExchangeBatch, GroupBatch, TridentRun
 from windowing.trident.windows import WindowOperation
+from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy
 from windowing.windows.measures import count, seconds
+from windowing.windows.trigger import TriggerPolicy
 
 
 class Given:
@@ -1228,6 +1231,28 @@ def test_windows_are_restored_from_plain_data_in_another_run() -> None:
             for number, window in task.windows().items():
                 other.windows()[number].restore(window.snapshot())
     assert second.begin({"in": [("z", 10)]}, txid=2).commit()["out"] == [(16,)]
+
+
+def test_policies_of_a_window_get_rows_by_field_also_after_a_restore_from_plain_data() -> None:
+    class Odd(EvictionPolicy):
+        def evict(self, event: Any) -> Action:
+            return Action.PROCESS if event.get().n % 2 else Action.KEEP
+
+    class Stop(TriggerPolicy):
+        def track(self, event: Any) -> Any:
+            return None if event.is_watermark or event.get()["word"] != "c" else [EvictionContext(event.timestamp)]
+
+    def build(stream: Stream) -> Stream:
+        options: Any = {"timestamp": "n", "eviction": Odd, "trigger": Stop}
+        return stream.global_().window(count(9), None, "n", b.Sum(), "total long", **options)
+
+    first, second = run_of(build), run_of(build)
+    assert first.batch({"in": [*WORDS, ("c", 5)]})["out"] == [(9,)]
+    for group, tasks in first.tasks.items():
+        for task, other in zip(tasks, second.tasks[group], strict=True):
+            for number, window in task.windows().items():
+                other.windows()[number].restore(loads(dumps(window.snapshot()), "windows"))
+    assert second.begin({"in": [("c", 7)]}, txid=2).commit()["out"] == [(16,)]
 
 
 def test_persists_and_windows_after_a_window_process_its_output() -> None:

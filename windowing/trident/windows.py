@@ -128,6 +128,7 @@ class WindowProcessor(TridentProcessor):
         self._stamp = None
         if callable(config.timestamp):
             self._stamp = TimestampFunction(config.timestamp, bolt.name, config.on_invalid)
+        self._by_policies = config.eviction is not None or config.trigger is not None
         self._executor = WindowedBoltExecutor(config, component=bolt.name)
         view = None if isinstance(bolt.target, WindowFold) else self._with_records
         self._task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
@@ -153,7 +154,8 @@ class WindowProcessor(TridentProcessor):
     def finish_batch(self, slot: _WindowSlot) -> list[Row]:
         self._go_to(slot.batch.txid)
         task, now_ms = self._task, slot.batch.now_ms
-        emitted = self._performed(task.add(slot.rows, self._columns(slot.rows), now_ms), slot)
+        rows = list(map(self._make, slot.rows)) if self._by_policies else slot.rows
+        emitted = self._performed(task.add(rows, self._columns(rows), now_ms), slot)
         for largest in slot.largest:
             for source, timestamp in largest.items():
                 self._executor.track(DEFAULT_STREAM, timestamp, source)
@@ -178,8 +180,23 @@ class WindowProcessor(TridentProcessor):
 
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the windows from a snapshot."""
-        self._txid, self._before = data["txid"], data["before"]
-        self._executor.restore(data["now"])
+        self._txid, self._before = data["txid"], self._with_rows(data["before"])
+        self._executor.restore(self._with_rows(data["now"]))
+
+    def _with_rows(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Return a snapshot of plain data whose tuples are records again, if policies of a user read them."""
+        if not self._by_policies:
+            return stored
+        make, manager = self._make, stored["manager"]
+        keys = [
+            {
+                **key,
+                "payloads": list(map(make, key["payloads"])),
+                "waiting": [[make(row), timestamp] for row, timestamp in key["waiting"]],
+            }
+            for key in manager["tracks"]
+        ]
+        return {**stored, "manager": {**manager, "tracks": keys}}
 
     def _go_to(self, txid: int) -> None:
         """Restore the machine to its state before batch `txid`."""
