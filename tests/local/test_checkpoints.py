@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,12 +95,14 @@ def test_a_rollback_restores_the_state_fails_the_tuples_and_calls_init_state_aga
     assert task.executor.held() == []
 
 
-def test_a_commit_calls_the_hook_commits_the_state_and_emits_the_acks() -> None:  # testCommit, testPrepareAndCommit
+def test_a_commit_commits_the_state_and_emits_the_acks() -> None:  # testCommit, testPrepareAndCommit
     task = Logged(A, B)
     task.executor.ack(A)  # type: ignore[arg-type]
-    assert task.done(task.executor.prepare, 0) == [("pre_prepare", 0), ("prepare", 0)]
+    assert task.done(task.executor.prepare, 0) == [("prepare", 0)]
     task.executor.ack(B)  # type: ignore[arg-type]
-    assert task.done(task.executor.commit, 0) == [("pre_commit", 0), ("commit", 0), ("ack", "a")]
+    assert task.executor.prepared == (A,)
+    assert task.done(task.executor.commit, 0) == [("commit", 0), ("ack", "a")]
+    assert task.executor.prepared is None
     assert task.executor.held() == [B]
 
 
@@ -115,14 +119,6 @@ def test_a_start_finishes_a_recorded_commit_and_rolls_back_an_unrecorded_prepare
 # -- beyond Storm's tests -----------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_commit_does_nothing() -> None:
-    task = Logged(A)
-    task.executor.ack(A)  # type: ignore[arg-type]
-    task.executor.prepare(0)
-    task.executor.commit(0)
-    assert task.done(task.executor.commit, 0) == []
-
-
 def test_acks_from_a_hook_are_part_of_the_checkpoint() -> None:
     task = Logged(A)
     hook = task.hook
@@ -133,6 +129,7 @@ def test_acks_from_a_hook_are_part_of_the_checkpoint() -> None:
             task.executor.ack(A)  # type: ignore[arg-type]
 
     task.hook = acking  # type: ignore[method-assign]
+    assert task.executor.agrees("pre_prepare", 0)
     task.executor.prepare(0)
     assert ("ack", "a") in task.done(task.executor.commit, 0)
 
@@ -154,18 +151,13 @@ def test_acking_a_tuple_twice_or_after_a_rollback_is_an_error() -> None:
             task.executor.ack(late)  # type: ignore[arg-type]
 
 
-def test_a_step_that_a_hook_refuses_is_not_done() -> None:
+def test_a_hook_that_refuses_is_reported_and_a_rollback_that_it_refuses_is_not_done() -> None:
     task = Logged(A)
-    task.executor.ack(A)  # type: ignore[arg-type]
-    task.refused = "pre_prepare"
-    assert task.done(task.executor.prepare, 0) == [("pre_prepare", 0), "reported", "refused"]
-    task.refused = "pre_commit"
-    task.executor.prepare(0)
-    assert task.done(task.executor.commit, 0) == [("pre_commit", 0), "reported", "refused"]
-    task.refused = "pre_rollback"
+    for hook, txids in (("pre_prepare", (0,)), ("pre_commit", (0,)), ("pre_rollback", ())):
+        task.refused = hook
+        assert task.done(task.executor.agrees, hook, *txids) == [(hook, *txids), "reported", "refused"]
     assert task.done(task.executor.roll_back) == [("pre_rollback",), "reported", "refused"]
-    task.refused = ""
-    assert task.done(task.executor.commit, 0) == [("pre_commit", 0), ("commit", 0), ("ack", "a")]
+    assert task.executor.held() == [A]
 
 
 # -- the checkpoint record ----------------------------------------------------------------------------------------------
@@ -356,6 +348,35 @@ def test_the_checkpoint_record_is_durable_before_the_first_state_is_committed() 
         states.writes.clear()
         coordinator_of(cluster).take()
     assert states.writes == [*["prepare_commit"] * 3, "definition", "committing", *["commit"] * 3, "committed"]
+
+
+@pytest.mark.parametrize("tasks", [1, 20])
+def test_a_checkpoint_in_a_file_is_two_transactions_and_a_start_after_a_kill_one_more(
+    tmp_path: Path, tasks: int
+) -> None:
+    def commits(cluster: LocalCluster, do: Callable[[], object]) -> int:
+        done: list[str] = []
+        states: Any = cluster._states.provider
+        states.file._db.set_trace_callback(done.append)
+        with suppress(Killed):
+            do()
+        return done.count("COMMIT")
+
+    def killed(txid: int) -> None:
+        raise Killed
+
+    path, rows = tmp_path / "states.db", [(n,) for n in range(50)]
+    with LocalCluster(topology(tasks), clock=VirtualClock(), batches={"source": []}, state_path=path) as cluster:
+        cluster.run_batch({"source": rows})
+        cluster._feed("source", rows)
+        assert commits(cluster, cluster.checkpoint) == 2
+        coordinator_of(cluster)._executors[-1].commit = killed  # type: ignore[method-assign]
+        cluster._feed("source", rows)
+        assert commits(cluster, cluster.checkpoint) == 1, "the record COMMITTING"
+    with LocalCluster(topology(tasks), clock=VirtualClock(), batches={"source": []}, state_path=path) as cluster:
+        assert commits(cluster, cluster.step) == 2, "the states, and the record COMMITTED behind pre_commit"
+        counted = [dict(task.state.items()) for task in cluster.tasks if isinstance(task, StatefulBoltTask)]
+        assert sum(sum(times.values()) for times in counted) == 2 * 3 * len(rows)
 
 
 @pytest.mark.parametrize("write", range(8))

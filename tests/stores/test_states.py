@@ -6,7 +6,7 @@ import random
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -445,6 +445,41 @@ def test_a_full_disk_fails_prepare_and_no_value_is_lost(tmp_path: Path) -> None:
         db.execute("PRAGMA max_page_count = 100000")
         checkpoint(state, 1)  # no value that was put is lost
         assert len(state.get("a")) > 5_000
+
+
+def test_all_writes_of_a_transaction_are_durable_together_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    def prepare(provider: SqliteStateProvider, txid: int) -> None:
+        for task in range(3):
+            provider.state("count", task).put("txid", txid)
+            provider.state("count", task).prepare_commit(txid)
+        provider.save_record("checkpoint", txid)
+        provider.save_record("checkpoint", txid)
+
+    def found(provider: SqliteStateProvider) -> list[Any]:
+        states = [provider.state("count", task) for task in range(3)]
+        return [
+            provider.record("checkpoint"),
+            *((state.store.prepared_txid, state.committed_txid, content(state)) for state in states),
+        ]
+
+    with SqliteStateProvider(path, "words") as provider:
+        for txid in range(2):
+            before = found(provider)
+            with suppress(ZeroDivisionError), provider.transaction():
+                prepare(provider, txid)
+                raise ZeroDivisionError
+            provider.forget()
+            assert found(provider) == before
+            with provider.transaction():
+                prepare(provider, txid)
+            with provider.transaction():
+                for task in range(3):
+                    provider.state("count", task).commit(txid)
+            assert found(provider) == [txid, *[(None, txid, {"txid": txid})] * 3]
+    with SqliteStateProvider(path, "words") as provider:
+        assert found(provider) == [1, *[(None, 1, {"txid": 1})] * 3]
 
 
 def test_names_and_keys_are_bound_as_data_and_never_run_as_sql(tmp_path: Path) -> None:

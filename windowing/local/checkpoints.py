@@ -4,10 +4,10 @@ The loop is single-threaded. Each bolt, in topological order, empties its inbox 
 all tasks form one consistent cut through the topology: no tuple that a bolt emitted before the cut, not even one emitted in
 `pre_prepare`, is in flight behind it. A checkpoint is therefore one call.
 
-    prepare n    each task: empty the inbox, pre_prepare, prepare its states     refused --> roll back
-    record       COMMITTING n: from here on a restart continues from n
-    commit n     each task: pre_commit, commit its states, send acks             refused --> again, for tasks that are not done
-    record       COMMITTED n
+    prepare n    each task: empty the inbox, pre_prepare                         refused --> roll back
+    record       each task: prepare its states; COMMITTING n: from here on a restart continues from n
+    commit n     each task: pre_commit                                           refused --> again, for tasks that are not done
+    record       each task that agreed: commit its states, send acks; after all of them COMMITTED n
     roll back    each task: empty the inbox, pre_rollback, states of the last commit, fail tuples; then each: init_state
                                                                                  refused --> all again, later
     start        COMMITTING n: commit what is prepared; COMMITTED n: discard it; then every bolt gets its state, and the bolts of a
@@ -16,6 +16,7 @@ all tasks form one consistent cut through the topology: no tuple that a bolt emi
 Laws
 - A tuple is acked after the state that it changed is committed: the effect of every acked tuple is in the committed states.
 - The record is durable before the first state is committed. A state whose txid differs from the record's is refused at the start.
+- Each of the two steps `record` is one transaction of a provider that has `transaction()`; no code of a user runs in it.
 - Every task that takes part in a checkpoint gets `pre_commit` at least once; the record becomes COMMITTED only after all of them.
 - The definition of the stored states is saved before the record of their first checkpoint. So a bolt that the definition lacks is
   new, and no checkpoint has data of it.
@@ -38,6 +39,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -128,8 +130,8 @@ class CheckPointState:
 class StatefulBoltExecutor:
     """The states of one task, in the order in which they are prepared and committed, and the tuples whose acks wait for a commit.
 
-    `txid` is that of the committed states. A hook refuses a step by raising FailedException; the step is then not done and its
-    method returns False. Cost: O(1) per tuple; all tuples since the last commit are kept.
+    `txid` is that of the committed states. `prepared`: the tuples that the commit acks; None if none must follow.
+    Cost: O(1) per tuple; all tuples since the last commit are kept.
     """
 
     def __init__(self, task: StatefulBoltTask | CheckpointedWindowTask) -> None:
@@ -138,7 +140,7 @@ class StatefulBoltExecutor:
         self._task = task
         self._open: dict[Delivery, None] = {}
         self._acked: dict[Delivery, None] = {}
-        self._prepared: tuple[Delivery, ...] | None = None
+        self.prepared: tuple[Delivery, ...] | None = None
 
     # -- tuples --------------------------------------------------------------------------------------------------------
 
@@ -162,7 +164,7 @@ class StatefulBoltExecutor:
 
     def held(self) -> list[Delivery]:
         """Return the tuples that wait for the bolt's ack or for a commit."""
-        return [*self._open, *self._acked, *(self._prepared or ())]
+        return [*self._open, *self._acked, *(self.prepared or ())]
 
     def _settle(self, message: Delivery) -> None:
         if message not in self._open:
@@ -183,48 +185,10 @@ class StatefulBoltExecutor:
             else:
                 state.rollback()
         self.txid = record.committed
-        self._prepared = () if takes_part else None
+        self.prepared = () if takes_part else None
 
-    def prepare(self, txid: int) -> bool:
-        """Make the current states durable under `txid`; return False if the bolt refuses."""
-        if not self._agrees("pre_prepare", txid):
-            return False
-        for state in self.states:
-            state.prepare_commit(txid)
-        self._prepared, self._acked = tuple(self._acked), {}
-        return True
-
-    def commit(self, txid: int) -> bool:
-        """Commit the prepared states and send the acks; do nothing if this is already done. Return False if the bolt refuses."""
-        if self._prepared is None:
-            return True
-        if not self._agrees("pre_commit", txid):
-            return False
-        for state in self.states:
-            state.commit(txid)
-        prepared, self._prepared, self.txid = self._prepared, None, txid
-        acked = [message._anchors for message in prepared if message._anchors is not None]
-        self._task.router.ack_all(acked, self._task.context.component)
-        return True
-
-    def roll_back(self) -> bool:
-        """Restore the states of the last commit and fail the tuples since then; `begin_again` must follow."""
-        if not self._agrees("pre_rollback"):
-            return False
-        for state in self.states:
-            state.rollback()
-        lost = [*(self._prepared or ()), *self._acked, *self._open]
-        self._prepared, self._acked, self._open = None, {}, {}
-        for message in lost:
-            self._task.router.fail(message._anchors, self._task.context.component)
-        return True
-
-    def begin_again(self) -> None:
-        """Call the bolt's `init_state` again, after the states of all tasks have been rolled back."""
-        self._task.init(self.txid)
-
-    def _agrees(self, method: str, *arguments: int) -> bool:
-        """Call a hook; return False if it refuses by a FailedException, which is added to the errors of the result."""
+    def agrees(self, method: str, *arguments: int) -> bool:
+        """Call a hook of the bolt; return False if it refuses by a FailedException, which is added to the errors of the result."""
         try:
             self._task.hook(method, *arguments)
         except BoltError as problem:
@@ -233,6 +197,38 @@ class StatefulBoltExecutor:
             self._task.router.report(self._task.context.component, self._task.context.task_index, problem)
             return False
         return True
+
+    def prepare(self, txid: int) -> None:
+        """Make the current states durable under `txid`."""
+        for state in self.states:
+            state.prepare_commit(txid)
+        self.prepared, self._acked = tuple(self._acked), {}
+
+    def commit(self, txid: int) -> None:
+        """Commit the prepared states and send the acks."""
+        for state in self.states:
+            state.commit(txid)
+        prepared, self.prepared, self.txid = self.prepared or (), None, txid
+        acked = [message._anchors for message in prepared if message._anchors is not None]
+        self._task.router.ack_all(acked, self._task.context.component)
+
+    def roll_back(self) -> bool:
+        """Restore the states of the last commit and fail the tuples since then; `begin_again` must follow. Return False if the bolt
+        refuses.
+        """
+        if not self.agrees("pre_rollback"):
+            return False
+        for state in self.states:
+            state.rollback()
+        lost = [*(self.prepared or ()), *self._acked, *self._open]
+        self.prepared, self._acked, self._open = None, {}, {}
+        for message in lost:
+            self._task.router.fail(message._anchors, self._task.context.component)
+        return True
+
+    def begin_again(self) -> None:
+        """Call the bolt's `init_state` again, after the states of all tasks have been rolled back."""
+        self._task.init(self.txid)
 
     def check(self) -> None:
         """Assert the invariant: each tuple is in exactly one of open, acked and prepared."""
@@ -265,6 +261,7 @@ class CheckpointTask(Task):
         self._interval_ms = context.config.state_checkpoint_interval_ms
         self.record = CheckPointState.of(provider.record(RECORD))
         self._provider = provider
+        self._transaction: Callable[[], AbstractContextManager[Any]] = getattr(provider, "transaction", nullcontext)
         self._definition, self._is_defined = definition, False
         self._bolts = [
             (bolt, bolt.stateful if isinstance(bolt, StatefulBoltTask | CheckpointedWindowTask) else None)
@@ -283,9 +280,10 @@ class CheckpointTask(Task):
         definition = self._provider.record(DEFINITION)
         stored = {} if definition is None else definition["bolts"]
         self._is_defined = same_json(definition, self._definition)
-        for bolt, executor in self._bolts:
-            if executor is not None:
-                executor.recover(self.record, new=bolt.context.component not in stored)
+        with self._transaction():
+            for bolt, executor in self._bolts:
+                if executor is not None:
+                    executor.recover(self.record, new=bolt.context.component not in stored)
         self._due_ms = self.router.now_ms + self._interval_ms
         if self.record.state is TxState.COMMITTING:
             self._again(self._commit, at_once=True)
@@ -313,24 +311,33 @@ class CheckpointTask(Task):
 
     def _prepare(self) -> None:
         txid = self.record.txid + 1
-        if all(executor.prepare(txid) for executor in self._emptied()):
+        if not all(executor.agrees("pre_prepare", txid) for executor in self._emptied()):
+            self._count_refusal(txid, "PREPARE")
+            self._roll_back()
+            return
+        with self._transaction():
+            for executor in self._executors:
+                executor.prepare(txid)
             if not self._is_defined:
                 self._provider.save_record(DEFINITION, self._definition)
                 self._is_defined = True
             self._save(txid, TxState.COMMITTING)
-            self._commit()
-        else:
-            self._count_refusal(txid, "PREPARE")
-            self._roll_back()
+        self._commit()
 
     def _commit(self) -> None:
         txid = self.record.txid
         # A refused commit is retried in a later round; messages that are in the inboxes then belong to the next checkpoint.
-        if [executor for executor in self._executors if not executor.commit(txid)]:
+        prepared = [executor for executor in self._executors if executor.prepared is not None]
+        agreed = [executor for executor in prepared if executor.agrees("pre_commit", txid)]
+        with self._transaction():
+            for executor in agreed:
+                executor.commit(txid)
+            if agreed == prepared:
+                self._save(txid, TxState.COMMITTED)
+        if agreed != prepared:
             self._count_refusal(txid, "COMMIT")
             self._again(self._commit, at_once=self._refused is None)
             return
-        self._save(txid, TxState.COMMITTED)
         self.router.result.checkpoints += 1
         self._refusals = 0
         self._done()

@@ -2,7 +2,7 @@
 
     provider     states live as long as     a checkpoint writes                         windows bigger than memory
     memory       the provider               two dicts                                   temporary files
-    sqlite       the file                   two transactions per state                  a file for each task, beside it
+    sqlite       the file                   two transactions for all states             a file for each task, beside it
 
     meta         the topology's name
     states       one row per state: its txids; for both tables the number of its rows and the XOR of their checksums
@@ -10,11 +10,11 @@
     prepared     (state, key) -> value or NULL (deleted), checksum
 
 prepare(n) replaces the rows of `prepared`; commit(n) moves them to `committed`, where a NULL deletes a row; a rollback deletes
-them. An object's view of its state changes after its transaction has committed. Cost: O(changed values).
+them. An object's view of its state is that of before if its transaction is not committed. Cost: O(changed values).
 
 Laws
-- Every prepare, commit, rollback and record is one transaction, durable when it returns (sqlite_files.py). A kill at any point
-  leaves the state before or after the transaction.
+- Every prepare, commit, rollback and record is one transaction, durable when it returns (sqlite_files.py), or a part of the one
+  in whose `transaction()` it is made. A kill at any point leaves the states before or after the transaction.
 - The checksum of a row covers state, key and value; the counts in `states` also reveal lost rows. Damage is an error that names
   what is damaged. Nothing is ever reset: an empty file is damage, because a new file is created completely before it gets its name.
 - One process at a time: a second process that opens the file is refused.
@@ -88,12 +88,12 @@ class Head:
 
 
 class FileStore:
-    """One state in the file (StateStore). Its view of itself changes after a transaction has committed."""
+    """One state in the file (StateStore)."""
 
     def __init__(self, file: StateFile, name: str, number: int | None, head: Head) -> None:
         self.name = name
         self._file = file
-        self._number = number
+        self.number = number
         self.head = head
 
     @property
@@ -106,20 +106,20 @@ class FileStore:
 
     def read(self, key: bytes) -> bytes | None:
         query = "SELECT value, checksum FROM committed WHERE state = ? AND key = ?"
-        for value, checksum in self._file.rows(query, self._number, key):
+        for value, checksum in self._file.rows(query, self.number, key):
             return self._sound(key, value, checksum)
         return None
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         query = "SELECT key, value, checksum FROM committed WHERE state = ? AND key > ? ORDER BY key LIMIT ?"
         last = b""  # no key is empty
-        while page := self._file.rows(query, self._number, last, _PAGE_ROWS):
+        while page := self._file.rows(query, self.number, last, _PAGE_ROWS):
             for key, value, checksum in page:
                 yield key, self._sound(key, value, checksum)
             last = page[-1][0]
 
     def prepared(self) -> Changes:
-        rows = self._file.rows("SELECT key, value, checksum FROM prepared WHERE state = ?", self._number)
+        rows = self._file.rows("SELECT key, value, checksum FROM prepared WHERE state = ?", self.number)
         for key, value, checksum in rows:
             if not isinstance(key, bytes) or checksum_of(self.name, key, value) != checksum:
                 raise self._damaged(key)
@@ -133,39 +133,39 @@ class FileStore:
         digest = digest_of(checksum for _, _, checksum in rows)
         head = replace(self.head, prepared=txid, prepared_rows=len(rows), prepared_digest=digest)
         with self._file.transaction() as db:
-            number = self._number or self._enter(db)
+            number = self.number or self._enter(db)
             db.execute("DELETE FROM prepared WHERE state = ?", (number,))
             db.executemany(
                 "INSERT INTO prepared VALUES (?, ?, ?, ?)",
                 ((number, key, value, checksum) for key, value, checksum in rows),
             )
             self._write(db, number, head)
-        self._number, self.head = number, head
+        self.number, self.head = number, head
 
     def put_now(self, key: bytes, value: bytes) -> None:
         """Make one value durable at once, outside any txid."""
         checksum = checksum_of(self.name, key, value)
         with self._file.transaction() as db:
-            number = self._number or self._enter(db)
+            number = self.number or self._enter(db)
             old = db.execute("SELECT checksum FROM committed WHERE state = ? AND key = ?", (number, key)).fetchone()
             head = self.head.changed([(False, checksum, None if old is None else old[0])])
             db.execute("REPLACE INTO committed VALUES (?, ?, ?, ?)", (number, key, value, checksum))
             self._write(db, number, head)
-        self._number, self.head = number, head
+        self.number, self.head = number, head
 
     def commit(self, txid: int) -> None:
         with self._file.transaction() as db:
             head = self._after_commit(db, txid)
             db.execute(
                 "REPLACE INTO committed SELECT state, key, value, checksum FROM prepared WHERE state = ? AND value IS NOT NULL",
-                (self._number,),
+                (self.number,),
             )
             db.execute(
                 "DELETE FROM committed WHERE state = ? AND key IN (SELECT key FROM prepared WHERE state = ? AND value IS NULL)",
-                (self._number, self._number),
+                (self.number, self.number),
             )
-            db.execute("DELETE FROM prepared WHERE state = ?", (self._number,))
-            self._write(db, self._number, head)
+            db.execute("DELETE FROM prepared WHERE state = ?", (self.number,))
+            self._write(db, self.number, head)
         self.head = head
 
     def _after_commit(self, db: sqlite3.Connection, txid: int) -> Head:
@@ -173,7 +173,7 @@ class FileStore:
         changed = db.execute(
             "SELECT p.value IS NULL, p.checksum, c.checksum FROM prepared p "
             "LEFT JOIN committed c ON c.state = p.state AND c.key = p.key WHERE p.state = ?",
-            (self._number,),
+            (self.number,),
         ).fetchall()
         self._whole(
             "prepared", [checksum for _, checksum, _ in changed], self.head.prepared_rows, self.head.prepared_digest
@@ -185,8 +185,8 @@ class FileStore:
             return
         head = replace(self.head, prepared=None, prepared_rows=0, prepared_digest=0)
         with self._file.transaction() as db:
-            db.execute("DELETE FROM prepared WHERE state = ?", (self._number,))
-            self._write(db, self._number, head)
+            db.execute("DELETE FROM prepared WHERE state = ?", (self.number,))
+            self._write(db, self.number, head)
         self.head = head
 
     def _enter(self, db: sqlite3.Connection) -> int | None:
@@ -331,9 +331,20 @@ class StateFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the body as one durable transaction."""
-        with self._explained("written"), transaction(self._db):
+        """Run the body as one durable transaction, or as a part of the one that runs. After an error the file and its states are
+        those of before.
+        """
+        if self._db.in_transaction:
             yield self._db
+            return
+        before = {name: (store.number, store.head) for name, store in self._stores.items()}
+        try:
+            with self._explained("written"), transaction(self._db):
+                yield self._db
+        except BaseException:
+            for name, store in self._stores.items():
+                store.number, store.head = before.get(name, (None, Head()))
+            raise
 
     def rows(self, query: str, *bound: Any) -> list[Any]:
         """Return the rows of a constant query."""
@@ -528,6 +539,10 @@ class SqliteStateProvider(_Provider):
     def save_record(self, name: str, data: Any) -> None:
         """Save plain data under `name`, durably, in its own transaction."""
         self._records.put_now(encode_value(name), encode_value(data))
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Make all writes of a `with` block durable together, at its end."""
+        return self.file.transaction()
 
     def close(self) -> None:
         """Close all files, even if closing one raises; changes that are not prepared are lost."""

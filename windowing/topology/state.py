@@ -97,7 +97,11 @@ def require_undo(who: str, state: Any) -> None:
 
 
 class StateProvider(Protocol):
-    """Opens the states of one topology, and stores its other durable records."""
+    """Opens the states of one topology, and stores its other durable records.
+
+    It may also have `transaction()`: a context manager that makes all writes in it durable together, at its end, or none. A
+    checkpoint then costs two transactions; else two writes for each task and two records.
+    """
 
     @abstractmethod
     def state(self, component: str, task: int, name: str = "state") -> KeyValueState:
