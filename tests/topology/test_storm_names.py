@@ -414,8 +414,17 @@ def test_a_cluster_without_its_topology_is_refused_with_the_call_to_write() -> N
         LocalCluster(TopologyBuilder("test"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"got a TridentTopology; use TridentCluster\(topology, ...\)"):
         LocalCluster(TridentTopology("test"))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="TridentCluster runs a TridentTopology or its plan, got None"):
+    with pytest.raises(
+        ConfigError, match="TridentCluster runs a TridentTopology or its plan, its first argument, got None"
+    ):
         TridentCluster()
+    for bolts in (topology, TopologyBuilder("test")):
+        with pytest.raises(ConfigError, match=r"got one of bolts; use LocalCluster\(builder.build\(\), ...\)"):
+            TridentCluster(bolts)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"got <function .*; add it to a TopologyBuilder .* runs with run_local\(bolt, batches\)"
+    ):
+        LocalCluster(chained)  # type: ignore[arg-type]
     with LocalCluster(topology, batches=ROWS) as cluster:
         for name in ("submit_topology", "submitTopology"):
             text = message_of(lambda name=name: getattr(cluster, name))  # type: ignore[misc]

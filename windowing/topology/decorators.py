@@ -154,6 +154,11 @@ def bolt_of(target: Any) -> WindowedBolt:
             f"{title_of(marked)!r} is declared as a spout, or a bolt without windows; put @windowed_bolt(length=..., "
             "output=...) on it instead, or run it in a topology"
         )
+    if not callable(marked) and not hasattr(type(marked), "execute"):
+        raise ConfigError(
+            f"a bolt is a function or a class with @windowed_bolt(length=..., output=...), got {quote(marked)}; the bolt comes "
+            "first: windowed(bolt, df), run_local(bolt, batches). A topology runs in LocalCluster, or on Spark by submit"
+        )
     parent = " (a class that it inherits from is)" if isinstance(getattr(marked, _MARK, None), WindowedBolt) else ""
     raise ConfigError(
         f"{title_of(marked)!r} is not declared as a bolt{parent}; put @windowed_bolt(length=..., output=...) on it"

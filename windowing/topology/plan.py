@@ -288,7 +288,12 @@ def required(given: Any, runner: str) -> Topology:
     if hasattr(given, "new_drpc_stream"):
         trident = {"submit": "submit_trident", "LocalCluster": "TridentCluster", "run_topology": "run_trident"}[runner]
         raise ConfigError(f"{runner} runs a Topology, got a TridentTopology; use {trident}(topology, ...)")
+    if callable(given):
+        raise ConfigError(
+            f"{runner} runs a Topology, got {quote(given)}; add it to a TopologyBuilder and give builder.build(). A windowed bolt "
+            "alone runs with run_local(bolt, batches), or on Spark with windowed(bolt, df)"
+        )
     raise ConfigError(
-        f"{runner} runs a Topology, got {quote(given)}; give builder.build(). The name of a topology is an argument of "
-        "TopologyBuilder, and its settings are those of builder.configure({...})"
+        f"{runner} runs a Topology, its first argument, got {quote(given)}; give builder.build(). The name of a topology is an "
+        "argument of TopologyBuilder, and its settings are those of builder.configure({...})"
     )

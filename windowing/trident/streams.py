@@ -42,6 +42,7 @@ from windowing.topology.groupings import (
     LocalOrShuffleGrouping,
     ShuffleGrouping,
 )
+from windowing.topology.plan import Topology
 from windowing.trident.builtins import MaxBy, MinBy
 from windowing.trident.fields import BatchGlobalGrouping, IdentityGrouping, Names, Partitioning, names_of
 from windowing.trident.maps import SnapshotFactory
@@ -664,8 +665,11 @@ def planned(given: Any, runner: str) -> TridentPlan:
             f"{runner} was given the plan of {given.name!r} as execution_plan() shows it, cut by section; give the topology, "
             "or what its build() returns"
         )
+    other = {"submit_trident": "submit", "TridentCluster": "LocalCluster"}.get(runner)
+    if other is not None and (isinstance(given, Topology) or hasattr(given, "set_bolt")):
+        raise ConfigError(f"{runner} runs a TridentTopology, got one of bolts; use {other}(builder.build(), ...)")
     raise ConfigError(
-        f"{runner} runs a TridentTopology or its plan, got {quote(given)}; its name and settings are "
+        f"{runner} runs a TridentTopology or its plan, its first argument, got {quote(given)}; its name and settings are "
         "TridentTopology(name).configure({...})"
     )
 
