@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -376,6 +377,7 @@ def checkpoint(folder, commits=(0, 1)):
     }
     (folder / "windowing" / "definition.json").write_text(json.dumps(definition))
     (folder / "windowing" / "query.json").write_text('{"format": 1, "id": "5f0c"}')
+    (folder / "metadata").write_text('{"id": "77e1"}')
     for batch in (0, 1):
         (folder / "offsets" / str(batch)).write_text('v1\n{"batchTimestampMs":1763863200000}\n{}')
     for batch in commits:
@@ -865,6 +867,22 @@ def test_status_names_a_damaged_file_of_a_checkpoint(tmp_path):
     done = run("status", folder)
     assert done.exit_code == 1
     assert "definition.json is damaged" in done.output
+
+
+@pytest.mark.parametrize(
+    "lost",
+    ["offsets/0", "offsets/1", "offsets", "commits", "metadata", "windowing/definition.json", "windowing/query.json"],
+)
+def test_status_names_a_missing_file_of_a_checkpoint(tmp_path, lost):
+    folder = checkpoint(tmp_path / "c")
+    gone = folder / lost
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    named = {"offsets": "offsets/1", "commits": "commits/0"}.get(lost, lost)
+    damage = [text for title, text in read_checkpoint(LocalFiles(folder)) if title == "damaged"]
+    assert damage == [f"{folder / named} is missing; put the file back from a copy"]
+    assert run("status", folder).exit_code == 1
+    (folder / "windowing" / "rescaling.json").write_text('{"format": 1, "from": "file:/old"}')
+    assert run("status", folder).exit_code == 0, "a rescale writes it"
 
 
 def written_states(file):

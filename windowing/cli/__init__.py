@@ -62,6 +62,7 @@ from windowing.cli.loading import (
 )
 from windowing.cli.running import components_table, phases_line, run_on_page, run_on_screen
 from windowing.cli.stored import (
+    DAMAGED,
     CheckpointFiles,
     checkpoint_files,
     is_elsewhere,
@@ -75,6 +76,7 @@ from windowing.cli.stored import (
 )
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, describe_error, quote, represented
+from windowing.execution.metrics import RunMetrics
 from windowing.execution.plan import execution_plan
 from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
@@ -479,17 +481,23 @@ def _batches_of(file: Path, inputs: Sequence[str]) -> dict[str, list[list[Any]]]
 @click.argument("checkpoint")
 @click.option("--tasks", "by_task", is_flag=True, help="Also print the numbers of each task.")
 @_conf
-def status_command(checkpoint: str, by_task: bool, settings: dict[str, str]) -> None:
+@click.pass_context
+def status_command(context: click.Context, checkpoint: str, by_task: bool, settings: dict[str, str]) -> None:
     """Print the definition, the batches and the numbers that a query on Spark has left in its CHECKPOINT folder.
 
     Only reads files, so it may run beside the query. A checkpoint on hdfs://, s3a:// and the like is read through Spark, which this
     command starts on this machine.
     """
     table, files = Table(show_header=False, box=None), checkpoint_files(checkpoint, settings)
-    for title, text in read_checkpoint(files):
+    lines = read_checkpoint(files)
+    for title, text in lines:
         table.add_row(Text(title), Text(safe(text)))
     _console().print(table)
-    found = metrics_in(files)
+    _show_stored(metrics_in(files), by_task)
+    context.exit(1 if any(title == DAMAGED for title, _ in lines) else 0)
+
+
+def _show_stored(found: RunMetrics | None, by_task: bool) -> None:
     if found is None:
         click.echo("no numbers were left here yet: a query writes them some seconds after its first batch")
         return

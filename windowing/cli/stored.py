@@ -28,6 +28,7 @@ from typing import Any, Protocol, Self
 
 from windowing.cli.loading import CommandFailed, CommandRefused
 from windowing.errors import CheckpointError, WindowingError, quote
+from windowing.execution.compatibility import missing_in_logs
 from windowing.execution.metrics import RunMetrics
 from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
@@ -41,6 +42,8 @@ _RESCALED = (
     ("rescaling.json", "from", "half made", "a rescale of {} into it has not ended; call it again"),
 )
 """Files of `rescale` (spark/rescaling.py): file, field with the other checkpoint, title and text of the line that is printed."""
+DAMAGED = "damaged"
+"""The title of the lines about files that are missing."""
 _ONLY_READS = {
     "spark.master": "local[1]",
     "spark.submit.deployMode": "client",
@@ -188,7 +191,20 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
         if found is not None:
             lines.append((title, says.format(found.get(other, "unknown") if isinstance(found, dict) else "unknown")))
     lines += _acks(own, max(done, default=-1))
+    # A running query may log a batch between two listings, so a missing file is looked for twice.
+    first = set() if own.exists("rescaling.json") else {*_missing(files)}
+    missing = first and first & {*_missing(files)}
+    lines += [(DAMAGED, f"{files.of(name)} is missing; put the file back from a copy") for name in sorted(missing)]
     return lines
+
+
+def _missing(files: CheckpointFiles) -> Iterator[str]:
+    """Yield the files without which a start refuses a checkpoint that has batches; copies without sources or state are complete."""
+    done, begun = _batches(files / "commits"), _batches(files / "offsets")
+    yield from missing_in_logs(begun, done, bool((files / "state").names()))
+    for name in ("metadata", "windowing/definition.json", "windowing/query.json") if begun else ():
+        if not files.exists(name):
+            yield name
 
 
 def metrics_in(files: CheckpointFiles) -> RunMetrics | None:

@@ -46,6 +46,26 @@ _BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, Recursio
 """The exceptions of reading data of another shape."""
 
 
+def missing_in_logs(planned: Collection[int], done: Collection[int], has_state: bool) -> Iterator[str]:
+    """Yield the files that are missing in Spark's logs of a checkpoint, as `offsets/7`: each of its last two batches was planned,
+    and each follows the commit of the previous one. has_state: whether there is a state, which only a batch writes.
+
+    >>> [*missing_in_logs({6, 7}, {6, 8}, True), *missing_in_logs({6, 7}, {5}, True), *missing_in_logs(set(), set(), True)]
+    ['offsets/8', 'commits/6', 'offsets/0']
+    """
+    last = max({*planned, *done}, default=None)
+    if last is None:
+        if has_state:
+            yield "offsets/0"
+        return
+    if last not in planned:
+        yield f"offsets/{last}"
+    elif last > 0 and last - 1 not in planned:
+        yield f"offsets/{last - 1}"
+    if last > 0 and last not in done and last - 1 not in done:
+        yield f"commits/{last - 1}"
+
+
 # -- Definitions -----------------------------------------------------------------------------------------------------------------
 
 

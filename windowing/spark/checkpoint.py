@@ -285,19 +285,11 @@ class Checkpoint:
             raise CorruptStateError(f"{self.home.of(missing)} is missing; put the file back from a copy")
 
     def _missing(self) -> Iterator[str]:
-        """Yield the files that are missing in the logs: batches have no gaps, and each follows the commit of the previous one."""
+        """Yield the files that are missing in Spark's logs, and in those of its file sources."""
         planned, done = batches_in(self.offsets), batches_in(self.commits)
-        last = max(planned | done, default=None)
-        if last is None:
-            if (self.home / "state").names():
-                yield "offsets/0"
-            return
-        if last not in planned:
-            yield f"offsets/{last}"
-        elif last > 0 and last - 1 not in planned:
-            yield f"offsets/{last - 1}"
-        if last > 0 and last not in done and last - 1 not in done:
-            yield f"commits/{last - 1}"
+        has_state = not (planned or done) and bool((self.home / "state").names())
+        yield from compatibility.missing_in_logs(planned, done, has_state)
+        last = max(planned, default=-1)
         if f"{last}" not in self.offsets.names():
             return
         for number, offset in enumerate(read_log(self.offsets, last)[1:]):
