@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -394,6 +395,27 @@ def test_an_unreachable_server_and_wrong_credentials_are_errors_without_the_secr
     with pytest.raises(ConfigError, match=r"is none of AMQP: .*; write amqp://user:password@host"):
         RabbitQueue(f"http://windowing:{secret}@127.0.0.1:{port}/", "words", WORDS)
     assert secret not in f"{gone.value}{wrong.value}{host.value}{queue_of()!r}"
+
+
+def test_a_server_that_is_silent_is_a_source_error_soon_after_the_patience(channel: Any) -> None:
+    declare(channel)
+    put(channel, ROWS)
+    with Proxy(address("rabbitmq")) as proxy:
+        source = RabbitQueue(proxy.url, "words", WORDS, patience_s=1)
+        _made.append(source)
+        assert len(source.take(1, None)) == 1
+        proxy.silent = True
+        began = time.monotonic()
+        with pytest.raises(
+            SourceError, match=r"the server cannot be reached: .*; start it, or give another URL"
+        ) as silent:
+            source.take(1, None)
+        assert time.monotonic() - began < 40, "the heartbeat of the server is 60 s"
+        assert str(urlsplit(proxy.url).password) not in str(silent.value)
+        proxy.silent = False
+        while waiting(channel) < len(ROWS):  # what was not confirmed is delivered again
+            assert time.monotonic() - began < 60
+        assert len(source.take(10, None)) == len(ROWS)
 
 
 def test_a_spool_belongs_to_one_source(channel: Any, tmp_path: Path) -> None:

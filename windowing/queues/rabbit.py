@@ -17,6 +17,7 @@ The body of a message is a JSON object. Cost: three round trips for each page of
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 
 import pika
 from pika import exceptions as amqp
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from windowing.errors import ConfigError, SourceError, quote
 from windowing.queues.spooled import Message, MessageSource
@@ -61,7 +63,8 @@ class RabbitQueue(MessageSource):
 
     fields: the fields of the JSON bodies. stream: the queue has the type `stream`; it is read from its first message.
     on_gap="skip": messages of a stream that retention removed before they were read are skipped, and a warning states how many.
-    patience_s: seconds to wait for a connection and for an answer.
+    patience_s: seconds to wait for a connection and for an answer; a server that is silent is given up after at most three times as
+    long and 15 s. A `heartbeat=` of the URL is kept.
 
     Raises ConfigError for an invalid address; SourceError for a server that cannot be reached, for wrong credentials, and for a
     queue that does not exist or is exclusive to another connection.
@@ -264,6 +267,8 @@ class RabbitQueue(MessageSource):
             ) from None
         found.socket_timeout = found.blocked_connection_timeout = self._patience_s
         found.stack_timeout = self._patience_s + 5
+        if found.heartbeat is None:  # without one, pika waits for the answer to a request without end
+            found.heartbeat = max(1, math.ceil(self._patience_s))
         return found
 
     @contextmanager
@@ -271,7 +276,7 @@ class RabbitQueue(MessageSource):
         """Raise errors of the client library as SourceError."""
         try:
             yield
-        except (amqp.AMQPError, OSError) as problem:
+        except (amqp.AMQPError, AMQPConnectorException, OSError) as problem:
             self.close()
             raise self._refused(problem) from None
 
@@ -289,7 +294,7 @@ class RabbitQueue(MessageSource):
             return SourceError(
                 f"{self.name}: the server refuses who asks: {said}; give user, password and virtual host in the URL"
             )
-        if isinstance(problem, (*_LOST, OSError)):
+        if isinstance(problem, (*_LOST, AMQPConnectorException, OSError)):
             return SourceError(
                 f"{self.name}: the server cannot be reached: {said}; start it, or give another URL; what was not put into the "
                 "spool is still in the queue"
