@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from tests.dying import in_a_child, killed_at_step
-from tests.services.kafka import admin, new_topic, options, send, servers, settings
+from tests.services.kafka import admin, new_topic, options, read, send, servers, settings
 from windowing import seconds
 from windowing.errors import BoltError, ConfigError, FailedException, SourceError
 from windowing.local import TridentCluster, VirtualClock, run_trident
@@ -24,7 +25,8 @@ from windowing.queues import kafka_spouts as made
 from windowing.stores import MemoryStore, SqliteStore, map_state
 from windowing.stores.sqlite import SqliteRecordStore
 from windowing.trident import Count, TridentTopology
-from windowing.trident.kinds import StateType
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.states import TridentCollector
 from windowing.trident.transactional_state import MemoryRecordStore
 
 FIELDS = "k string, n long"
@@ -300,6 +302,48 @@ def test_a_transactional_batch_whose_messages_are_gone_cannot_be_replayed_and_is
     assert "was the offsets 0 to 2 of partition 0" in str(problem.value)
     assert "cannot be made again" in str(problem.value)
     assert "KafkaTridentSpoutOpaque" in str(problem.value)
+
+
+def test_a_transactional_batch_in_which_messages_were_compacted_cannot_be_replayed_and_is_an_error() -> None:
+    rules = {"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "100"}
+    topic = new_topic(partitions=1, **rules)
+    client = Producer(settings())
+
+    def send_of_one_key(n: int) -> None:
+        client.produce(topic, key=b"the same", value=body("a", n))
+        assert client.flush(20) == 0
+
+    for n in range(3):
+        send_of_one_key(n)
+    given = spout("transactional", topic)
+    emitter, first = given.get_emitter(), Collected()
+    metadata = emitter.emit_partition_batch_new(TransactionAttempt(1, 0), first, "0", None)
+    emitter.emit_partition_batch(TransactionAttempt(1, 1), Collected(), "0", metadata)
+    emitter.emit_partition_batch(TransactionAttempt(1, 1), Collected(), "0", metadata[:3])  # of an earlier version
+    assert first.rows == [["a", 0], ["a", 1], ["a", 2]]
+    until, n = time.monotonic() + 60, 3
+    while len(read(topic)) == n:
+        assert time.monotonic() < until, "nothing was compacted"
+        send_of_one_key(n)
+        n += 1
+        time.sleep(0.3)
+    with pytest.raises(SourceError) as problem:
+        emitter.emit_partition_batch(TransactionAttempt(1, 2), Collected(), "0", metadata)
+    emitter.close()
+    assert "batch 1:2 was 3 messages at the offsets 0 to 2 of partition 0 of topic" in str(problem.value)
+    assert "the same batch cannot be made again" in str(problem.value)
+    assert "KafkaTridentSpoutOpaque" in str(problem.value)
+
+
+class Collected(TridentCollector):
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def emit(self, values: Any) -> None:
+        self.rows.append(values)
+
+    def report_error(self, problem: BaseException) -> None:
+        raise problem
 
 
 def test_a_deleted_topic_and_a_recreated_one_are_errors(kind: str) -> None:

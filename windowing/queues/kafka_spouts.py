@@ -1,6 +1,6 @@
 """KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional: a Kafka topic as Trident batches (confluent-kafka, extra `kafka`).
 
-    partition "0"    |-- [0, 40) of batch 1 --|-- [40, 80) of batch 2 --|-- ...        metadata: [start, end), id of the topic
+    partition "0"    |-- [0, 40) of batch 1 --|-- [40, 80) of batch 2 --|-- ...        metadata: [start, end), topic, count
     transactional    a replay reads the stored [start, end) again: the same rows, as long as the topic retains them
     opaque           a replay starts where the previous batch ended, and reads up to the current end of the partition
 
@@ -102,8 +102,8 @@ class KafkaTridentSpoutOpaque(_TopicSpout, IOpaquePartitionedTridentSpout):
 class KafkaTridentSpoutTransactional(_TopicSpout, IPartitionedTridentSpout):
     """The JSON messages of a topic; a failed batch is replayed with the same messages. Arguments as of KafkaTridentSpoutOpaque.
 
-    Set the retention of the topic (`retention.ms`) longer than a run may be down. A replay of a batch whose messages were removed
-    raises SourceError, also with `on_gap="skip"`.
+    Set the retention of the topic (`retention.ms`) longer than a run may be down. A replay of a batch whose messages were removed,
+    by compaction too, raises SourceError, also with `on_gap="skip"`.
     """
 
 
@@ -200,30 +200,37 @@ class _Emitter(PartitionedEmitter):
         else:
             start = newest if self._spout.starting == "latest" and attempt.txid == FIRST_TXID else first
         end = min(newest, start + self._spout.max_rows)
-        self._emit(collector, partition, start, end)
-        return [start, end, self._id]
+        return [start, end, self._id, self._emit(collector, partition, start, end)]
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, collector: TridentCollector, partition: str, metadata: Any
     ) -> None:
-        start, end, _ = metadata
+        start, end, _, *counted = metadata  # records of an earlier version have no number
         first, newest = self._bounds_of(attempt, partition)
         self._require_same(metadata)
+        what = f"the offsets {start} to {end - 1} of partition {partition} of {self._topic}, which has"
         if start < end and not first <= start <= end <= newest:
-            raise SourceError(
-                f"batch {attempt} was the offsets {start} to {end - 1} of partition {partition} of {self._topic}, which has "
-                f"{first} to {newest - 1}: the same batch cannot be made again; begin with new records and new states, and keep "
-                "messages for longer (retention.ms), or take KafkaTridentSpoutOpaque"
-            )
-        self._emit(collector, partition, start, end)
+            raise self._gone(attempt, f"{what} {first} to {newest - 1}")
+        found = self._emit(collector, partition, start, end)
+        if counted and found != counted[0]:
+            raise self._gone(attempt, f"{counted[0]} messages at {what} {found} of them: it is compacted, say")
+
+    def _gone(self, attempt: TransactionAttempt, what: str) -> SourceError:
+        return SourceError(
+            f"batch {attempt} was {what}: the same batch cannot be made again; begin with new records and new states, and keep "
+            "messages for longer (retention.ms), or take KafkaTridentSpoutOpaque"
+        )
 
     def close(self) -> None:
         self._topic.close()
 
-    def _emit(self, collector: TridentCollector, partition: str, start: int, end: int) -> None:
-        for message in self._topic.read(int(partition), start, end):
+    def _emit(self, collector: TridentCollector, partition: str, start: int, end: int) -> int:
+        """Emit the messages with offsets in [start, end), and return their number."""
+        count = 0
+        for count, message in enumerate(self._topic.read(int(partition), start, end), 1):  # noqa: B007
             collector.emit(self._spout.rows.row(message, self._topic))
         self._spout.read[partition] = end
+        return count
 
     def _bounds_of(self, attempt: TransactionAttempt, partition: str) -> tuple[int, int]:
         if self._bounds[0] != attempt:
