@@ -28,15 +28,18 @@ EITHER: dict[str, Any] = dict.fromkeys(
     ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
 )
 EVERY_MIX = pytest.mark.parametrize("mix", list(ModelMix))
-SIZES = st.tuples(st.integers(1, 4), st.integers(1, 12))
-"""Tuples per page, tuples in memory: down to less than one page."""
+SIZES = st.tuples(st.integers(1, 4), st.integers(1, 12), st.integers(0, 6))
+"""Tuples per page, tuples in memory (down to less than one page), tuples that wait for pages that are away."""
 
 
 class PagedReplay(LosslessReplay):
     """A replay whose windows are on pages; `restart` continues from a checkpoint in a new executor."""
 
-    def __init__(self, case: dict[str, Any], page_tuples: int, max_events: int, **options: Any) -> None:
+    def __init__(
+        self, case: dict[str, Any], page_tuples: int, max_events: int, waiting: int | None = None, **options: Any
+    ) -> None:
         self.sizes = (page_tuples, max_events)
+        self.waiting = waiting
         self.store = MemoryPages()
         self.peak = 0
         super().__init__(case, **options)
@@ -44,7 +47,10 @@ class PagedReplay(LosslessReplay):
     def build(self) -> WindowedBoltExecutor:
         executor = super().build()
         page_tuples, max_events = self.sizes
-        executor.use(PagedWindowManager(self.config, self.store, max_events=max_events, page_tuples=page_tuples))
+        manager = PagedWindowManager(self.config, self.store, max_events=max_events, page_tuples=page_tuples)
+        if self.waiting is not None:
+            manager.cache.most_waiting = self.waiting
+        executor.use(manager)
         return executor
 
     @property
@@ -259,6 +265,21 @@ def test_tuples_out_of_order_or_of_many_keys_are_staged_so_that_a_page_is_rewrit
     manager.check()
 
 
+def test_a_page_is_rewritten_for_several_tuples_out_of_order_also_if_the_windows_advance_after_each_few():
+    store = CountingPages()
+    manager = manager_of(store, 100, 2_000, length=millis(8_000), slide=millis(8_000))
+    times = [1 + 7_919 * n % 8_000 for n in range(8_000)]  # each time once, all over the window
+    for at in range(0, len(times), 40):
+        add(manager, *times[at : at + 40])
+        assert not list(manager.advance(at - 10_000))
+        assert manager.resident <= 2_000
+    manager.check()
+    assert len(store.reads) < len(times) // 8
+    assert len(store.writes) < len(times) // 8
+    [window] = [list(effect.window) for effect in manager.advance(9_000) if isinstance(effect, Activation)]
+    assert window == [f"t{n}" for n in range(1, 8_001)]
+
+
 def test_a_sliding_window_reads_only_the_pages_that_are_asked_for():
     store = CountingPages()
     manager = manager_of(store, length=count(1000), slide=count(10))
@@ -460,7 +481,7 @@ RUNS = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=9), min_size=1
 
 @given(runs=RUNS, sizes=SIZES, data=st.data())
 def test_every_answer_of_the_buffer_equals_that_of_the_list(runs, sizes, data):
-    cache = PageCache(MemoryPages(), sizes[1])
+    cache = PageCache(MemoryPages(), sizes[1], sizes[2])
     paged, listed, arrived = PagedBuffer(cache, sizes[0]), ListBuffer(sequenced=True), 0
     for run in runs:
         for buffer in (paged, listed):

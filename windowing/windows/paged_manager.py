@@ -4,12 +4,13 @@
     pages       [  away  ][  away  ][resident][tail     |    staged
                 first, last, count of each are in memory    (at most a quarter of what may be in memory)
 
-    settle      4 tuples after the last one: appended to the tail; 2 before it: each merged into the page that covers its time
+    settle      4 tuples after the last one: appended to the tail; 2 before it: each merged into the page that covers its time,
+                or, if that page is away, it waits for it (at most as many as may be staged)
     get()       a sequence of positions; an iteration reads one page after the other
 
 Laws
 - The windows are those of WindowManager, tuple by tuple: a PagedBuffer returns the same tuples in the same order as a ListBuffer.
-- A page that gets tuples out of order is read and written once for all staged tuples, not for each.
+- A page that gets tuples out of order is read and written once for all tuples that wait for it, not for each.
 - A search reads at most one page, and none where the first and last timestamps decide. Expiring whole pages reads none.
 - A sequence is valid until its lease ends: for a window when its execute has returned, for expired tuples when the driver requests
   the next effect. Then it raises; it never gives other tuples. Each iterator pins one page at a time.
@@ -195,7 +196,7 @@ class PagedBuffer:
             room = self._page_tuples - self.pages[-1].count if self.pages else 0
             if room > 0:
                 page, added = self.pages[-1], _part(rows, at, at + room)
-                self._cache.append(page, added)
+                self._cache.merge(page, added)
             else:
                 page, added = Page(), _part(rows, at, at + self._page_tuples)
                 self._cache.admit(page, added)
@@ -362,7 +363,11 @@ def _runs_of(chosen: list[bool], first: int) -> Iterator[PageRun]:
 PAGE_TUPLES = 1_000
 PAGES_IN_MEMORY = 10
 _STAGED_PART = 4
-"""A quarter of the tuples in memory may be staged: of many keys, or out of order, each settling rewrites a page for each few."""
+"""A quarter of the tuples in memory may be staged, and as many may wait for their page: of many keys, or out of order, each
+settling has a few tuples for each of many pages.
+"""
+_READ_AT_ONCE = 8
+"""Pages of the normal size that must fit beside them: three iterators and a search read a page each, of up to twice that size."""
 
 
 def page_tuples_for(max_events: int) -> int:
@@ -409,14 +414,15 @@ class PagedWindowManager(WindowManager):
         assert limit is not None, "the limit stands in the definition, or is given"
         self._page_tuples = page_tuples or page_tuples_for(limit)
         self._most_staged = max(self._page_tuples, limit // _STAGED_PART)
-        self.cache = PageCache(store, max(limit - self._most_staged, 1))
+        most_waiting = max(min(limit // _STAGED_PART, limit - self._most_staged - _READ_AT_ONCE * self._page_tuples), 0)
+        self.cache = PageCache(store, max(limit - self._most_staged - most_waiting, 1), most_waiting)
         self._unsettled: dict[Any, KeyState] = {}
         self._staged = 0
 
     @property
     def resident(self) -> int:
-        """The number of tuples in memory now, staged ones included."""
-        return self.cache.resident + self._staged
+        """The number of tuples in memory now, with those that are staged or wait for their page."""
+        return self.cache.resident + self.cache.waiting + self._staged
 
     def _buffer(self) -> PagedBuffer:
         return PagedBuffer(self.cache, self._page_tuples)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -93,13 +94,15 @@ class Page:
 
     `first`, `last` are its smallest and largest timestamps, `oldest`, `newest` its smallest and largest sequence numbers. `id`
     is None until it is stored. `changed`: the stored version differs from the rows. `named`: a checkpoint names `id`.
+    `waiting`: tuples that came while the rows were away, in order of arrival; the description includes them.
     """
 
-    __slots__ = ("changed", "count", "first", "id", "last", "named", "newest", "oldest", "pins", "rows")
+    __slots__ = ("changed", "count", "first", "id", "last", "named", "newest", "oldest", "pins", "rows", "waiting")
 
     def __init__(self) -> None:
         self.id: int | None = None
         self.rows: PageRows | None = None
+        self.waiting: PageRows | None = None
         self.count = 0
         self.first = self.last = self.oldest = self.newest = 0
         self.changed = False
@@ -110,6 +113,7 @@ class Page:
         """Return the page as plain data, as a checkpoint stores it."""
         assert self.id is not None
         assert not self.changed
+        assert self.waiting is None
         return [self.id, self.count, self.first, self.last, self.oldest, self.newest]
 
     @classmethod
@@ -120,22 +124,30 @@ class Page:
         page.named = True
         return page
 
-    def extend(self, added: PageRows) -> None:
-        """Append tuples that are in order to the rows, which are in memory. Cost: O(added)."""
+    def put(self, added: PageRows) -> None:
+        """Insert tuples into the rows by timestamp, behind equal ones. Cost: O(added) if all are after the others, or O(page)."""
         assert self.rows is not None
-        oldest, newest = min(added.sequences), max(added.sequences)
-        if self.count:
-            oldest, newest = min(oldest, self.oldest), max(newest, self.newest)
-        for held, more in zip(self.rows, added, strict=True):
-            held.extend(more)
-        self.describe(oldest, newest)
+        if all(one <= two for one, two in pairwise([self.rows.timestamps[-1], *added.timestamps])):
+            for held, more in zip(self.rows, added, strict=True):
+                held.extend(more)
+        else:
+            joined = PageRows(*(held + more for held, more in zip(self.rows, added, strict=True)))
+            pick = itemgetter(*sorted(range(len(joined.timestamps)), key=joined.timestamps.__getitem__))
+            self.rows = PageRows(*(list(pick(column)) for column in joined))
+        self.changed = True
 
-    def describe(self, oldest: int, newest: int) -> None:
-        """Update the description after the rows changed, given their smallest and largest sequence number."""
+    def include(self, added: PageRows) -> None:
+        """Update the description for tuples that are added to the page, in order of time."""
+        self.count += len(added.timestamps)
+        self.first, self.last = min(self.first, added.timestamps[0]), max(self.last, added.timestamps[-1])
+        self.oldest, self.newest = min(self.oldest, *added.sequences), max(self.newest, *added.sequences)
+
+    def describe(self) -> None:
+        """Derive the description from the rows. Cost: O(page)."""
         assert self.rows is not None
-        timestamps = self.rows.timestamps
+        timestamps, _, sequences = self.rows
         self.count, self.first, self.last = len(timestamps), timestamps[0], timestamps[-1]
-        self.oldest, self.newest = oldest, newest
+        self.oldest, self.newest = min(sequences), max(sequences)
         self.changed = True
 
     def check(self) -> None:
@@ -146,6 +158,8 @@ class Page:
         # A page that is not in memory is stored, in its current version.
         assert self.rows is not None or (self.id is not None and not self.changed)
         assert self.pins == 0 or self.rows is not None
+        # Tuples wait only for rows that are away.
+        assert self.waiting is None or (self.rows is None and self.waiting.timestamps)
         if self.rows is not None:
             timestamps, payloads, sequences = self.rows
             assert len(timestamps) == len(payloads) == len(sequences) == self.count
@@ -158,19 +172,21 @@ class Page:
 class PageCache:
     """The pages of one task, of all its keys: which of them are in memory, and which stored versions can be dropped.
 
-    `limit` is in tuples.
+    `limit`, of the tuples of pages in memory, and `most_waiting`, of the tuples that wait for pages, are in tuples.
     """
 
-    def __init__(self, store: PageStore, limit: int) -> None:
+    def __init__(self, store: PageStore, limit: int, most_waiting: int = 0) -> None:
         self.store = store
-        self.limit = limit
+        self.limit, self.most_waiting = limit, most_waiting
         self.resident = 0
+        self.waiting = 0
         self.peak = 0
         self.pinned = 0
         self.failure: WindowingError | None = None
         """The last error of the store since `restore`, which may have been raised in code of the user that read a window."""
         self._next_id = 0
         self._recent: dict[Page, None] = {}  # resident pages, the least recently used first
+        self._awaited: dict[Page, None] = {}  # pages for which tuples wait, the longest first
         self._unnamed: list[int] = []  # stored versions that were replaced and that no checkpoint names
         self._replaced: list[int] = []  # named by a checkpoint, and replaced since the last one was prepared
         self._superseded: list[int] = []  # named by a checkpoint older than the one that was prepared last
@@ -191,12 +207,25 @@ class PageCache:
             self._check_count(page, rows)
         page.rows = rows
         self._enter(page)
-        return rows
+        waiting = self._no_longer_waiting(page)
+        if waiting is not None:
+            page.put(waiting)
+        return page.rows
+
+    def _no_longer_waiting(self, page: Page) -> PageRows | None:
+        """Take the tuples that wait for a page, None if there are none."""
+        waiting = page.waiting
+        if waiting is not None:
+            page.waiting = None
+            self.waiting -= len(waiting.timestamps)
+            del self._awaited[page]
+        return waiting
 
     def _check_count(self, page: Page, rows: PageRows) -> None:
-        if not len(rows.timestamps) == len(rows.payloads) == len(rows.sequences) == page.count:
+        stored = page.count - (0 if page.waiting is None else len(page.waiting.timestamps))
+        if not len(rows.timestamps) == len(rows.payloads) == len(rows.sequences) == stored:
             raise CorruptStateError(
-                f"page {page.id} has {len(rows.timestamps)} tuples, wanted {page.count}; restore the store and its "
+                f"page {page.id} has {len(rows.timestamps)} tuples, wanted {stored}; restore the store and its "
                 "checkpoint from one copy, nothing was reset"
             )
 
@@ -204,33 +233,39 @@ class PageCache:
         """Add a new page with these rows; the page owns the lists from then on."""
         self.make_room(len(rows.timestamps))
         page.rows = rows
-        page.describe(min(rows.sequences), max(rows.sequences))
+        page.describe()
         self._enter(page)
 
-    def append(self, page: Page, added: PageRows) -> None:
-        """Append tuples to a page."""
-        self.rows(page)
-        self.make_room(len(added.timestamps), keep=page)
-        page.extend(added)
-        self._count(len(added.timestamps))
-
     def merge(self, page: Page, added: PageRows) -> None:
-        """Merge tuples into a page by timestamp; they arrived after all its tuples. Cost: O(page); it is read if it is away."""
-        rows = self.rows(page)
-        self.make_room(len(added.timestamps), keep=page)
-        order = sorted(range(page.count + len(added.timestamps)), key=(rows.timestamps + added.timestamps).__getitem__)
-        pick = itemgetter(*order)
-        page.rows = PageRows(*(list(pick(held + more)) for held, more in zip(rows, added, strict=True)))
-        page.describe(min(page.oldest, *added.sequences), max(page.newest, *added.sequences))
-        self._count(len(added.timestamps))
+        """Merge tuples into a page by timestamp; they arrived after all its tuples, and the page owns the lists from then on.
+
+        Tuples for a page that is away wait until it is read, or too many wait. Cost: that of `put`; O(added) if it is away.
+        """
+        if page.rows is not None:
+            self.rows(page)
+            self.make_room(len(added.timestamps), keep=page)
+            page.put(added)
+            page.include(added)
+            self._count(len(added.timestamps))
+            return
+        page.include(added)
+        if page.waiting is None:
+            page.waiting = added
+            self._awaited[page] = None
+        else:
+            for held, more in zip(page.waiting, added, strict=True):
+                held.extend(more)
+        self.waiting += len(added.timestamps)
+        while self.waiting > self.most_waiting:
+            self.rows(next(iter(self._awaited)))
 
     def cut(self, page: Page, at: int) -> PageRows:
-        """Remove the tuples from position `at` on from a page that is in memory, and return them."""
-        assert page.rows is not None
-        removed = PageRows(*(held[at:] for held in page.rows))
-        for held in page.rows:
+        """Remove the tuples from position `at` on from a page, and return them."""
+        rows = self.rows(page)
+        removed = PageRows(*(held[at:] for held in rows))
+        for held in rows:
             del held[at:]
-        page.describe(min(page.rows.sequences), max(page.rows.sequences))
+        page.describe()
         self._count(-len(removed.timestamps))
         return removed
 
@@ -316,11 +351,17 @@ class PageCache:
                 page.rows = None
                 del self._recent[page]
                 self._count(-page.count)
+            self._no_longer_waiting(page)
             if page.id is not None:
                 self._release(page.id, page.named)
 
     def flush(self) -> None:
-        """Write every page that has changed and make the store durable; resident pages stay in memory. Cost: O(resident)."""
+        """Write every page that has changed and make the store durable; resident pages stay in memory.
+
+        Cost: O(resident), and a read of each page for which tuples wait.
+        """
+        while self._awaited:
+            self.rows(next(iter(self._awaited)))
         for page in self._recent:
             self._write(page)
         self._sweep()
@@ -357,10 +398,11 @@ class PageCache:
         self.store.flush()
         for page in self._recent:  # an iterator from before the restore may still unpin one
             page.rows, page.pins = None, 0
-        self.resident = self.pinned = 0
+        self.resident = self.pinned = self.waiting = 0
         self.failure = None
         self._next_id = 0 if data is None else data["next_id"]
         self._recent.clear()
+        self._awaited.clear()
         self._unnamed, self._replaced, self._superseded = [], [], []
 
     def check(self, pages: Collection[Page]) -> None:
@@ -372,6 +414,9 @@ class PageCache:
         assert set(self._recent) == set(resident)
         assert self.resident == sum(page.count for page in resident)
         assert self.pinned == sum(page.count for page in resident if page.pins)
+        awaited = {page: len(page.waiting.timestamps) for page in pages if page.waiting is not None}
+        assert set(self._awaited) == set(awaited)
+        assert self.waiting == sum(awaited.values()) <= self.most_waiting
         # The bound on memory.
         biggest = max((page.count for page in resident), default=0)
         assert self.resident <= max(self.limit, self.pinned + biggest)
