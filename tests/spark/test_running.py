@@ -99,17 +99,16 @@ def watched(
 def test_progress_keeps_only_the_newest_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "_KEPT_BATCHES", 5)
+    monkeypatch.setattr(running, "KEPT_BATCHES", 5)
     monkeypatch.setattr(running, "metrics_of", BatchMetrics)
     query: Any = Query()
     found = watched(query, None)
-    found._spec.writer.reported = Counter({0: 3, 9: 4})
+    found._spec.writer.reported = Counter({9: 4})
     for batch in range(10):
         query.recentProgress = (batch,)
         assert found.progress[-1].batch_id == batch
     assert [each.batch_id for each in found.progress] == [5, 6, 7, 8, 9]
     assert found.progress[-1].reported == 4
-    assert found._spec.writer.reported == {9: 4}
     found.stop()
 
 
@@ -176,6 +175,22 @@ def test_the_writer_exposes_the_thread_and_the_end_of_its_current_call() -> None
         writer(output, 1)
     assert writer.calling is None
     assert [(thread, ended.is_set()) for thread, ended in seen] == [(threading.get_ident(), True)] * 2
+
+
+def test_the_writer_forgets_the_reported_errors_of_old_batches_also_of_a_query_that_nobody_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Commits:
+        def commit(self, output: Any, batch_id: int, writer: BatchWriter) -> None:
+            writer.reported[batch_id] += 1
+
+    monkeypatch.setattr("windowing.spark.writer.KEPT_BATCHES", 5)
+    output: Any = mock.MagicMock()
+    writer = BatchWriter("sums", output, {}, False, commits=Commits())
+    writer.begin(output)
+    for batch in range(20):
+        writer(output, batch)
+    assert writer.reported == {15: 1, 16: 1, 17: 1, 18: 1, 19: 1}
 
 
 def test_stop_is_not_called_on_a_query_that_ended_by_itself() -> None:

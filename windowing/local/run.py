@@ -114,7 +114,8 @@ class LocalRun(StormNames):
     """One task of one bolt, run step by step. A context manager: leaving it calls `close()`, which does not drain.
 
     `streams` are the input streams; the watermark waits for each of them. `clock`: default is the system's clock. Windows on event
-    time use it only for `idle_timeout=`, `max_future=` and `tick()`. Source: a bolt executor in a worker of Storm.
+    time use it only for `idle_timeout=`, `max_future=` and `tick()`. In a long run, empty the lists of `result` after each step;
+    its counts stay. Source: a bolt executor in a worker of Storm.
 
     >>> from windowing import count, tumbling
     >>> @tumbling(count(2), output="total long")

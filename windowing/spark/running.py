@@ -43,7 +43,7 @@ from windowing.spark.offsets import SkippedOffsets, lag_of
 from windowing.spark.settings import settings_of, take
 from windowing.spark.sinks import claim
 from windowing.spark.spouts import folders_read
-from windowing.spark.writer import BatchWriter
+from windowing.spark.writer import KEPT_BATCHES, BatchWriter
 from windowing.topology.pictures import html_table
 from windowing.topology.plan import Topology
 from windowing.windows.measures import Duration
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from windowing.monitoring.page import LivePage
 
 _SETTLE_EVERY_S = 0.5
-_KEPT_BATCHES = 10_000
 _RUNS = 3
 """The number of runs in a row that may end without a batch by an error after which a batch is repeated."""
 _NOTE_EVERY_S = 5.0
@@ -421,12 +420,8 @@ class WindowedQuery(StormNames):
             if found is not None:
                 reported = self._spec.writer.reported.get(found.batch_id, 0)
                 self._metrics[found.batch_id] = replace(found, reported=found.reported + reported)
-        for batch in sorted([*self._metrics])[:-_KEPT_BATCHES]:
+        for batch in sorted([*self._metrics])[:-KEPT_BATCHES]:
             self._metrics.pop(batch, None)
-        oldest = min([*self._metrics], default=0)
-        for batch in [*self._spec.writer.reported]:
-            if batch < oldest:
-                self._spec.writer.reported.pop(batch, None)
 
 
 def _is_in_drain(spec: QuerySpec) -> bool:

@@ -42,6 +42,8 @@ from windowing.spark.spouts import struct_of
 if TYPE_CHECKING:
     from windowing.spark.trident_commits import TridentCommits
 
+KEPT_BATCHES = 10_000
+"""Of how many batches, at most, the driver holds numbers of its own."""
 _ONE_FILE_ROWS = 50_000
 _FEW_FILES = 4
 """The largest number of partitions with which a small batch is written as one file per partition."""
@@ -221,6 +223,7 @@ class BatchWriter:
             context.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
             # It may be set by the batch before, or by the sink that has started this query.
             context.setLocalProperty(EVALUATED_PROPERTY, cast(str, None))
+            self.reported.pop(batch_id - KEPT_BATCHES, None)
             failpoints.hit("before_batch", batch_id)
             if self.before is not None:
                 self.before(batch_id)
