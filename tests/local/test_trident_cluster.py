@@ -15,6 +15,7 @@ from windowing.acking.acker import Acked, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
     BoltError,
+    CheckpointError,
     ConfigError,
     DefinitionChangedError,
     DrainedCheckpointError,
@@ -908,6 +909,35 @@ def test_a_changed_window_definition_is_refused() -> None:
     run(windowed(NUMBERS[:6]), records=records, drain=False)
     with pytest.raises(DefinitionChangedError, match=r"the windows kept for topology 'windowed'.*nothing was reset"):
         run(windowed(NUMBERS, length=5), records=records)
+
+
+@pytest.mark.parametrize("kind", [StateType.TRANSACTIONAL, StateType.OPAQUE])
+def test_another_lag_is_refused_while_a_transactional_state_keeps_a_half_done_batch(kind: StateType) -> None:
+    """The state keeps the windows of the first attempt, and would count those that the second one fires later again."""
+    rows, store, records = [("a", 1000), ("a", 9000), ("a", 9500), ("a", 25_000)], MemoryStore(), MemoryRecordStore()
+
+    def life(lag_s: int, sink: Any = lambda txid, rows: None) -> Any:
+        topology = TridentTopology("windowed")
+        stream = topology.new_stream("in", FixedBatchSpout("word string, at long", 2, rows)).group_by("word")
+        fired = stream.tumbling_window(seconds(1), "at", Count(), "n long", timestamp="at", lag=seconds(lag_s))
+        fired.sink("fired")
+        fired.group_by("word").persistent_aggregate(map_state(store, "counts", kind), "n", Sum(), "total long")
+        return run_trident(topology, clock=VirtualClock(), records=records, sinks={"fired": sink}).states
+
+    def full(txid: int, rows: Any) -> None:
+        if txid == 2:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        life(0, full)
+    if kind is StateType.TRANSACTIONAL:
+        said = (
+            r"batch 2 was left half done, and its rows are in state1 \(counts .* lag_ms of .*window.* was 0, now 90000"
+        )
+        with pytest.raises(CheckpointError, match=said):
+            life(90)
+        life(0)
+    assert life(90) == {"state1": {("a",): 4}}
 
 
 def test_a_restarted_run_continues_after_its_last_batch(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def define(spark: SparkSession) -> Callable[..., dict[str, Any]]:
 Define = Callable[..., dict[str, Any]]
 
 
-def keep(checkpoint: Checkpoint, wanted: Definition, keepers: tuple[str, ...] = ()) -> None:
+def keep(checkpoint: Checkpoint, wanted: Definition, holders: tuple[str, ...] = ()) -> None:
     """Do what a start does with the definition."""
-    checkpoint.keep(wanted, checkpoint.compared(wanted), keepers)
+    checkpoint.keep(wanted, checkpoint.compared(wanted), holders)
 
 
 def test_an_unchanged_definition_is_accepted_and_not_rewritten(

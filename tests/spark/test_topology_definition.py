@@ -267,7 +267,7 @@ STORED: dict[str, Callable[..., Definition]] = {
 def test_every_field_of_a_definition_has_a_comparison_rule() -> None:
     assert set(STORED) == set(KINDS)
     for kind, made in STORED.items():
-        stored, rows = made(), {rule.field for rule in KINDS[kind].rules}
+        stored, rows = made(), {rule.field for rule in (*KINDS[kind].rules, *KINDS[kind].rows)}
         parts = {row.partition(".")[0] for row in rows if "." in row}
         fields = {f"{part}.{name}" for part in parts for name in stored[part]} | (set(stored) - parts)
         assert fields == rows | {"format", "library"} & set(stored), kind
@@ -471,6 +471,19 @@ def test_options_that_decide_the_rows_are_refused_only_while_a_target_keeps_thos
         compare_rows(stored, wanted, HERE, 7, ["the sink of stream 'a'"])
     free |= {option: was, "on_error": "skip", "on_invalid": "raise", "max_repeats": 9, "late_stream": "late"}
     compare_rows(stored, wanted, HERE, 7, ["the sink of stream 'a'"])
+
+
+def test_a_trident_definition_of_an_older_version_has_no_options_of_windows_to_compare() -> None:
+    stored, wanted = STORED["trident"](), STORED["trident"]()
+    ((_, free),) = wanted["trident"]["free"].items()
+    free["lag_ms"] = 5000
+    with pytest.raises(CheckpointError, match=r"lag_ms of bolt 'window_\d+' was 0, now 5000"):
+        compare_rows(stored, wanted, HERE, 7, ["state1"])
+    compare_rows(stored, wanted, HERE, 7, [])
+    del stored["trident"]["free"]
+    assert read(stored, HERE) == stored
+    compare(stored, wanted, HERE, lambda: 7)
+    compare_rows(stored, wanted, HERE, 7, ["state1"])
 
 
 def test_a_changed_definition_is_refused_before_the_row_order_of_a_replay_is_compared() -> None:

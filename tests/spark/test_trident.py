@@ -15,10 +15,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.execution.test_trident_attempts import each_stage_executed_the_tuples_emitted_to_it
-from windowing.errors import ConfigError, CorruptStateError, FailedException, ReportedFailedException, SupersededError
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    FailedException,
+    ReportedFailedException,
+    SupersededError,
+)
 from windowing.local import VirtualClock
 from windowing.local.trident_cluster import run_trident
-from windowing.spark import MemorySink, SqliteQueue, submit_trident
+from windowing.spark import FunctionSink, MemorySink, SqliteQueue, submit_trident
 from windowing.stores.factory import map_state, snapshot_state
 from windowing.stores.memory import MemoryStore
 from windowing.stores.sqlite import SqliteStore
@@ -456,6 +464,44 @@ def test_a_lost_or_outdated_state_is_refused_and_an_added_state_begins_with_the_
         refused(r"definition\.json")
     definition.write_text(whole)
     assert run(2, "counts") == {"state1": {("pen",): 6, ("ink",): 3, ("nut",): 1}}
+
+
+def test_another_lag_or_key_over_a_half_done_batch_is_refused_where_a_state_keeps_the_batch(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path
+) -> None:
+    fed = [[dict(zip(("shop", "item", "n", "at"), row, strict=True)) for row in rows] for rows in DAYS]
+    source, checkpoint = feed(SALES).add(*fed), tmp_path / "checkpoint"
+
+    def run(lag_s: int, sink: Any, by: str = "shop", drain: bool = False) -> Any:
+        topology = TridentTopology("windowed")
+        per_shop = sales(topology).group_by("shop")
+        windows = per_shop.tumbling_window(seconds(10), "n", b.Sum(), "n long", timestamp="at", lag=seconds(lag_s))
+        windows.sink("fired")
+        state = map_state(SqliteStore(tmp_path / "states.db"), "shops", StateType.TRANSACTIONAL)
+        windows.group_by(by).persistent_aggregate(state, "n", b.Sum(), "n long")
+        query = submit_trident(
+            topology,
+            spark,
+            sources={"sales": source.read()},
+            sinks={"fired": sink},
+            checkpoint=str(checkpoint),
+            drain=drain,
+        )
+        assert query.await_end(200)
+        return values_in(topology)
+
+    def full(rows: Any, batch: int) -> None:
+        raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        run(0, FunctionSink(full))
+    said = r"batch 0 .* in state1 \(shops in SqliteStore.* for good.* lag_ms of bolt 'window_3' was 0, now 90000; start once"
+    with pytest.raises(CheckpointError, match=said):
+        run(90, MemorySink())
+    with pytest.raises(DefinitionChangedError, match=r"key of state1 \(shops in .* is 'shop', now it is 'n'; "):
+        run(0, MemorySink(), by="n")
+    run(0, MemorySink())
+    assert run(90, MemorySink(), drain=True) == {"state1": {("mall",): 20, ("port",): 10, ("zoo",): 9}}
 
 
 @pytest.mark.python_source

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +26,9 @@ from windowing.errors import (
 from windowing.local import TridentCluster, VirtualClock, run_trident
 from windowing.stores import MemoryStore, SqliteStore, map_state, snapshot_state
 from windowing.stores.sqlite import SqliteRecordStore
-from windowing.trident import Count, Sum, TridentRun, TridentTopology
+from windowing.trident import Count, Max, Sum, TridentRun, TridentTopology
 from windowing.trident.coordinator import CoordinatorConfig, OnFailure
-from windowing.trident.fence import LEDGER, AttemptLedger, Claim, Fence, Life, Owner, PartitionId, Progress
+from windowing.trident.fence import LEDGER, AttemptLedger, Claim, Fence, Life, Owner, PartitionId, Progress, owned
 from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
 from windowing.trident.spouts import FixedBatchSpout
 from windowing.trident.state_operations import StateSpec
@@ -291,6 +292,78 @@ def test_a_state_of_another_kind_is_refused_by_its_kind_and_not_as_lost(
         run(counting(store, kind=now), state_path=records)
 
 
+class Longest:
+    """A combiner of the user's."""
+
+    def init(self, tuple: Any) -> int:
+        return len(tuple[0])
+
+    def combine(self, a: int, b: int) -> int:
+        return max(a, b)
+
+    def zero(self) -> int:
+        return 0
+
+
+def kept(store: Store, by: Any, inputs: Any, aggregator: Any) -> TridentTopology:
+    topology = TridentTopology("words")
+    stream = topology.new_stream("in", FixedBatchSpout("word string, n long, m long", 2, [("a", 1, 2), ("b", 3, 4)]))
+    spec = snapshot_state(store, "values") if by is None else map_state(store, "values")
+    (stream if by is None else stream.group_by(*by)).persistent_aggregate(spec, inputs, aggregator, "result long")
+    return topology
+
+
+MEANINGS = {
+    "another key": ((["word"], "n", Sum()), (["n"], "n", Sum()), "key of state1 .*is 'word', now it is 'n'"),
+    "more fields": ((["n"], "n", Sum()), (["n", "m"], "n", Sum()), "key of state1 .*is 'n', now it is 'n, m'"),
+    "another order": (
+        (["n", "m"], "n", Sum()),
+        (["m", "n"], "n", Sum()),
+        "key of state1 .*is 'n, m', now it is 'm, n'",
+    ),
+    "another aggregator": (
+        (["word"], "n", Sum()),
+        (["word"], None, Count()),
+        "aggregator of .*is 'Sum', now it is 'Count'",
+    ),
+    "another field": ((["word"], "n", Sum()), (["word"], "m", Sum()), "field of state1 .*is 'n', now it is 'm'"),
+    "a field of one value": ((None, "n", Max()), (None, "m", Max()), "field of state1 .*is 'n', now it is 'm'"),
+    "a key of a custom combiner": (
+        (["word"], "word", Longest()),
+        (["n"], "word", Longest()),
+        "key of state1 .*is 'word'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MEANINGS)
+def test_a_state_whose_values_would_get_another_meaning_is_refused_by_name(what: str, tmp_path: Path) -> None:
+    was, now, sentence = MEANINGS[what]
+    store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "records.db"
+    first = run(kept(store, *was), state_path=records)
+    with pytest.raises(
+        DefinitionChangedError, match=rf"the {sentence}.*; keep it as it was, also by name, or give the state"
+    ):
+        run(kept(store, *now), state_path=records)
+    assert run(kept(store, *was), state_path=records) == first
+
+
+def test_custom_aggregators_and_records_without_meanings_are_not_compared(tmp_path: Path) -> None:
+    store, path = SqliteStore(tmp_path / "s.db"), tmp_path / "records.db"
+    run(kept(store, ["word"], "n", Sum()), state_path=path)
+    run(kept(store, ["word"], "word", Longest()), state_path=path)
+    run(kept(store, ["word"], "n", Sum()), state_path=path)
+    life = Life.of({"format": 1, "id": "words", "since": {"values": 1}}, "")
+    (state,) = kept(store, ["n"], "n", Sum()).build().written
+    unread = [state._replace(factory=SimpleNamespace(name="values"))]
+    found, _ = owned(life, unread, Progress.of("x", 3, None), claims=False)
+    assert Life.of(found.plain(), "") == found
+    assert found.meanings == {"values": {"key": "n", "aggregator": "Sum", "field": "n"}}
+    owned(found, [unread[0]._replace(meaning={"key": "word"})], Progress.of("x", 0, None), claims=False)  # no batch
+    with pytest.raises(DefinitionChangedError):
+        owned(found, [unread[0]._replace(meaning={"key": "word"})], Progress.of("x", 0, 0), claims=False)
+
+
 # -- intact states are accepted ----------------------------------------------------------------------------------------
 
 
@@ -404,7 +477,8 @@ def test_a_ledger_with_lost_claims_or_of_another_owner_gives_no_attempt() -> Non
 
 
 @pytest.mark.parametrize("data", [7, {}, {"format": 2, "id": "a", "since": {}}, {"format": 1, "id": "", "since": {}},
-                                  {"format": 1, "id": "a", "since": {"s": 0}}, {"format": 1, "id": "a", "since": []}])  # fmt: skip
+                                  {"format": 1, "id": "a", "since": {"s": 0}}, {"format": 1, "id": "a", "since": []},
+                                  {"format": 1, "id": "a", "since": {}, "meanings": {"s": 1}}])  # fmt: skip
 def test_a_damaged_owner_record_is_an_error(data: Any) -> None:
     with pytest.raises(CorruptStateError, match="record of the states' owner"):
         Life.of(data, "new")

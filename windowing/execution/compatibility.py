@@ -227,10 +227,10 @@ def _kind(definition: Definition) -> str:
     return found
 
 
-def _at(definition: Definition, path: str) -> Any:
+def _at(definition: Definition, path: str, *default: Any) -> Any:
     found: Any = definition
     for name in path.split("."):
-        found = found[name]
+        found = found.get(name, *default) if default else found[name]
     return found
 
 
@@ -283,6 +283,11 @@ def _other_rows(of: str, old: Definition, new: Definition) -> Iterator[str]:
 def _other_rows_of_bolts(old: Any, new: Any) -> Iterator[str]:
     for name in old:
         yield from _other_rows(f" of bolt {name!r}", old[name], new.get(name, {}))
+
+
+def _other_rows_of_windows(old: Any, new: Any) -> Iterator[str]:
+    for name in old:
+        yield from _other_rows(f" of {name}", old[name]["window"]["free"], new[name]["window"]["free"])
 
 
 def _columns(old: Any, new: Any) -> Iterator[str]:
@@ -413,9 +418,12 @@ KINDS: Mapping[str, Kind] = {
             FieldRule("trident.states"),  # trident/fence.py compares the writers
             *_ORDER,
         ),
+        rows=(FieldRule("trident.free", _other_rows_of_bolts),),
     ),
     "bolts": Kind("LocalCluster", (FieldRule("name", _owner), FieldRule("bolts", _bolts))),
-    "windows": Kind("TridentCluster", (FieldRule("windows", _windows),)),
+    "windows": Kind(
+        "TridentCluster", (FieldRule("windows", _windows),), rows=(FieldRule("windows", _other_rows_of_windows),)
+    ),
 }
 """The kinds by the name of their part of a definition."""
 
@@ -505,18 +513,18 @@ def compare(
 
 
 def compare_rows(
-    stored: Definition, wanted: Definition, where: DefinitionLocation, batch: int, keepers: Iterable[str]
+    stored: Definition, wanted: Definition, where: DefinitionLocation, batch: int, holders: Iterable[str]
 ) -> None:
-    """Raise CheckpointError for a change that gives a half-done batch other rows. keepers: the names of what keeps the rows of its
+    """Raise CheckpointError for a change that gives a half-done batch other rows. holders: the names of what keeps the rows of its
     first attempt; read only where it matters.
     """
     found = (
-        each.compared(_at(stored, each.field), _at(wanted, each.field))
+        each.compared(_at(stored, each.field, {}), _at(wanted, each.field, {}))  # an older version has fewer fields
         for each in KINDS[_kind(wanted)].rows
         if each.compared
     )
     other = _found(chain.from_iterable(found), stored, where)
-    names = " and ".join(keepers) if other else ""
+    names = " and ".join(holders) if other else ""
     if names:
         raise CheckpointError(
             f"{where.what}: batch {batch} was left half done, and its rows are in {names} for good, but the batch "

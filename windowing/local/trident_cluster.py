@@ -45,7 +45,7 @@ from windowing.errors import (
     SupersededError,
     quote,
 )
-from windowing.execution.compatibility import FORMAT, DefinitionLocation, compare, read, same_json
+from windowing.execution.compatibility import FORMAT, DefinitionLocation, compare, compare_rows, read, same_json
 from windowing.execution.plan import Stage
 from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
@@ -71,7 +71,7 @@ from windowing.trident.coordinator import (
     StoredRecord,
 )
 from windowing.trident.executors import BatchId
-from windowing.trident.fence import Life, Owner, Progress, owned
+from windowing.trident.fence import Life, Owner, Progress, kept_by, owned
 from windowing.trident.fields import Row
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.plan import SpoutNode, TaskId, TridentPlan, coord_specs
@@ -117,12 +117,12 @@ def owners_of(plan: TridentPlan, state: TransactionalState) -> dict[str, Owner]:
     return owners
 
 
-def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -> None:
-    """Store the definition of the windows. Raises DefinitionChangedError if batches were begun with other windows, and
-    CorruptStateError if the stored value is not a definition.
+def keep_definition(plan: TridentPlan, state: TransactionalState, record: CoordinatorRecord) -> None:
+    """Store the definition of the windows. Raises DefinitionChangedError if batches were begun with other windows, CheckpointError
+    if a half-done batch would have others although a state keeps it, and CorruptStateError if the stored value is not a definition.
     """
     stored, wanted = state.read(_NAME) or {}, {"format": FORMAT, **plan.windows()}
-    if begun:
+    if record != CoordinatorRecord():
         what = f"the windows kept for topology {plan.name!r}"
         place = DefinitionLocation(
             what,
@@ -132,7 +132,9 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -
             record=True,
         )
         bare = isinstance(stored, dict) and "format" not in stored  # no header: written by an earlier version
-        compare(read({"format": FORMAT, "windows": stored} if bare else stored, place), wanted, place)
+        found = read({"format": FORMAT, "windows": stored} if bare else stored, place)
+        compare(found, wanted, place)
+        compare_rows(found, wanted, place, record.current, kept_by(plan.written, record.current))
     if not same_json(stored, wanted) and (stored or wanted["windows"]):
         state.write({_NAME: wanted})
 
@@ -174,7 +176,7 @@ class MasterTask(Task):
 
     def open(self) -> None:
         record = self._stored.load()
-        keep_definition(self._plan, self._state, begun=record != CoordinatorRecord())
+        keep_definition(self._plan, self._state, record)
         self.machine = MasterBatchCoordinator(self._config, record)
         self._stamps = RotatingTransactionalState(self._state, "stamps")
         for spout in self.spouts:

@@ -136,8 +136,8 @@ class Checkpoint:
             )
         return found if begun else None
 
-    def keep(self, wanted: Definition, stored: Definition | None, keepers: Iterable[str] = ()) -> None:
-        """Store a definition that was compared with the `stored` one; a new checkpoint gets its id. keepers: what has rows of the
+    def keep(self, wanted: Definition, stored: Definition | None, holders: Iterable[str] = ()) -> None:
+        """Store a definition that was compared with the `stored` one; a new checkpoint gets its id. holders: what has rows of the
         last batch, and keeps them if the batch comes again.
 
         Raises CheckpointError if there is any, the batch is half done, and the change would give it other rows. The definition of
@@ -145,7 +145,7 @@ class Checkpoint:
         """
         pending = self.pending_batch() if stored not in (None, wanted) else None
         if stored is not None and pending is not None:
-            compatibility.compare_rows(stored, wanted, self._place, pending, keepers)
+            compatibility.compare_rows(stored, wanted, self._place, pending, holders)
         if stored is None:
             for name in self.offsets.names():
                 # Of a query that was killed in its first write; Spark begins only in an empty folder.

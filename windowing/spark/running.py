@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pyspark.sql import DataFrame
@@ -153,8 +154,8 @@ class WindowedQuery(StormNames):
             stored = spec.checkpoint.compared(spec.definition)
             finish = _is_in_drain(spec)
             rows = spec.rows()
-            keepers = claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
-            spec.checkpoint.keep(spec.definition, stored, keepers)
+            holders = claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
+            spec.checkpoint.keep(spec.definition, stored, chain(holders, spec.writer.holders(spec.checkpoint)))
             if spec.writer.acks is not None:
                 spec.writer.acks.open()
             query = cls(spec, spec.run(rows), drain, finish, done)

@@ -464,12 +464,12 @@ def claim(
     owners = {name: OutputOwner(query, name, last, schemas[name]) for name in sinks}
     for name, folder in folders.items():
         require_claimable(folder, owners[name])
-    keepers = []
+    holders = []
     for name in sorted(sinks, key=folders.__contains__):  # folders last: any other sink may refuse its claim
         own: Callable[[SparkSession, OutputOwner], int | None] | None = getattr(sinks[name], "claim", None)
         if own is not None and own(spark, owners[name]) == last and last is not None:
-            keepers.append(f"the sink of stream {name!r}")
-    return keepers
+            holders.append(f"the sink of stream {name!r}")
+    return holders
 
 
 # -- streams of a topology -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -42,6 +42,7 @@ from windowing.spark.operator import Shipped
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentBatchStage, log_reports, text_of
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
+from windowing.trident.fence import kept_by
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import SnapshotFactory
 from windowing.trident.plan import TridentPlan
@@ -63,7 +64,7 @@ class Attempts:
 
     def __init__(self, plan: TridentPlan) -> None:
         self._ledgers: list[tuple[Any, int]] = []
-        for id, factory, partitions in sorted(plan.written):
+        for id, factory, partitions, _ in sorted(plan.written):
             own = factory.factory if isinstance(factory, SnapshotFactory) else factory
             if callable(getattr(own, "claim_attempt", None)):
                 self._ledgers.append((factory, partitions))
@@ -116,6 +117,10 @@ class TridentCommits:
         self._attempts, self._committed, self._streams = Attempts(plan), committed, streams
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
         self._stages: dict[tuple[int, ...], list[_Stages]] = {}
+
+    def kept_by(self, batch_id: int) -> Iterator[str]:
+        """Yield the names of the states that keep what an earlier attempt at this batch has written."""
+        return kept_by(self._plan.written, batch_id + 1)
 
     def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
         """Attempt the batch until an attempt succeeds or the last one has failed. Windows process it once: their output is

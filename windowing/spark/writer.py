@@ -40,6 +40,7 @@ from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
 from windowing.spark.spouts import struct_of
 
 if TYPE_CHECKING:
+    from windowing.spark.checkpoint import Checkpoint
     from windowing.spark.trident_commits import TridentCommits
 
 KEPT_BATCHES = 10_000
@@ -208,6 +209,12 @@ class BatchWriter:
             return counting
         self._asked = [*counting, *([] if self.acks is None else [self.acks.column()])]
         return []
+
+    def kept_by(self, checkpoint: Checkpoint) -> Iterator[str]:
+        """Yield the names of the states that keep what an earlier attempt at the last batch has written."""
+        last = checkpoint.last_batch()
+        if self._commits is not None and last is not None:
+            yield from self._commits.kept_by(last)
 
     def begin(self, spark: SparkSession) -> None:
         """Begin a run, before the query starts in this session."""

@@ -39,6 +39,8 @@ Laws of ownership
   older version, is taken over by a life whose records are as old and match it.
 - An owner commits every txid, in order, at every partition. So every fence is at the last committed txid, or at the next one if
   that was begun. A lower fence means lost batches; a higher one is ahead of the records.
+- The records also store what the values of a state mean: the fields of its key, and a built-in aggregator with its field. Another
+  meaning is refused once a batch was begun; custom code is not compared.
 - A state is identified by its name. A state that the records do not know is new: it must be empty, and begins with the next txid. A
   state that was removed from the topology lacks batches, so it cannot be added again.
 
@@ -485,11 +487,14 @@ class Progress(NamedTuple):
 
 
 class WrittenState(NamedTuple):
-    """A state that a topology writes: its name in errors, its factory, and its number of partitions."""
+    """A state that a topology writes: its name in errors, its factory, and its number of partitions. meaning: what is known of its
+    values: `key`, `aggregator` and `field`, as plain JSON data.
+    """
 
     id: str
     factory: Any
     partitions: int
+    meaning: Mapping[str, Any] = {}
 
     @property
     def called(self) -> str:
@@ -501,15 +506,17 @@ class WrittenState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The stored identity of a life: its id, and the first txid of each state, by the state's name. `since` is None in records of a
-    version that did not store it."""
+    """The stored identity of a life: its id, and by the name of each state its first txid and the meaning of its values. `since` is
+    None in records of a version that did not store it; such records have no meanings either."""
 
     id: str
     since: Mapping[str, int] | None = None
+    meanings: Mapping[str, Mapping[str, Any]] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {"format": _FORMAT, "id": self.id, "since": dict(self.since or {})}
+        meanings = {"meanings": dict(self.meanings)} if self.meanings else {}
+        return {"format": _FORMAT, "id": self.id, "since": dict(self.since or {}), **meanings}
 
     @classmethod
     def of(cls, data: Any, new_id: str) -> Life:
@@ -517,13 +524,15 @@ class Life:
         if data is None:
             return cls(new_id)
         since = data.get("since") if isinstance(data, Mapping) and data.get("format") == _FORMAT else None
-        is_whole = isinstance(since, Mapping) and isinstance(data.get("id"), str) and bool(data["id"])
+        meanings = data.get("meanings", {}) if isinstance(since, Mapping) else None
+        is_whole = isinstance(meanings, Mapping) and isinstance(data.get("id"), str) and bool(data["id"])
+        is_whole = is_whole and all(isinstance(each, Mapping) for each in meanings.values())  # type: ignore[union-attr]
         if not is_whole or not all(type(k) is str and type(v) is int and v >= 1 for k, v in since.items()):  # type: ignore[union-attr]
             raise CorruptStateError(
                 f"the record of the states' owner is {quote(data)}, wanted format {_FORMAT} with an id and txids by state; restore "
                 "it from a copy together with the states; nothing was reset"
             )
-        return cls(data["id"], dict(since))  # type: ignore[arg-type]
+        return cls(data["id"], dict(since), dict(meanings) or None)  # type: ignore[arg-type]
 
 
 def owned(
@@ -532,10 +541,11 @@ def owned(
     """Compare the records with the fence of each partition; return the life to store, and the owner of each state by its id.
 
     claims: whether attempts are claimed in the ledgers of the states (Spark). A factory without `stored` is not compared. Raises
-    SupersededError for a state of another life, or one that is ahead of the records; CorruptStateError for a state that lacks
-    batches. Cost: one read and one count of rows per partition.
+    DefinitionChangedError for a state whose values would get another meaning; SupersededError for a state of another life, or one
+    that is ahead of the records; CorruptStateError for a state that lacks batches. Cost: one read and one count of rows per
+    partition.
     """
-    since, owners = dict[str, int](), dict[str, Owner]()
+    since, owners, meanings = dict[str, int](), dict[str, Owner](), dict[str, Mapping[str, Any]]()
     names = Counter[str]()
     for state in states:
         name = str(getattr(state.factory, "name", state.id))
@@ -544,12 +554,39 @@ def owned(
         is_older = life.since is None and progress.begun.txid >= FIRST_TXID
         known = FIRST_TXID if is_older else (life.since or {}).get(key)
         owner = Owner(f"{life.id}/{key}", progress.committed + 1 if known is None else known, counts=False)
+        if state.meaning and hasattr(
+            state.factory, "name"
+        ):  # without a name it is known by its position, which may change
+            meanings[key] = state.meaning
+            if progress.begun.txid >= owner.since:
+                require_meaning(state, (life.meanings or {}).get(key, {}))
         if callable(getattr(state.factory, "stored", None)):
             is_counted = _compare(state, owner, progress, is_known=known is not None, is_older=is_older, claims=claims)
             owner = owner._replace(counts=is_counted)
         since[key] = owner.since
         owners[state.id] = owner
-    return Life(life.id, since), owners
+    return Life(life.id, since, meanings or None), owners
+
+
+def kept_by(states: Iterable[WrittenState], txid: int) -> Iterator[str]:
+    """Yield the names of the transactional states with a partition at this txid, which keeps its values if the batch comes again.
+    Cost: one read and one count of rows per partition of such a state.
+    """
+    for state in states:
+        if state.factory.kind is StateType.TRANSACTIONAL and callable(getattr(state.factory, "stored", None)):
+            found = [fence for place, fence, _ in state.factory.stored(state.partitions) if place.partition != LEDGER]
+            if any(fence is not None and fence.attempt.txid == txid for fence in found):
+                yield f"{state.id} ({state.called})"
+
+
+def require_meaning(state: WrittenState, stored: Mapping[str, Any]) -> None:
+    """Raise DefinitionChangedError if the values of a state meant something else; a part that is not known of both is accepted."""
+    for what in stored.keys() & state.meaning.keys():
+        if stored[what] != state.meaning[what]:
+            raise DefinitionChangedError(
+                f"the {what} of {state.id} ({state.called}) is {quote(stored[what])}, now it is {quote(state.meaning[what])}: its "
+                "values would get another meaning; keep it as it was, also by name, or give the state another name and fill it anew"
+            )
 
 
 def _compare(

@@ -71,7 +71,7 @@ from windowing.trident.fence import Owner, WrittenState
 from windowing.trident.fields import IdentityGrouping, Partitioning
 from windowing.trident.kinds import Phase, SpoutKind, StateType
 from windowing.trident.operations import Aggregate, Operation
-from windowing.trident.state_operations import Persist, Query, StateSpec
+from windowing.trident.state_operations import AggregateUpdater, CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
 
 _Member = TypeVar("_Member", bound=Hashable)
@@ -451,10 +451,12 @@ class TridentPlan(ExecutionPlan):
     @property
     def written(self) -> tuple[WrittenState, ...]:
         """The states that a step persists, in the order of their ids."""
-        steps = (node.operation for node in self.graph.nodes.values())
-        ids = {step.state for step in steps if isinstance(step, Persist)}
+        operations = (node.operation for node in self.graph.nodes.values())
+        steps = {step.state: step for step in operations if isinstance(step, Persist)}
         return tuple(
-            WrittenState(id, state.spec.factory, state.partitions) for id, state in self.states.items() if id in ids
+            WrittenState(id, state.spec.factory, state.partitions, _meaning(steps[id]))
+            for id, state in self.states.items()
+            if id in steps
         )
 
     def owned_by(self, owners: Mapping[str, Owner]) -> TridentPlan:
@@ -530,10 +532,15 @@ class TridentPlan(ExecutionPlan):
         states: the writers of the states.
         """
 
+        free = {}
+
         def fixed(number: int) -> dict[str, Any]:
             node = self.graph.nodes[number]
-            window = {"window": self._window(number)["fixed"]} if node.keeps_window else {}
-            return {"node": number, "fields": node.schema.ddl, **window}
+            found = {"node": number, "fields": node.schema.ddl}
+            if node.keeps_window:
+                window = self._window(number)
+                found["window"], free[window["fixed"]["name"]] = window["fixed"], window["free"]
+            return found
 
         return {
             "trident": {
@@ -545,6 +552,7 @@ class TridentPlan(ExecutionPlan):
                     for stage in self.stages.values()
                     if stage.section is Section.STREAM and not stage.is_spout
                 ],
+                "free": free,
                 "states": states,
             }
         }
@@ -580,6 +588,19 @@ class TridentPlan(ExecutionPlan):
         node = self.processor(number)
         assert isinstance(node.operation, WindowOperation)
         return node.operation.bolt(node).definition()
+
+
+def _meaning(step: Persist) -> dict[str, Any]:
+    """Return what is known of the values that a step writes: the fields of the key, and a built-in aggregator with its field."""
+    updater = step.updater.target
+    if not isinstance(updater, AggregateUpdater):
+        return {}
+    found = {"key": ", ".join(step.read.names[: updater.keys])}
+    if isinstance(updater, CombinerUpdater) and type(updater.aggregator) in _OURS:
+        found["aggregator"] = type(updater.aggregator).__name__
+        if updater.inputs and found["aggregator"] != Count.__name__:
+            found["field"] = updater.inputs[0]
+    return found
 
 
 # -- coord_specs -----------------------------------------------------------------------------------------------------------------

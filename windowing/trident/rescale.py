@@ -41,6 +41,7 @@ from windowing.trident.fence import (
     StateRow,
     WrittenState,
     owned,
+    require_meaning,
 )
 from windowing.trident.fields import chosen
 from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
@@ -185,7 +186,9 @@ class _Named:
 
 
 def moves(before: TridentPlan, after: TridentPlan) -> list[StateMove]:
-    """Return the moves of the states of `before` to those of `after`. Raises ConfigError that names a state that cannot move."""
+    """Return the moves of the states of `before` to those of `after`. Raises ConfigError that names a state that cannot move,
+    DefinitionChangedError for one whose values would get another meaning.
+    """
     old, new = ({state.id: state for state in plan.written} for plan in (before, after))
     if [*old] != [*new]:
         raise ConfigError(
@@ -213,6 +216,7 @@ def _move(before: TridentPlan, old: WrittenState, new: WrittenState) -> StateMov
     ):
         if was != now:
             raise ConfigError(f"the {what} of {old.id} was {quote(was)}, and is {quote(now)}; keep it as it was")
+    require_meaning(new, old.meaning)
     return StateMove(
         old, new, None if old.partitions == new.partitions else _by_key(before, old.id, old.partitions, new.partitions)
     )

@@ -196,10 +196,11 @@ class AggregateUpdater:
             collector.emit((*key, value))
 
 
+@dataclass(frozen=True, slots=True)
 class CombinerUpdater(AggregateUpdater):
-    """Combines the values of a batch with the stored ones."""
+    """Combines the values of a batch with the stored ones. inputs: the fields that the aggregator got, None for all."""
 
-    __slots__ = ()
+    inputs: tuple[str, ...] | None = None
 
     def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
         """Update the state once for each tuple, and emit its key with the new value."""

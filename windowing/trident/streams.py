@@ -376,7 +376,7 @@ class Stream(AggregableStream):
             return self.global_()._persist(whole, inputs=inputs, updater=aggregator, output=output, reduces=True)
         chain = ChainedAggregatorDeclarer(self, None, GlobalGrouping())
         one = chain.aggregate(inputs, aggregator, output).chain_end()
-        return one._persist(whole, inputs=None, updater=CombinerUpdater(aggregator, 0), output=output)
+        return one._persist(whole, inputs=None, updater=CombinerUpdater(aggregator, 0, _read(inputs)), output=output)
 
     @_written
     def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> Stream:
@@ -494,7 +494,7 @@ class GroupedStream(AggregableStream):
             rest = {"updater": aggregator, "output": output, "group": self._group, "reduces": True}
             return there._persist(state, inputs=inputs, **rest)
         values = self.aggregate(inputs, aggregator, output)
-        updater = CombinerUpdater(aggregator, len(self._group))
+        updater = CombinerUpdater(aggregator, len(self._group), _read(inputs))
         return values._persist(state, inputs=None, updater=updater, output=output, group=self._group)
 
     @_written
