@@ -42,12 +42,17 @@ def spec(factory: Any, partitions: int | None, kind: StateType) -> StateSpec:
 
 
 def plan_of(
-    store: Any, partitions: int, kind: StateType = StateType.OPAQUE, name: str = "sums", **options: Any
+    store: Any,
+    partitions: int,
+    kind: StateType = StateType.OPAQUE,
+    name: str = "sums",
+    by: tuple[str, ...] = ("shop", "size"),
+    **options: Any,
 ) -> TridentPlan:
     topology = TridentTopology("sales")
     stream = topology.new_stream("sales", InputSpout(FIELDS))
     state = spec(map_state(store, name, kind, **options), partitions, kind)
-    stream.group_by("shop", "size").persistent_aggregate(state, "n", b.Sum(), "total long")
+    stream.group_by(*by).persistent_aggregate(state, "n", b.Sum(), "total long")
     return topology.build().by_section()
 
 
@@ -226,6 +231,8 @@ def test_a_state_that_cannot_be_copied_is_refused_with_the_reason() -> None:
         moves(before, plan_of(store, 3))
     with pytest.raises(ConfigError, match="the kind of state1 was 'opaque', and is 'transactional'; keep it"):
         moves(before, plan_of(store, 3, StateType.TRANSACTIONAL, "other"))
+    with pytest.raises(ConfigError, match="the key of state1 was 'shop, size', and is 'shop'; keep it"):
+        moves(before, plan_of(store, 3, name="other", by=("shop",)))
     with pytest.raises(ConfigError, match="the old topology writes state1, the new one none; rescale changes numbers"):
         moves(before, TridentTopologies.without_states())
 

@@ -155,7 +155,7 @@ class WindowedQuery(StormNames):
             finish = _is_in_drain(spec)
             rows = spec.rows()
             holders = claim(spec.checkpoint, spec.writer.sinks, spec.writer.schemas, folders_read(rows))
-            spec.checkpoint.keep(spec.definition, stored, chain(holders, spec.writer.holders(spec.checkpoint)))
+            spec.checkpoint.keep(spec.definition, stored, chain(holders, spec.writer.kept_by(spec.checkpoint)))
             if spec.writer.acks is not None:
                 spec.writer.acks.open()
             query = cls(spec, spec.run(rows), drain, finish, done)

@@ -41,7 +41,6 @@ from windowing.trident.fence import (
     StateRow,
     WrittenState,
     owned,
-    require_meaning,
 )
 from windowing.trident.fields import chosen
 from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
@@ -186,9 +185,7 @@ class _Named:
 
 
 def moves(before: TridentPlan, after: TridentPlan) -> list[StateMove]:
-    """Return the moves of the states of `before` to those of `after`. Raises ConfigError that names a state that cannot move,
-    DefinitionChangedError for one whose values would get another meaning.
-    """
+    """Return the moves of the states of `before` to those of `after`. Raises ConfigError that names a state that cannot move."""
     old, new = ({state.id: state for state in plan.written} for plan in (before, after))
     if [*old] != [*new]:
         raise ConfigError(
@@ -213,10 +210,10 @@ def _move(before: TridentPlan, old: WrittenState, new: WrittenState) -> StateMov
     for what, was, now in (
         ("kind", old.factory.kind.value, new.factory.kind.value),
         ("codec", old.factory.codec.name, new.factory.codec.name),
+        *((what, old.meaning[what], new.meaning[what]) for what in old.meaning if what in new.meaning),
     ):
         if was != now:
             raise ConfigError(f"the {what} of {old.id} was {quote(was)}, and is {quote(now)}; keep it as it was")
-    require_meaning(new, old.meaning)
     return StateMove(
         old, new, None if old.partitions == new.partitions else _by_key(before, old.id, old.partitions, new.partitions)
     )
