@@ -581,11 +581,18 @@ def largest_of(
 
 
 def _texts(sources: pa.Array) -> pa.Array:
-    """Return the sources as strings; bytes that are not UTF-8 become their repr."""
+    """Return the sources as strings; bytes that are not UTF-8 become their repr, others are decoded."""
     try:
         return sources.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([None if value is None else repr(value) for value in sources.to_pylist()], pa.string())
+        return pa.array([None if value is None else _text(value) for value in sources.to_pylist()], pa.string())
+
+
+def _text(source: bytes) -> str:
+    try:
+        return source.decode()
+    except UnicodeDecodeError:
+        return repr(source)
 
 
 def with_max_future(config: WindowConfig) -> WindowConfig:
