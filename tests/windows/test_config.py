@@ -236,7 +236,11 @@ def test_an_unknown_choice_is_refused_with_the_choices() -> None:
 
 
 def test_a_trigger_replaces_the_slide_and_an_eviction_filters_the_length() -> None:
-    refused("a slide would say nothing", "got slide=Count(5)", length=Count(5), slide=Count(5), trigger=_Keep)
+    refused("slide= would say nothing", "got slide=Count(5)", length=Count(5), slide=Count(5), trigger=_Keep)
+    refused(
+        "offset= would say nothing", "got offset=Duration(ms=5)", length=Count(5), offset=Duration(5), trigger=_Keep
+    )
+    refused("repeat= would say nothing", "got repeat=True", length=Count(5), repeat=True, trigger=_Keep, timestamp="at")
     refused("one eviction policy", "leave out one", length=Count(5), semantics="storm", eviction=_Keep)
     assert WindowConfig.of(length=Count(5), slide=Count(5), eviction=_Keep).length == Count(5)
     with pytest.warns(SkippedTuplesWarning):

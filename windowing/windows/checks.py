@@ -344,11 +344,13 @@ def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:
                     f"lateness='window' asks which windows can still hold a tuple, which a policy of your own cannot say, got "
                     f"{option}={quote(given[option])}; leave out lateness="
                 )
-    if "trigger" in given and slide is not None:
-        raise ConfigError(
-            f"a trigger of your own says when windows fire, so a slide would say nothing, got slide={quote(slide)} too; leave "
-            "out one (write @windowed_bolt(length, trigger=...), whose slide may be left out)"
-        )
+    beside = {"slide": slide, "offset": given.get("offset"), "repeat": given.get("repeat")}
+    for option, value in beside.items() if "trigger" in given else ():
+        if value:
+            raise ConfigError(
+                f"a trigger of your own says when windows fire, so {option}= would say nothing, got {option}={quote(value)} too; "
+                "leave out one (write @windowed_bolt(length, trigger=...), whose slide may be left out)"
+            )
 
 
 _POLICY_IN_STORM = {"getState": "get_state", "restoreState": "restore_state", "setContext": "set_context"}
