@@ -360,6 +360,17 @@ def test_a_window_with_an_aggregate_fails_without_its_tuples():
     assert [letter.tuples for letter in result.dead_letters] == [None]
 
 
+@pytest.mark.parametrize("size", [count(2), seconds(2)])
+def test_on_error_fail_fails_the_tuples_of_a_window_with_an_aggregate(size):
+    @tumbling(size, timestamp="at", aggregate=agg.count(), on_error="fail", output="n long")
+    def broken(window):
+        if window.aggregate == 2:
+            raise ValueError(window.aggregate)
+
+    result = run_local(broken, [words("a b c", 1, 2, 3)])
+    assert ([row.word for row in result.failed], result.acked) == (["a", "b"], 1)
+
+
 @windowed_bolt(length=seconds(4), slide=seconds(2), timestamp="at", output="n long")
 def sized(window):
     return len(window)

@@ -233,7 +233,14 @@ class LocalRun(StormNames):
     def _made_task(self, bolt: WindowedBolt) -> WindowTask:
         config = bolt.config
         self._pages = None if config.max_events_in_memory is None else SqlitePages()
-        executor = WindowedBoltExecutor(config, self.streams, bolt.name, pages=self._pages, columns=machines_of(config))
+        executor = WindowedBoltExecutor(
+            config,
+            self.streams,
+            bolt.name,
+            keep_tuples=config.on_error is OnError.FAIL,
+            pages=self._pages,
+            columns=machines_of(config),
+        )
         return WindowTask(bolt, executor, FailTarget.RUN, view=view_of(config), tracks=True)
 
     def _wake(self) -> int:
