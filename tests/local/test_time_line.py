@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from windowing import (
     ConfigError,
     EvictionContext,
+    TopologyBuilder,
     TriggerPolicy,
     aggregate,
     count,
@@ -21,7 +22,7 @@ from windowing import (
     tumbling,
     windowed_bolt,
 )
-from windowing.local import explain, run_local
+from windowing.local import explain, run_local, to_png
 from windowing.local import time_line as module
 from windowing.local.time_line import (
     InputEnded,
@@ -273,6 +274,16 @@ def test_data_never_becomes_markup():
     assert "<script>" not in svg
     assert "&lt;script&gt;" in svg
     assert "\x1b" not in svg
+
+
+def test_the_name_of_a_file_and_names_of_a_plot_are_answered_with_what_to_write():
+    line = lines()[2]
+    for draw in (line.png, lambda file: to_png(TopologyBuilder("words"), file)):
+        with pytest.raises(ConfigError, match=r"got dpi='windows\.png'; give 150, say, .*write_bytes"):
+            draw("windows.png")
+    for name, write in (("show", r"print\(line\)"), ("save", r"pathlib\.Path\('windows\.svg'\)\.write_text")):
+        with pytest.raises(AttributeError, match=f"'TimeLine' has no '{name}'; write {write}"):
+            getattr(line, name)
 
 
 def test_png_returns_a_png_file():

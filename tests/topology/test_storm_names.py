@@ -265,6 +265,9 @@ def test_a_field_with_the_name_of_a_java_method_is_found_and_the_tuple_can_be_co
 def test_a_java_method_of_a_trident_row_is_refused_with_the_python_way() -> None:
     row = record_type(("word", "n"))("cow", 1)
     assert message_of(lambda: row.getString) == "'Row' has no 'getString'; write row[0]"
+    assert message_of(lambda: row.source_component).startswith(
+        "'Row' has no 'source_component'; write a field of your own"
+    )
     assert message_of(lambda: row.getLongByField) == "'Row' has no 'getLongByField'; write row[\"word\"]"
     assert message_of(lambda: row.get_long_by_field) == "'Row' has no 'get_long_by_field'; write row[\"word\"]"
     assert message_of(lambda: row.getValues) == "'Row' has no 'getValues'; write tuple(row)"

@@ -27,6 +27,7 @@ def to_png(topology: Topology | ExecutionPlan, dpi: int = 150) -> bytes:
     Cost: tens of milliseconds for a plan of ten components.
     """
     _require_plan(topology, "to_png")
+    require_dpi(dpi)
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -61,6 +62,15 @@ def to_png(topology: Topology | ExecutionPlan, dpi: int = 150) -> bytes:
         out = io.BytesIO()
         figure.savefig(out, format="png", dpi=dpi, metadata={"Software": None})
     return out.getvalue()
+
+
+def require_dpi(dpi: Any) -> None:
+    """Raise ConfigError for what is no number of dots per inch, such as the name of a file."""
+    if isinstance(dpi, bool) or not isinstance(dpi, int | float) or not 0 < dpi < 10_000:
+        raise ConfigError(
+            f"a PNG has a number of dots per inch, got dpi={quote(dpi)}; give 150, say, and write the bytes that it returns to a "
+            "file yourself: pathlib.Path('windows.png').write_bytes(...)"
+        )
 
 
 def _require_plan(given: Any, draw: str) -> None:

@@ -15,16 +15,16 @@ Laws
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from windowing.errors import ConfigError, represented
 from windowing.local.clock import VirtualClock
 from windowing.local.run import LocalBatch, LocalRun, batch_by_stream
 from windowing.local.spouts import is_list, listed
 from windowing.local.windowed import view_of
-from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import Record
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
@@ -107,8 +107,15 @@ TimeLineEvent = (
 
 
 @dataclass(frozen=True, slots=True)
-class TimeLine:
+class TimeLine(StormNames):
     """The events of a run in order. title: the name of the bolt; about: its windows. A notebook displays it as a picture."""
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("show", "plot", "display"), "print(line), or line as the last line of a cell of a notebook"),
+        **dict.fromkeys(
+            ("save", "savefig", "write"), "pathlib.Path('windows.svg').write_text(line.svg()), or its png()"
+        ),
+    }
 
     title: str
     about: str

@@ -24,6 +24,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from windowing.errors import ConfigError, printable, represented
+from windowing.local.drawing import require_dpi
 from windowing.local.time_line import (
     TimeLine,
     TimeLineEvent,
@@ -559,6 +560,7 @@ def _element(shape: _Shape) -> str:
 
 def to_time_line_png(line: TimeLine, dpi: int = 150) -> bytes:
     """Return a time line as the bytes of a PNG on light paper, drawn by matplotlib from the same shapes."""
+    require_dpi(dpi)
     try:
         import matplotlib
         from matplotlib.figure import Figure

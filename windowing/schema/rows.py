@@ -59,6 +59,10 @@ class Record(StormNames):
         "get_fields": "row._fields",
         "as_dict": "row._asdict()",
         "contains": '"word" in row._fields',
+        **dict.fromkeys(
+            ("source_component", "source_stream"),
+            "a field of your own that says it; only tuples of a topology know their source",
+        ),
     }
 
     def __getitem__(self, key: Any) -> Any:
