@@ -65,10 +65,12 @@ def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
     (sentence,) = wrong("topology", topology__max__spout__pendin=3)
     assert "did you mean 'topology.max.spout.pending'?" in sentence
     (sentence,) = wrong("topology", topology__workerz=5)
-    assert "did you mean 'topology.workers'?" in sentence
+    assert "did you mean 'topology.workers'? (a key of your own begins with a word of yours: 'app.host')" in sentence
     (sentence,) = wrong("topology", max_spout_pendin=3)
     assert "did you mean 'max_spout_pending'?" in sentence
     assert "a key of your own needs a dot" in sentence
+    (sentence,) = wrong("topology", config={"topology.workers": 5})
+    assert "unknown key 'config', a mapping; if these are the settings, write configure(file['config'])" in sentence
 
 
 def test_a_key_of_storm_without_a_meaning_here_is_refused_with_the_reason() -> None:

@@ -431,7 +431,12 @@ def _problem_of_own_key(name: Any, value: Any) -> str | None:
         known = [key.storm if ours else key.typed for key in KEYS] + [
             each for each in WITHOUT_EFFECT if each[-1] != "."
         ]
-        return f"unknown key {quote(name)}; {did_you_mean(dotted, known)} (a key of your own needs a dot: 'app.host')"
+        if isinstance(value, Mapping):  # a section of a file, such as Flux's
+            return (
+                f"unknown key {quote(name)}, a mapping; if these are the settings, write configure(file[{quote(name)}])"
+            )
+        own = "begins with a word of yours" if ours else "needs a dot"
+        return f"unknown key {quote(name)}; {did_you_mean(dotted, known)} (a key of your own {own}: 'app.host')"
     return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {quote(value)}"
 
 
