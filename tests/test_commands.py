@@ -414,6 +414,16 @@ def test_status_shows_that_a_checkpoint_was_rescaled_or_is_incomplete(tmp_path):
     )
 
 
+def test_status_says_that_the_definition_of_a_checkpoint_with_batches_is_gone(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    (folder / "windowing" / "definition.json").unlink()
+    assert dict(read_checkpoint(LocalFiles(folder)))["definition"].startswith(
+        "gone: put windowing/definition.json back"
+    )
+    shutil.rmtree(folder / "offsets")
+    assert dict(read_checkpoint(LocalFiles(folder)))["definition"] == "none yet"
+
+
 def test_status_shows_a_pending_batch_and_a_drained_checkpoint(tmp_path):
     folder = checkpoint(tmp_path / "c", commits=(0,))
     (folder / "windowing" / "drained.json").write_text("{}")

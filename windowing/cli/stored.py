@@ -176,7 +176,7 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
     own = files / "windowing"
     begun, done = _batches(files / "offsets"), _batches(files / "commits")
     lines = [("checkpoint", place)]
-    lines += _definition(_json(own, "definition.json"))
+    lines += _definition(_json(own, "definition.json"), lost="windowing" in there and bool(begun))
     query = _json(own, "query.json") or _json(files, "metadata")
     lines.append(("query", str(query.get("id", "unknown")) if isinstance(query, dict) else "none yet"))
     lines.append(
@@ -266,9 +266,9 @@ def _acks(own: CheckpointFiles, committed: int) -> Iterator[tuple[str, str]]:
     yield "acks outstanding", f"{len(ledger.open)} roots, after batch {committed}"
 
 
-def _definition(found: Any) -> Iterator[tuple[str, str]]:
+def _definition(found: Any, lost: bool) -> Iterator[tuple[str, str]]:
     if not isinstance(found, dict):
-        yield "definition", "none yet"
+        yield "definition", "gone: put windowing/definition.json back from a copy" if lost else "none yet"
         return
     yield "written by", f"windowing {found.get('library', 'unknown')}, format {found.get('format', 'unknown')}"
     for kind in ("topology", "trident"):
