@@ -256,8 +256,12 @@ FAILING = """
 from windowing import *
 
 @bolt()
-def picky(row):
-    raise (ReportedFailedException if row.word == "reported" else FailedException)("not " + row.word)
+class picky(Bolt):
+    def execute(self, row):
+        if row.word == "silent":
+            self.collector.fail(row)
+        else:
+            raise (ReportedFailedException if row.word == "reported" else FailedException)("not " + row.word)
 
 def topology():
     builder = TopologyBuilder("t").configure(max_attempts=1)
@@ -269,12 +273,13 @@ def topology():
 
 def test_run_shows_the_first_dead_letters_and_reported_errors(tmp_path):
     (tmp_path / "failing.py").write_text(FAILING)
-    words = ["reported", "a", "b", "c"]
+    words = ["reported", "silent", "a", "b"]
     (tmp_path / "rows.json").write_text(json.dumps({"rows": [[[word] for word in words]]}))
     done = run("run", tmp_path / "failing.py:topology", "--rows", tmp_path / "rows.json")
     assert done.exit_code == 1, done.output
-    assert done.output.count("dead letter of picky: failed, attempts 1, tuples [Tuple(rows:default[0], {'word': ") == 3
-    assert done.output.count("raise ReportedFailedException to see the error") == 3
+    for why in ("failed", "FailedException: [FAILED] not a", "ReportedFailedException: [REPORTED] not reported"):
+        assert f"dead letter of picky: {why}, attempts 1, tuples [Tuple(rows:default[0], {{'word': " in done.output
+    assert done.output.count("; raise FailedException in place of collector.fail to see the error") == 1
     assert "error of picky[0]: ReportedFailedException: [REPORTED] not reported\n" in done.output
 
 

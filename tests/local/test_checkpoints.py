@@ -67,7 +67,7 @@ class Logged:
     def ack_all(self, messages: Any, component: str) -> None:
         self.log += [("ack", message.name) for message in messages]
 
-    def fail(self, message: Any, component: str) -> None:
+    def fail(self, message: Any, component: str, reason: str = "failed") -> None:
         self.log.append(("fail", message.name))
 
     def done(self, entry: Any, *arguments: Any) -> list[Any]:

@@ -345,7 +345,8 @@ def test_a_message_that_fails_too_often_is_a_dead_letter_that_names_the_last_com
     result = ran(twice_text, Always, source=kept, max_attempts=3)
     (letter,) = result.dead_letters
     assert (letter.message_id, letter.values, letter.attempts) == ("a", ("a",), 3)
-    assert (letter.component, letter.error, letter.tuples[0].source_component) == ("bolt1", "failed", "source")
+    assert (letter.component, letter.tuples[0].source_component) == ("bolt1", "source")
+    assert letter.error == "FailedException: [FAILED] not yet: aa"
     assert (result.acked, result.failures) == (0, 3)
     # A failed message is never acked: a spout that deletes on ack keeps it.
     assert kept.made[0].heard == [("fail", "a"), ("fail", "a")]

@@ -91,7 +91,7 @@ class Task:
     def ack_all(self, payloads: list[Any], component: str) -> None:
         self.acked += payloads
 
-    def fail(self, payload: Any, component: str) -> None:
+    def fail(self, payload: Any, component: str, reason: str = "failed") -> None:
         self.failed.append(payload)
 
     def execute(self, payload: Any, timestamp: int) -> None:

@@ -38,14 +38,14 @@ Each message carries the time, which never falls: a `now_ms` smaller than the la
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
 from windowing.acking.timeouts import Timeouts, timeouts_of
 from windowing.errors import UNREADABLE, AckError, SnapshotError, damaged, quote
 
 
-class Reason(Enum):
+class Reason(StrEnum):
     """Why a tree failed: a task failed it, or its timeout passed."""
 
     FAILED = "failed"
@@ -66,11 +66,14 @@ class AckedRoots(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The tree failed: notify the spout task. `seen` is the component that sent its last message, if known."""
+    """The tree failed: notify the spout task. `seen` is the component that sent its last message, if known.
+
+    reason: a Reason, in whose place a driver can put the text of the exception that failed the tuple.
+    """
 
     root: int
     task: int
-    reason: Reason
+    reason: str
     seen: str | None
 
 

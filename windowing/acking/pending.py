@@ -30,7 +30,6 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from windowing.acking.acker import Reason
 from windowing.acking.timeouts import ExactTimeouts
 from windowing.errors import AckError, ConfigError, quote
 
@@ -120,12 +119,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The message is given up: make a dead letter of it. `seen` is the component of its tree's last message."""
+    """The message is given up: make a dead letter of it. `seen` and `reason` are those of Failed."""
 
     message_id: Hashable
     payload: Any
     attempts: int
-    reason: Reason
+    reason: str
     seen: str | None
 
 
@@ -159,12 +158,12 @@ class SpoutPending:
 
     >>> pending = SpoutPending(max_pending=1, retry=RetryPolicy(max_attempts=2, first_ms=100))
     >>> pending.emitted(root=1, message_id="m", now_ms=0)
-    >>> pending.room, list(pending.failed(1, now_ms=5, reason=Reason.FAILED, seen="count")), pending.next_deadline_ms()
+    >>> pending.room, list(pending.failed(1, now_ms=5, reason="failed", seen="count")), pending.next_deadline_ms()
     (0, [], 105)
     >>> list(pending.tick(105)), pending.room
     ([Retry(message_id='m', payload=None, attempt=2)], 1)
     >>> pending.emitted(root=2, message_id="m", now_ms=106)
-    >>> list(pending.failed(2, now_ms=130, reason=Reason.TIMEOUT, seen="count"))[0].seen
+    >>> list(pending.failed(2, now_ms=130, reason="timeout", seen="count"))[0].seen
     'count'
     """
 
@@ -229,7 +228,7 @@ class SpoutPending:
             done.append(_new(Done, (message_id, payload)))
         return done
 
-    def failed(self, root: int, now_ms: int, reason: Reason, seen: str | None = None) -> Iterator[PendingEffect]:
+    def failed(self, root: int, now_ms: int, reason: str, seen: str | None = None) -> Iterator[PendingEffect]:
         """Process the acker's Failed."""
         self._now_ms = max(self._now_ms, now_ms)
         tree = self._flying.pop(root, None)
@@ -270,7 +269,7 @@ class SpoutPending:
 
     # -- the end of a tree ---------------------------------------------------------------------------------------------
 
-    def _end(self, tree: _Tree, reason: Reason, seen: str | None) -> Iterator[PendingEffect]:
+    def _end(self, tree: _Tree, reason: str, seen: str | None) -> Iterator[PendingEffect]:
         """Schedule the retry of a failed tree, or give its message up."""
         if self._retry.is_last(tree.attempt):
             if self._counts.get(tree.message_id) is not None:

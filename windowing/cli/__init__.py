@@ -378,7 +378,7 @@ def _problems(result: ClusterResult | TridentResult, at_most: int) -> Iterator[s
     letters = result.dead_letters if isinstance(result, ClusterResult) else []  # Trident ends the run instead
     for letter in letters[:at_most]:
         unknown = letter.is_message and letter.error == Reason.FAILED.value
-        why = "; raise ReportedFailedException to see the error" if unknown else ""
+        why = "; raise FailedException in place of collector.fail to see the error" if unknown else ""
         yield f"dead letter of {letter.component}: {letter.error}, attempts {letter.attempts}, tuples {quote(letter.tuples)}{why}"
     for component, task, error in result.errors[:at_most]:
         yield f"error of {component}[{task}]: {describe_error(error)}"

@@ -45,7 +45,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from windowing.acking.acker import Anchors
+from windowing.acking.acker import Anchors, Reason
 from windowing.errors import (
     AckError,
     BoltError,
@@ -153,10 +153,10 @@ class StatefulBoltExecutor:
         self._settle(message)
         self._acked[message] = None
 
-    def fail(self, message: Delivery) -> None:
+    def fail(self, message: Delivery, reason: str = Reason.FAILED) -> None:
         """Fail a tuple at once. Raises AckError for a tuple that is not open."""
         self._settle(message)
-        self._task.router.fail(message._anchors, self._task.context.component)
+        self._task.router.fail(message._anchors, self._task.context.component, reason)
 
     def is_open(self, message: Delivery) -> bool:
         """Whether the tuple was executed and has not been acked, failed or rolled back since."""
@@ -433,10 +433,10 @@ class StatefulBoltTask(BoltTask):
             self.stateful.ack(message)
             self._acked = True
 
-    def fail(self, message: Delivery) -> None:
+    def fail(self, message: Delivery, reason: str = Reason.FAILED) -> None:
         """Fail the tuple at once."""
         if message._origin.component != SYSTEM:
-            self.stateful.fail(message)
+            self.stateful.fail(message, reason)
         self._failed = self._failed or message is self._called
 
     def is_settled(self, message: Delivery) -> bool:
@@ -512,10 +512,10 @@ class CheckpointedWindowTask(WindowedBoltTask):
             if self.stateful.is_open(message):
                 self.stateful.ack(message)
 
-    def fail(self, rows: Sequence[Any]) -> None:
+    def fail(self, rows: Sequence[Any], reason: str) -> None:
         for message in map(self.delivery, rows):
             if self.stateful.is_open(message):
-                self.stateful.fail(message)
+                self.stateful.fail(message, reason)
 
 
 class RecoveredWindowTask(CheckpointedWindowTask):

@@ -199,7 +199,7 @@ class _BoltWatch(_TaskWatch):
     def _acked(self, _: Any) -> None:
         self.found.acked += 1
 
-    def _failed(self, message: Delivery) -> None:
+    def _failed(self, message: Delivery, _reason: str = "") -> None:
         self.found.failed += message._anchors is not None
 
     def _lost(self, message: Delivery, _error: Any) -> None:
@@ -254,7 +254,7 @@ class _WindowWatch(_TaskWatch):
         shown = ((reason, quote(tuple(row))) for row in rows[-LAST_KEPT:])
         self.found.late_rows = (*self.found.late_rows, *shown)[-LAST_KEPT:]
 
-    def _failed(self, rows: Sequence[Any]) -> None:
+    def _failed(self, rows: Sequence[Any], _reason: str) -> None:
         self.found.failed += sum(row._anchors is not None and not row._anchors.settled for row in rows)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from windowing.acking.acker import Anchors, acks_of, anchored, edge_in
+from windowing.acking.acker import Anchors, Reason, acks_of, anchored, edge_in
 from windowing.errors import describe_error
 from windowing.local.clock import Clock, VirtualClock
 from windowing.schema.checks import StormNames
@@ -35,8 +35,8 @@ _LOGGED, _EVERY_MS = 5, 10_000
 _NO_IDS: Mapping[int, int] = {}
 
 INIT, ACK, FAIL, RESET, INITS, ACKS = range(6)
-"""The kinds of messages to an acker: (INIT, root, xor, spout task), (ACK, root, xor, component), (FAIL, root, component), (RESET,
-root); for a batch, with one pair (root, xor) per tuple: (INITS, pairs, spout task), (ACKS, pairs, component)."""
+"""The kinds of messages to an acker: (INIT, root, xor, spout task), (ACK, root, xor, component), (FAIL, root, component, reason),
+(RESET, root); for a batch, with one pair (root, xor) per tuple: (INITS, pairs, spout task), (ACKS, pairs, component)."""
 
 
 class Delivery(Tuple):
@@ -253,11 +253,11 @@ class Router:
             shares[pair[0] % count].append(pair)
         return [(inbox, share) for inbox, share in zip(self.ackers, shares, strict=True) if share]
 
-    def fail(self, anchors: Anchors | None, component: str) -> None:
-        """Fail a tuple in each of its trees."""
+    def fail(self, anchors: Anchors | None, component: str, reason: str = Reason.FAILED) -> None:
+        """Fail a tuple in each of its trees. reason: the text of the exception, if there is one."""
         if anchors is not None:
             for root in anchors.fail():
-                self.tell(root, (FAIL, root, component))
+                self.tell(root, (FAIL, root, component, reason))
 
     def reset_timeout(self, anchors: Anchors | None) -> None:
         """Restart the timeout of each tree of a tuple."""

@@ -535,7 +535,7 @@ class SpoutTask(ComponentTask):
             component=effect.seen or component,
             task=None,
             attempts=effect.attempts,
-            error=effect.reason.value,
+            error=str(effect.reason),
             tuples=[Tuple(values, origin)],
             message_id=effect.message_id,
         )

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed
-from windowing.errors import ConfigError, FailedException, ReportedFailedException, quote
+from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed, Reason
+from windowing.errors import ConfigError, FailedException, ReportedFailedException, describe_error, quote
 from windowing.local.router import ACK, ACKS, FAIL, INIT, INITS, Delivery, Outbox, Router
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import rows_of
@@ -103,7 +103,8 @@ class AckerTask(Task):
         elif kind == INIT:
             effects = acker.init(message[1], message[2], message[3], now_ms)
         elif kind == FAIL:
-            effects = acker.fail(message[1], now_ms, message[2])
+            failed = acker.fail(message[1], now_ms, message[2])
+            effects = [effect._replace(reason=message[3]) for effect in failed if isinstance(effect, Failed)]
         else:
             effects = acker.reset_timeout(message[1], now_ms)
         self._tell(effects)
@@ -209,16 +210,16 @@ class BoltTask(ComponentTask):
         if isinstance(problem, ReportedFailedException):
             self.report_error(problem)
         if not self.is_settled(message):
-            self.fail(message)
+            self.fail(message, describe_error(problem))
         self.lose(message, problem)
 
     def ack(self, message: Delivery) -> None:
         """Ack a tuple."""
         self.router.ack(message._anchors, self.context.component)
 
-    def fail(self, message: Delivery) -> None:
+    def fail(self, message: Delivery, reason: str = Reason.FAILED) -> None:
         """Fail a tuple."""
-        self.router.fail(message._anchors, self.context.component)
+        self.router.fail(message._anchors, self.context.component, reason)
 
     def lose(self, message: Delivery, error: BaseException | str) -> None:
         """Send a failed tuple to the dead letters, once, if it is untracked and so no spout retries it."""
@@ -334,7 +335,7 @@ class ColumnarBoltTask(BoltTask):
             if isinstance(problem, ReportedFailedException):
                 self.report_error(problem)
             for message in batch:
-                self.fail(message)
+                self.fail(message, describe_error(problem))
                 self.lose(message, problem)
             return
         anchors = [message._anchors for message in batch if message._anchors is not None]

@@ -195,11 +195,11 @@ class MasterTask(Task):
 
     def handle(self, message: Acked | Failed) -> None:
         machine, now_ms = self.machine, self.router.now_ms
-        cause = self.router.end_tree(message.root)
         if message.root not in self._roots:
             return  # a tree of an earlier run, or one that has already ended
         stream, attempt = self._roots.pop(message.root)
         if isinstance(message, Failed):
+            cause = str(message.reason)
             if message.reason is Reason.TIMEOUT:
                 cause = f"its {stream.value} took too long; it was last seen in {message.seen}"
             stale = machine.stale

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from windowing.acking.acker import Acked, Failed, anchored
+from windowing.acking.acker import Acked, Failed, Reason, anchored
 from windowing.errors import (
     ConfigError,
     FailedException,
@@ -422,10 +422,11 @@ class RequestTask(_Source):
         number = self._roots.pop(message.root)
         batch = BatchId(self.group, TransactionAttempt(number, 0))
         rows = self.router.answers.pop(batch)
-        cause = self.router.end_tree(message.root) or "no answer in time"
         for stage in self.plan.stages.values():
             if self.group in stage.batch_groups and not stage.is_spout:
                 for task in range(stage.parallelism):
                     self.router.inboxes[stage.id, task].append(Success(batch))
-        failure = FailedException(f"request {number} of {self.node.source.name}: {cause}")
-        self._answered[number] = failure if isinstance(message, Failed) else rows
+        self._answered[number] = rows
+        if isinstance(message, Failed):
+            cause = "no answer in time" if message.reason is Reason.TIMEOUT else message.reason
+            self._answered[number] = FailedException(f"request {number} of {self.node.source.name}: {cause}")

@@ -176,7 +176,7 @@ class TridentRouter(Router):
     stamps: for each txid its time and whether it drains. answers: the rows of requests that are under way.
     """
 
-    __slots__ = ("_causes", "_held", "answers", "inboxes", "stamps", "trident")
+    __slots__ = ("_held", "answers", "inboxes", "stamps", "trident")
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, ackers=1)
@@ -185,7 +185,6 @@ class TridentRouter(Router):
         self.answers: dict[BatchId, list[Row]] = {}
         self.trident = TridentResult()
         self.errors = self.trident.errors
-        self._causes: dict[int, str] = {}
         self._held: dict[TransactionAttempt, _AttemptOutput] = {}
 
     def inbox(self, task: TaskId) -> deque[Any]:
@@ -213,22 +212,14 @@ class TridentRouter(Router):
             xor ^= edge
             inbox.append(message_of(Anchors({root: edge})))
         self.tell(root, (INIT, root, xor, owner))
-        self._causes[root] = ""
         return root
 
-    def end_tree(self, root: int) -> str:
-        """Remove an ended tree; return the cause of its failure, if one is known."""
-        return self._causes.pop(root, "")
-
     def settle(self, effect: Ack | Fail, component: str) -> None:
-        """Ack or fail a message and its tree; the first cause of a tree's failure is kept."""
+        """Ack or fail a message and its tree."""
         if isinstance(effect, Ack):
             self.ack(effect.message, component)
-            return
-        for root in effect.message.edges:
-            if self._causes.get(root) == "":
-                self._causes[root] = effect.cause
-        self.fail(effect.message, component)
+        else:
+            self.fail(effect.message, component, effect.cause)
 
     # -- what batches gave ---------------------------------------------------------------------------------------------
 

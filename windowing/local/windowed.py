@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from windowing.acking.acker import Anchors, anchored
+from windowing.errors import describe_error
 from windowing.local.router import Delivery
 from windowing.local.tasks import ComponentTask, TaskParts, unsettled
 from windowing.schema.tuples import late_values
@@ -219,7 +220,7 @@ class WindowedBoltTask(ComponentTask):
             self.report_error(failed.error)
         rows = failed.window.get()
         if any(row._anchors is not None for row in rows):
-            self.fail(rows)
+            self.fail(rows, describe_error(failed.error))
         else:
             self._send_dead_letter(failed)  # untracked tuples: no spout retries them
 
@@ -249,7 +250,7 @@ class WindowedBoltTask(ComponentTask):
         """Ack the tuples that were neither acked nor failed."""
         self.router.ack_all(unsettled(rows), self.context.component)
 
-    def fail(self, rows: Sequence[Any]) -> None:
+    def fail(self, rows: Sequence[Any], reason: str) -> None:
         """Fail the tuples that were neither acked nor failed."""
         for anchors in unsettled(rows):
-            self.router.fail(anchors, self.context.component)
+            self.router.fail(anchors, self.context.component, reason)

@@ -21,7 +21,7 @@ from functools import partial
 from threading import Semaphore, Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from windowing.acking.acker import Anchors
+from windowing.acking.acker import Anchors, Reason
 from windowing.local.clock import SystemClock
 from windowing.local.trident_cluster import ACKER
 from windowing.local.trident_spouts import EmitterTask
@@ -76,9 +76,9 @@ class SimulatedRouter(TridentRouter):
         self._world.settles(anchors, False)
         super().ack(anchors, component)
 
-    def fail(self, anchors: Anchors | None, component: str) -> None:
+    def fail(self, anchors: Anchors | None, component: str, reason: str = Reason.FAILED) -> None:
         self._world.settles(anchors, True)
-        super().fail(anchors, component)
+        super().fail(anchors, component, reason)
 
     def hold_dead(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
         self._world.buries()
