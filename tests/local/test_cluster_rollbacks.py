@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windowing import count, millis, seconds, windowed_bolt
-from windowing.errors import BoltError, CheckpointError, FailedException
+from windowing import count, millis, seconds, sliding, windowed_bolt
+from windowing.errors import BoltError, CheckpointError, DrainedCheckpointError, FailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
 from windowing.stores.states import MemoryStateProvider
@@ -264,3 +264,30 @@ def test_without_max_attempts_a_hook_that_always_refuses_ends_the_cluster_too() 
         ),
     ):
         cluster.run()
+
+
+@pytest.mark.parametrize("stored", [{"message_id": "n"}, {"max_events_in_memory": 1_000}])
+def test_a_rollback_to_the_drain_of_the_same_run_is_not_reported_as_windows_of_an_earlier_run(stored: Any) -> None:
+    refuses: list[bool] = []
+
+    @sliding(count(2), count(2), output="n long", **stored)
+    class Pairs:
+        def init_state(self, state: Any) -> None:
+            pass
+
+        def execute(self, window: Any) -> int:
+            return len(window)
+
+        def pre_prepare(self, txid: int) -> None:
+            if refuses and refuses.pop():
+                raise FailedException("not now")
+
+    states, batches = MemoryStateProvider(), {"source": [[(1,), (2,), (3,)]]}
+    with LocalCluster(topology_of(Pairs), batches, clock=VirtualClock(), states=states) as cluster:
+        result = cluster.run()
+        refuses.append(True)
+        assert not cluster.checkpoint()
+        assert (result["count"], result.acked, result.late) == ([(2,), (1,)], 3, {})
+        assert ["not now" in str(error.error) for error in result.errors] == [True]
+    with LocalCluster(topology_of(Pairs), {"source": []}, clock=VirtualClock(), states=states) as cluster:
+        assert [type(error.error) for error in cluster.run().errors] == [DrainedCheckpointError]

@@ -462,7 +462,14 @@ class CheckpointedWindowTask(WindowedBoltTask):
             self.stateful.states.append(state)
 
     def open(self) -> None:
-        self._begin(self.stateful.txid)
+        if self._begin(self.stateful.txid):
+            self.report_error(
+                DrainedCheckpointError(
+                    f"the windows of bolt {self.context.component!r} were drained in the run that wrote the checkpoint, so "
+                    "whatever is new is late, with the reason closed; begin with new states, or end a run that is to go on with "
+                    "run(drain=False)"
+                )
+            )
         self.windows.open(self.context, self.state)
         self.windows.timer.turned(self.router.now_ms)
 
@@ -476,17 +483,10 @@ class CheckpointedWindowTask(WindowedBoltTask):
         """Call a method that the bolt may have."""
         self.windows.runner.hook(method, *arguments)
 
-    def _begin(self, txid: int) -> None:
+    def _begin(self, txid: int) -> bool:
         if self.state is not None:
             self.state.require(txid)
-        if self.resume(txid):
-            self.report_error(
-                DrainedCheckpointError(
-                    f"the windows of bolt {self.context.component!r} were drained in the run that wrote the checkpoint, so "
-                    "whatever is new is late, with the reason closed; begin with new states, or end a run that is to go on with "
-                    "run(drain=False)"
-                )
-            )
+        return self.resume(txid)
 
     def resume(self, txid: int) -> bool:
         """Restore the windows of checkpoint `txid`; return whether they had been drained."""
