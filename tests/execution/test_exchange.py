@@ -327,6 +327,22 @@ def test_only_partial_key_and_custom_groupings_route_row_by_row() -> None:
     assert [name.partition("(")[0] for name in by_row] == ["partialKey", "custom"]
 
 
+@given(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=5), st.integers(0, 3))
+def test_a_shuffle_among_fused_tasks_hands_out_rows_at_once_as_it_does_one_by_one(
+    tasks: int, counts: list[int], seed: int
+) -> None:
+    grouping = ShuffleGrouping()
+    choose, state = grouping.targets(tasks, Schema.parse("n long")), grouping.start(tasks, seed)
+    rows = stage_writer._Rows([], [], [], [])
+    route = stage_writer._TaskRoute("b", None, range(5, 5 + tasks), choose, [*state], False, None, rows, [])
+    for many in counts:
+        one_by_one: dict[int, list[int]] = {}
+        for row in range(many):
+            one_by_one.setdefault(choose((row,), state)[0], []).append(row)
+        assert {task: list(range(many))[at] for task, at in route.parts(many)} == one_by_one
+        assert route.state == state
+
+
 def test_the_column_of_task_and_clock_holds_the_largest_task_and_a_far_future_clock() -> None:
     clock = 70_000_000_000_000  # in the year 4188
     tasks = pa.array([task << CLOCK_BITS | clock for task in (0, 32_768, MOST_TASKS)], pa.int64())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum, StrEnum
@@ -15,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.schema.types import FieldType
+from windowing.schema.rows import RowError, rows_converter
+from windowing.schema.types import FieldType, Schema
 from windowing.schema.values import Misfit, converter_of, timestamp_of
 
 Pair = namedtuple("Pair", "x y")
@@ -125,6 +127,24 @@ def test_nan_stays_a_float_nan() -> None:
 @pytest.mark.parametrize("kind", sorted({kind for kind, *_ in ACCEPTED}))
 def test_none_is_accepted_by_every_type(kind: str) -> None:
     assert converter_of(kind)(None) is None
+
+
+@given(st.lists(st.sampled_from([each[:2] for each in (*ACCEPTED, *REFUSED)]), min_size=1, max_size=5))
+def test_the_values_of_a_row_are_converted_as_each_is_by_itself(fields: list[tuple[str, Any]]) -> None:
+    fields = [(kind, value) for kind, value in fields if not isinstance(value, Iterator)] or [
+        ("int", 1)
+    ]  # spent by a use
+    schema = Schema.parse(", ".join(f"f{number} {kind}" for number, (kind, _) in enumerate(fields)))
+    convert, row = rows_converter(schema, "default"), tuple(value for _, value in fields)
+    try:
+        wanted = repr([tuple(converter_of(kind)(value) for kind, value in fields)])
+    except Misfit as misfit:
+        wanted = str(misfit)
+    try:
+        found = repr(list(convert(row)))
+    except RowError as refused:
+        found = str(refused)
+    assert wanted in found
 
 
 # The Arrow types of the declared types, as handed to Spark.

@@ -78,11 +78,12 @@ class _TaskRoute(NamedTuple):
     rows: _Rows
     tasks: list[int]
 
-    def parts(self, count: int) -> Iterator[tuple[int, Numbers | None]]:
-        """Yield the tasks of a shuffle for `count` rows, with the positions of their rows; see `parted`."""
-        assert self.spread is not None
-        for chosen in self.spread.choose({}, count, self.state):
-            yield from parted(chosen, len(self.ids))
+    def parts(self, count: int) -> Iterator[tuple[int, slice]]:
+        """Yield the tasks of a shuffle for `count` rows, each with its rows: with N tasks every N-th row."""
+        tasks, first = len(self.ids), self.state[0]
+        self.state[0] = (first + count) % tasks
+        for start in range(min(tasks, count)):
+            yield (first + start) % tasks, slice(start, None, tasks)
 
 
 _Targets = list[tuple[_TaskRoute, Sequence[int]]]
@@ -303,10 +304,7 @@ class StageWriter:
         assert way.origin is not None
         for route in way.fused:
             for target, at in route.parts(len(rows)):
-                arrived: Iterable[Any] = zip(rows, repeat(way.origin), phases, roots)
-                if at is not None:
-                    every = list(arrived)
-                    arrived = [every[number] for number in at.tolist()]
+                arrived = zip(rows[at], repeat(way.origin), phases[at], roots[at])
                 self._queues[route.reader][target].extend(starmap(way.arrival, arrived))
 
     def _hand_over_columns(
@@ -319,7 +317,7 @@ class StageWriter:
             for target, at in route.parts(count):
                 if route.reader in self.execution.columnar:
                     table = pa.table(fields)
-                    table = table if at is None else table.take(pa.array(at))
+                    table = table if at.step == 1 else table.take(pa.array(np.arange(count)[at]))
                     run: Any = StreamBatch(table, way.origin, self.phase, roots)
                 else:
                     values = values or [python_values(column, name) for name, column in given.items()]

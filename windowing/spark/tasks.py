@@ -220,12 +220,10 @@ class BoltBatch(RetriedBatch[Tuple]):
     ) -> None:
         """Like `_attempt` for each tuple, for a stateless bolt that returns its rows, which are then the only result of a call."""
         writer = self._writer
-        sources: list[Arrival] = []
-        rows: list[Any] = []
+        rows, phases, roots = list[Any](), list[int](), list[Roots]()
 
         def emit() -> None:
             if rows:
-                phases, roots = [each._phase for each in sources], [each._roots for each in sources]
                 writer.emit_all(self._name, self._task, DEFAULT_STREAM, rows, phases, roots)
 
         for tuple in writer.in_phases(given):
@@ -234,12 +232,13 @@ class BoltBatch(RetriedBatch[Tuple]):
                 found = emitted(call(tuple))
             except BaseException as problem:
                 emit()  # before a dead letter
-                sources, rows = [], []
+                rows, phases, roots = [], [], []
                 self._refused(tuple, problem)
                 continue
             if found:
                 rows += found
-                sources += (tuple,) if len(found) == 1 else (tuple,) * len(found)
+                phases += (tuple._phase,) * len(found)
+                roots += (tuple._roots,) * len(found)
         emit()
 
     def _refused(self, tuple: Tuple, problem: BaseException) -> None:
@@ -427,12 +426,12 @@ class _BoltCollector(StormNames):
 
 class TupleRun(NamedTuple):
     """Rows of one stream, one phase and the same roots, in order of arrival, that become tuples one after the other: so few are in
-    memory at once that they stay in the processor's cache. values: columns of `python_values`, which runs share; at: the positions
-    of the rows, None for all.
+    memory at once that they stay in the processor's cache. values: columns of `python_values`, which runs share; at: the rows
+    among them.
     """
 
     values: list[list[Any]]
-    at: Numbers | None
+    at: slice
     kind: type[Arrival]
     origin: Origin
     phase: int
@@ -444,9 +443,7 @@ class TupleRun(NamedTuple):
 
     def tuples(self) -> Iterator[Arrival]:
         """Yield the tuples, each made on access."""
-        columns, at = self.values, None if self.at is None else self.at.tolist()
-        if at is not None:
-            columns = [type(column)([column[number] for number in at]) for column in columns]
+        columns = [type(column)(column[self.at]) for column in self.values]
         rows = tuples_in(columns, self.origin.fields.names)
         return map(self.kind, rows, repeat(self.origin), repeat(self.phase), repeat(self.roots))
 
