@@ -341,6 +341,23 @@ def test_without_a_dead_letter_stream_such_a_tuple_is_counted(read: Any, caplog:
     assert "which Python cannot" in caplog.text
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_bolt_over_batches_sends_text_that_is_not_utf_8_on_to_bolts_that_do_not_read_it(tasks: int) -> None:
+    builder = TopologyBuilder("t")
+    builder.set_spout("in", InputSpout(FIELDS))
+    both = bolt(output="v long, word string", columnar="arrow")(lambda table: table.select(["v", "word"]))
+    builder.set_bolt("both", both, tasks).fields_grouping("in", "word")
+    builder.set_bolt("unread", untouched, tasks).fields_grouping("both", "word")
+    reads = bolt(output="word string", columnar="pandas")(lambda frame: frame[["word"]].map(str.upper))
+    builder.set_bolt("reads", reads, tasks).shuffle_grouping("both")
+    chain = Chain(builder.build())
+    found = chain.run({"in": ROWS})
+    assert sorted(found["unread"]) == [(1,), (2,)]
+    assert sorted(repr(word) for _, word in found["both"]) == ["'tea'", "text b'caf\\xe9'"]
+    assert found["reads"] == [("TEA",)]
+    assert [json.loads(row[-1])[0]["values"]["v"] for row in found["reads.dead_letters"]] == [2]
+
+
 @pytest.mark.parametrize("declared", [by_word, asks])
 def test_windows_of_a_topology_send_such_tuples_to_their_late_stream(declared: Any) -> None:
     found, chain = run(shuffled, declared)

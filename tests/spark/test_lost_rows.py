@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.spark import FunctionSink, windowed
+from windowing.spark import FunctionSink, submit, windowed
 from windowing.spark.exchange import has_no_fixed_order
-from windowing.topology.decorators import tumbling
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import bolt, tumbling
 from windowing.windows.measures import count
 
 ROWS = "n long, ts long"
@@ -55,7 +57,7 @@ class Losing:
             cleaner, newest = context._jsc.sc().cleaner().get(), context._jsc.sc().newShuffleId()
             for shuffle in range(max(0, newest - 20), newest):
                 cleaner.doCleanupShuffle(shuffle, True)
-        self.batches[batch_id] = [row.held for row in rows.collect()]
+        self.batches[batch_id] = [row[0] for row in rows.collect()]
 
 
 @pytest.fixture
@@ -64,8 +66,12 @@ def after_a_loss(feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Pa
         rows = feed(ROWS).add(*([{"n": 3 * at + each, "ts": at} for each in range(3)] for at in range(2))).read()
         sink = Losing()
         turning = rows.repartition(1).mapInArrow(Turning(tmp_path), ROWS)
-        run(pairs, turning, sinks={"default": FunctionSink(sink)}, drain=True, **options)
+        done = run(pairs, turning, sinks={"default": FunctionSink(sink)}, drain=True, **options)
         assert sink.lost == set(sink.batches)
+        assert sum(each.tuples_in for each in done.query.progress) == 6, (
+            "rows that are made again are not counted again"
+        )
+        assert done.query.metrics().components()["pairs"].executed == 6
         return [held for batch in sorted(sink.batches) for held in sink.batches[batch]]
 
     return start
@@ -84,6 +90,29 @@ def test_lost_rows_with_a_fixed_order_are_made_again_in_the_same_batch(
 ) -> None:
     assert after_a_loss(order_by="n") == [[0, 1], [2, 3], [4, 5]]
     assert "run again" not in caplog.text
+
+
+def test_fused_bolts_count_each_tuple_once_if_a_sinks_rows_are_made_again_by_fewer_tasks(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = (
+        feed(ROWS, per_batch=2).add(*([{"n": 3 * at + each, "ts": at} for each in range(3)] for at in range(2))).read()
+    )
+    builder = TopologyBuilder("copies")
+    builder.set_spout("in", InputSpout(ROWS))
+    builder.set_bolt("copy", bolt(output="n long")(lambda tuple: [(tuple["n"],)])).shuffle_grouping("in")
+    sink = Losing()
+    query = submit(
+        builder.build(),
+        spark,
+        sources={"in": rows.where("n < 3").union(rows.where("n >= 3"))},
+        sinks={"copy": FunctionSink(sink)},
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    assert query.await_end(120)
+    assert (sink.lost, sorted(sink.batches[0])) == ({0}, list(range(6)))
+    found = query.metrics().components()
+    assert (found["copy"].executed, found["copy"].emitted, found["in"].emitted) == (6, {"default": 6}, {"default": 6})
 
 
 def test_rows_have_no_fixed_order_behind_a_shuffle(spark: SparkSession, feed: Callable[..., Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -18,8 +17,9 @@ from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
 from windowing.spark import running
 from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE
 from windowing.spark.failures import FailedQuery
-from windowing.spark.metrics import BatchMetrics, TaskTotals
+from windowing.spark.metrics import TaskTotals
 from windowing.spark.offsets import SkippedOffsets
+from windowing.spark.output import SUMS
 from windowing.spark.running import WindowedQuery
 from windowing.spark.writer import BatchWriter
 
@@ -80,7 +80,7 @@ def watched(
     checkpoint: Any = Stored(),  # noqa: B008
 ) -> WindowedQuery:
     """Return a query that runs until it is stopped."""
-    writer = SimpleNamespace(name="sums", acks=acks, failure=None, calling=None, reported=Counter())
+    writer = SimpleNamespace(name="sums", acks=acks, failure=None, calling=None)
     plan: Any = SimpleNamespace(
         run=lambda: query,
         writer=writer,
@@ -94,22 +94,6 @@ def watched(
     found = WindowedQuery(plan, plan.run(), drain=False, finish=False, done=threading.Event())
     found._thread.start()
     return found
-
-
-def test_progress_keeps_only_the_newest_batches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(running, "KEPT_BATCHES", 5)
-    monkeypatch.setattr(running, "metrics_of", BatchMetrics)
-    query: Any = Query()
-    found = watched(query, None)
-    found._spec.writer.reported = Counter({9: 4})
-    for batch in range(10):
-        query.recentProgress = (batch,)
-        assert found.progress[-1].batch_id == batch
-    assert [each.batch_id for each in found.progress] == [5, 6, 7, 8, 9]
-    assert found.progress[-1].reported == 4
-    found.stop()
 
 
 @pytest.mark.parametrize("stop_fails", [False, True])
@@ -164,6 +148,7 @@ def test_the_writer_exposes_the_thread_and_the_end_of_its_current_call() -> None
             assert writer.calling is not None
             seen.append(writer.calling)
             assert not writer.calling[1].is_set()
+            writer._observed = dict.fromkeys((*SUMS, "turns"), 0)
             if batch_id:
                 raise OSError("the disk is full")
 
@@ -175,22 +160,6 @@ def test_the_writer_exposes_the_thread_and_the_end_of_its_current_call() -> None
         writer(output, 1)
     assert writer.calling is None
     assert [(thread, ended.is_set()) for thread, ended in seen] == [(threading.get_ident(), True)] * 2
-
-
-def test_the_writer_forgets_the_reported_errors_of_old_batches_also_of_a_query_that_nobody_asks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Commits:
-        def commit(self, output: Any, batch_id: int, writer: BatchWriter) -> None:
-            writer.reported[batch_id] += 1
-
-    monkeypatch.setattr("windowing.spark.writer.KEPT_BATCHES", 5)
-    output: Any = mock.MagicMock()
-    writer = BatchWriter("sums", output, {}, False, commits=Commits())
-    writer.begin(output)
-    for batch in range(20):
-        writer(output, batch)
-    assert writer.reported == {15: 1, 16: 1, 17: 1, 18: 1, 19: 1}
 
 
 def test_stop_is_not_called_on_a_query_that_ended_by_itself() -> None:
@@ -216,7 +185,7 @@ class Bounded:
 
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
-        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None, reported=Counter())
+        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None, calling=None)
         self.totals = TaskTotals("sums")
         self.checkpoint: Any = Stored(
             SimpleNamespace(

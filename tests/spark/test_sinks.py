@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
 from windowing.spark import DeltaSink, FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop, windowed
@@ -487,6 +488,20 @@ def test_a_query_cannot_write_into_a_folder_that_it_reads(
     ):
         windowed(size, rows).start(sinks, checkpoint=f"{tmp_path}/checkpoint")
     assert not [*tmp_path.rglob("_*.json")], "the folder was not claimed"
+
+
+def test_csv_batches_of_a_changed_stream_are_not_read_under_the_names_of_the_new_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = FileSink(str(tmp_path / "out"), "csv")
+    sink.write(spark.createDataFrame([(1, "late")], "n long, reason string"), 0)
+    assert [tuple(row) for row in sink.read(spark).collect()] == [(1, "late", 0)]
+    assert sink.read(spark).select("reason").collect() == [("late",)]
+    sink.write(spark.createDataFrame([(2, "a", "late")], "n long, note string, reason string"), 1)
+    with pytest.raises(Exception, match="Number of column in CSV header is not equal"):
+        sink.read(spark).collect()
+    found = sink.read(spark, StructType.fromDDL("n long, first string")).where("batch_id = 0").collect()
+    assert [tuple(row) for row in found] == [(1, "late", 0)]
 
 
 def test_the_folders_that_a_query_reads(spark: SparkSession, tmp_path: Path) -> None:

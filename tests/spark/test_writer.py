@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.errors import SinkError
-from windowing.spark import ParquetSink
+from windowing.spark import ParquetSink, writer
+from windowing.spark.output import SUMS
 from windowing.spark.writer import BatchWriter, SinkStreams
 
 
@@ -52,7 +53,8 @@ class Batches:
     def _counted(self) -> dict[str, int]:
         assert self.evaluated is not None, "counted before anything was evaluated"
         self.happened.append(("count", self.evaluated))
-        return {"_count0": self.rows[self.evaluated], "_largest": 10, "_late": 0}
+        metrics = dict.fromkeys((*SUMS, "watermark", "watermarks", "now", "turns"), 0)
+        return {**metrics, "fired": self.evaluated, "_count0": self.rows[self.evaluated], "_largest": 10, "_late": 0}
 
     def _set(self, *_: str) -> None:
         self.happened.append(("no limit",))
@@ -92,6 +94,21 @@ def test_a_failed_job_is_not_counted_and_its_batch_is_the_failed_batch(monkeypat
     assert batches.happened == [("no limit",), ("write", 1), ("limit",)], "nothing is counted or removed"
     assert batches.writer.failed_batch == 1
     assert isinstance(batches.writer.failure, SinkError)
+
+
+def test_progress_has_each_of_the_newest_batches_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_KEPT_BATCHES", 3)
+    batches = Batches(monkeypatch, dict.fromkeys(range(6), 1))
+    for batch in (0, 1, 2, 2, 3, 4):
+        batches.make(batch)
+    batches.problem[5] = SinkError("out/batch_id=000000000005 cannot be used")
+    with pytest.raises(SinkError):
+        batches.make(5)
+    assert [(each.batch_id, each.windows_fired) for each in batches.writer.progress] == [
+        (2, 2),
+        (3, 3),
+        (4, 4),
+    ]
 
 
 def test_found_in_counts_rows_like_the_aggregates_of_spark(spark: SparkSession) -> None:

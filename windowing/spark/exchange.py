@@ -283,8 +283,7 @@ class ReadOnce(ArrowStage):
     stage: ArrowStage
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        if context is not None and context.getLocalProperty(EVALUATED_PROPERTY):
+        if is_evaluated():
             raise WorkerLostError(
                 f"rows of batch {number} were lost with an executor after the batch was evaluated, and their source is behind a "
                 "shuffle, which may give them in another order: nothing more of the batch is written, and it is evaluated anew; "
@@ -298,6 +297,12 @@ def batch_id() -> int:
     context = TaskContext.get()
     number = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
     return int(number) if number is not None else -1
+
+
+def is_evaluated() -> bool:
+    """Return whether the batch that this worker processes was evaluated before: its rows were kept, and are lost."""
+    context = TaskContext.get()
+    return context is not None and bool(context.getLocalProperty(EVALUATED_PROPERTY))
 
 
 def said_clock() -> int:

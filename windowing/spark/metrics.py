@@ -1,8 +1,9 @@
 """Metrics of a batch, and of tasks.
 
-Of a batch: summed over the tasks by `df.observe`, and read from the query's progress or by a listener. Every turn adds one row of
-metrics to the operator's output. Spark adds them up during the evaluation and passes them to a StreamingQueryListener. A batch is
-evaluated once (persist) and so counted once; a task that Spark tried twice counts once too.
+Of a batch: summed over the tasks by `df.observe`, and read by the writer when the batch is evaluated (`query.progress`), or by a
+listener. Every turn adds one row of metrics to the operator's output. Spark adds them up during the evaluation and passes them to a
+StreamingQueryListener. A batch is evaluated once (persist) and so counted once; a task that Spark tried twice counts once too. If
+kept rows are lost with an executor, Spark before version 4.3 counts those that it makes again for a sink once more for a listener.
 
 Of tasks: sent from the workers to the driver, and summed there for the run.
 
@@ -46,6 +47,7 @@ from pyspark.sql.streaming.listener import (
 from windowing.errors import ConfigError, quote
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.schema.checks import uncallable
+from windowing.spark.exchange import is_evaluated
 from windowing.spark.output import SUMS, metric_column
 
 _log = logging.getLogger("windowing.spark")
@@ -80,8 +82,8 @@ class BatchMetrics:
     reported: int = 0
 
     @classmethod
-    def of(cls, batch_id: int, values: Mapping[str, Any]) -> BatchMetrics:
-        """Return the metrics of a batch from the values of `metric_columns`."""
+    def of(cls, batch_id: int, values: Mapping[str, Any], reported: int = 0) -> BatchMetrics:
+        """Return the metrics of a batch from the values of `metric_columns`. reported: errors that these do not have."""
         sums = {name: values[name] or 0 for name in SUMS}
         known = values["turns"] and values["watermarks"] == values["turns"]
         watermark = values["watermark"] if known else None
@@ -93,7 +95,7 @@ class BatchMetrics:
             watermark_ms=watermark,
             lag_ms=None if watermark is None else values["now"] - watermark,
             tasks=values["turns"],
-            reported=values.get("reported") or 0,
+            reported=(values.get("reported") or 0) + reported,
         )
 
 
@@ -221,8 +223,12 @@ class MetricsChannel:
         return {"_accumulator": self._accumulator}
 
     def send(self, batch: int, upstream: int, now_ms: int, found: Iterable[TaskMetrics]) -> None:
-        """Send the numbers of an upstream task's components for a batch; called in a worker."""
-        self._accumulator.add({(batch, upstream): _Said(now_ms, tuple(found))})
+        """Send the numbers of an upstream task's components for a batch; called in a worker.
+
+        Those of an evaluated batch were sent before: rows that are made again for a sink, maybe by fewer tasks, do not count.
+        """
+        if not is_evaluated():
+            self._accumulator.add({(batch, upstream): _Said(now_ms, tuple(found))})
 
 
 class _Released:

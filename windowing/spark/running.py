@@ -39,12 +39,12 @@ from windowing.schema.checks import StormNames
 from windowing.spark import control
 from windowing.spark.checkpoint import DRAINED_FILE, METRICS_FILE, Checkpoint
 from windowing.spark.failures import GO_ON, FailedQuery, library_error, repeatable
-from windowing.spark.metrics import BatchMetrics, TaskTotals, metrics_of
+from windowing.spark.metrics import BatchMetrics, TaskTotals
 from windowing.spark.offsets import SkippedOffsets, lag_of
 from windowing.spark.settings import settings_of, take
 from windowing.spark.sinks import claim
 from windowing.spark.spouts import folders_read
-from windowing.spark.writer import KEPT_BATCHES, BatchWriter
+from windowing.spark.writer import BatchWriter
 from windowing.topology.pictures import html_table
 from windowing.topology.plan import Topology
 from windowing.windows.measures import Duration
@@ -139,7 +139,6 @@ class WindowedQuery(StormNames):
         self._spec, self._drain, self._finish, self._done = spec, drain, finish, done
         self._stopping = False
         self._failure: BaseException | None = None
-        self._metrics: dict[int, BatchMetrics] = {}
         self._noted_s, self._noted_batch = time.monotonic(), -1
         self._batch_progress: StreamingQueryProgress | None = None
         self._query = query
@@ -196,12 +195,8 @@ class WindowedQuery(StormNames):
 
     @property
     def progress(self) -> list[BatchMetrics]:
-        """The metrics of the batches of this run, oldest first: the last 100, and of a query that is asked for them all the time
-        the last 10,000.
-        """
-        self._collect()
-        found = dict(self._metrics)
-        return [found[batch] for batch in sorted(found)]
+        """The metrics of the batches of this run, oldest first, the last 10,000 at most."""
+        return [*self._spec.writer.progress]
 
     def metrics(self) -> RunMetrics:
         """Return the numbers of each task since the start of this query, and the phases of its last batch; docs/operate/monitor.md
@@ -391,7 +386,6 @@ class WindowedQuery(StormNames):
             if acks is not None:
                 acks.settle()
         finally:
-            self._collect()
             self._note(at_once=True)
 
     def _note(self, at_once: bool = False) -> None:
@@ -414,15 +408,6 @@ class WindowedQuery(StormNames):
         from windowing.monitoring.page import Drawing  # with a server, for a query that runs for seconds
 
         return asdict(Drawing.of(self._spec.drawn))
-
-    def _collect(self) -> None:
-        for progress in self._query.recentProgress:
-            found = metrics_of(progress)
-            if found is not None:
-                reported = self._spec.writer.reported.get(found.batch_id, 0)
-                self._metrics[found.batch_id] = replace(found, reported=found.reported + reported)
-        for batch in sorted([*self._metrics])[:-KEPT_BATCHES]:
-            self._metrics.pop(batch, None)
 
 
 def _is_in_drain(spec: QuerySpec) -> bool:

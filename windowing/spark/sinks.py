@@ -182,10 +182,12 @@ class FileSink(StormNames):
         """Return the rows of all complete batches, with their `batch_id`, in no particular order.
 
         Without rows the DataFrame is empty and has the stream's schema. Before the first start of a query with this folder, pass
-        `schema`; without it ConfigError is raised.
+        `schema`; without it ConfigError is raised. A batch of CSV whose header has other columns, because the stream has changed,
+        is an error of Spark; with `schema` its columns are taken by position.
         """
         require_classic(spark)
         folder = self._folder(spark)
+        by_position = schema is not None
         if schema is None:
             schema = self._written_schema(folder)
         if not any(name.lower() == BATCH for name in schema.names):
@@ -194,7 +196,9 @@ class FileSink(StormNames):
         if not paths:
             return spark.createDataFrame([], schema)
         reader = spark.read.format(self.format).schema(schema).option("basePath", folder.path)
-        return (reader.option("header", "true") if self.format == "csv" else reader).load(paths)
+        if self.format == "csv":  # a batch from before a change of the stream has other columns
+            reader = reader.option("header", "true").option("enforceSchema", str(by_position).lower())
+        return reader.load(paths)
 
     def _folder(self, spark: SparkSession) -> Folder:
         context = spark.sparkContext

@@ -313,12 +313,12 @@ class StageWriter:
         """Queue rows as columns for the fused tasks: in the declared types for those that take batches, as values for tuples."""
         assert way.origin is not None
         values: list[list[Any]] | None = None
+        table = pa.table(fields) if any(route.reader in self.execution.columnar for route in way.fused) else None
         for route in way.fused:
             for target, at in route.parts(count):
-                if route.reader in self.execution.columnar:
-                    table = pa.table(fields)
-                    table = table if at.step == 1 else table.take(pa.array(np.arange(count)[at]))
-                    run: Any = StreamBatch(table, way.origin, self.phase, roots)
+                if table is not None and route.reader in self.execution.columnar:
+                    mine = table if at.step == 1 else table.take(pa.array(np.arange(count)[at]))
+                    run: Any = StreamBatch(mine, way.origin, self.phase, roots)
                 else:
                     values = values or [python_values(column, name) for name, column in given.items()]
                     run = TupleRun(values, at, way.arrival, way.origin, self.phase, roots)

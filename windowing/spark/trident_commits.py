@@ -189,6 +189,7 @@ class TridentCommits:
         try:
             failpoints.hit("before_commits", attempt.txid - 1)
             counts = self._checked(rows, depths, attempt, writer)
+            writer.observe()
             failpoints.hit("after_commits", attempt.txid - 1)
             writer.deliver(rows, counts, attempt.txid - 1)
         finally:
@@ -216,11 +217,11 @@ class TridentCommits:
         counted once.
         """
         if batch_id != self._reports_of:
-            self._reports_of, self._reports = batch_id, Counter()
+            self._reports_of, self._reports, writer.reported = batch_id, Counter(), 0
         found = Counter((row["stream"], row["sequence"], row["value"], text_of(row)) for row in reports)
         new = []
         for (stream, _, number, text), times in sorted((found - self._reports).items()):
-            writer.reported[batch_id] += number * times
+            writer.reported += number * times
             new.append((stream, f"({number * times} times) {text}"))
         log_reports(f"topology {self._name!r}, batch {batch_id + 1}: ", new)
         self._reports |= found

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -34,7 +34,7 @@ from windowing.spark.acks import Acks
 from windowing.spark.exchange import CLOCK_PROPERTY, EVALUATED_PROPERTY, ArrowStage
 from windowing.spark.failures import WorkerError, text_for_jvm
 from windowing.spark.hadoop import failed_in_task
-from windowing.spark.metrics import LastExecution
+from windowing.spark.metrics import BatchMetrics, LastExecution
 from windowing.spark.output import Layout
 from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
 from windowing.spark.spouts import struct_of
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from windowing.spark.checkpoint import Checkpoint
     from windowing.spark.trident_commits import TridentCommits
 
-KEPT_BATCHES = 10_000
+_KEPT_BATCHES = 10_000
 """Of how many batches, at most, the driver holds numbers of its own."""
 _ONE_FILE_ROWS = 50_000
 _FEW_FILES = 4
@@ -180,8 +180,11 @@ class BatchWriter:
         self.failure: BaseException | None = None
         self.calling: tuple[int, threading.Event] | None = None
         """While Spark calls this object: the thread of the call, and what is set when it ends."""
-        self.reported = Counter[int]()
-        """The number of errors that user code reported, by batch, in stages that the commit section evaluates."""
+        self.reported = 0
+        """The number of errors that user code reported in this batch, in stages that the commit section evaluates."""
+        self.progress = deque[BatchMetrics](maxlen=_KEPT_BATCHES)
+        """The metrics of the last batches of this run, in order."""
+        self._observed: Mapping[str, Any] = {}
         self._limit = ArrowBatchLimit()
         self._last = cast(LastExecution, None)
         self.before: Callable[[int], None] | None = None
@@ -230,7 +233,6 @@ class BatchWriter:
             context.setLocalProperty(CLOCK_PROPERTY, str(self._last.clock()))
             # It may be set by the batch before, or by the sink that has started this query.
             context.setLocalProperty(EVALUATED_PROPERTY, cast(str, None))
-            self.reported.pop(batch_id - KEPT_BATCHES, None)
             failpoints.hit("before_batch", batch_id)
             if self.before is not None:
                 self.before(batch_id)
@@ -242,6 +244,9 @@ class BatchWriter:
                 self._write_at_once(output, batch_id)
             else:
                 self._write_persisted(output, batch_id)
+            if self.progress and self.progress[-1].batch_id == batch_id:  # it is repeated
+                self.progress.pop()
+            self.progress.append(BatchMetrics.of(batch_id, self._observed, self.reported))
             failpoints.hit("before_commit", batch_id)
         except BaseException as error:
             self.failure, self.failed_batch = error, batch_id
@@ -273,7 +278,9 @@ class BatchWriter:
             if problem is not None and isinstance(sink, FileSink) and failed_in_task(problem, sink.path):
                 raise problem from None  # the evaluation has failed, not the write
             raise
-        counts = self._counted()
+        self.observe()
+        counts = self._observed
+        self._limit.took(counts["_largest"])
         if not counts[self._counts[stream]] and hasattr(sink, "skip"):
             sink.skip(batch_id)
         failpoints.hit("in_sink", batch_id)
@@ -287,19 +294,20 @@ class BatchWriter:
             output.unpersist()
 
     def _evaluated(self, output: DataFrame) -> Any:
+        counts: Any = None
         with self._limit.of_batch(output.sparkSession):
-            if not self._asked:
+            if self._asked:
+                counts = output.agg(*self._asked).first()
+            else:
                 output.write.format("noop").mode("overwrite").save()
-                return self._counted()
-            counts: Any = output.agg(*self._asked).first()
+        self.observe()
+        counts = self._observed if counts is None else counts
         self._limit.took(counts["_largest"])
         return counts
 
-    def _counted(self) -> Any:
-        """Return the observation of the batch that was just evaluated."""
-        counts = self._last.observed()
-        self._limit.took(counts["_largest"])
-        return counts
+    def observe(self) -> None:
+        """Keep the observation of the batch that was just evaluated. Later Spark adds rows that it makes again for a sink."""
+        self._observed = self._last.observed()
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
         """Write the streams. counts: the number of rows of each stream, the late tuples, and the acks."""
