@@ -239,7 +239,7 @@ def test_a_drain_of_windows_that_cannot_drain_is_refused_before_anything_is_writ
         return (len(window),)
 
     source = feed().add([{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500)])
-    with pytest.raises(ConfigError, match=r'semantics="storm" cannot drain.*leave drain out'):
+    with pytest.raises(ConfigError, match=r'semantics="storm" cannot drain.*write drain=False'):
         run(counted, source.read(), drain=True)
     assert not (tmp_path / "checkpoint").exists()
     run(counted, source.read())

@@ -65,7 +65,7 @@ from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, output_name, required
 from windowing.topology.state import NEVER, StateProvider
-from windowing.windows.config import WindowConfig
+from windowing.windows.config import WindowConfig, refuse_drain
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration
 
@@ -345,6 +345,8 @@ class LocalCluster(LoopedCluster):
         With `drain=False` the run ends with a checkpoint instead, and windows stay open for a later cluster with the same states. A
         spout with `next_tuple` counts as ended when it emits nothing; for a spout that waits use `run_for`. Raises BoltError.
         """
+        if drain:
+            refuse_drain(each.window.config for each in self.topology.bolts if each.window is not None)
         for batch in range(max(map(len, self._batches.values()), default=0)):
             self.run_batch({spout: rows[batch] for spout, rows in self._batches.items() if batch < len(rows)})
         self._settle()

@@ -37,7 +37,7 @@ from windowing.topology.pictures import brief_repr, html_table
 from windowing.topology.state import KeyValueState
 from windowing.topology.user_code import Emission, warn_of
 from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted, WindowFailed, WindowTask
-from windowing.windows.config import OnError
+from windowing.windows.config import OnError, refuse_drain
 from windowing.windows.events import Expired, Late, LateReason
 from windowing.windows.executor import WindowedBoltExecutor
 
@@ -333,6 +333,8 @@ def run_local(
     """
     wanted = "run_local takes a list of batches, each a list of rows"
     with LocalRun(bolt, streams=streams, clock=clock) as run:
+        if drain:
+            refuse_drain([run.bolt.config])
         for batch in listed(batches, wanted):
             for stream, rows in batch_by_stream(batch, run.streams).items():
                 run.feed(rows, stream)

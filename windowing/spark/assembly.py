@@ -37,7 +37,7 @@ from windowing.spark.session import counts_once
 from windowing.spark.spouts import arrow_type_in_spark
 from windowing.spark.writer import BatchWriter
 from windowing.topology.plan import Topology
-from windowing.windows.config import Semantics, WindowConfig
+from windowing.windows.config import WindowConfig, refuse_drain
 from windowing.windows.measures import Duration
 
 _REFUSED = (
@@ -115,11 +115,8 @@ class Assembly:
         query_name: str | None,
     ) -> WindowedQuery:
         """Start the query. stored: the definition stored with the checkpoint, in addition to that of every query."""
-        if drain and any(each.semantics is Semantics.STORM for each in self.windows):
-            raise ConfigError(
-                'drain=True fires the windows that are open at the end of the input, and semantics="storm" cannot drain: Storm has '
-                'no end of a stream; leave drain out, or use semantics="lossless" with a new checkpoint'
-            )
+        if drain:
+            refuse_drain(self.windows)
         chosen = trigger_options(trigger, drain)
         _ = self.labels  # too many tasks are refused before anything is written
         channel = self.channel or MetricsChannel(self.spark, writer.name)

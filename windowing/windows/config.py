@@ -6,12 +6,12 @@ One frozen value holds Storm's options (`BaseWindowedBolt.with...`) and ours. In
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypedDict, Unpack
 
-from windowing.errors import warn
+from windowing.errors import ConfigError, warn
 from windowing.windows import checks
 from windowing.windows.measures import Count, Duration, Measure, Span, describe_measure
 
@@ -41,6 +41,15 @@ class OnError(Enum):
 
 class SkippedTuplesWarning(UserWarning):
     """The slide is longer than the length: tuples between two windows are accepted and counted, but are in no window."""
+
+
+def refuse_drain(windows: Iterable[WindowConfig]) -> None:
+    """Raise ConfigError if one of these windows has Storm's semantics, which know no end of a stream."""
+    if any(each.semantics is Semantics.STORM for each in windows):
+        raise ConfigError(
+            'drain=True fires the windows that are open at the end of the input, and semantics="storm" cannot drain: Storm has no '
+            'end of a stream; write drain=False, or use semantics="lossless" with a new checkpoint'
+        )
 
 
 class WindowOptions(TypedDict, total=False):
