@@ -280,6 +280,17 @@ def test_a_page_is_rewritten_for_several_tuples_out_of_order_also_if_the_windows
     assert window == [f"t{n}" for n in range(1, 8_001)]
 
 
+def test_a_window_of_three_fifths_of_the_limit_stays_in_memory():
+    store = CountingPages()
+    manager = manager_of(store, 1_000, 20_000, length=count(12_000), slide=count(1_000))
+    for at in range(0, 30_000, 1_000):
+        add(manager, *range(at, at + 1_000))
+        for effect in manager.advance(at + 999):
+            if isinstance(effect, Activation):
+                assert len(list(effect.window.get())) == min(at + 1_000, 12_000)
+    assert store.reads == []
+
+
 def test_a_sliding_window_reads_only_the_pages_that_are_asked_for():
     store = CountingPages()
     manager = manager_of(store, length=count(1000), slide=count(10))

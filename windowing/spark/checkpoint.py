@@ -119,7 +119,8 @@ class Checkpoint:
         return self._given
 
     def compared(self, wanted: Definition) -> Definition | None:
-        """Compare `wanted` with the stored definition; return the stored one, None if no state depends on one.
+        """Compare `wanted` with the stored definition; return the stored one, None if no state depends on it. A new one gets
+        its id; a place that cannot be written is an error of this write.
 
         Raises DefinitionChangedError (what differs, or another format, and the way out), CheckpointError (offsets without a
         definition, a replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file
@@ -134,11 +135,13 @@ class Checkpoint:
                 f"checkpoint {self} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was "
                 "lost; give this query a checkpoint of its own, or put the file back"
             )
+        if not begun:
+            self.query_id()
         return found if begun else None
 
     def keep(self, wanted: Definition, stored: Definition | None, holders: Iterable[str] = ()) -> None:
-        """Store a definition that was compared with the `stored` one; a new checkpoint gets its id. holders: what has rows of the
-        last batch, and keeps them if the batch comes again.
+        """Store a definition that was compared with the `stored` one. holders: what has rows of the last batch, and keeps them if
+        the batch comes again.
 
         Raises CheckpointError if there is any, the batch is half done, and the change would give it other rows. The definition of
         the first attempt stays then. Cost: a few file look-ups.
@@ -151,7 +154,6 @@ class Checkpoint:
                 # Of a query that was killed in its first write; Spark begins only in an empty folder.
                 if name.startswith("."):
                     self.offsets.delete(name)
-            self.query_id()
         if stored != wanted:
             self.own.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
 

@@ -554,9 +554,8 @@ def owned(
         is_older = life.since is None and progress.begun.txid >= FIRST_TXID
         known = FIRST_TXID if is_older else (life.since or {}).get(key)
         owner = Owner(f"{life.id}/{key}", progress.committed + 1 if known is None else known, counts=False)
-        if state.meaning and hasattr(
-            state.factory, "name"
-        ):  # without a name it is known by its position, which may change
+        # Without a name a state is known by its position, which may change.
+        if state.meaning and hasattr(state.factory, "name"):
             meanings[key] = state.meaning
             if progress.begun.txid >= owner.since:
                 require_meaning(state, (life.meanings or {}).get(key, {}))

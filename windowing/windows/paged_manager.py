@@ -415,7 +415,7 @@ class PagedWindowManager(WindowManager):
         self._page_tuples = page_tuples or page_tuples_for(limit)
         self._most_staged = max(self._page_tuples, limit // _STAGED_PART)
         most_waiting = max(min(limit // _STAGED_PART, limit - self._most_staged - _READ_AT_ONCE * self._page_tuples), 0)
-        self.cache = PageCache(store, max(limit - self._most_staged - most_waiting, 1), most_waiting)
+        self.cache = PageCache(store, max(limit - self._most_staged, 1), most_waiting)
         self._unsettled: dict[Any, KeyState] = {}
         self._staged = 0
 

@@ -172,7 +172,7 @@ class Page:
 class PageCache:
     """The pages of one task, of all its keys: which of them are in memory, and which stored versions can be dropped.
 
-    `limit`, of the tuples of pages in memory, and `most_waiting`, of the tuples that wait for pages, are in tuples.
+    `limit`, of the tuples of pages in memory and of those that wait for pages, and `most_waiting`, of the latter, are in tuples.
     """
 
     def __init__(self, store: PageStore, limit: int, most_waiting: int = 0) -> None:
@@ -258,6 +258,7 @@ class PageCache:
         self.waiting += len(added.timestamps)
         while self.waiting > self.most_waiting:
             self.rows(next(iter(self._awaited)))
+        self.make_room(0)
 
     def cut(self, page: Page, at: int) -> PageRows:
         """Remove the tuples from position `at` on from a page, and return them."""
@@ -271,7 +272,7 @@ class PageCache:
 
     def make_room(self, tuples: int, keep: Page | None = None) -> None:
         """Evict pages until `tuples` more fit, or only pinned pages are left. Cost: O(pages that are pinned or evicted)."""
-        while self.resident + tuples > self.limit:
+        while self.resident + self.waiting + tuples > self.limit:
             page = next((each for each in self._recent if not each.pins and each is not keep), None)
             if page is None:
                 return
@@ -419,7 +420,7 @@ class PageCache:
         assert self.waiting == sum(awaited.values()) <= self.most_waiting
         # The bound on memory.
         biggest = max((page.count for page in resident), default=0)
-        assert self.resident <= max(self.limit, self.pinned + biggest)
+        assert self.resident <= max(self.limit - self.waiting, self.pinned + biggest)
         # Every stored page is in the store, under an id of its own.
         stored = [page.id for page in pages if page.id is not None]
         assert len(stored) == len(set(stored))
