@@ -42,6 +42,7 @@ _STREAM_QUIET_S = 0.3
 _STREAM_LAST_S = 1.0
 _STREAM_FIRST_S = 5.0
 """Seconds to wait for the first message of a stream whose message count says there are more; a busy server can take this long."""
+_LEAST_HEARTBEAT_S = 5
 _NOT_IMPLEMENTED, _PRECONDITION_FAILED, _ACCESS_REFUSED = 540, 406, 403
 _ADDRESS = re.compile(r"(amqps?://)(?:[^/\s]*@)?([^?\s]*)(?:\?\S*)?\Z")
 _OFFSET = "x-stream-offset"
@@ -64,7 +65,7 @@ class RabbitQueue(MessageSource):
     fields: the fields of the JSON bodies. stream: the queue has the type `stream`; it is read from its first message.
     on_gap="skip": messages of a stream that retention removed before they were read are skipped, and a warning states how many.
     patience_s: seconds to wait for a connection and for an answer; a server that is silent is given up after at most three times as
-    long and 15 s. A `heartbeat=` of the URL is kept.
+    long (or 15 s) and 15 s. A `heartbeat=` of the URL is kept.
 
     Raises ConfigError for an invalid address; SourceError for a server that cannot be reached, for wrong credentials, and for a
     queue that does not exist or is exclusive to another connection.
@@ -268,7 +269,8 @@ class RabbitQueue(MessageSource):
         found.socket_timeout = found.blocked_connection_timeout = self._patience_s
         found.stack_timeout = self._patience_s + 5
         if found.heartbeat is None:  # without one, pika waits for the answer to a request without end
-            found.heartbeat = max(1, math.ceil(self._patience_s))
+            # No shorter than what the spool may take to write: the server drops a client that is silent for two heartbeats.
+            found.heartbeat = max(_LEAST_HEARTBEAT_S, math.ceil(self._patience_s))
         return found
 
     @contextmanager
