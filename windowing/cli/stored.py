@@ -201,7 +201,7 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
 def _missing(files: CheckpointFiles) -> Iterator[str]:
     """Yield the files without which a start refuses a checkpoint that has batches; copies without sources or state are complete."""
     done, begun = _batches(files / "commits"), _batches(files / "offsets")
-    yield from missing_in_logs(begun, done, bool((files / "state").names()))
+    yield from missing_in_logs(begun, done, lambda: bool((files / "state").names()))
     for name in ("metadata", "windowing/definition.json", "windowing/query.json") if begun else ():
         if not files.exists(name):
             yield name

@@ -289,8 +289,7 @@ class Checkpoint:
     def _missing(self) -> Iterator[str]:
         """Yield the files that are missing in Spark's logs, and in those of its file sources."""
         planned, done = batches_in(self.offsets), batches_in(self.commits)
-        has_state = not (planned or done) and bool((self.home / "state").names())
-        yield from compatibility.missing_in_logs(planned, done, has_state)
+        yield from compatibility.missing_in_logs(planned, done, lambda: bool((self.home / "state").names()))
         last = max(planned, default=-1)
         if f"{last}" not in self.offsets.names():
             return

@@ -278,8 +278,7 @@ class BatchWriter:
             if problem is not None and isinstance(sink, FileSink) and failed_in_task(problem, sink.path):
                 raise problem from None  # the evaluation has failed, not the write
             raise
-        self.observe()
-        counts = self._observed
+        counts = self.observe()
         self._limit.took(counts["_largest"])
         if not counts[self._counts[stream]] and hasattr(sink, "skip"):
             sink.skip(batch_id)
@@ -300,14 +299,17 @@ class BatchWriter:
                 counts = output.agg(*self._asked).first()
             else:
                 output.write.format("noop").mode("overwrite").save()
-        self.observe()
-        counts = self._observed if counts is None else counts
+        observed = self.observe()
+        counts = observed if counts is None else counts
         self._limit.took(counts["_largest"])
         return counts
 
-    def observe(self) -> None:
-        """Keep the observation of the batch that was just evaluated. Later Spark adds rows that it makes again for a sink."""
+    def observe(self) -> Mapping[str, Any]:
+        """Keep the observation of the batch that was just evaluated, and return it. Later Spark adds rows that it makes again for a
+        sink.
+        """
         self._observed = self._last.observed()
+        return self._observed
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
         """Write the streams. counts: the number of rows of each stream, the late tuples, and the acks."""
