@@ -175,8 +175,11 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
         )
     own = files / "windowing"
     begun, done = _batches(files / "offsets"), _batches(files / "commits")
+    # A running query may log a batch between two listings, so a missing file is looked for twice.
+    first = set() if own.exists("rescaling.json") else {*_missing(files)}
+    missing = first and first & {*_missing(files)}
     lines = [("checkpoint", place)]
-    lines += _definition(_json(own, "definition.json"), lost="windowing" in there and bool(begun))
+    lines += () if "windowing/definition.json" in missing else _definition(_json(own, "definition.json"))
     query = _json(own, "query.json") or _json(files, "metadata")
     lines.append(("query", str(query.get("id", "unknown")) if isinstance(query, dict) else "none yet"))
     lines.append(
@@ -191,9 +194,6 @@ def read_checkpoint(files: CheckpointFiles) -> list[tuple[str, str]]:
         if found is not None:
             lines.append((title, says.format(found.get(other, "unknown") if isinstance(found, dict) else "unknown")))
     lines += _acks(own, max(done, default=-1))
-    # A running query may log a batch between two listings, so a missing file is looked for twice.
-    first = set() if own.exists("rescaling.json") else {*_missing(files)}
-    missing = first and first & {*_missing(files)}
     lines += [(DAMAGED, f"{files.of(name)} is missing; put the file back from a copy") for name in sorted(missing)]
     return lines
 
@@ -266,9 +266,9 @@ def _acks(own: CheckpointFiles, committed: int) -> Iterator[tuple[str, str]]:
     yield "acks outstanding", f"{len(ledger.open)} roots, after batch {committed}"
 
 
-def _definition(found: Any, lost: bool) -> Iterator[tuple[str, str]]:
+def _definition(found: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(found, dict):
-        yield "definition", "gone: put windowing/definition.json back from a copy" if lost else "none yet"
+        yield "definition", "none yet"
         return
     yield "written by", f"windowing {found.get('library', 'unknown')}, format {found.get('format', 'unknown')}"
     for kind in ("topology", "trident"):
