@@ -418,6 +418,23 @@ def test_a_map_is_a_dict_for_the_bolt_and_is_emitted_as_a_map() -> None:
     assert [values for _, values in found.rows] == [({"a": 1},), (None,), ({},)]
 
 
+def test_a_map_is_a_dict_in_a_numpy_window_too_and_one_with_a_key_twice_is_invalid() -> None:
+    seen: list[Any] = []
+
+    def look(window: Any) -> Any:
+        seen.append([window.column("m").tolist(), window.get()["deep"].tolist()])
+
+    stage, state = of_maps(look, columnar="numpy")
+    turn_of_maps(stage, state, {"a": 1}, None, {})
+    turn_of_maps(stage, state, drain=True)
+    assert seen == [[[{"a": 1}, None, {}], [{"inside": [{"a": 1}]}, {"inside": [None]}, {"inside": [{}]}]]]
+
+    state = {}
+    turn_of_maps(stage, state, {"a": 1}, [("a", 1), ("a", 2)])
+    found = turn_of_maps(stage, state, drain=True)
+    assert [seen[-1][0], [payload[0] for payload in found.late]] == [[{"a": 1}], [2]]
+
+
 @pytest.mark.parametrize("key", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())])])
 def test_a_map_whose_keys_are_no_keys_of_a_dict_is_unreadable_and_is_written_unchanged(key: pa.DataType) -> None:
     kind = pa.map_(key, pa.string())

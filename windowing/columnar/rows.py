@@ -307,7 +307,7 @@ class Shared:
 
     def array(self, name: str) -> np.ndarray[Any, Any] | None:
         """Return a whole column, read-only; for numbers without nulls it is the table's own memory. None if Python cannot hold a
-        value of it, such as a text that is not UTF-8.
+        value of it, such as a text that is not UTF-8, or a map with a key twice.
 
         A table in several chunks is replaced by one in a single chunk. Cost: that copy, once.
         """
@@ -318,14 +318,18 @@ class Shared:
                 values = self.table.column(name)
             try:
                 self._arrays[name] = _read_only(values)
-            except UNFIT:
+            except (*UNFIT, KeyError):
                 self._arrays[name] = None
         return self._arrays[name]
 
 
 def _read_only(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    one = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-    found: np.ndarray[Any, Any] = one.to_numpy(zero_copy_only=False)
+    found: np.ndarray[Any, Any]
+    if "map<" in str(values.type):  # of which Arrow makes lists of pairs
+        found = np.fromiter(values_of(values), object, len(values))
+    else:
+        one = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+        found = one.to_numpy(zero_copy_only=False)
     found.flags.writeable = False
     return found
 
