@@ -19,10 +19,10 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from windowing import Count, Duration, TopologyError, count, millis, tumbling
+from windowing import Count, Duration, TopologyError, count, millis, spout, tumbling
 from windowing.codec import decode_value, encode_value
 from windowing.errors import BoltError, ConfigError, InvalidTimestampError, quote
-from windowing.local import LocalCluster, LocalRun, TridentCluster, VirtualClock, run_local, run_trident
+from windowing.local import LocalCluster, LocalRun, TridentCluster, VirtualClock, explain, run_local, run_trident
 from windowing.local.cluster import run_topology
 from windowing.schema.rows import RowError, record_of, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
@@ -287,6 +287,8 @@ def test_settings_that_are_not_a_mapping_are_a_topology_error(settings: Any) -> 
         ("WindowedQuery", "isActive", "is_active"),
         ("WindowedStream", "writeStream", 'start({"default": ParquetSink("out")}, checkpoint="checkpoint")'),
         ("WindowedStream", "foreachBatch", 'start({"default": FunctionSink(f)}, checkpoint="checkpoint")'),
+        ("WindowedStream", "outputMode", "nothing: each row of a window is appended once"),
+        ("WindowedStream", "queryName", 'start(..., query_name="delays"), or arguments of the sink'),
         ("WindowedStream", "select", 'streams["default"].select, a DataFrame'),
     ],
 )
@@ -522,3 +524,15 @@ def test_an_updater_and_a_query_that_return_rows_are_refused() -> None:
             stream.state_query(table, "word", Returns(), "n long").sink("out")
         with pytest.raises(BoltError, match="it takes a collector, yet it returned"):
             run_trident(topology, {"s": [[("to",)]]})
+
+
+def test_a_misspelled_argument_of_a_decorator_a_sink_or_a_state_is_answered_with_the_nearest() -> None:
+    for call, said in (
+        (lambda: bolt(columnr="arrow"), "bolt has no argument 'columnr'; did you mean 'columnar'?"),
+        (lambda: spout(outputs="n long"), "spout has no argument 'outputs'; did you mean 'output'?"),
+        (lambda: explain(None, timezone="UTC"), "explain has no argument 'timezone'; "),
+        (lambda: map_state(None, "n", cach=3), "map_state has no argument 'cach'; did you mean 'cache'?"),
+        (lambda: ParquetSink("out", mode="append"), "ParquetSink has no argument 'mode'; there are path"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            call()  # type: ignore[no-untyped-call]

@@ -253,6 +253,18 @@ def test_a_java_method_of_a_tuple_is_refused_with_the_python_way(name: str, writ
     assert message_of(lambda: getattr(tuple, name)) == f"a tuple of in:default[0] has no field {name!r}; write {write}"
 
 
+def test_a_java_method_of_fields_is_refused_with_the_python_way() -> None:
+    fields = Fields("word", "n")
+    for name, write in (
+        ("size", "len(fields)"),
+        ("get", "fields.names[0]"),
+        ("fieldIndex", 'fields.index("word")'),
+        ("toList", "list(fields)"),
+    ):
+        assert message_of(lambda name=name: getattr(fields, name)) == f"'Fields' has no {name!r}; write {write}"  # type: ignore[misc]
+    assert copy.deepcopy(fields) == fields
+
+
 def test_a_field_with_the_name_of_a_java_method_is_found_and_the_tuple_can_be_copied() -> None:
     tuple = Tuple((1, 2), Origin("in", 0, Fields("getInteger", "size")))
     assert (tuple.getInteger, tuple.size) == (1, 2)
@@ -307,6 +319,11 @@ def test_a_java_method_of_a_spout_collector_or_context_is_refused_with_the_pytho
     assert message_of(lambda: context.getThisTaskIndex).endswith("; write context.task_index")
     assert message_of(lambda: context.getThisComponentId).endswith("; write context.component")
     assert context._replace(task_index=2).task == 2
+    for name in (
+        *("getThisOutputFieldsForStreams", "getComponentCommon", "getTaskToComponent", "getCodeDir", "getPIDDir"),
+        *("getNodeToHost", "registerMetricSet", "getRegisteredMetricByName", "getHooks"),
+    ):
+        assert f"has no {name!r}; write " in message_of(lambda name=name: getattr(context, name))  # type: ignore[misc]
 
 
 def test_a_java_method_of_a_builder_or_stream_is_refused_with_the_python_name() -> None:
@@ -698,6 +715,8 @@ def test_settings_resources_and_windows_on_a_component_are_answered_with_where_t
         ("setCPULoad", "nothing: components have no resources of their own"),
         ("set_memory_load", "nothing: components have no resources of their own"),
         ("withTumblingWindow", "the window above the bolt: @sliding"),
+        ("withTimestampExtractor", "the window above the bolt: @sliding"),
+        ("withPersistence", "the window above the bolt: @sliding"),
     ):
         with pytest.raises(AttributeError, match=f"'Declarer' has no '{name}'; write {write}"):
             getattr(declarer, name)

@@ -24,7 +24,7 @@ from windowing.local.clock import VirtualClock
 from windowing.local.run import LocalBatch, LocalRun, batch_by_stream
 from windowing.local.spouts import is_list, listed
 from windowing.local.windowed import view_of
-from windowing.schema.checks import DEFAULT_STREAM, StormNames
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.schema.rows import Record
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
@@ -148,6 +148,7 @@ class TimeLine(StormNames):
         return self.svg()
 
 
+@spelled
 def explain(
     bolt: Any,
     rows: Iterable[Any],

@@ -183,7 +183,8 @@ def spelled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     Traceback (most recent call last):
     windowing.errors.ConfigError: [CONFIG] <lambda> has no argument 'queryName'; did you mean 'query_name'?
     """
-    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    parameters = inspect.signature(function).parameters.values()
+    known = [each.name for each in parameters if each.name != "self" and each.kind is not each.POSITIONAL_ONLY]
     called = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, getters, missing
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, checked_name, did_you_mean, getters, missing
 
 SYSTEM, TICK = "__system", "__tick"
 """The component and the stream of tick tuples."""
@@ -25,12 +25,13 @@ _IN_STORM = getters("tuple") | {
     "contains": '"word" in tuple.get_fields()',
     "fieldIndex": 'tuple.get_fields().index("word")',
     "getSourceStreamId": "source_stream",
-    "getSourceGlobalStreamId": "source_component and source_stream",
+    **dict.fromkeys(("getSourceGlobalStreamId", "getSourceGlobalStreamid"), "source_component and source_stream"),
+    "getContext": "the context that prepare(context) gets",
 }
 _NO_TASKS: Mapping[str, range] = {}
 
 
-class Fields:
+class Fields(StormNames):
     """Names in order, each once; a lookup costs one dict access.
 
     >>> Fields("word", "count").index("count"), "word" in Fields(["word"]), list(Fields("a", "b"))
@@ -38,6 +39,15 @@ class Fields:
     """
 
     __slots__ = ("_index", "names")
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "size": "len(fields)",
+        "get": "fields.names[0]",
+        "fieldIndex": 'fields.index("word")',
+        "contains": '"word" in fields',
+        "iterator": "iter(fields)",
+        "toList": "list(fields)",
+    }
 
     def __init__(self, *names: str | Iterable[str]) -> None:
         if len(names) == 1 and not isinstance(names[0], str):

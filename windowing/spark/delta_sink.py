@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
 from windowing.errors import ConfigError, SinkError, describe_error, quote
-from windowing.schema.checks import did_you_mean
+from windowing.schema.checks import did_you_mean, spelled
 from windowing.spark.hadoop import Folder, checked_folder, java_causes, literal_path, refused_by_files, unreachable
 from windowing.spark.sinks import OutputOwner, different_columns, required_owner
 
@@ -50,6 +50,7 @@ class DeltaSink:
     DeltaSink(table='main.air.flights')
     """
 
+    @spelled
     def __init__(
         self, path: str | None = None, *, table: str | None = None, partition_by: str | Sequence[str] = ()
     ) -> None:

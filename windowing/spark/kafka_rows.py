@@ -30,6 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType
 
 from windowing.errors import ConfigError, describe_error, quote
+from windowing.schema.checks import spelled
 from windowing.schema.types import Schema
 from windowing.spark.offsets import skip_gaps_of
 from windowing.spark.output import quoted
@@ -44,6 +45,7 @@ _STARTS = ("earliest", "latest")
 _ON_GAP = ("raise", "skip")
 
 
+@spelled
 def kafka(
     spark: SparkSession,
     servers: str,
@@ -247,6 +249,7 @@ class KafkaSink:
     KafkaSink('127.0.0.1:9092', 'windows', key='origin')
     """
 
+    @spelled
     def __init__(
         self,
         servers: str,

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
 from windowing.errors import ConfigError, SinkError, describe_error, quote
+from windowing.schema.checks import spelled
 from windowing.spark.output import quoted
 from windowing.spark.sinks import OutputOwner, different_columns, required_owner
 from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
@@ -118,6 +119,7 @@ class PostgresSink:
     PostgresSink('postgresql://me:***@127.0.0.1/db', 'flights', key=('origin',))
     """
 
+    @spelled
     def __init__(self, url: str, table: str, key: str | Sequence[str] = (), *, patience_s: float = 60.0) -> None:
         checked_address(url, patience_s, "postgresql://user:password@host:5432/database")
         self._url, self._table, self._patience_s = url, checked_table(table), patience_s

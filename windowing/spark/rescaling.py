@@ -32,6 +32,7 @@ from windowing.errors import CheckpointError, ConfigError, CorruptStateError, Wi
 from windowing.execution import compatibility
 from windowing.execution.compatibility import Definition, DefinitionLocation
 from windowing.execution.plan import Section, Stage
+from windowing.schema.checks import spelled
 from windowing.spark import failpoints
 from windowing.spark.acks import AckLog
 from windowing.spark.checkpoint import (
@@ -60,6 +61,7 @@ _ROWS = "rescaled"
 """Folder in NEW/windowing, until NEW is complete: the initial rows of its tasks."""
 
 
+@spelled
 def rescale(
     old: str,
     new: str,

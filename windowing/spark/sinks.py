@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
-from windowing.schema.checks import StormNames, did_you_mean, uncallable
+from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
 from windowing.schema.types import Schema
 from windowing.spark.checkpoint import Checkpoint, owner_field
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
@@ -116,6 +116,7 @@ class FileSink(StormNames):
 
     _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(("rows", "collect"), "read(spark), a DataFrame")
 
+    @spelled
     def __init__(self, path: str, format: str = "parquet") -> None:
         if format not in _FORMATS:
             raise ConfigError(
@@ -229,6 +230,7 @@ class FileSink(StormNames):
 class ParquetSink(FileSink):
     """A FileSink of Parquet files."""
 
+    @spelled
     def __init__(self, path: str) -> None:
         super().__init__(path, "parquet")
 

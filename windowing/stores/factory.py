@@ -24,7 +24,7 @@ from pathlib import PurePath
 from typing import Any, Protocol, cast
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import checked_name
+from windowing.schema.checks import checked_name, spelled
 from windowing.stores.memory import MemoryStore
 from windowing.stores.remote import masked
 from windowing.stores.sqlite import SqliteStore
@@ -134,6 +134,7 @@ class MapStateFactory:
             return ledger.claim(txid, at_least)
 
 
+@spelled
 def map_state(
     store: Store, name: str, kind: StateType = StateType.OPAQUE, *, codec: StateCodec | None = None, cache: int = 0
 ) -> MapStateFactory:
@@ -150,6 +151,7 @@ def map_state(
     return MapStateFactory(store, name, kind, TypedJson() if codec is None else codec, cache)
 
 
+@spelled
 def snapshot_state(
     store: Store, name: str, kind: StateType = StateType.OPAQUE, *, codec: StateCodec | None = None
 ) -> SnapshotFactory:
@@ -157,6 +159,7 @@ def snapshot_state(
     return SnapshotFactory(map_state(store, name, kind, codec=codec))
 
 
+@spelled
 def state_table(
     store: Store, name: str, columns: str, kind: StateType = StateType.OPAQUE, *, cache: int = 0
 ) -> MapStateFactory:

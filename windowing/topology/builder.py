@@ -56,7 +56,18 @@ class Declarer(StormNames):
             "nothing: components have no resources of their own; on Spark the session has them (spark.executor.memory)",
         ),
         **dict.fromkeys(
-            ("withWindow", "withTumblingWindow", "withTimestampField", "withLag", "withLateTupleStream"),
+            (
+                "withWindow",
+                "withTumblingWindow",
+                "withTimestampField",
+                "withTimestampExtractor",
+                "withLag",
+                "withWatermarkInterval",
+                "withLateTupleStream",
+                "withMessageIdField",
+                "withPersistence",
+                "withMaxEventsInMemory",
+            ),
             "the window above the bolt: @sliding(length, slide, timestamp=..., lag=..., late_stream=...) or @tumbling(length)",
         ),
     }
@@ -158,6 +169,8 @@ class TopologyBuilder(StormNames):
             ),
             "configure(max_spout_pending=1000), say, or Storm's keys: configure({'topology.max.spout.pending': 1000})",
         ),
+        "addWorkerHook": "code of your own in prepare and open; there are no workers of Storm",
+        "addSharedMemory": "nothing: on Spark the session has the memory (spark.executor.memory)",
         "registerMetricsConsumer": "serve_prometheus(cluster) of windowing.monitoring around a LocalCluster",
         "to_mermaid": "build().to_mermaid()",
         "boxes": "build(), which returns what to_svg and to_png draw",

@@ -88,29 +88,53 @@ _IN_STORM = {
             "getTargets",
             "getThisStreams",
             "getThisOutputFields",
+            "getThisOutputFieldsForStreams",
             "getThisInputFields",
+            "getComponentCommon",
             "getComponentOutputFields",
             "getComponentStreams",
             "getComponentIds",
+            "getTaskToComponent",
             "getRawTopology",
         ),
         "what the component has to know of its topology in its constructor: functools.partial(Join, ('id', 'age')); "
         "tuple.source_component and tuple.get_fields() are those of a tuple",
     ),
     **dict.fromkeys(
-        ("setTaskData", "getTaskData", "setExecutorData", "getExecutorData", "getResource", "getSharedExecutor"),
+        (
+            "setTaskData",
+            "getTaskData",
+            "setExecutorData",
+            "getExecutorData",
+            "getResource",
+            "getSharedExecutor",
+            "getCodeDir",
+            "getPIDDir",
+        ),
         "an attribute of your own in prepare or open: self.cache = {}",
     ),
     **dict.fromkeys(
-        ("getThisWorkerPort", "getThisWorkerTasks", "getWorkerTasks"), "context.task; there are no workers of Storm"
+        ("getThisWorkerPort", "getThisWorkerTasks", "getWorkerTasks", "getNodeToHost"),
+        "context.task; there are no workers of Storm",
     ),
     "getComponentTasks": "context.component_tasks(component)",
     "getConf": "context.config",
     **dict.fromkeys(
-        ("registerMetric", "registerCounter", "registerGauge", "registerMeter", "registerTimer", "registerHistogram"),
+        (
+            "registerMetric",
+            "registerMetricSet",
+            "getRegisteredMetricByName",
+            "registerCounter",
+            "registerGauge",
+            "registerMeter",
+            "registerTimer",
+            "registerHistogram",
+        ),
         "a metric of your own as the client of your exporter says; those of tasks are counted already (windowing.monitoring)",
     ),
-    "addTaskHook": "code of your own in prepare and execute; there are no hooks of tasks",
+    **dict.fromkeys(
+        ("addTaskHook", "getHooks"), "code of your own in prepare and execute; there are no hooks of tasks"
+    ),
     "get": 'context.config.own["app.key"], or context.config by typed names',
 }
 _OF_CONTEXT = ("component", "component_tasks", "config", "task", "task_ids", "task_index", "tasks")

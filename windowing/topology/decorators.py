@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Any, TypeVar, Unpack, overload
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_written
+from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_written, spelled
 from windowing.schema.types import Schema, declare_streams
 from windowing.topology.bolts import (
     HOW_TO_MAKE,
@@ -312,6 +312,7 @@ class Declaration:
         return declared_html(f"{'spout' if self.is_spout else 'bolt'} {self.title}", self.outputs)
 
 
+@spelled
 def spout(
     bare: Any = None, /, *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()
 ) -> Callable[[_Target], _Target]:
@@ -344,6 +345,7 @@ def bolt(
     direct: str | tuple[str, ...] | list[str] = (),
     columnar: str | None = None,
 ) -> Callable[[_Target], _Target]: ...
+@spelled
 def bolt(
     bare: Any = None,
     /,
