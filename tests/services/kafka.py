@@ -62,9 +62,8 @@ def send(topic: str, partition: int, *values: bytes | None, at_ms: int = 0) -> N
 
 def read(topic: str, isolation: str = "read_committed") -> list[tuple[bytes | None, bytes]]:
     """Return the messages of all partitions, as a new consumer reads them."""
-    consumer = Consumer(
-        settings(**{"group.id": uuid.uuid4().hex, "isolation.level": isolation, "enable.partition.eof": True})
-    )
+    own = {"group.id": uuid.uuid4().hex, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings(**own, **{"isolation.level": isolation}))
     partitions = sorted(consumer.list_topics(topic, 20).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
     found, ended, deadline = [], set(), time.monotonic() + 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from tests.services.conftest import ROOT, address
@@ -198,6 +200,67 @@ def test_a_topic_deleted_between_batches_is_reported() -> None:
     while topic in client.list_topics(timeout=10).topics and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "is not there" in refusal(ConfigError, lambda: write(topic, 1))
+
+
+def test_a_topic_made_anew_between_batches_is_refused_and_a_new_start_goes_on_in_it() -> None:
+    topic = new_topic()
+    running = opened(topic)
+    assert running.claim("q", "default", None) == -1
+    assert [running.write("q", "default", batch, lambda: iter(ROWS[0])) for batch in (0, 1)] == [True, True]
+    client = admin()
+    client.delete_topics([topic])[topic].result(20)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            client.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
+            break
+        except KafkaException:  # it is still being deleted
+            time.sleep(0.1)
+    message = refusal(SinkError, lambda: running.write("q", "default", 2, lambda: iter(ROWS[1])))
+    assert f"topic '{topic}'" in message
+    assert "was deleted and made anew since batch 1 was written to it" in message
+    assert read(topic) == []
+    again = opened(topic)
+    assert again.claim("q", "default", 2) == -1
+    assert again.write("q", "default", 2, lambda: iter(ROWS[1]))
+
+
+def test_a_topic_whose_messages_and_mark_kafka_has_removed_takes_the_next_batch() -> None:
+    topic = new_topic(partitions=1)
+    running = opened(topic)
+    running.claim("q", "default", None)
+    running.write("q", "default", 0, lambda: iter(ROWS[0]))
+    client, all_of_it = admin(), TopicPartition(topic, 0, -1)
+    client.delete_records([all_of_it])[all_of_it].result(20)
+    assert running.write("q", "default", 1, lambda: iter(ROWS[1]))
+    client.delete_consumer_groups(["windowing.q.default"])["windowing.q.default"].result(20)
+    assert running.write("q", "default", 2, lambda: iter(ROWS[0]))
+    assert found(topic) == sorted([*ROWS[0], *ROWS[1]], key=lambda row: row[1])
+
+
+@pytest.mark.parametrize("rows", [10, 300_000], ids=["before the commit", "with a full queue"])
+def test_a_broker_that_stops_within_a_transaction_is_a_sink_error_after_the_patience(rows: int) -> None:
+    topic = new_topic()
+    pid, stopped_at = int((ROOT / ".services/kafka/pid").read_text()), 0.0
+
+    def stopping() -> Iterator[tuple[Any, bytes]]:
+        nonlocal stopped_at
+        for number in range(rows):
+            if number == rows // 2:
+                stopped_at = time.monotonic()
+                os.kill(pid, signal.SIGSTOP)
+            yield None, b"x" * 100
+
+    running = opened(topic, patience_s=2)
+    running.claim("q", "default", None)
+    try:
+        message = refusal(SinkError, lambda: running.write("q", "default", 0, stopping))
+        assert time.monotonic() - stopped_at < 15
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "did not answer for 2 s" in message
+    assert write(topic, 0)
+    assert found(topic) == ordered(0)
 
 
 def test_a_message_that_is_too_large_fails_the_batch_and_nothing_is_written() -> None:

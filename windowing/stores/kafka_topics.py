@@ -108,6 +108,9 @@ class KafkaTopic:
         checked_patience(patience_s, "a topic")
         self.topic, self._patience_s = topic, patience_s
         self._deadline = 0.0
+        self._call_s = min(_CALL_S, patience_s)
+        self._last, self._of = -1, ""
+        """The last batch that was in the topic, and the id of that topic."""
         self._errors: list[KafkaError] = []
 
     def __str__(self) -> str:
@@ -131,6 +134,7 @@ class KafkaTopic:
             with closing(self._consumer(query, stream)) as consumer:
                 self._require_topic(consumer)
                 written = self._written(consumer, _group(query, stream))
+            self._last, self._of = written, self._identity()
             if written > (-1 if last_batch is None else last_batch):
                 begun = "has begun none" if last_batch is None else f"has come to batch {last_batch}"
                 raise ConfigError(
@@ -149,15 +153,19 @@ class KafkaTopic:
         return bool(self._patiently(lambda: self._attempt(query, stream, batch_id, rows)))
 
     def _attempt(self, query: str, stream: str, batch_id: int, rows: Rows) -> bool:
+        socket_ms = min(1000 * self._patience_s, self._transaction_ms)
         producer = Producer(
             {
                 "partitioner": "murmur2_random",
+                "socket.timeout.ms": max(10, int(socket_ms)),
                 **self._options,
                 **self._common,
                 "transactional.id": _group(query, stream),
             }
         )
-        producer.init_transactions(_CALL_S)  # aborts the transaction of an earlier attempt, and fences its producer
+        producer.init_transactions(
+            self._call_s
+        )  # aborts the transaction of an earlier attempt, and fences its producer
         consumer = self._consumer(query, stream)
         try:
             self._require_topic(consumer)
@@ -169,30 +177,50 @@ class KafkaTopic:
                     f"{self} holds batch {written} of query {query}, and batch {batch_id} came: another driver went on with the "
                     "checkpoint, or it is an older copy; nothing was written"
                 )
+            if written < 0:
+                self._require_same(batch_id)
             producer.begin_transaction()
             began = time.monotonic()
             try:
                 self._produce(producer, rows())
                 mark = TopicPartition(self.topic, 0, batch_id + 1, _MARK)
-                producer.send_offsets_to_transaction([mark], consumer.consumer_group_metadata(), _CALL_S)
+                producer.send_offsets_to_transaction([mark], consumer.consumer_group_metadata(), self._call_s)
                 producer.commit_transaction(self._patience_s)
             except BaseException as problem:
                 with suppress(KafkaException):
-                    producer.abort_transaction(_CALL_S)
+                    producer.abort_transaction(self._call_s)
                 self._refuse_overdue(problem, batch_id, time.monotonic() - began)
                 raise
         finally:
             consumer.close()
+        self._last = batch_id
         return True
+
+    def _require_same(self, batch_id: int) -> None:
+        """Raise SinkError if a topic without a mark is not the one that had the last batch. Kafka also deletes the mark of a group
+        without activity.
+        """
+        found = self._identity()
+        if self._last >= 0 and found != self._of:
+            raise SinkError(
+                f"{self} was deleted and made anew since batch {self._last} was written to it, and has none of the batches up to "
+                f"that one; nothing of batch {batch_id} was written; start with a new checkpoint to have all rows in the new "
+                "topic, or start again, and it has the rows from this batch on"
+            )
+        self._of = found
+
+    @property
+    def _transaction_ms(self) -> float:
+        return float(self._options.get("transaction.timeout.ms", _TRANSACTION_MS))
 
     def _refuse_overdue(self, problem: BaseException, batch_id: int, took_s: float) -> None:
         """Raise SinkError if the broker aborted a transaction because it was open too long, and fenced its producer."""
-        longest_ms = self._options.get("transaction.timeout.ms", _TRANSACTION_MS)
         fenced = isinstance(problem, KafkaException) and problem.args[0].code() in _FENCED
-        if fenced and took_s * 1000 >= float(longest_ms):
+        if fenced and took_s * 1000 >= self._transaction_ms:
             raise SinkError(
                 f"{self}: the transaction of batch {batch_id} was open for {took_s:.0f} s, and brokers give one up after "
-                f"transaction.timeout.ms ({longest_ms}), unless another driver of this query went on; nothing of it was written; "
+                f"transaction.timeout.ms ({self._transaction_ms:.0f}), unless another driver of this query went on; nothing of it "
+                "was written; "
                 'make batches smaller, or give options={"transaction.timeout.ms": 900000}, which brokers allow where '
                 "transaction.max.timeout.ms is what it was, and start again"
             ) from None
@@ -204,8 +232,10 @@ class KafkaTopic:
                     producer.produce(self.topic, key=key, value=value)
                     break
                 except BufferError:  # the queue is full: wait until messages are sent
-                    self._renew()
-                    producer.poll(1.0)
+                    if producer.poll(1.0):
+                        self._renew()
+                    elif time.monotonic() > self._deadline:
+                        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
             if number % _POLL_EVERY == 0:
                 self._renew()
                 producer.poll(0)
@@ -237,13 +267,20 @@ class KafkaTopic:
         if found.topics[self.topic].error is not None:
             raise KafkaException(found.topics[self.topic].error)
 
+    def _identity(self, admin: Any = None) -> str:
+        """Return the id of the topic, "" if the brokers have none."""
+        admin = AdminClient({**self._options, **self._common}) if admin is None else admin
+        wanted = TopicCollection([self.topic])
+        found = admin.describe_topics(wanted, request_timeout=self._call_s)[self.topic].result()
+        return "" if found.topic_id.get_most_significant_bits() == 0 else str(found.topic_id)
+
     def _answer(self, consumer: Any, ask: Callable[[float], Any]) -> Any:
         """Return the answer to a request, which is repeated with timeouts that double up to the patience.
 
         It stops early once every broker has closed the connection and one has refused the user, or once the user lacks a right:
         waiting longer would not help.
         """
-        until, call_s = time.monotonic() + min(_CALL_S, self._patience_s), _FIRST_CALL_S
+        until, call_s = time.monotonic() + self._call_s, _FIRST_CALL_S
         while True:
             left_s = until - time.monotonic()
             try:
@@ -339,7 +376,13 @@ class SourceTopic(KafkaTopic):
 
         Cost: one request.
         """
-        return str(self._patiently(self._identity)) or None
+
+        def look() -> str:
+            if self._admin is None:
+                self._admin = AdminClient({**self._options, **self._common})
+            return self._identity(self._admin)
+
+        return str(self._patiently(look)) or None
 
     def read(self, partition: int, start: int, end: int) -> Iterator[Any]:
         """Yield the existing messages with offsets in [start, end), in order; some may be removed. Raises SourceError."""
@@ -354,15 +397,8 @@ class SourceTopic(KafkaTopic):
         if reader is not None:
             reader.close()
 
-    def _identity(self) -> str:
-        if self._admin is None:
-            self._admin = AdminClient({**self._options, **self._common})
-        wanted = TopicCollection([self.topic])
-        found = self._admin.describe_topics(wanted, request_timeout=_CALL_S)[self.topic].result()
-        return "" if found.topic_id.get_most_significant_bits() == 0 else str(found.topic_id)
-
     def _bounds(self) -> dict[int, tuple[int, int]]:
-        found = self._opened.list_topics(self.topic, timeout=min(_CALL_S, self._patience_s)).topics[self.topic]
+        found = self._opened.list_topics(self.topic, timeout=self._call_s).topics[self.topic]
         if found.error is not None:
             raise KafkaException(found.error)
         return {
