@@ -27,9 +27,11 @@ from windowing.codec import dumps, loads
 from windowing.errors import ConfigError, InvalidTimestampError, WindowingError
 from windowing.local import LocalRun, VirtualClock, explain, run_local, run_topology
 from windowing.schema.rows import record_of
+from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
 from windowing.schema.values import InvalidTimestampWarning
 from windowing.topology.window_task import field_of, keys_of, source_of, timestamps_of
 from windowing.windows import aggregate as agg
+from windowing.windows.events import column_of
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,19 @@ def test_records_of_one_type_are_read_in_columns_with_the_values_of_rows_one_by_
     assert timestamps_of(records, "at", "bolt") == timestamps_of(rows, "at", "bolt")
     assert timestamps_of(records, "at", "bolt")[0] == [1, None]
     assert run_local(flights, [rows]).rows["default"] == [(15,)]
+
+
+@pytest.mark.parametrize("kind", [Tuple, tuple_type(Tuple, ("select", "source_task", "at"))])
+def test_tuples_are_read_as_records_are_also_a_field_with_the_name_of_a_method(kind):
+    rows = [{"select": 7, "source_task": "a", "at": 1}, {"select": float("nan"), "source_task": "b", "at": "soon"}]
+    origin = Origin("spout", 3, Fields(rows[0]))
+    records, tuples = list(map(record_of, rows)), [kind(tuple(row.values()), origin) for row in rows]
+    for names in (("select",), ("source_task",), ("source_task", "select")):
+        assert keys_of(tuples, names) == keys_of([tuples[0], records[1]], names) == keys_of(records, names)
+    assert timestamps_of(tuples, "at", "bolt") == timestamps_of(records, "at", "bolt") == ([1, None], None)
+    assert column_of("select", tuples[:1]) == [7]
+    with pytest.raises(ConfigError, match="field 'k' is asked for, but a row has select, source_task, at"):
+        keys_of(tuples, ("k",))
 
 
 @tumbling(count(2), output="total long", aggregate=agg.sum("flight no"))

@@ -14,6 +14,7 @@ from windowing.schema.rows import (
     RowError,
     record_of,
     record_type,
+    records_of,
     row_converter,
     row_of,
     rows_converter,
@@ -64,6 +65,22 @@ def test_records_with_the_same_fields_share_one_class() -> None:
 @pytest.mark.parametrize("row", [3, "ab", (1, 2), {1: 2}, None, [1]])
 def test_a_row_that_is_no_mapping_of_names_is_returned_unchanged(row: Any) -> None:
     assert record_of(row) is row
+
+
+class Word(str):
+    __slots__ = ()
+
+
+@given(
+    st.lists(
+        st.sampled_from([{"a": 1, "b": 2}, {"a": 3, "b": 4}, {"b": 5, "a": 6}, {}, {Word("a"): 1, "b": 2}, 7]),
+        max_size=4,
+    )
+)
+def test_records_of_a_batch_are_those_of_its_rows(rows: list[Any]) -> None:
+    batch, one_by_one = records_of(rows), list(map(record_of, rows))
+    assert batch == one_by_one
+    assert list(map(type, batch)) == list(map(type, one_by_one))
 
 
 def test_an_aggregate_reads_a_field_of_any_name() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.windows.histories import FAR_MS, moved, run_steps
-from windowing.errors import ConfigError, SnapshotError
+from windowing.errors import BoltError, ConfigError, SnapshotError
 from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.windows import aggregate as agg
@@ -109,6 +109,23 @@ def test_a_partial_of_values_is_that_of_adding_them_one_by_one_or_in_a_run(aggre
         aggregation.add(one_by_one, value)
     aggregation.add_many(run, values)
     assert aggregation.of(values) == one_by_one == run
+
+
+runs = st.lists(st.lists(st.sampled_from([1, 2.5, -0.0, 1e16, True, None, "x", Fraction(1, 3)]), min_size=1))
+
+
+@given(runs=runs, sequential=st.booleans(), named=st.booleans())
+def test_the_partials_of_many_runs_are_those_of_each(runs, sequential, named):
+    def outcome(find):
+        try:
+            return repr(find())  # tells -0.0 from 0.0 and 1 from True
+        except BoltError as problem:
+            return str(problem)
+
+    aggregation = Aggregation({"n": agg.count(), "sum": agg.sum()} if named else agg.sum())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agg, "_SUM_IS_SEQUENTIAL", sequential and agg._SUM_IS_SEQUENTIAL)
+        assert outcome(lambda: aggregation.of_each(runs)) == outcome(lambda: list(map(aggregation.of, runs)))
 
 
 @PANED

@@ -26,7 +26,7 @@ from windowing.local.clock import Clock, clock_of
 from windowing.local.spouts import is_list, listed
 from windowing.local.windowed import machines_of, view_of
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, did_you_mean, spelled
-from windowing.schema.rows import record_of
+from windowing.schema.rows import records_of
 from windowing.stores.pages import SqlitePages
 from windowing.stores.states import MemoryStateProvider
 from windowing.topology.bolts import WindowedBolt
@@ -178,7 +178,7 @@ class LocalRun(StormNames):
                     else f"streams=({quote(stream)}, ...)"
                 )
             )
-        arrived = list(map(record_of, listed(rows, "feed takes rows")))
+        arrived = records_of(list(listed(rows, "feed takes rows")))
         if arrived and hasattr(arrived[0], "iloc"):  # row.size and row.at of a Series are not its values
             raise ConfigError(
                 'feed takes rows, got a Series of pandas as a row; frame.to_dict("records") is the list of rows'

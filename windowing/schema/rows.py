@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain, repeat
 from operator import call
 from typing import Any, ClassVar
 
@@ -98,6 +99,19 @@ def record_of(row: Any) -> Any:
     if not (type(row) is dict or isinstance(row, Mapping)) or not _TEXT.issuperset(map(type, row)):
         return row
     return record_type(tuple(row))._make(row.values())
+
+
+def records_of(rows: Sequence[Any]) -> list[Any]:
+    """Return `record_of` of each row, for dicts with the same keys at half its cost.
+
+    >>> records_of([{"origin": "JFK"}, 7])
+    [Row(origin='JFK'), 7]
+    """
+    if {dict}.issuperset(map(type, rows)) and _TEXT.issuperset(map(type, chain.from_iterable(rows))):
+        names = set(map(tuple, rows))
+        if len(names) == 1:
+            return list(map(tuple.__new__, repeat(record_type(names.pop())), map(dict.values, rows)))
+    return list(map(record_of, rows))
 
 
 # -- rows that a bolt returned ---------------------------------------------------------------------------------------------------

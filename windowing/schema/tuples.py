@@ -147,6 +147,8 @@ class Tuple:
     __slots__ = ("__weakref__", "_ids", "_origin", "_values")
 
     _by_name = True  # see Record
+    _positions: ClassVar[Mapping[str, int]] = {}
+    """The positions of the fields in a class that `tuple_type` has made."""
     _kind: type[Tuple] | None = None
     """The class from which `tuple_type` has made this class."""
 
@@ -239,8 +241,8 @@ def tuple_type(kind: type[T], names: tuple[str, ...]) -> type[T]:
 
     For code that makes many tuples: an attribute is found in a tenth of the time, an item in half. It is optional.
     """
-    positions: dict[Any, int] = {name: position for position, name in enumerate(names)}
-    positions |= {position: position for position in range(-len(names), len(names))}
+    named: dict[Any, int] = {name: position for position, name in enumerate(names)}
+    positions = named | {position: position for position in range(-len(names), len(names))}
 
     def item(self: Any, key: Any) -> Any:
         try:
@@ -254,6 +256,7 @@ def tuple_type(kind: type[T], names: tuple[str, ...]) -> type[T]:
         "__doc__": kind.__doc__,
         "__module__": kind.__module__,
         "__getitem__": item,
+        "_positions": named,
         "_kind": kind,
     }
     return type(kind.__name__, (kind,), own | parts)

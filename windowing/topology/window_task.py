@@ -46,6 +46,7 @@ from windowing.errors import (
 )
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import Record
+from windowing.schema.tuples import Tuple
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
@@ -54,9 +55,9 @@ from windowing.topology.state import require_undo
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
 from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, Expired, TupleWindow, reader_of
+from windowing.windows.events import Activation, Effect, Expired, TupleWindow, read_each
 from windowing.windows.executor import WindowedBoltExecutor, unusable_timestamp
-from windowing.windows.key_state import one_nan
+from windowing.windows.key_state import one_nan_in
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
 
@@ -416,8 +417,11 @@ def field_of(row: Any, name: str) -> Any:
     >>> field_of({"origin": "JFK"}, "origin")
     'JFK'
     """
-    if isinstance(row, (Record, Mapping)):
-        names: Collection[str] = row._positions if isinstance(row, Record) else row
+    if isinstance(row, (Record, Tuple, Mapping)):
+        if isinstance(row, Tuple):
+            names: Collection[str] = row.get_fields()
+        else:
+            names = row._positions if isinstance(row, Record) else row
         if name in names:
             return row[name]
         has = ", ".join(map(str, names))
@@ -449,7 +453,8 @@ def timestamps_of(
     first: str | None = None
     columns = _columns_of(rows, (timestamp,))
     with suppress(Exception):  # the loop finds the row that has raised it
-        found = [] if columns is None else list(map(timestamp_of, columns[0]))
+        column = [] if columns is None else list(columns[0])
+        found = column if {int}.issuperset(map(type, column)) else list(map(timestamp_of, column))
     for row in rows[len(found) :]:
         try:
             found.append(timestamp_of(field_of(row, timestamp)))
@@ -469,17 +474,17 @@ def keys_of(rows: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
     columns = _columns_of(rows, names)
     if columns is None:
         columns = list(zip(*([field_of(row, name) for name in names] for row in rows), strict=True))
-    keys = [list(map(one_nan, column)) for column in columns]
+    keys = [one_nan_in(list(column)) for column in columns]
     return keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
 
 
 def _columns_of(rows: Sequence[Any], names: Sequence[str]) -> Sequence[Iterable[Any]] | None:
-    """Return these fields of records of one type, a column each; None for other rows. Cost: C speed."""
+    """Return these fields of records or tuples of one type, a column each; None for other rows. Cost: C speed."""
     kinds = set(map(type, rows))
     kind = kinds.pop() if len(kinds) == 1 else object
-    if not issubclass(kind, Record) or not kind._positions.keys() >= set(names):
+    if not issubclass(kind, Record | Tuple) or not kind._positions.keys() >= set(names):
         return None
-    return [map(reader_of(kind, name), rows) for name in names]  # type: ignore[arg-type]  # a class has a hash
+    return [read_each(kind, name, rows) for name in names]
 
 
 def _require_hash(bolt: str, names: tuple[str, ...], keys: Iterable[Any]) -> None:

@@ -244,6 +244,14 @@ class Summed(_Single):
             return next((_total(_number(first), rest) for first in rest), None)
         return _total(acc, rest)
 
+    def of_each(self, runs: Iterable[Sequence[Any]]) -> list[Any]:
+        """Return `add_many` of no values and each of these runs, none of them empty. Raises TypeError for a None, or a value that
+        is not a number, which `add_many` accepts or explains.
+        """
+        if not _SUM_IS_SEQUENTIAL:
+            return [self.add_many(None, run) for run in runs]
+        return [builtins.sum(rest, next(rest)) for rest in map(iter, runs)]
+
     def merge(self, a: Any, b: Any) -> Any:
         return b if a is None else a if b is None else a + b
 

@@ -17,7 +17,7 @@ for a policy that implements Storm's per-event protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -27,6 +27,7 @@ from typing import Any, Protocol
 from windowing.errors import ConfigError, StaleWindowError, quote, represented
 from windowing.schema.checks import StormNames
 from windowing.schema.rows import Record
+from windowing.schema.tuples import Tuple
 
 
 def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggregate=") -> Sequence[Any]:
@@ -47,7 +48,7 @@ def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggrega
     kinds = set(map(type, payloads))
     try:
         if len(kinds) == 1:
-            return list(map(reader_of(kinds.pop(), field), payloads))
+            return list(read_each(kinds.pop(), field, payloads))
         readers = {kind: reader_of(kind, field) for kind in kinds}
         return [readers[type(payload)](payload) for payload in payloads]
     except (KeyError, AttributeError) as missing:
@@ -64,6 +65,13 @@ def values_at(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
         return [values[position] for position in positions]
     chosen: Sequence[Any] = take(positions)
     return chosen
+
+
+def read_each(kind: type, field: str, rows: Iterable[Any]) -> Iterator[Any]:
+    """Yield a field of each of these rows, all of type `kind`. Cost: C speed."""
+    if issubclass(kind, Tuple) and field in kind._positions:
+        return map(itemgetter(kind._positions[field]), map(attrgetter("_values"), rows))
+    return map(reader_of(kind, field), rows)
 
 
 @lru_cache(maxsize=256)

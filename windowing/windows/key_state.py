@@ -54,6 +54,11 @@ def one_nan(value: Any) -> Any:
     return NAN if isinstance(value, float) and value != value else value
 
 
+def one_nan_in(keys: list[Any]) -> list[Any]:
+    """Return `one_nan` of each of these values; the list itself where none of them is a float."""
+    return list(map(one_nan, keys)) if any(issubclass(kind, float) for kind in set(map(type, keys))) else keys
+
+
 def positions_by_key(keys: Iterable[Any]) -> dict[Any, list[int]]:
     """Return the positions of each key, in order of first arrival.
 

@@ -458,27 +458,22 @@ class TimePaneManager(TaskMachine):
         pane.count += len(values)
         cells, aggregation, groups = pane.cells, self._aggregation, self._by_key(values, keys)
         if not pane.held:
-            for key, of_key in groups:
+            for key, of_key in groups.items():
                 (cells.get(key) or self._new_cell(pane, key))[0] += len(of_key)
             return
-        new = []
-        for key, of_key in groups:
-            cell = cells.get(key)
-            if cell is None:
-                cells[key] = aggregation.of(of_key)
-                new.append(key)
-            else:
-                aggregation.add_many(cell, of_key)
-        self._number_keys(new)
-        self._reach(pane.end, new)
+        for key in [key for key in groups if key in cells] if cells else ():
+            aggregation.add_many(cells[key], groups.pop(key))
+        cells.update(zip(groups, aggregation.of_each(groups.values()), strict=True))
+        self._number_keys(groups)
+        self._reach(pane.end, groups)
 
-    def _by_key(self, values: Sequence[Any], keys: Sequence[Any] | None) -> Iterable[tuple[Any, Sequence[Any]]]:
+    def _by_key(self, values: Sequence[Any], keys: Sequence[Any] | None) -> dict[Any, Sequence[Any]]:
         if keys is None:
-            return ((None, values),)
-        groups: defaultdict[Any, list[Any]] = defaultdict(list)
+            return {None: values}
+        groups: defaultdict[Any, Any] = defaultdict(list)
         for key, value in zip(keys, values, strict=True):
             groups[key].append(value)
-        return groups.items()
+        return groups
 
     # -- watermark advances --------------------------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial as bind
 from functools import reduce
@@ -150,6 +151,14 @@ class Aggregation:
         partial = self.init()
         self.add_many(partial, values)
         return partial
+
+    def of_each(self, runs: Collection[Sequence[Any]]) -> list[Partial]:
+        """Return the partial of each run of values, as `of`, for a sum at half its cost."""
+        part = self.parts[0][1] if len(self.parts) == 1 else None
+        if type(part) is Summed:
+            with suppress(Exception):  # a value is None or no number; `of` adds or explains it
+                return list(map(list, zip(map(len, runs), part.of_each(runs), strict=True)))
+        return list(map(self.of, runs))
 
     def merge(self, older: Partial, newer: Partial) -> Partial:
         """Return the merge of both partials, as a new list."""
