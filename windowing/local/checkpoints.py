@@ -581,21 +581,20 @@ class RecoveredWindowTask(CheckpointedWindowTask):
         if isinstance(effect, Absorbed):
             self.ack(effect.payloads)
         elif isinstance(effect, Missed):
-            self.report_error(CheckpointError(self._missed(effect)))
+            self.report_error(
+                CheckpointError(
+                    f"bolt {self.context.component!r} waited {self.config.recovery_timeout_ms} ms after its restart for "
+                    f"{len(effect.identities)} tuples that were in its windows, and they did not come again: "
+                    f"{quote(effect.identities[:5])}; no window shows them any more; give recovery_timeout= more time, or use a "
+                    "source that sends again what was not acked"
+                )
+            )
         else:
             super().perform_one(effect)
 
     def expired(self, effect: Expired) -> None:
         # Tuples that were acked before the restart come from the store and are no deliveries.
         self.ack(row for row in effect.get() or () if isinstance(row, Delivery))
-
-    def _missed(self, effect: Missed) -> str:
-        ms = self.config.recovery_timeout_ms
-        return (
-            f"bolt {self.context.component!r} waited {ms} ms after its restart for {len(effect.identities)} tuples that were in "
-            f"its windows, and they did not come again: {quote(effect.identities[:5])}; no window shows them any more; give "
-            "recovery_timeout= more time, or use a source that sends again what was not acked"
-        )
 
 
 class PagedWindowTask(CheckpointedWindowTask):

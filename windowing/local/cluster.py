@@ -171,7 +171,10 @@ class ClusterTasks:
             for name in topology.order
             for index in range(topology.component(name).parallelism)
         ]
-        self._connect_dead_letters()
+        for name in topology.components:
+            routes = StreamRoutes(router, topology, name, 0, DEAD_LETTERS, self._inboxes)
+            if routes.is_read:
+                router.dead_letters[name] = routes
         for name in topology.order:
             read = {found.component for found in topology.component(name).inputs}
             router.above[name] = read.union(*(router.above[each] for each in read))
@@ -225,13 +228,6 @@ class ClusterTasks:
         if component.declaration.columnar is not None:
             return ColumnarBoltTask(parts, topology.schemas_read_by(component))
         return BasicBoltTask(parts, tick_ms)
-
-    def _connect_dead_letters(self) -> None:
-        """Give spouts the routes of the dead letters of all components, where a bolt reads them."""
-        for name in self._topology.components:
-            routes = StreamRoutes(self._router, self._topology, name, 0, DEAD_LETTERS, self._inboxes)
-            if routes.is_read:
-                self._router.dead_letters[name] = routes
 
     def _checkpointed(
         self, component: Component, index: int, parts: TaskParts, tick_ms: int | None, states: StateProvider

@@ -286,7 +286,8 @@ class _EventRecorder:
             before = self._held.get(window.key, ())
             expired = self._taken(window.get_expired(), before)
             stayed = [number for number in before if number not in expired]
-            new = self._taken(window.get_new(), [n for n in self._all_open() if n not in before])
+            unshown = sorted(n for numbers in self._open.values() for n in numbers if n not in before)
+            new = self._taken(window.get_new(), unshown)
             held = self._taken(window.get(), sorted([*stayed, *new]))
             self._held[window.key] = held
             fired = WindowFired(window.start_timestamp, window.end_timestamp, window.key, held, new, expired)
@@ -320,9 +321,6 @@ class _EventRecorder:
             return
         self._watermark = watermark
         self.events.append(WatermarkRose(watermark))
-
-    def _all_open(self) -> list[int]:
-        return sorted(number for numbers in self._open.values() for number in numbers)
 
     def _taken(self, rows: Sequence[Any], among: Sequence[int]) -> tuple[int, ...]:
         """Return the numbers of `rows` in their order, each one from `among`."""

@@ -350,12 +350,12 @@ def _shapes(line: TimeLine, rows: _Picture) -> tuple[list[_Shape], float]:
     if not rows.rows:
         shapes.append(_Shape("text", "ink", 20, 76, text="no tuples came, no window fired"))
         return shapes, 100
-    shapes += _legend(_WIDTH - 20, 26)
+    shapes += _legend()
     painted: list[_Shape] = []
     watermark: list[tuple[float, float]] = []
     y = float(_TOP)
-    for number, row in enumerate(rows.rows):
-        drawn, height = _row(rows, row, y, number)
+    for row in rows.rows:
+        drawn, height = _row(rows, row, y)
         painted += drawn
         if row.watermark is not None:
             watermark.append((_x(rows, row.watermark), y + height))
@@ -379,8 +379,8 @@ def _x(rows: _Picture, at_ms: int) -> float:
     return _LEFT + 10 + rows.scale(at_ms) * (_RIGHT - _LEFT - 20)
 
 
-def _legend(right: float, y: float) -> Iterator[_Shape]:
-    right -= 9 * _COLUMN
+def _legend() -> Iterator[_Shape]:
+    right, y = _WIDTH - 20 - 9 * _COLUMN, 26
     yield _Shape("text", "ink", right, y, text="watermark")
     yield _Shape("line", "watermark", right - 10, y - 10, 0, 13)
     right -= 32
@@ -408,7 +408,7 @@ def _axis(rows: _Picture, bottom: float) -> Iterator[_Shape]:
         yield _Shape("text", "ink", x, y + 4, text="//", anchor="middle", tip="a longer time without tuples")
 
 
-def _row(rows: _Picture, row: _Row, y: float, number: int) -> tuple[list[_Shape], float]:
+def _row(rows: _Picture, row: _Row, y: float) -> tuple[list[_Shape], float]:
     said = _words(row, y)
     if row.kind == "window":
         drawn, height = _window(rows, row, y), 26.0

@@ -20,7 +20,6 @@ from windowing.acking.acker import Anchors, anchored
 from windowing.errors import describe_error
 from windowing.local.router import Delivery
 from windowing.local.tasks import ComponentTask, TaskParts, unsettled
-from windowing.schema.tuples import late_values
 from windowing.schema.types import Schema
 from windowing.topology.plan import Component, stream_name
 from windowing.topology.user_code import warn_of
@@ -231,8 +230,8 @@ class WindowedBoltTask(ComponentTask):
         if late_stream is not None:
             for row in rows:
                 delivery = self.delivery(row)
-                values = (*late_values(delivery, self._late_fields), reason)
-                self.outbox[late_stream].send(values, unsettled((delivery,)))
+                values = map(delivery.as_dict().get, self._late_fields)  # a field that only other inputs have is None
+                self.outbox[late_stream].send((*values, reason), unsettled((delivery,)))
         self.ack(rows)
 
     # -- acks ----------------------------------------------------------------------------------------------------------

@@ -272,13 +272,6 @@ def _blank(kind: type[Tuple], names: tuple[str, ...]) -> Tuple:
     return made
 
 
-def late_values(late: Tuple, fields: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return the values of a late tuple for the fields of a late stream, which are those of all inputs; None for missing ones."""
-    if late._origin.fields.names == fields:
-        return late._values
-    return tuple(map(late.as_dict().get, fields))
-
-
 def is_tick(tuple: Tuple) -> bool:
     """Return whether a tuple is a tick of the clock (`topology.tick.tuple.freq.secs`). Source: `TupleUtils.isTick`."""
     return tuple.source_component == SYSTEM and tuple.source_stream == TICK

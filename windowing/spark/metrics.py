@@ -41,7 +41,6 @@ from pyspark.sql.streaming.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
-    StreamingQueryProgress,
 )
 
 from windowing.errors import ConfigError, quote
@@ -154,12 +153,6 @@ class LastExecution:
         return self._query.lastExecution()
 
 
-def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:
-    """Return the metrics in a progress report of Spark; None for a trigger without a batch, or for another kind of query."""
-    row = progress.observedMetrics.get(_OBSERVATION)
-    return None if row is None else BatchMetrics.of(progress.batchId, row.asDict())
-
-
 class MetricsListener(StreamingQueryListener):
     """Stores the last BatchMetrics of each query in `last[query.id]`, and calls `callback(metrics)` for each.
 
@@ -181,11 +174,11 @@ class MetricsListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Store the metrics of a batch; queries without a windowed bolt have none."""
-        metrics = metrics_of(event.progress)
-        if metrics is None:
+        """Store the metrics of a batch; a trigger without a batch has none, and neither has another kind of query."""
+        row = event.progress.observedMetrics.get(_OBSERVATION)
+        if row is None:
             return
-        self.last[str(event.progress.id)] = metrics
+        metrics = self.last[str(event.progress.id)] = BatchMetrics.of(event.progress.batchId, row.asDict())
         if self._callback is not None:
             self._callback(metrics)
 

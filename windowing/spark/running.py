@@ -301,7 +301,8 @@ class WindowedQuery(StormNames):
             self._wait()
             if self._stopping:
                 return False
-        if not (_found_no_more(self._query) or self._ran_once()):
+        # Spark sets `noNewData` when no source has more input, which ends a bounded run; a stop does not change it.
+        if not (_execution(self._query).noNewData() or self._ran_once()):
             raise QueryStoppedError(
                 "the query was stopped from outside before it had read all its input; nothing was drained. "
                 + GO_ON.format(self._spec.checkpoint)
@@ -312,8 +313,8 @@ class WindowedQuery(StormNames):
         """Return whether the run was one batch, because a source does not support Trigger.AvailableNow, and it is committed. Such a
         batch has read everything that was there when it began.
         """
-        progress = self._query.lastProgress
-        if progress is None or not _is_single_batch(self._query):
+        progress, executor = self._query.lastProgress, _execution(self._query).triggerExecutor()
+        if progress is None or executor is None or executor.getClass().getSimpleName() != "SingleBatchExecutor":
             return False
         return self._spec.checkpoint.commits.exists(str(progress.batchId))
 
@@ -421,19 +422,6 @@ def _is_in_drain(spec: QuerySpec) -> bool:
     if "availableNow" not in spec.trigger:
         raise control.unfinished_drain(spec.checkpoint)
     return True
-
-
-def _found_no_more(query: StreamingQuery) -> bool:
-    """Return whether a bounded run has ended by itself. Spark sets `noNewData` when no source has more input, which ends such a
-    run; a stop does not change it.
-    """
-    return bool(_execution(query).noNewData())
-
-
-def _is_single_batch(query: StreamingQuery) -> bool:
-    """Return whether Spark ran a bounded run as a single batch. It does if a source does not support Trigger.AvailableNow."""
-    executor = _execution(query).triggerExecutor()
-    return executor is not None and executor.getClass().getSimpleName() == "SingleBatchExecutor"
 
 
 def _execution(query: StreamingQuery) -> Any:

@@ -334,12 +334,6 @@ def _roots_of(tuple: Tuple) -> Roots:
     return tuple._roots if isinstance(tuple, Arrival) else NO_ROOTS
 
 
-def _anchored_to(anchors: Tuple | Iterable[Tuple]) -> Roots:
-    if isinstance(anchors, Tuple):
-        return _roots_of(anchors)
-    return merged(map(_roots_of, anchors))
-
-
 class _Call(NamedTuple):
     """The results of one call of a Bolt: emitted rows, each with its roots and tasks, and the tuples that it settled."""
 
@@ -379,7 +373,8 @@ class _BoltCollector(StormNames):
         self._add(EmittedRow(stream, self._caller.streams.checked(values, stream, True), task), anchors)
 
     def _add(self, row: EmittedRow, anchors: Tuple | Iterable[Tuple]) -> Chosen:
-        roots, chosen = _anchored_to(anchors), self._choose(row)
+        chosen = self._choose(row)
+        roots = _roots_of(anchors) if isinstance(anchors, Tuple) else merged(map(_roots_of, anchors))
         self._call.rows.append((row, roots, chosen))
         return chosen
 

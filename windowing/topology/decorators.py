@@ -619,17 +619,12 @@ def _marker(declare: Callable[[Any, str], _Mark]) -> Callable[[_Target], _Target
             raise ConfigError(
                 f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
             ) from None
-        _add_notebook_view(target, declared)
+        own: Any = getattr(target, _NOTEBOOK_METHOD, None)
+        if own is None or isinstance(getattr(own, "__self__", None), _Mark):  # a target with its own view keeps it
+            setattr(target, _NOTEBOOK_METHOD, declared._repr_html_)
         return target
 
     return mark
-
-
-def _add_notebook_view(target: Any, mark: _Mark) -> None:
-    """Add the mark's notebook representation to the target; a target with its own representation keeps it."""
-    own = getattr(target, _NOTEBOOK_METHOD, None)
-    if own is None or isinstance(getattr(own, "__self__", None), _Mark):
-        setattr(target, _NOTEBOOK_METHOD, mark._repr_html_)
 
 
 def _mark_of(target: Any) -> _Mark | None:

@@ -186,18 +186,14 @@ def _sort(resolved: ResolvedTopology) -> None:
         try:
             order = tuple(graphlib.TopologicalSorter(nodes).static_order())
         except graphlib.CycleError as found:
-            cycle = _from_first(found.args[1][:-1], resolved.components)
+            cycle = found.args[1][:-1]  # in the direction of the data
+            first = cycle.index(next(name for name in resolved.components if name in cycle))
+            cycle = cycle[first:] + cycle[:first]
             resolved.cycles.append(cycle)
             nodes[cycle[0]] = [name for name in nodes[cycle[0]] if name != cycle[-1]]
             continue
         resolved.order = None if resolved.cycles else order
         return
-
-
-def _from_first(cycle: list[str], components: Mapping[str, ComponentDeclaration]) -> list[str]:
-    """Return a cycle in the direction of the data, starting with its first declared component."""
-    first = min(range(len(cycle)), key=lambda position: list(components).index(cycle[position]))
-    return cycle[first:] + cycle[:first]
 
 
 def _outputs(resolved: ResolvedTopology, name: str) -> dict[str, OutputStream]:
@@ -592,8 +588,12 @@ def keys_of_fields(resolved: ResolvedTopology) -> Iterator[str]:
         elif len(set(names)) < len(names):
             yield f"{what} a field twice, {', '.join(names)}; name each field once"
         if stream is not None:
+            kinds = stream.schema.kinds
             for name in dict.fromkeys(names):
-                yield from _wrong_field(what, name, stream.schema.kinds)
+                if name not in kinds:
+                    yield f"{what} field {quote(name)}, which is not there; {did_you_mean(name, kinds)}"
+                elif (reason := hashable(kinds[name])) is not None:
+                    yield f"{what} field {name!r} of type {kinds[name]}, which has no hash: {reason}"
 
 
 def same_keys(resolved: ResolvedTopology) -> Iterator[str]:
@@ -736,13 +736,6 @@ RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
 
 def _subscriptions(resolved: ResolvedTopology) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
     return ((component, found) for component in resolved.bolts() for found in component.inputs)
-
-
-def _wrong_field(what: str, name: str, kinds: dict[str, str]) -> Iterator[str]:
-    if name not in kinds:
-        yield f"{what} field {quote(name)}, which is not there; {did_you_mean(name, kinds)}"
-    elif (reason := hashable(kinds[name])) is not None:
-        yield f"{what} field {name!r} of type {kinds[name]}, which has no hash: {reason}"
 
 
 def _alike(kind: str) -> str:

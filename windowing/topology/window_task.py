@@ -318,20 +318,14 @@ class WindowTask:
         self.failures += 1
         if self._state is not None:
             self._state.undo()
-        _clear_locals(error)
+        for each in with_causes(
+            error
+        ):  # a driver may keep it for the whole run, and its variables hold tuples of the window
+            clear_frames(each.__traceback__)
         tuples = () if self._failed is None else self._failed.fail(window)
         return WindowFailed(
             window, error, action, not failed_by_user or isinstance(cause, ReportedFailedException), tuples
         )
-
-
-def _clear_locals(error: BaseException) -> None:
-    """Clear the local variables in the tracebacks of an error and its causes; the lines stay.
-
-    A driver may keep the error for the whole run, and the variables of the bolt's code hold tuples of its window.
-    """
-    for each in with_causes(error):
-        clear_frames(each.__traceback__)
 
 
 # -- FailedTuples ------------------------------------------------------------------------------------------------------------------
