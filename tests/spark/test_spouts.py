@@ -230,6 +230,38 @@ def test_a_checkpoint_older_than_the_acks_is_refused_by_name(tmp_path: Path) -> 
         queue.begin("one", {"0": 4, "1": 4})
 
 
+def test_an_older_copy_of_a_queue_whose_new_rows_have_numbers_that_were_read_is_refused(tmp_path: Path) -> None:
+    path, copy = tmp_path / "q.db", tmp_path / "copy.db"
+    running = SqliteQueue(path, "n long")
+    running.begin("one", None)
+    running.put([(n,) for n in range(4)])
+    assert running.latest() == {"0": 4}
+    running.put([(4,)])
+    shutil.copy(path, copy)
+    running.put([(5,)])
+    assert running.latest() == {"0": 6}
+    shutil.copy(copy, path)
+    producer = SqliteQueue(path, "n long")
+    producer.put([(n,) for n in range(10, 13)])
+    root, rows = Root(1, {"0": 4}, {"0": 6}), producer.rows()
+    for use in (
+        running.latest,
+        lambda: running.ack(root),
+        lambda: running.fail(root, "count"),
+        lambda: SqliteQueue(path, "n long").begin("one", {"0": 6}),
+    ):
+        with pytest.raises(
+            SourceError, match=r"q\.db is an older copy: it was read up to number 4, .* up to 6.*begin with a new"
+        ):
+            use()
+    assert producer.rows() == rows
+    new = SqliteQueue(path, "n long")
+    new.begin("two", None)
+    assert taken(new, new.initial(), new.latest()) == [0, 1, 2, 3, 4, 10, 11, 12]
+    running.begin("three", None)
+    assert running.latest() == {"0": 8}
+
+
 def test_rows_and_options_that_do_not_fit_a_queue_are_refused(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "q.db", "n long")
     for rows in ([(1,), ("x",)], [(1,), (2, 3)]):

@@ -10,6 +10,8 @@ Laws
 - One queue feeds one query. A new query takes it over with the remaining rows. A query that would miss deleted rows is refused
   before its first batch.
 - A file has an identity, which checkpoints store. A file that is created again at the same path is another queue.
+- A file stores up to which number its rows were read before a checkpoint does. An older copy, whose new rows have numbers that were
+  read, is refused.
 - Each row has a checksum, and so has the table of facts about the queue.
 - SQL is constant text; values are bound, and stored as typed JSON, never as pickle.
 """
@@ -90,6 +92,8 @@ class SqliteQueue(PartitionedSpout):
         # A partition has every `partitions`-th number: n offsets of it are n / partitions rows.
         self.max_rows = None if max_rows is None else max_rows * partitions
         self._partitions, self._max_attempts = partitions, max_attempts
+        self._read = 0
+        """The result of `latest` in this run."""
         with translated(self._error_of):
             if not os.path.exists(self.path):
                 make_whole(Path(self.path), self._fill)
@@ -144,14 +148,18 @@ class SqliteQueue(PartitionedSpout):
             return self._each(int(facts["last"]) if first is None else first - 1)
 
     def latest(self) -> Offsets:
-        """Return the number assigned last, for each partition."""
-        with self._opened() as (_, facts):
-            return self._each(int(facts["last"]))
+        """Return the number assigned last, for each partition. Cost: one transaction if there are new rows."""
+        with self._transaction() as (_, facts):
+            self._refuse_older(facts, self._read)
+            facts["read"] = facts["last"]
+        self._read = int(facts["read"])
+        return self._each(self._read)
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows with numbers in (start, end] whose number modulo `partitions` is the partition's."""
         while True:
-            with self._opened() as (db, _):  # page by page, because a reader blocks writers
+            with self._opened() as (db, facts):  # page by page, because a reader blocks writers
+                self._refuse_older(facts, end)
                 bounds = (start, end, self._partitions, int(partition), _ROWS_PER_BATCH)
                 found = db.execute(f"SELECT id, attempt, row, crc {_IN_RANGE} ORDER BY id LIMIT ?", bounds).fetchall()
             if not found:
@@ -160,7 +168,8 @@ class SqliteQueue(PartitionedSpout):
             start = found[-1][0]
 
     def begin(self, query: str, end: Offsets | None) -> None:
-        """Record the query that reads. Raises CheckpointError if the checkpoint is older than the last ack.
+        """Record the query that reads. Raises CheckpointError if the checkpoint is older than the last ack, SourceError for a queue
+        that is older than the checkpoint.
 
         Cost: reads the whole file once, to find damage before the first batch.
         """
@@ -171,11 +180,14 @@ class SqliteQueue(PartitionedSpout):
             known = {"query": facts.get("query"), "acked": json.loads(facts.get("acked", "{}"))}
             if refuse_forgotten(f"the queue {self.path}", known, query, end):
                 facts["acked"] = "{}"  # rows acked by the previous query were never read by this one
+            self._read = max((end or {}).values(), default=0)
+            self._refuse_older(facts, self._read)
             facts["query"] = query
 
     def ack(self, root: Root) -> None:
         """Delete the rows of a root. Cost: one transaction."""
         with self._transaction() as (db, facts):
+            self._refuse_older(facts, max(root.end.values(), default=0))
             acked: dict[str, int] = json.loads(facts.get("acked", "{}"))
             acked |= {name: max(end, acked.get(name, end)) for name, (_, end) in root.ranges.items()}
             facts["acked"] = json.dumps(acked, sort_keys=True)
@@ -184,6 +196,7 @@ class SqliteQueue(PartitionedSpout):
     def fail(self, root: Root, component: str) -> None:
         """Append the rows of a root again, in order, for another attempt; after their last attempt they become dead letters."""
         with self._transaction() as (db, facts):
+            self._refuse_older(facts, max(root.end.values(), default=0))
             found: list[tuple[int, int, bytes, int]] = []
             for bounds in self._bounds(root):
                 found += db.execute(f"SELECT id, attempt, row, crc {_IN_RANGE}", bounds)
@@ -212,6 +225,16 @@ class SqliteQueue(PartitionedSpout):
     def _remove(self, db: sqlite3.Connection, root: Root) -> None:
         for bounds in self._bounds(root):
             db.execute(f"DELETE {_IN_RANGE}", bounds)
+
+    def _refuse_older(self, facts: dict[str, str], read: int) -> None:
+        """Raise SourceError if rows up to `read` were read, and the file does not know it."""
+        known = facts.get("read", facts["last"])  # an earlier version did not store it
+        if read > int(known):
+            raise SourceError(
+                f"the queue {self.path} is an older copy: it was read up to number {known}, and its query has read up to {read}, "
+                "so new rows in it have numbers that count as read; put the newest copy back, or begin with a new checkpoint and "
+                "new output folders, which reads what this one has; nothing was read or deleted"
+            )
 
     def _bounds(self, root: Root) -> list[tuple[int, int, int, int]]:
         return [(start, end, self._partitions, int(name)) for name, (start, end) in sorted(root.ranges.items())]
