@@ -77,9 +77,14 @@ class Live:
 
     def run(self, batch: list[dict[str, Any]], drain: bool, now_ms: int) -> list[Any]:
         self.executor.set_clock(now_ms)
+        found = (
+            []
+            if self.bolt.config.event_time
+            else [row for effect in self.executor.turn() for row in self._rows(effect)]
+        )
         stamps = [row["ts"] for row in batch] if self.bolt.config.event_time else None
         added = self.executor.add_batch([Row(**row) for row in batch], stamps, keys=[row["key"] for row in batch])
-        found = [row for _, effect in added for row in self._rows(effect)]
+        found += [row for _, effect in added for row in self._rows(effect)]
         advance = self.executor.drain() if drain else self.executor.turn()
         return found + [row for effect in advance for row in self._rows(effect)]
 

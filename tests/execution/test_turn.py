@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing import Activation, count, millis
+from windowing import Activation, TimeEvictionPolicy, count, millis
 from windowing.codec import CHUNK_MAGIC, dumps, loads, unframe
 from windowing.columnar.rows import decode_table, encode_table
 from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError
+from windowing.local import LocalRun, VirtualClock
 from windowing.spark import state
 from windowing.spark.exchange import ExchangeRow
 from windowing.spark.operator import Stored
@@ -443,6 +444,38 @@ def test_processing_time_uses_the_clock_of_the_batch_and_empty_batches_fire_wind
     assert task.run(rows_of([(0, "a"), (0, "a")], 0), now_ms=105).rows == []
     fired = task.run([], now_ms=125)
     assert [(row["ends"], row["ids"]) for _, row in fired.rows] == [(110, [0, 1])]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"length": millis(10), "slide": millis(10), "key": "key"},
+        {"length": millis(20), "slide": millis(5), "key": "key"},
+        {"length": millis(20), "slide": millis(5), "key": "key", "aggregate": agg.count()},
+        {"length": count(3), "slide": count(2), "key": "key", "key_ttl": millis(15)},
+        {"length": count(3), "slide": millis(10), "key": "key", "key_ttl": millis(15)},
+        {"length": millis(20), "slide": millis(10), "eviction": lambda: TimeEvictionPolicy(20), "key": "key"},
+    ],
+)
+@given(drawn=st.lists(st.tuples(st.integers(0, 25), st.lists(st.sampled_from("abc"), max_size=3)), max_size=9))
+def test_windows_over_the_clock_that_are_due_fire_before_the_rows_of_a_batch_as_in_one_process(
+    options: Any, drawn: Any
+) -> None:
+    def shown(window: Any) -> Any:
+        if "aggregate" in options:
+            return str(window.key), window.end_timestamp, [window.aggregate], [], [], 0.0
+        return window_row(window)
+
+    bolt = bolt_of(windowed_bolt(name="probe", output=OUTPUT, **options)(shown))
+    clock, task, now_ms = VirtualClock(1_000), Task(bolt), 1_000
+    run = LocalRun(bolt, clock=clock)
+    for number, (later_ms, keys) in enumerate(drawn):
+        now_ms += later_ms
+        clock.set(now_ms)
+        rows = rows_of([(0, key) for key in keys], 10 * number)
+        expected = run.feed(rows) + run.turn()
+        found = task.run(rows, now_ms=now_ms).rows
+        assert [(stream, tuple(row.values())) for stream, row in found] == expected
 
 
 def test_a_failing_bolt_is_named_and_nothing_is_written() -> None:

@@ -1076,6 +1076,19 @@ def test_a_window_without_a_timestamp_uses_the_clock_of_the_driver() -> None:
     assert run.batch({"in": []}, now_ms=20_000)["out"] == [(12,)]
 
 
+def test_a_window_over_the_clock_that_is_due_fires_before_the_tuples_of_a_batch() -> None:
+    def gone(window: Any) -> tuple[str, int]:
+        return window.key, len(window.get_expired())
+
+    run = run_of(
+        lambda s: s.global_().window(seconds(10), seconds(10), None, gone, output="word string, gone long", key="word")
+    )
+    run.batch({"in": [("a", 1), ("b", 1)]}, now_ms=1_000)
+    assert run.batch({"in": [("b", 2), ("a", 2)]}, now_ms=12_000)["out"] == [("a", 0), ("b", 0)]
+    # Both keys had no tuples left at 10 s, so they begin anew with the next tuple.
+    assert run.batch({"in": []}, now_ms=30_000)["out"] == [("b", 0), ("a", 0)]
+
+
 def test_all_tasks_of_a_window_share_one_watermark() -> None:
     def build(stream: Stream) -> Stream:
         grouped = stream.group_by("word")

@@ -13,6 +13,7 @@ Laws
 - The output is a function of (state, input): same rows, same order, same floats, in every worker and every repetition.
 - All rows of a batch in the order of arrival, then one watermark advance, on event time in all tasks or in none: a batch without a
   usable timestamp and without ticks has no control rows, and reaches only the tasks of its rows.
+- Windows over the clock that are due fire before the rows of a batch, as if the clock had ticked between the batches.
 - Nothing is written before everything is computed: a failure leaves the state unchanged.
 """
 
@@ -233,6 +234,8 @@ class _Turn:
         context = self.stage.context or TaskContext(self.stage.bolt.name)
         self.windows.open(context._replace(task_index=self.task), self.values)
         try:
+            if self.windows.ticks_first:
+                self._perform(self.executor.turn())
             table = None if table is None else self._readable(table)
             accepted = self._feed(table)
             for control in controls:

@@ -53,7 +53,7 @@ from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter, tuples_of
 from windowing.topology.state import require_undo
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
-from windowing.windows.config import OnError
+from windowing.windows.config import OnError, Semantics
 from windowing.windows.deduplicator import Deduplicator
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow, read_each
 from windowing.windows.executor import WindowedBoltExecutor, unusable_timestamp
@@ -150,6 +150,10 @@ class WindowTask:
         self._failed = FailedTuples() if tracks and self.config.on_error is OnError.FAIL else None
         self._task = 0
         self._state: Any = None
+        config = self.config
+        self.ticks_first = not config.event_time and config.trigger is None and config.semantics is Semantics.LOSSLESS
+        """Whether a driver without a timer makes a turn before the tuples of a batch too: windows over the clock that are due fire
+        as if the clock had ticked between the batches. A user's trigger and Storm's timer get one tick, after the tuples."""
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,10 @@
     batch 5:1  rows ----> held until the commit phase ----> executor ...
 
 Laws: batches enter the windows in the order of their txids, each once despite retries, so a tuple is counted once (in Storm a
-retried batch enters again). All tasks of a window have the same watermark: the largest timestamps that are sent to one task go to
-all of them, as on Spark. With `timestamp=` the windows are on event time and have a late stream; Storm's Trident windows are on
-processing time only. WindowOperation is the operation of a window, LateTuples that of its late stream.
+retried batch enters again). Windows over the clock that are due fire before the tuples of a batch, as in every runtime. All tasks
+of a window have the same watermark: the largest timestamps that are sent to one task go to all of them, as on Spark. With
+`timestamp=` the windows are on event time and have a late stream; Storm's Trident windows are on processing time only.
+WindowOperation is the operation of a window, LateTuples that of its late stream.
 Source: Storm's `WindowTridentProcessor`, `AbstractTridentWindowManager`.
 """
 
@@ -155,7 +156,8 @@ class WindowProcessor(TridentProcessor):
         self._go_to(slot.batch.txid)
         task, now_ms = self._task, slot.batch.now_ms
         rows = list(map(self._make, slot.rows)) if self._by_policies else slot.rows
-        emitted = self._performed(task.add(rows, self._columns(rows), now_ms), slot)
+        emitted = self._performed(task.turn(now_ms), slot) if task.ticks_first else []
+        emitted += self._performed(task.add(rows, self._columns(rows), now_ms), slot)
         for largest in slot.largest:
             for source, timestamp in largest.items():
                 self._executor.track(DEFAULT_STREAM, timestamp, source)
