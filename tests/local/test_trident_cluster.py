@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import zlib
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +20,7 @@ from windowing.errors import (
     BoltError,
     CheckpointError,
     ConfigError,
+    CorruptStateError,
     DefinitionChangedError,
     DrainedCheckpointError,
     FailedException,
@@ -890,6 +894,75 @@ def test_all_tasks_of_a_window_share_one_watermark(behind: str) -> None:
     result = run(topology, batches={"in": rows})
     assert sorted(result["late"]) == [(key, 5) for key in "abcdef"]
     assert sorted(result["out"]) == [("a", 9), *((key, 9) for key in "abcdef")]
+
+
+class Written(MemoryRecordStore):
+    """Records the sizes of what is written for windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def write(self, changes: Any, expected: Any) -> bool:
+        self.sizes += [sum(len(blob or b"") for path, blob in changes.items() if "/windows/" in path)]
+        return super().write(changes, expected)
+
+
+def test_a_commit_writes_what_a_batch_has_changed_in_a_window_and_rarely_all_of_it() -> None:
+    """In disorder, so that tuples arrive between those that are held."""
+    numbers, records = [[(n + 5,), (n,)] for n in range(0, 8_000, 10)], Written()
+    topology = TridentTopology("windowed")
+    stream = topology.new_stream("in", InputSpout("n long"))
+    stream.tumbling_window(count(5_000), "n", Sum(), "total long", timestamp="n", lag=millis(20)).sink("out")
+    run(
+        topology,
+        batches={"in": [[row for rows in numbers[:700] for row in rows], *numbers[700:]]},
+        records=records,
+        drain=False,
+    )
+    sizes = [size for size in records.sizes if size]
+    assert len(sizes) == 101
+    assert sizes[0] > 5_000 > 1_000 > max(sizes[2:])
+
+
+_BEFORE_CHANGES = (
+    "c-p;^!EW0y42HYIUWC|DK<wDn!N+1fZl?h~1V*69Od~{=JV~C@1qSv=JMH;K*{$a_>ADR?eTW(Q7fJp6Za%*Mbn)iu$M?g<@Vx!Df=-#rc33UOz%MrIWRWZ~U`Gf"
+    "CRY9?2u)(c$2*nZTU5fxk%Agi<rwnD`=Dx<2)#3VpvJKWj6c}-f?wMmB?o|vr5s+kV4@Jg6YU`2OZ-w^Az~ko@jl|)bb(Jzg5A}l3`Y!emQeqS05mMlxQ7*;_gY6"
+    "Xgo$bsR?N!qZ*`7)`A@?4N)e-hcwM?t^tO?0C){W;j!s8H3bMCBDU+wr++AsLfOA8;?qp4ImVM#gW9?B0>t)nS%92&up3x4=#u)`>%>Os{Min@v8rEJMED$|HNZA"
+    "CRs{EmJhw2ek!tF$b8_9(YJlglVq{xa2%L-iztTQulI+#q>M*YPS|E{$SZXi$>GK)dl8y{D~t+d4U0)bCrQTapdNcI(<tzQw^;P~ldzIshB|$jG4B-m5Bt)}H`iqK|"
+    "P~L-1-O@;{KspCyscNX#b^(}~3VKS|^#B=Q-F`HaN;l*If=68Tdk@^d7zoLw^hVmv<1<!5r2XL9^iSmyu0GXG1K`|>C7m(a-"
+)
+"""The windows after batch 2 of NUMBERS, as version 0.2.0 stored them."""
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_windows_that_an_earlier_version_has_stored_are_read(is_committed: bool) -> None:
+    records, found = MemoryRecordStore(), list[tuple[int, Any]]()
+
+    def fails(txid: int, rows: Any) -> None:
+        if (txid, is_committed) == (2, False):
+            raise OSError("the disk is full")
+
+    with suppress(OSError):
+        run(windowed(NUMBERS[:6]), records=records, drain=False, sinks={"out": fails})
+    (name,) = (path for path in records.blobs if path.endswith("/windows/b_0/0/3"))
+    del records.blobs[f"{name}/1"], records.blobs[f"{name}/2"]
+    records.blobs[name] = zlib.decompress(base64.b85decode(_BEFORE_CHANGES))
+    for _ in range(2):
+        run(windowed(NUMBERS), records=records, sinks={"out": lambda txid, rows: found.append((txid, rows))})
+    assert found == [(2, [(10,)]), (3, [(26,)]), (4, []), (5, [(19,)])][is_committed:]
+    assert not any(path.endswith("/2") for path in records.blobs if path.startswith(name)) or not is_committed
+
+
+def test_windows_whose_changes_are_not_all_there_are_refused() -> None:
+    records = MemoryRecordStore()
+    run(windowed(NUMBERS[:9]), records=records, drain=False)
+    (lost,) = (path for path in records.blobs if path.endswith("/windows/b_0/0/3/2"))
+    del records.blobs[lost]
+    with pytest.raises(
+        CorruptStateError, match=r"begin with batch 1, and .* of the batches \[1, 3\]; put the store back"
+    ):
+        run(windowed(NUMBERS), records=records)
 
 
 def test_windows_over_the_clock_use_the_time_of_a_batchs_first_attempt() -> None:

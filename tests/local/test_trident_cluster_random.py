@@ -212,11 +212,19 @@ def test_a_cluster_abandoned_after_any_round_is_continued_by_the_next_one(
 
 
 @pytest.mark.parametrize(
-    ("step", "drain"),
-    [(("window",), True), (("keyed",), True), (("keyed",), False), (("persist", b.Sum()), True)],
+    ("step", "drain", "few"),
+    [
+        (("window",), True, 1),
+        (("keyed",), True, 2),
+        (("keyed",), False, 1_000),
+        (("persist", b.Sum()), True, 1_000),
+    ],
     ids=str,
 )
-def test_a_crash_before_or_after_any_write_of_the_records_changes_no_state_and_no_sink(step: Any, drain: bool) -> None:
+def test_a_crash_before_or_after_any_write_of_the_records_changes_no_state_and_no_sink(
+    step: Any, drain: bool, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windowing.trident.windows._FEW", few)
     batches = [[("a", 1), ("b", 2), ("a", 4)], [("b", 3), ("a", 5)], [("c", 9), ("a", 9), ("b", 9)], [("a", 12)]]
     alone = TridentRun(plan_of([step], 2, lambda: True))
     expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}

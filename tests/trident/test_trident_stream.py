@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from windowing.codec import dumps, loads
@@ -30,6 +32,8 @@ from windowing.local import TridentCluster, VirtualClock, run_trident
 from windowing.schema.values import InvalidTimestampWarning, stored_key
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
+from windowing.testing.replay import LosslessReplay, runs_of
+from windowing.testing.strategies import cases
 from windowing.topology.components import Spout
 from windowing.topology.decorators import spout
 from windowing.trident import builtins as b
@@ -40,7 +44,7 @@ from windowing.trident.processors import ProcessorContext
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology
 from windowing.trident.subtopology import ExchangeBatch, GroupBatch, TridentRun
-from windowing.trident.windows import WindowOperation
+from windowing.trident.windows import WindowOperation, changed_windows, window_changes
 from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy
 from windowing.windows.measures import count, seconds
 from windowing.windows.trigger import TriggerPolicy
@@ -1002,7 +1006,7 @@ def test_an_updater_that_raises_in_prepare_or_cannot_be_copied_is_an_error_that_
 
     held = Kept()
     held.lock = threading.Lock()  # type: ignore[attr-defined]
-    for given, text in (
+    for updater, text in (
         (Closed(), "step 2, persist state1 with .*Closed failed in prepare: OSError: no such host"),
         (
             held,
@@ -1010,7 +1014,7 @@ def test_an_updater_that_raises_in_prepare_or_cannot_be_copied_is_an_error_that_
         ),
     ):
         with pytest.raises(BoltError, match=text):
-            run_of(lambda s, given=given: s.partition_persist(counts(), "n", given))  # type: ignore[misc]
+            run_of(lambda s, each=updater: s.partition_persist(counts(), "n", each))  # type: ignore[misc]
 
 
 def test_an_updater_that_raises_is_an_error_that_names_the_attempt_of_the_batch() -> None:
@@ -1266,6 +1270,30 @@ def test_policies_of_a_window_get_rows_by_field_also_after_a_restore_from_plain_
             for number, window in task.windows().items():
                 other.windows()[number].restore(loads(dumps(window.snapshot()), "windows"))
     assert second.begin({"in": [("c", 7)]}, txid=2).commit()["out"] == [(16,)]
+
+
+@settings(max_examples=settings().max_examples * 2)
+@given(
+    cases(keyed=None, key_ttl=None, drains=None, idle=None, source=None, repeat=None, big_gaps=False)
+    | cases("D/D", event_time=True, lateness="window", keyed=None, drains=None),
+    st.integers(1, 12),
+    st.integers(1, 3),
+)
+def test_the_changes_of_windows_give_the_windows_after_a_batch(case: dict[str, Any], size: int, payloads: int) -> None:
+    """Few different payloads: a tuple that has arrived may equal one that was there."""
+    place = 2 if case["event_time"] else 1
+    case["ops"] = [
+        [*op[:place], op[place] % payloads, *op[place + 1 :]] if op[0] in ("add", "tuple") else op for op in case["ops"]
+    ]
+    runs, replay = list(runs_of(case)), LosslessReplay(case)
+    stored = loads(dumps(replay.executor.snapshot()), "windows")
+    for start in range(0, len(runs), size):
+        before = replay.executor.snapshot()
+        for first, ops in runs[start : start + size]:
+            replay.feed(first, ops)
+        now = replay.executor.snapshot()
+        stored = changed_windows(stored, loads(dumps(window_changes(before, now)), "changes"))
+        assert stored == loads(dumps(now), "windows")
 
 
 def test_persists_and_windows_after_a_window_process_its_output() -> None:

@@ -14,7 +14,7 @@ Laws
 - All messages between tasks go through inboxes, first in, first out. A row of a sink is delivered once, with its batch.
 - The tuples of a batch are processed when all have arrived, in the order of their upstream tasks. So the partition to which a tuple
   is shuffled does not depend on timing, and each attempt gives a state's partitions the same tuples.
-- Windows are stored beside the coordinator's record each time they change, so a restarted run continues with them.
+- What a batch changes in windows is stored beside the coordinator's record with its commit, so a restarted run continues with them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from windowing.trident.processors import ProcessorContext
 from windowing.trident.spouts import SpoutBatch
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 from windowing.trident.transactional_state import TransactionalState
+from windowing.trident.windows import WindowRecords, store_windows
 
 
 class Piece(NamedTuple):
@@ -332,12 +333,14 @@ class GroupTask(StagedTask):
         self.executor = TridentBoltExecutor(coord_specs(plan, group), timeout_ms)
         self.subtopology = Subtopology(plan, group.id, task, states)
         self._windows, self._requests = windows, plan.requests
+        self._records: dict[int, WindowRecords] = {}
         self._live: dict[BatchId, tuple[GroupBatch, Sending, list[Piece]]] = {}
 
     def open(self) -> None:
         self.subtopology.prepare()
         for node, window in self.subtopology.windows().items():
-            stored = self._windows.read(str(node))
+            records = self._records[node] = WindowRecords(self._windows, str(node))
+            stored = records.load()
             if stored is not None:
                 window.restore(stored)
 
@@ -411,9 +414,10 @@ class GroupTask(StagedTask):
     def _commit(self, batch: GroupBatch) -> None:
         batch.finish(Phase.PROCESS)
         batch.finish(Phase.COMMIT)
-        windows = self.subtopology.windows()
-        if batch.batch_group not in self._requests and windows:
-            self._windows.write({str(node): window.snapshot() for node, window in windows.items()})
+        windows, groups = self.subtopology.windows(), self.plan.batch_groups
+        stored = {self._records[node]: each for node, each in windows.items() if groups[node] == batch.batch_group}
+        if stored:
+            store_windows(self._windows, stored)
 
     def _deliver(self, batch: BatchId, sending: Sending, emitted: GroupOutput, late: dict[str, int]) -> None:
         for exchange, rows in emitted.exchanges.items():

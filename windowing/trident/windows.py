@@ -14,12 +14,13 @@ Source: Storm's `WindowTridentProcessor`, `AbstractTridentWindowManager`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from windowing.errors import ConfigError, WindowingError, quote
+from windowing.errors import ConfigError, CorruptStateError, WindowingError, quote
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.hashing import hashable
 from windowing.schema.rows import record_type
@@ -44,8 +45,9 @@ from windowing.trident.processors import (
     kind_of,
     picker,
 )
+from windowing.trident.transactional_state import TransactionalState
 from windowing.windows.config import OnError, WindowConfig
-from windowing.windows.events import ConvertedContent, Late, TupleWindow
+from windowing.windows.events import ConvertedContent, Late, TupleWindow, values_at
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration, describe_measure
 
@@ -246,6 +248,146 @@ class WindowProcessor(TridentProcessor):
         """
         content = ConvertedContent(window, lambda rows: list(map(self._make, rows)))
         return TupleWindow(content, window.start_timestamp, window.end_timestamp, window.key)
+
+
+# -- Records of windows ----------------------------------------------------------------------------------------------------------
+
+
+_FEW = 1_000
+"""The records of so many batches, or of so many tuples if the windows hold fewer, are kept before the windows are written whole."""
+
+
+class WindowRecords:
+    """The windows of one task in a store: whole before a batch, and what this batch and each later one has changed.
+
+        3      {format, first: 12, before: the windows before batch 12}
+        3/12   changes of batch 12                                            so the windows before and after batch 13 are there
+        3/13   changes of batch 13
+
+    Cost of a batch: its tuples and changed keys; for as many tuples as the windows hold, they are written whole once. An earlier
+    version wrote {txid, before, now} for each batch, which `load` reads.
+    """
+
+    def __init__(self, state: TransactionalState, name: str) -> None:
+        self._state, self.name = state, name
+        self._written: dict[int, int] = {}
+        """The number of tuples that were written for each batch since the windows were written whole."""
+
+    def load(self) -> Any:
+        """Return the stored `snapshot` of a window, None if there is none. Raises CorruptStateError."""
+        head = self._state.read(self.name)
+        if head is None or "now" in head:
+            return head
+        first, now = head["first"], head["before"]
+        txids = sorted(txid for txid in map(int, self._state.names(self.name)) if txid >= first)
+        if txids != list(range(first, first + max(1, len(txids)))):
+            raise CorruptStateError(
+                f"the windows of {self._state.root}/{self.name} begin with batch {first}, and there are changes of the batches "
+                f"{quote(txids)}; put the store back from a copy, nothing was reset"
+            )
+        for txid in txids:
+            before, now = now, changed_windows(now, self._state.read(f"{self.name}/{txid}"))
+        return {"txid": txids[-1], "before": before, "now": now}
+
+    def values(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values to write for the snapshot after a batch, by name."""
+        txid, before, now = snapshot["txid"], snapshot["before"], snapshot["now"]
+        written, head = self._written, {}
+        written.pop(txid, None)
+        if not written or len(written) >= _FEW or sum(written.values()) >= max(_FEW, _tuples(before)):
+            written.clear()
+            head[self.name] = {"format": 2, "first": txid, "before": before}
+        changes = window_changes(before, now)
+        written[txid] = _tuples(changes)
+        return head | {f"{self.name}/{txid}": changes}
+
+    def neighbours(self) -> list[str]:
+        """Return the names of the records around that of the last batch, which another instance of this task would have changed."""
+        last = max(self._written)
+        return [f"{self.name}/{txid}" for txid in (last - 1, last + 1) if txid in self._written or txid > last]
+
+    def obsolete(self) -> list[str]:
+        """Return the names of the records before the windows that were written whole last."""
+        first = min(self._written)
+        return [f"{self.name}/{txid}" for txid in self._state.names(self.name) if int(txid) < first]
+
+
+def store_windows(state: TransactionalState, stored: Mapping[WindowRecords, WindowProcessor]) -> None:
+    """Store windows of a task after a batch, in one write. Raises StateConflictError if another instance of the task has stored."""
+    values = {name: value for each, window in stored.items() for name, value in each.values(window.snapshot()).items()}
+    state.write(values, [name for each in stored for name in each.neighbours()])
+    for each in stored:
+        if each.name in values:
+            state.delete(each.obsolete())
+
+
+def window_changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Return the snapshot `now` of an executor, with only those keys that have another state than in `before`, and of their tuples
+    only those that have arrived since. Policies of a user are written whole.
+
+    gone: the ordinals of the keys that `now` has not. kept: how many tuples of a key, its last ones, are still there.
+    """
+    old, tracks = {track["ordinal"]: track for track in before["manager"]["tracks"]}, []
+    for track in now["manager"]["tracks"]:
+        was = old.pop(track["ordinal"], None)
+        if was is not None and "sequences" in track:
+            if was == track:
+                continue
+            arrived = _arrived(was, track, before["manager"]["sequence"])
+            columns = {name: values_at(track[name], arrived) for name in _COLUMNS if track[name] is not None}
+            track = {**track, **columns, "kept": len(track["payloads"]) - len(arrived)}
+        tracks.append(track)
+    return {**now, "manager": {**now["manager"], "tracks": tracks}, "gone": list(old)}
+
+
+def _arrived(was: dict[str, Any], track: dict[str, Any], since: int) -> Sequence[int]:
+    """Return the positions of the tuples in a queue that have arrived since it was as in `was`."""
+    if track["sequences"] is not None:
+        return [at for at, number in enumerate(track["sequences"]) if number >= since]
+    first = track["base"] - was["base"]
+    stamps, payloads = was["timestamps"][first:], was["payloads"][first:]
+    kept = len(stamps)
+    if track["timestamps"][:kept] == stamps and track["payloads"][:kept] == payloads:
+        return range(kept, len(track["payloads"]))
+    held = list(zip(stamps, payloads, strict=True))
+    arrived: list[int] = []
+    for at, each in enumerate(zip(track["timestamps"], track["payloads"], strict=True)):
+        if at - len(arrived) == kept or each != held[at - len(arrived)]:
+            arrived.append(at)
+    return arrived
+
+
+def changed_windows(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the snapshot for which `window_changes(before, ...)` has returned the changes."""
+    tracks = {track["ordinal"]: track for track in before["manager"]["tracks"]}
+    for track in changes["manager"]["tracks"]:
+        was = tracks.get(track["ordinal"])
+        tracks[track["ordinal"]] = track if was is None or "kept" not in track else _merged(was, track)
+    kept = [tracks[ordinal] for ordinal in sorted(tracks.keys() - set(changes["gone"]))]
+    found = {**changes, "manager": {**changes["manager"], "tracks": kept}}
+    del found["gone"]
+    return found
+
+
+def _merged(was: dict[str, Any], track: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a key with the tuples that it has kept of those in `was`. Cost: a copy, and a sort of what moves."""
+    stamps, arrived = was["timestamps"], track["timestamps"]
+    first = len(stamps) - track["kept"]
+    cut = max(first, bisect_right(stamps, arrived[0])) if arrived else len(stamps)
+    moved = stamps[cut:] + arrived
+    order = sorted(range(len(moved)), key=moved.__getitem__)  # stable: of equal timestamps the kept tuples come first
+    merged = {name: value for name, value in track.items() if name != "kept"}
+    for name in _COLUMNS:
+        if merged[name] is not None:
+            merged[name] = was[name][first:cut] + values_at(was[name][cut:] + merged[name], order)
+    return merged
+
+
+_COLUMNS = ("timestamps", "payloads", "sequences")
+
+
+def _tuples(snapshot: dict[str, Any]) -> int:
+    return sum(len(track["payloads"]) for track in snapshot["manager"]["tracks"])
 
 
 # -- Operations of windows -------------------------------------------------------------------------------------------------------
