@@ -269,8 +269,20 @@ def coded(values: Numbers) -> tuple[Numbers, Numbers]:
     if len(values) and not (values[1:] < values[:-1]).any():  # in ascending order: five times faster than by hashes
         rises = np.append(True, values[1:] > values[:-1])
         return np.cumsum(rises) - 1, values[rises]
-    found = pa.array(values).dictionary_encode()
-    return found.indices.to_numpy().astype(np.int64), found.dictionary.to_numpy()
+    low, count = int(values.min(initial=0)), len(values)
+    width = int(values.max(initial=0)) - low + 1
+    if width > 4 * count:
+        found = pa.array(values).dictionary_encode()
+        return found.indices.to_numpy().astype(np.int64), found.dictionary.to_numpy()
+    # Close to each other, as places of keys are: at half the cost by a table of their first positions.
+    places = values - low
+    first = np.full(width, count)
+    first[places[::-1]] = np.arange(count - 1, -1, -1)
+    distinct = np.flatnonzero(first < count)
+    distinct = distinct[np.argsort(first[distinct])]
+    numbers = np.empty(width, dtype=np.int64)
+    numbers[distinct] = np.arange(len(distinct))
+    return numbers[places], distinct + low
 
 
 def _coded_column(column: pa.ChunkedArray) -> tuple[Numbers, pa.Array]:

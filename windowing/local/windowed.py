@@ -188,8 +188,9 @@ class WindowedBoltTask(ComponentTask):
         Several rows that bolts read are anchored to one tuple in between, which is anchored to the window's tuples and is acked
         after the rows are sent. So the cost of a row does not depend on the number of tuples.
         """
-        anchors = self.anchors_of(emitted.window)
-        in_between = len(anchors) > 1 and sum(self.outbox[stream].has_bolts for stream, _ in emitted.emissions) > 1
+        read = sum(self.outbox[stream].has_bolts for stream, _ in emitted.emissions)
+        anchors = self.anchors_of(emitted.window) if read else ()
+        in_between = len(anchors) > 1 and read > 1
         if in_between:
             anchors = [anchored(anchors, self.router.edge)]
         for stream, values in emitted.emissions:

@@ -162,15 +162,15 @@ class TupleWindow(StormNames):
 
     def get(self) -> Sequence[Any]:
         """Return all tuples of the window."""
-        return self._live().current()
+        return self._content.current() if self._valid else self._live().current()
 
     def get_new(self) -> Sequence[Any]:
         """Return the tuples that the last fired window did not hold."""
-        return self._live().new()
+        return self._content.new() if self._valid else self._live().new()
 
     def get_expired(self) -> Sequence[Any]:
         """Return the tuples of the last fired window that this one does not hold."""
-        return self._live().expired()
+        return self._content.expired() if self._valid else self._live().expired()
 
     def column(self, name: str) -> Sequence[Any]:
         """Return one field of all tuples of the window: a list, or, for a bolt with `columnar=`, a view without a copy."""

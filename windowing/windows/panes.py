@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from math import gcd
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import Any
 
 from windowing.errors import ConfigError, SnapshotError, quote
 from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, align_up, assigner_of, end_after
@@ -74,8 +74,9 @@ class PaneWindow(TupleWindow):
     def __len__(self) -> int:
         return sum(partial[0] for partial in self._partials) if self._valid else len(self._live())
 
-    def _live(self) -> NoReturn:
-        raise TypeError(NO_TUPLES) if self._valid else self._stale()
+    @property
+    def _content(self) -> Any:  # type: ignore[override]  # it has none to set
+        raise TypeError(NO_TUPLES)
 
 
 def _refuse_other(data: dict[str, Any], spec: Any) -> None:
@@ -461,11 +462,20 @@ class TimePaneManager(TaskMachine):
             for key, of_key in groups.items():
                 (cells.get(key) or self._new_cell(pane, key))[0] += len(of_key)
             return
-        for key in [key for key in groups if key in cells] if cells else ():
-            aggregation.add_many(cells[key], groups.pop(key))
-        cells.update(zip(groups, aggregation.of_each(groups.values()), strict=True))
-        self._number_keys(groups)
-        self._reach(pane.end, groups)
+        new: list[Any] = []
+        if keys is not None and not cells:
+            cells.update(zip(groups, aggregation.of_each(groups.values()), strict=True))
+            new += groups
+        else:
+            for key, of_key in groups.items():
+                cell = cells.get(key)
+                if cell is None:
+                    cells[key] = aggregation.of(of_key)
+                    new.append(key)
+                else:
+                    aggregation.add_many(cell, of_key)
+        self._number_keys(new)
+        self._reach(pane.end, new)
 
     def _by_key(self, values: Sequence[Any], keys: Sequence[Any] | None) -> dict[Any, Sequence[Any]]:
         if keys is None:
