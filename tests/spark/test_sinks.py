@@ -504,6 +504,32 @@ def test_csv_batches_of_a_changed_stream_are_not_read_under_the_names_of_the_new
     assert [tuple(row) for row in found] == [(1, "late", 0)]
 
 
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_batches_of_which_a_column_has_another_name_or_type_since_are_refused_at_the_start(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    folder = str(tmp_path / "out")
+
+    def start(fields: str) -> FileSink:
+        sink = FileSink(folder, format)
+        sink.claim(spark, OutputOwner("q", "default", 0, StructType.fromDDL(fields)))
+        return sink
+
+    start("n long, old string")
+    sink = start("n long, reason string")  # there is no batch yet
+    sink.write(spark.createDataFrame([(1, "late")], "n long, reason string"), 0)
+    said = "out holds batches with reason string, and stream 'default' of query q has cause string in its place, .*; give this one"
+    with pytest.raises(ConfigError, match=said):
+        start("n long, cause string")
+    with pytest.raises(ConfigError, match=r"with reason string, and .* has reason bigint in its place"):
+        start("n long, reason long")
+    assert start("n long, reason string").read(spark).collect() == [(1, "late", 0)]
+    added = start("n long, reason string, note string")
+    if format != "csv":
+        assert added.read(spark).collect() == [(1, "late", None, 0)]
+    start("n long")
+
+
 def test_the_folders_that_a_query_reads(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

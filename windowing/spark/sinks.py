@@ -190,7 +190,12 @@ class FileSink(StormNames):
         folder = self._folder(spark)
         by_position = schema is not None
         if schema is None:
-            schema = self._written_schema(folder)
+            schema = _written_schema(folder)
+        if schema is None:
+            raise ConfigError(
+                f"{folder.path} holds no batch yet, and no query was started with it; give read(spark, schema) the schema, or read "
+                "it later"
+            )
         if not any(name.lower() == BATCH for name in schema.names):
             schema = StructType([*schema.fields]).add(BATCH, LongType())
         paths = [literal_path(folder.of(_name(batch))) for batch in self.committed(spark)]
@@ -212,19 +217,6 @@ class FileSink(StormNames):
         if content != self._known_schema:
             folder.write(_SCHEMA_FILE, content.encode())
             self._known_schema = content
-
-    def _written_schema(self, folder: Folder) -> StructType:
-        if not folder.exists(_SCHEMA_FILE):
-            raise ConfigError(
-                f"{folder.path} holds no batch yet, and no query was started with it; give read(spark, schema) the schema, or read "
-                "it later"
-            )
-        try:
-            return nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
-        except (ValueError, KeyError, TypeError, RecursionError) as problem:
-            raise CorruptStateError(
-                f"{folder.of(_SCHEMA_FILE)} is no schema: {quote(str(problem))}; delete it"
-            ) from problem
 
 
 class ParquetSink(FileSink):
@@ -392,8 +384,37 @@ def different_columns(option: str, given: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _written_schema(folder: Folder) -> StructType | None:
+    """Return the schema of the stream of a folder, None for a new folder. Raises CorruptStateError."""
+    if not folder.exists(_SCHEMA_FILE):
+        return None
+    try:
+        return nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise CorruptStateError(
+            f"{folder.of(_SCHEMA_FILE)} is no schema: {quote(str(problem))}; delete it"
+        ) from problem
+
+
+def _require_readable(folder: Folder, owner: OutputOwner) -> None:
+    """Raise ConfigError if a column of the batches in a folder has another name or type in the stream: it would be read as null."""
+    there, wanted = (
+        {field.name: f"{field.name} {field.dataType.simpleString()}" for field in schema}
+        for schema in (_written_schema(folder) or StructType(), owner.schema)
+    )
+    gone = [column for name, column in there.items() if wanted.get(name) != column]
+    new = [column for name, column in wanted.items() if there.get(name) != column]
+    if gone and new:
+        raise ConfigError(
+            f"{folder.path} holds batches with {', '.join(gone)}, and {owner.name} has {', '.join(new)} in its place, which would "
+            f"be null or unreadable in the old ones; {_WAY_OUT}"
+        )
+
+
 def require_claimable(folder: Folder, owner: OutputOwner) -> None:
-    """Raise ConfigError if `folder` belongs to another owner, or holds batches that its checkpoint has not begun."""
+    """Raise ConfigError if `folder` belongs to another owner, holds batches that its checkpoint has not begun, or batches of which
+    a column was renamed since.
+    """
     way_out = _WAY_OUT
     if folder.exists(OWNER_FILE):
         found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
@@ -407,6 +428,8 @@ def require_claimable(folder: Folder, owner: OutputOwner) -> None:
     if written > (-1 if owner.last_batch is None else owner.last_batch):
         begun = "has begun none" if owner.last_batch is None else f"has come to batch {owner.last_batch}"
         raise ConfigError(f"{folder.path} holds batch {written}, and {owner.name} {begun}; {way_out}")
+    if written >= 0:
+        _require_readable(folder, owner)
 
 
 def refuse_shared(paths: Mapping[str, str]) -> None:
