@@ -9,7 +9,7 @@ import pytest
 from pyspark import cloudpickle
 
 from windowing import InputSpout, TopologyBuilder, bolt, execution_plan, millis, tumbling
-from windowing.execution.metrics import RunMetrics, TaskMetrics
+from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
 from windowing.local import LocalCluster, TridentCluster, VirtualClock, run_local
 from windowing.local.metrics import ClusterMetrics
 from windowing.topology.pictures import Arrow, Box, html_table, svg_of
@@ -125,6 +125,13 @@ def test_the_results_of_trident_and_of_a_single_bolt_show_their_counts():
     assert shown[3:9] == ["batches", "2", "failures", "0", "sink counts", "3"]
     alone = texts(run_local(tens, [[{"at": 1}, {"at": 25}], [{"at": 2}]])._repr_html_())
     assert alone[alone.index("late") + 1] == "1"
+
+
+def test_the_repr_of_metrics_has_no_windows_and_rows():
+    shown = TaskMetrics("tens", 0, {"default": 2}, windows=(FiredWindow(10, "(5,)"),), late_rows=(("late", "{'at': 3}"),))
+    assert "emitted={'default': 2}" in repr(shown)
+    assert "FiredWindow" not in repr(shown)
+    assert "'at'" not in repr(shown)
 
 
 def test_the_repr_of_a_result_has_some_of_its_rows():

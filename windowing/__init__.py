@@ -227,6 +227,8 @@ _IN_STORM = {
         ("ShellBolt", "ShellSpout"), "@bolt or @spout: components are Python, and call subprocess for another program"
     ),
     "JoinBolt": "@tumbling(..., timestamp=...) that reads both streams, and join the rows of its window by row.source_component",
+    "DefaultEvictionContext": "EvictionContext",
+    "TriggerHandler": "TriggerPolicy: it returns which windows are due, as a list of EvictionContext",
     "CustomStreamGrouping": "custom_grouping(component, function) with a function of (values, tasks)",
     **dict.fromkeys(
         ("BaseTaskHook", "ITaskHook"), "code of your own in prepare and execute; there are no hooks of tasks"

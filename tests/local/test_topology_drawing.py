@@ -18,6 +18,7 @@ from windowing.topology.decorators import bolt, sliding, windowed_bolt
 from windowing.topology.pictures import Arrow, Box, placed
 from windowing.topology.plan import Topology
 from windowing.windows.measures import count, minutes, seconds
+from windowing.windows.trigger import CountTriggerPolicy
 
 
 @windowed_bolt(seconds(90), minutes(1), timestamp="at", late_stream="late", output="n long")
@@ -58,6 +59,16 @@ def test_the_mermaid_text_shows_kinds_windows_tasks_groupings_and_late_streams()
         '    c_events -- "all" --> c_end\n'
         '    c_four -- "custom(plan.#lt;locals#gt;.#lt;lambda#gt;)" --> c_end\n'
     )
+
+
+def test_a_trigger_of_ones_own_stands_in_place_of_the_slide() -> None:
+    @windowed_bolt(count(4), trigger=lambda: CountTriggerPolicy(3), output="n long")
+    def bursts(window: Any) -> None: ...
+
+    builder = TopologyBuilder("plan")
+    builder.set_spout("events", InputSpout("at long"))
+    builder.set_bolt("bursts", bursts).global_grouping("events")
+    assert "bursts<br/>window 4 tuples / trigger" in builder.build().to_mermaid()
 
 
 def test_the_same_topology_gives_the_same_svg_with_every_name_in_it() -> None:

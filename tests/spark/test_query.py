@@ -437,7 +437,7 @@ def test_a_stream_without_a_sink_is_refused_unless_discarded_and_tasks_default_t
         windowed(summed, source.read()).start({"sums": MemorySink()}, str(tmp_path / "checkpoint"))
     with caplog.at_level(logging.WARNING, "windowing.spark"):
         run(summed, source.read(), sinks={}, discard="default", tasks=3)
-    assert ["1 late or unusable tuples" in record.getMessage() for record in caplog.records] == [True]
+    assert ["'summed': 1 late or unusable tuples" in record.getMessage() for record in caplog.records] == [True]
     source.add([{"k": "b", "ts": 15000, "v": 1.0}])
     again = run(summed, source.read())
     assert again.rows() == [("a", 10000, 1, 0.5), ("a", 12000, 1, 0.5)]

@@ -292,7 +292,7 @@ def test_the_checks_reject_wrong_counts_and_ids():
         check_counts(good | {"in": 4, "pending": 1}, over=True)
     with pytest.raises(ConfigError, match=r"write check_counts\(result\.counts\)"):
         check_counts([good])
-    with pytest.raises(AssertionError, match=r"no fate: \['3'\]"):
+    with pytest.raises(AssertionError, match=r"no fate: \['3'\]; with too many: {}"):
         check_ids([1, 2, 3], shown=[1, 2])
     with pytest.raises(AssertionError, match=r"too many: {1: \['shown', 'late'\]}"):
         check_ids([1, 2], shown=[1, 2], late=[1])

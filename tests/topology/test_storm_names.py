@@ -622,6 +622,7 @@ def test_a_window_and_a_result_asked_as_in_pandas_are_answered_with_what_to_writ
             "KafkaBolt",
         ),
         *("Flux", "BaseTickTupleAwareRichBolt", "GlobalStreamId", "InvalidTopologyException", "KafkaSpoutConfig"),
+        *("DefaultEvictionContext", "TriggerHandler"),
     ],
 )
 def test_a_class_of_storm_without_a_counterpart_is_answered_with_what_takes_its_place(name: str) -> None:

@@ -232,7 +232,7 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         r"merge: stream 1 has word string.*, stream 2 has n bigint; merged streams have the same types",
         lambda t, s: t.merge(s, s.project("n")),
     ),
-    (r"merge: 1 names are given to the 3 fields", lambda t, s: t.merge(s, s, names="x")),
+    (r"merge: names is .*, 1 for the 3 fields", lambda t, s: t.merge(s, s, names="x")),
     (r"merge is given 1 streams; give two or more", lambda t, s: t.merge(s)),
     (r"join is given 0 streams; give two or more", lambda t, s: t.join([], "word")),
     (r"merge is given 3; give streams", lambda t, s: t.merge(s, 3)),  # type: ignore[arg-type]
@@ -244,7 +244,7 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"join by word and word: field 'n' is there already", lambda t, s: t.join([s, s], "word")),
     (
-        r"2 names are given to the 1 fields word; name each of them, the key first",
+        r"names is .*'a', 'b'.*, 2 for the 1 fields word; name each of them, the key first",
         lambda t, s: t.join([s.project("word"), s.project("word")], "word", ("a", "b")),
     ),
     (

@@ -34,6 +34,7 @@ from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.stores.remote import masked
 from windowing.stores.sqlite_files import translated
 from windowing.trident.fence import Fence, PartitionId
+from windowing.windows.measures import Count, Duration, describe_measure
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
@@ -311,8 +312,18 @@ def _windows_of(fixed: Any) -> str:
     if not isinstance(fixed, dict):
         return "unknown"
     options = ["length", "slide" if fixed.get("trigger") is None else "trigger", "eviction", "key"]
-    declared = [f"{name} {json.dumps(fixed[name])}" for name in options if fixed.get(name) is not None]
+    declared = [f"{name} {_measure(fixed[name])}" for name in options if fixed.get(name) is not None]
     return f"{fixed.get('name', '')}: {', '.join(declared)}"
+
+
+def _measure(stored: Any) -> str:
+    """Return a stored length or slide as people write it, anything else as JSON."""
+    match stored:
+        case {"count": int(value)} if value > 0:
+            return describe_measure(Count(value))
+        case {"ms": int(value)} if value > 0:
+            return describe_measure(Duration(ms=value))
+    return json.dumps(stored)
 
 
 def _json(files: CheckpointFiles, name: str) -> Any:

@@ -140,8 +140,8 @@ class TaskMetrics:
     watermark_ms: int | None = None
     watermark_lag_ms: int | None = None
     errors: tuple[str, ...] = ()
-    windows: tuple[FiredWindow, ...] = ()
-    late_rows: tuple[tuple[str, str], ...] = ()
+    windows: tuple[FiredWindow, ...] = field(default=(), repr=False)
+    late_rows: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def execute_latency_ms(self) -> float | None:

@@ -262,8 +262,9 @@ class Topology:
             window = component.window
             lines = [name if component.parallelism == 1 else f"{name} ×{component.parallelism}"]
             if window is not None:
-                slide = window.config.slide
-                lines.append(f"window {describe_measure(window.config.length)} / {describe_measure(slide)}")
+                config = window.config
+                fires = "trigger" if config.trigger is not None else describe_measure(config.slide)
+                lines.append(f"window {describe_measure(config.length)} / {fires}")
             shape = "window" if window is not None else "spout" if component.is_spout else "bolt"
             yield Box(name, tuple(lines), "state" if component.stateful else shape)
 

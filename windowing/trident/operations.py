@@ -101,7 +101,7 @@ class Check:
     def renamed(self, names: Sequence[Any], types: Sequence[str], told: str) -> Schema | None:
         """Return fields of these types with new names. told: the fields, and what to do, for a wrong number of names."""
         if len(names) != len(types):
-            self.note(f"{len(names)} names are given to the {len(types)} fields {told}")
+            self.note(f"names is {quote(names)}, {len(names)} for the {len(types)} fields {told}")
             return None
         return self.output(", ".join(f"{name} {kind}" for name, kind in zip(names, types, strict=True)))
 

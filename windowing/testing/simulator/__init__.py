@@ -46,7 +46,7 @@ class ScenarioResult:
 
     scenario: Scenario
     problem: str | None
-    trace: list[tuple[Any, ...]]
+    trace: list[tuple[Any, ...]] = field(repr=False)
     events: int
     faults: Counter[str]
     virtual_ms: int
