@@ -154,6 +154,7 @@ def test_check_shows_the_error_and_line_of_a_broken_file(tmp_path, text, code, s
         (["explain", "bolts.py"], "write FILE:NAME"),
         (["explain", "none.py:two"], "there is no file 'none.py'"),
         (["explain", "bolts.py:tow"], "did you mean 'two'"),
+        (["explain", "bolts.py:counts"], "has no 'counts'; there are topology, two"),
         (
             ["explain", "bolts.py:two", "none.json"],
             "none.json cannot be read: No such file or directory; correct the path",
@@ -488,7 +489,7 @@ def test_status_shows_the_components_of_a_topology_and_the_metrics_of_its_last_r
     output = run("status", folder).output
     assert "words in 2 partitions" in output
     assert "upper x1, depth 1, reads fused" in output
-    assert 'tens x3, depth 2, reads upper:default; tens: length 10 ms' in output
+    assert "tens x3, depth 2, reads upper:default; tens: length 10 ms" in output
     assert "stateful" in output
     assert "up to batch 1, 2025-11-23 02:00:01 UTC" in output
     assert all(part in output for part in ("1970-01-01 00:00:12", "41.3 s"))

@@ -128,7 +128,9 @@ def test_the_results_of_trident_and_of_a_single_bolt_show_their_counts():
 
 
 def test_the_repr_of_metrics_has_no_windows_and_rows():
-    shown = TaskMetrics("tens", 0, {"default": 2}, windows=(FiredWindow(10, "(5,)"),), late_rows=(("late", "{'at': 3}"),))
+    shown = TaskMetrics(
+        "tens", 0, {"default": 2}, windows=(FiredWindow(10, "(5,)"),), late_rows=(("late", "{'at': 3}"),)
+    )
     assert "emitted={'default': 2}" in repr(shown)
     assert "FiredWindow" not in repr(shown)
     assert "'at'" not in repr(shown)

@@ -1,7 +1,7 @@
 """What `make docs` does beside turning Markdown into pages; mkdocs.yml names this file.
 
 state diagrams       become tables, and a topology's drawing an SVG: the site loads no script that draws
-prompts              in docstrings become blocks of code in the reference
+prompts              in docstrings become blocks of code in the reference, and so do lists in columns of a package's docstring
 decisions            are all in the navigation, by number
 """
 
@@ -16,15 +16,18 @@ from griffe import Extension
 
 BLOCK = re.compile(r"^```(?P<language>python|mermaid)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 TRANSITION = re.compile(r"^ +(\S+) --> (\w+)(?:: (.*))?$", re.MULTILINE)
+COLUMNS = re.compile(r"(?:^(?!>>>|\.\.\.)\S.*? {2,}\S.*\n?){2,}", re.MULTILINE)
 PROMPT = re.compile(r"^>>> .*?(?=^$|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class Prompts(Extension):
-    """Makes examples at the prompt, in docstrings, blocks of code."""
+    """Makes examples at the prompt, in docstrings, and lists in columns of a package, blocks of code."""
 
     def on_instance(self, *, obj: Any, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = fenced(obj.docstring.value)
+            text = obj.docstring.value
+            text = COLUMNS.sub(lambda lines: f"```text\n{lines[0].rstrip()}\n```\n", text) if obj.is_module else text
+            obj.docstring.value = fenced(text)
 
 
 def on_config(config: Any) -> Any:

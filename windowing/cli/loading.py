@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, UnionType
 from typing import Any, NoReturn
 
 import click
@@ -192,9 +192,16 @@ def loaded(target: str) -> Any:
         )
     module = module_of(Path(path))
     if not hasattr(module, name):
-        names = [known for known in vars(module) if not known.startswith("_")]
+        names = [known for known, value in vars(module).items() if not known.startswith("_") and _is_of(module, value)]
         raise CommandRefused(f"{path} has no {quote(name)}; {did_you_mean(name, names)}")
     return getattr(module, name)
+
+
+def _is_of(module: Any, value: Any) -> bool:
+    """Return whether a value of a file is its own: no module, class, function or union of types that it imports."""
+    if isinstance(value, ModuleType | UnionType):
+        return False
+    return not (inspect.isclass(value) or inspect.isroutine(value)) or value.__module__ == module.__name__
 
 
 def topology_of(target: str) -> Topology | TridentTopology:

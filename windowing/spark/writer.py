@@ -347,8 +347,8 @@ class BatchWriter:
         if time.monotonic() - self._logged_at < _LOG_EVERY_S:
             return
         _log.warning(
-            "%r: %d late or unusable tuples went nowhere (query.metrics() has them by component); give the late stream (late_stream= "
-            "names it), or of a bolt without windows the dead_letters, a sink to keep them",
+            "%r: %d late or unusable tuples went nowhere (query.metrics() has them by component); give the late stream "
+            "(late_stream= names it), or of a bolt without windows the dead_letters, a sink to keep them",
             self.name,
             self._unlogged,
         )
