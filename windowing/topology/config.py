@@ -100,15 +100,15 @@ class ComponentConfig:
 
 
 class SettingKind(NamedTuple):
-    """How a value is parsed: for Storm's key (`read`), and for its typed name (`read_typed`).
+    """How a value is parsed: for Storm's key (`read`), and for its typed name (`read_typed`, None for the same way).
 
     Both raise ValueError for a value that does not match `wanted`, or `wanted_typed`.
     """
 
     wanted: str
     read: Callable[[Any], Any]
-    wanted_typed: str
-    read_typed: Callable[[Any], Any]
+    wanted_typed: str = ""
+    read_typed: Callable[[Any], Any] | None = None
 
 
 class Key(NamedTuple):
@@ -168,16 +168,12 @@ def _provider(value: Any) -> str:
     return str(value)
 
 
-def _one_form(wanted: str, read: Callable[[Any], Any]) -> SettingKind:
-    return SettingKind(wanted, read, wanted, read)
-
-
 def _count(least: int) -> SettingKind:
-    return _one_form(f"a whole number, {least} or more", _whole(least))
+    return SettingKind(f"a whole number, {least} or more", _whole(least))
 
 
 def _limit(least: int) -> SettingKind:
-    return _one_form(f"a whole number, {least} or more, or None for no limit", _optional(_whole(least)))
+    return SettingKind(f"a whole number, {least} or more, or None for no limit", _optional(_whole(least)))
 
 
 def _millis(least: int) -> SettingKind:
@@ -186,7 +182,7 @@ def _millis(least: int) -> SettingKind:
 
 
 _A_SPAN = "a span of {} ms or more, such as seconds(1)"
-_BOOLEAN = _one_form("True or False", _flag)
+_BOOLEAN = SettingKind("True or False", _flag)
 _SECONDS = SettingKind("a positive number of seconds, in whole milliseconds", _seconds, _A_SPAN.format(1), _span(1))
 _TICKS = SettingKind(
     f"{_SECONDS.wanted}, or None for no ticks",
@@ -194,8 +190,8 @@ _TICKS = SettingKind(
     f"{_SECONDS.wanted_typed}, or None for no ticks",
     _optional(_span(1)),
 )
-_ROTATION = _one_form("a whole number of buckets, 2 or more, or None for exact deadlines", _optional(_whole(2)))
-_PROVIDER = _one_form("'memory' or 'sqlite'", _provider)
+_ROTATION = SettingKind("a whole number of buckets, 2 or more, or None for exact deadlines", _optional(_whole(2)))
+_PROVIDER = SettingKind("'memory' or 'sqlite'", _provider)
 
 
 KEYS = (
@@ -400,8 +396,9 @@ def read_settings(settings: Iterable[Setting], scope: str) -> tuple[dict[str, An
 
 
 def _read_setting(key: Key, name: str, value: Any, values: dict[str, Any]) -> str | None:
-    kind = key.kind
-    wanted, read = (kind.wanted, kind.read) if name == key.storm else (kind.wanted_typed, kind.read_typed)
+    wanted, read, wanted_typed, read_typed = key.kind
+    if name == key.typed and read_typed is not None:
+        wanted, read = wanted_typed, read_typed
     try:
         values[key.attribute] = read(value)
     except (ValueError, OverflowError):  # ConfigError is a ValueError

@@ -384,8 +384,6 @@ def bolt(
 
 def declaration_of(target: Any) -> Declaration:
     """Return the declaration of `target`. Raises ConfigError for an object that cannot be part of a topology."""
-    if isinstance(target, Declaration):
-        return target
     if isinstance(target, InputSpout):
         return Declaration(kind=ComponentKind.INPUT, title="an InputSpout", outputs=target.outputs)
     found = target if isinstance(target, WindowedBolt) else _marked(target)

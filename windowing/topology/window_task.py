@@ -385,10 +385,8 @@ class FailedTuples:
 
     def expire(self, expired: Expired) -> Expired:
         """Return the tuples to ack: those that have expired and had not failed."""
-        rows, acked = expired.get(), []
-        if rows is None:
-            return expired
-        for row in rows:
+        acked = []
+        for row in expired.get() or ():  # never None: who keeps FailedTuples keeps tuples
             same = self._failed.get(id(row))
             if same is None:
                 acked.append(row)

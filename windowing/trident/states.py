@@ -206,9 +206,6 @@ class CombinerValueUpdater(ValueUpdater[T]):
     def update(self, stored: T | None) -> T:
         return self.value if stored is None else self.aggregator.combine(stored, self.value)
 
-    def __repr__(self) -> str:
-        return f"CombinerValueUpdater({self.aggregator!r}, {self.value!r})"
-
 
 class ReducerValueUpdater(ValueUpdater[T]):
     """Reduce the tuples of a batch, in order, into the stored value."""
@@ -220,9 +217,6 @@ class ReducerValueUpdater(ValueUpdater[T]):
     def update(self, stored: T | None) -> T:
         return reduce(self.aggregator.reduce, self.tuples, self.aggregator.init() if stored is None else stored)
 
-    def __repr__(self) -> str:
-        return f"ReducerValueUpdater({self.aggregator!r}, {len(self.tuples)} tuples)"
-
 
 class ReplaceUpdater(ValueUpdater[T]):
     """Replace the stored value."""
@@ -232,9 +226,6 @@ class ReplaceUpdater(ValueUpdater[T]):
 
     def update(self, stored: T | None) -> T | None:
         return self.value
-
-    def __repr__(self) -> str:
-        return f"ReplaceUpdater({self.value!r})"
 
 
 # -- ports of a state ------------------------------------------------------------------------------------------------------------
