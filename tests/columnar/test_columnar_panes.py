@@ -269,7 +269,13 @@ def test_keys_behave_like_a_list_of_the_key_tuples(columns, data):
     assert [keys[at] for at in range(count)] == whole
 
 
-@given(values=st.lists(st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)), ordered=st.booleans())
+LONGS = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    values=st.one_of(st.lists(each) for each in (st.integers(-3, 3), st.integers(10**15, 10**15 + 9), LONGS)),
+    ordered=st.booleans(),
+)
 def test_whole_numbers_are_numbered_by_first_arrival(values, ordered):
     values = sorted(values) if ordered else values
     numbers, distinct = coded(np.array(values, dtype=np.int64))

@@ -266,11 +266,12 @@ def coded(values: Numbers) -> tuple[Numbers, Numbers]:
     >>> [each.tolist() for each in coded(np.array([7, 3, 7]))]
     [[0, 1, 0], [7, 3]]
     """
-    if len(values) and not (values[1:] < values[:-1]).any():  # in ascending order: five times faster than by hashes
-        rises = np.append(True, values[1:] > values[:-1])
+    count = len(values)
+    if not (values[1:] < values[:-1]).any():  # in ascending order: five times faster than by hashes
+        rises = np.append(True, values[1:] > values[:-1])[:count]
         return np.cumsum(rises) - 1, values[rises]
-    low, count = int(values.min(initial=0)), len(values)
-    width = int(values.max(initial=0)) - low + 1
+    low = int(values.min())
+    width = int(values.max()) - low + 1
     if width > 4 * count:
         found = pa.array(values).dictionary_encode()
         return found.indices.to_numpy().astype(np.int64), found.dictionary.to_numpy()

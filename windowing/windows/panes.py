@@ -433,7 +433,8 @@ class TimePaneManager(TaskMachine):
         """Record that these keys have a cell in the pane that ends at `end`."""
         newest = self._newest
         if end == self._ends[-1]:
-            newest.update(dict.fromkeys(keys, end))
+            for key in keys:
+                newest[key] = end
         else:
             newest.update((key, end) for key in keys if newest.get(key, end) <= end)
 
