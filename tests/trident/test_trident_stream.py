@@ -1237,6 +1237,22 @@ def test_draining_fires_the_open_windows() -> None:
     assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == [(3,)]
 
 
+def test_a_window_may_share_its_tasks_with_a_stream_of_another_spout() -> None:
+    """The query places the window of one stream in the group of the state, which the other stream writes."""
+    topology = TridentTopology()
+    stored, asked = (topology.new_stream(name, Given("word string, n long")) for name in ("stored", "asked"))
+    state = stored.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "n long")
+    windows = asked.partition_by("word").tumbling_window(
+        count(1), None, lambda w: [("a", len(w.get()))], "word string, n long", timestamp="n"
+    )
+    windows.state_query(state, "word", b.MapGet(), "known long").sink("out")
+    plan = topology.build()
+    assert any(len(stage.batch_groups) == 2 for stage in plan.stages.values())
+    run = TridentRun(plan)
+    assert run.batch({"stored": WORDS})["out"] == []
+    assert run.batch({"asked": WORDS[:2]})["out"] == [("a", 1, 4), ("a", 1, 4)]
+
+
 def test_windows_are_restored_from_plain_data_in_another_run() -> None:
     def build(stream: Stream) -> Stream:
         return stream.global_().tumbling_window(count(4), "n", b.Sum(), "total long", timestamp="n")
