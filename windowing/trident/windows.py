@@ -136,6 +136,7 @@ class WindowProcessor(TridentProcessor):
         view = None if isinstance(bolt.target, WindowFold) else self._with_records
         self._task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
         self._before = self._executor.snapshot()
+        self._now: dict[str, Any] | None = None
         self._txid = 0
 
     def prepare(self, context: Any) -> None:
@@ -180,12 +181,17 @@ class WindowProcessor(TridentProcessor):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the windows as plain data: their current state, and their state before the last committed batch."""
-        return {"txid": self._txid, "before": self._before, "now": self._executor.snapshot()}
+        self._now = self._executor.snapshot()
+        return {"txid": self._txid, "before": self._before, "now": self._now}
 
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the windows from a snapshot."""
-        self._txid, self._before = data["txid"], self._with_rows(data["before"])
-        self._executor.restore(self._with_rows(data["now"]))
+        self._txid, self._before, self._now = (
+            data["txid"],
+            self._with_rows(data["before"]),
+            self._with_rows(data["now"]),
+        )
+        self._executor.restore(self._now)
 
     def _with_rows(self, stored: dict[str, Any]) -> dict[str, Any]:
         """Return a snapshot of plain data whose tuples are records again, if policies of a user read them."""
@@ -212,7 +218,8 @@ class WindowProcessor(TridentProcessor):
         if txid == self._txid:
             self._executor.restore(self._before)
         else:
-            self._before, self._txid = self._executor.snapshot(), txid
+            self._before, self._txid = self._now or self._executor.snapshot(), txid
+        self._now = None
 
     def _columns(self, rows: list[Row]) -> TupleColumns:
         config, key = self.bolt.config, self._key
