@@ -16,10 +16,17 @@ from hypothesis import strategies as st
 
 from tests.execution.chains import Chain, chained, clustered
 from windowing.columnar.rows import decode_table
-from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
+from windowing.errors import (
+    AckError,
+    BoltError,
+    ConfigError,
+    CorruptStateError,
+    FailedException,
+    ReportedFailedException,
+)
 from windowing.execution.plan import execution_plan
 from windowing.local.clock import VirtualClock
-from windowing.local.cluster import LocalCluster
+from windowing.local.cluster import LocalCluster, run_topology
 from windowing.local.run import run_local
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Tuple
@@ -132,18 +139,38 @@ def test_a_tuple_that_is_neither_acked_nor_failed_in_its_batch_has_failed() -> N
         Chain(one_bolt(Pairs), letters=False).run({"in": [("never", 1)]})
 
 
-def test_acking_a_tuple_twice_is_an_error() -> None:
-    @bolt()
+@pytest.mark.parametrize("run", [chained, clustered])
+@pytest.mark.parametrize(
+    ("use", "cause", "said"),
+    [
+        (lambda tuple, collector: collector.ack(tuple), AckError, "acked or failed"),
+        (lambda tuple, collector: collector.fail(tuple), AckError, "acked or failed"),
+        (lambda tuple, collector: collector.ack("cow"), ConfigError, "a tuple that execute was handed, got 'cow'"),
+        (lambda tuple, collector: collector.emit(("a",), anchors="cow"), ConfigError, "execute was handed, got 'c'"),
+    ],
+)
+def test_a_second_ack_or_one_of_no_tuple_is_an_error(run: Any, use: Any, cause: type[Exception], said: str) -> None:
+    @bolt(output="word string")
     class Twice(Bolt):
-        def prepare(self, context: Any, collector: Any) -> None:
-            self.collector = collector
-
         def execute(self, tuple: Tuple) -> None:
             self.collector.ack(tuple)
-            self.collector.ack(tuple)
+            use(tuple, self.collector)
 
-    with pytest.raises(BoltError, match="settled before"):
-        chained(one_bolt(Twice), {"in": [[("a", 1)]]})
+    with pytest.raises(BoltError, match=said) as failed:
+        run(one_bolt(Twice), {"in": [[("a", 1)]]})
+    assert type(failed.value.__cause__) is cause
+
+
+@pytest.mark.parametrize("run", [chained, run_topology])
+def test_the_dead_letter_of_a_tuple_that_a_bolt_fails_says_so(run: Any) -> None:
+    @bolt()
+    class Failing(Bolt):
+        def execute(self, tuple: Tuple) -> None:
+            self.collector.fail(tuple)
+
+    found = run(one_bolt(Failing, attempts=1), {"in": [[("a", 1)]]})
+    letter = found[0]["bolt.dead_letters"][0] if run is chained else found.dead_letters[0].row()
+    assert letter[3] == "failed"
 
 
 def test_a_reported_failure_is_logged_and_fails_the_tuple(caplog: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.execution.chains import Chain
 from tests.execution.test_chain_acks import Acking, one_bolt
+from tests.execution.test_task_metrics import Totals
 from windowing.errors import BoltError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import run_topology
@@ -47,6 +48,20 @@ def test_a_reported_failed_exception_is_logged_and_reported_too(bolt: Any, told:
     assert [record.getMessage().count("unlucky") for record in caplog.records] == [1] * told
     result = run_topology(one_bolt(bolt, **{"windowing.max.attempts": 1}), {"in": [ROWS]}, clock=VirtualClock())
     assert len(result.errors) == told, "as on LocalCluster"
+
+
+def test_the_error_of_a_skipped_window_is_logged_and_reported_too(caplog: Any) -> None:
+    topology = one_bolt(picky(on_error="skip"))
+    chain = Chain(topology)
+    chain.channel = Totals()
+    chain.run({"in": ROWS})
+    (said,) = {record.getMessage() for record in caplog.records if record.getMessage().startswith("task 0: ")}
+    assert "unlucky" in said
+    assert said.endswith("; it is skipped")
+    found = chain.channel.totals.now(0).components()["bolt"]
+    assert (found.reported, found.errors[0].count("unlucky")) == (1, 1)
+    result = run_topology(topology, {"in": [ROWS]}, clock=VirtualClock())
+    assert len(result.errors) == 1, "as on LocalCluster"
 
 
 def test_of_the_windows_that_fail_in_a_batch_only_the_first_are_logged(caplog: Any) -> None:

@@ -310,6 +310,18 @@ def test_windows_on_disk_continue_in_a_given_provider(tmp_path: Any) -> None:
         assert run(windows(pages=True), [[(8, 8)]], states=states, drain=False)["sizes"] == [(3,)]
 
 
+def test_a_drain_is_a_checkpoint_too() -> None:
+    states, rows = MemoryStateProvider(), [(n, n) for n in (1, 2)]
+    cluster = LocalCluster(windows(length=5), batches={"source": []}, clock=VirtualClock(), states=states)
+    cluster.run_batch({"source": rows})
+    cluster.drain()
+    assert cluster.result.checkpoints == 2
+    # Here the process is killed.
+    with LocalCluster(windows(length=5), batches={"source": []}, clock=VirtualClock(), states=states) as again:
+        again.run_batch({"source": [(3, 3)]})
+        assert again.result.late == {("sizes", "closed"): 1}
+
+
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_changes_without_a_checkpoint_are_invisible_to_the_next_cluster(kind: str, closed: bool, tmp_path: Any) -> None:

@@ -391,7 +391,7 @@ class LocalCluster(LoopedCluster):
         return self.result
 
     def drain(self) -> None:
-        """End the input, in topological order: the last windows fire, and bolts with ticks get one more tick.
+        """End the input, in topological order: the last windows fire, bolts with ticks get one more tick. Then commit the states.
 
         Recoveries and retries that are under way finish first. If states are rolled back meanwhile, the drain is repeated.
         """
@@ -450,7 +450,6 @@ class LocalCluster(LoopedCluster):
     def _finish(self) -> None:
         rollbacks = self._router.rollbacks
         self.drain()
-        self.checkpoint()
         while self.pending and rollbacks == self._router.rollbacks and self._pass_time():
             self._busy()
         if self.pending and rollbacks == self._router.rollbacks:
@@ -486,6 +485,7 @@ class LocalCluster(LoopedCluster):
                 task.last_tick()
                 if task.inbox:
                     self._settle()
+        self.checkpoint()
 
     def _pass_time(self, end_ms: int | None = None) -> bool:
         poll_ms = None

@@ -24,7 +24,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed, Reason
-from windowing.errors import ConfigError, FailedException, ReportedFailedException, describe_error, quote
+from windowing.errors import FailedException, ReportedFailedException, describe_error
 from windowing.local.router import ACK, ACKS, FAIL, INIT, INITS, Delivery, Outbox, Router
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import rows_of
@@ -35,7 +35,7 @@ from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component
-from windowing.topology.user_code import BoltCaller
+from windowing.topology.user_code import BoltCaller, not_handed
 
 _log = logging.getLogger("windowing")
 NO_TIMEOUT_MS = 1 << 50
@@ -403,9 +403,7 @@ class BoltCollector(StormNames):
 
 def _delivered(tuple: Tuple) -> Delivery:
     if not isinstance(tuple, Delivery):
-        raise ConfigError(
-            f"what is acked, failed or anchored to is a tuple that execute was handed, got {quote(tuple)}"
-        )
+        raise not_handed(tuple)
     return tuple
 
 

@@ -31,9 +31,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from windowing.acking.acker import Reason
 from windowing.columnar.bolts import ColumnarCaller, arrow_schema
 from windowing.columnar.rows import Numbers, owned
-from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error, quote
+from windowing.errors import AckError, BoltError, FailedException, ReportedFailedException, describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, TaskMetrics
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import rows_of
@@ -47,7 +48,7 @@ from windowing.spark.unreadable import any_of, arrow_column, asked_unreadable, h
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import stream_name
-from windowing.topology.user_code import BoltCaller, EmittedRow
+from windowing.topology.user_code import BoltCaller, EmittedRow, not_handed
 
 if TYPE_CHECKING:  # which runs the bolts of this module
     from windowing.spark.stage_writer import Chosen, StageWriter
@@ -55,7 +56,6 @@ if TYPE_CHECKING:  # which runs the bolts of this module
 T = TypeVar("T")
 
 _log = logging.getLogger("windowing.spark")
-_FAILED = "the bolt failed it"
 _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 
@@ -289,7 +289,7 @@ class BoltBatch(RetriedBatch[Tuple]):
             self._leave_out(tuple, unreadable)
             return
         if reason is None and any(each is tuple for each in call.failed):
-            reason = _FAILED
+            reason = Reason.FAILED
         if reason is None:
             for row in rows:
                 self._writer.emit(self._name, self._task, row, _roots_of(tuple))
@@ -299,7 +299,7 @@ class BoltBatch(RetriedBatch[Tuple]):
             self._undo(call, tuple)
         for each in call.failed:
             if each is not tuple:
-                self._fail(each, _FAILED)
+                self._fail(each, Reason.FAILED)
         if reason is not None:
             self._fail(tuple, reason)
 
@@ -331,6 +331,8 @@ class BoltBatch(RetriedBatch[Tuple]):
 
 
 def _roots_of(tuple: Tuple) -> Roots:
+    if not isinstance(tuple, Tuple):
+        raise not_handed(tuple)
     return tuple._roots if isinstance(tuple, Arrival) else NO_ROOTS
 
 
@@ -413,9 +415,11 @@ class _BoltCollector(StormNames):
 
     def _settle(self, tuple: Tuple, how: str) -> None:
         if self._open.pop(id(tuple), None) is None:
-            raise BoltError(
-                f"bolt {self._owner!r} {how} {quote(tuple)}, which is not open: it was settled before, or is no tuple of this "
-                "batch; settle each tuple once"
+            if not isinstance(tuple, Tuple):
+                raise not_handed(tuple)
+            raise AckError(
+                f"bolt {self._owner!r} {how} {quote(tuple)}, which is not open: it was acked or failed before, or is no tuple of "
+                "this batch; settle each tuple once"
             )
 
 

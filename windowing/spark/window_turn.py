@@ -37,6 +37,7 @@ from windowing.errors import (
     CorruptStateError,
     FailedException,
     InvalidTimestampError,
+    describe_error,
     quote,
 )
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
@@ -215,6 +216,7 @@ class _Turn:
         self.next_number = 0
         self.unreadable = 0  # rows that were in no window, because a window's own field of them is unreadable
         self.reported = 0  # failed windows whose errors are reported
+        self.errors: list[str] = []  # the first of them
         self.left_out = 0  # rows in windows that were hidden from the bolt, because it read an unreadable value of them
         self.failed: set[int] = set()  # by identity, the tuples of windows that failed with them
         self.dead_letters = 0
@@ -441,12 +443,15 @@ class _Turn:
         if failed.action is OnError.DEAD_LETTER:
             self.dead_letters += 1
             self.rows.append((DEAD_LETTERS, self.windows.dead_letter(failed.window, failed.error).row()))
+        elif failed.action is OnError.SKIP or failed.report:
+            self.reported += 1
+            if self.reported <= LAST_KEPT:
+                outcome = "it is skipped" if failed.action is OnError.SKIP else "its tuples fail"
+                self.errors.append(describe_error(failed.error))
+                _log.warning("task %d: %s; %s", self.task, failed.error.args[0], outcome)
         if self.watcher is None:
             return
         if failed.action is OnError.FAIL:
-            self.reported += failed.report
-            if failed.report and self.reported <= LAST_KEPT:
-                _log.warning("task %d: %s; its tuples fail", self.task, failed.error.args[0])
             self.watcher.failed(failed.window)
             self.failed.update(map(id, failed.window))
         self.watcher.fired(failed.window, len(self.rows))
@@ -503,6 +508,8 @@ class _Turn:
             expired=expired,
             skipped=after["skipped"] - before["skipped"],
             duplicates=duplicates,
+            reported=self.reported,
+            errors=tuple(self.errors),
             dead_letters=self.dead_letters,
             pending=after["pending"],
             watermark_ms=watermark,

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from windowing.errors import (
     LIBRARY,
     BoltError,
+    ConfigError,
     FailedException,
     InvalidTimestampError,
     describe_error,
@@ -306,6 +307,11 @@ class OutputStreams:
         if stream == DEAD_LETTERS:
             return f"stream {stream!r} takes dead letters only; emit on another one"
         return _undeclared(stream, self._streams)
+
+
+def not_handed(given: Any) -> ConfigError:
+    """Return the error for an object that a bolt acks, fails or anchors to, and that is no tuple."""
+    return ConfigError(f"what is acked, failed or anchored to is a tuple that execute was handed, got {quote(given)}")
 
 
 _BY_ITSELF = {
