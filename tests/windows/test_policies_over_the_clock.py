@@ -147,6 +147,17 @@ def test_a_stepwise_run_reports_the_deadline_of_its_trigger(semantics):
     assert run.tick() == [("default", ("a", 11_999))]
 
 
+def test_a_second_tick_in_one_millisecond_fires_nothing():
+    clock = VirtualClock(10_000)
+    run = LocalRun(words(length=seconds(5), trigger=lambda: TimeTriggerPolicy(1_000)), clock=clock)
+    run.feed([{"word": "a"}])
+    clock.set(11_000)
+    assert run.feed([{"word": "b"}]) == [("default", ("a", 10_999))], "it was due before b came"
+    assert run.turn() == []
+    clock.set(12_000)
+    assert run.tick() == [("default", ("ab", 11_999))]
+
+
 def test_the_trigger_of_each_key_has_its_own_deadline():
     clock = VirtualClock(10_000)
     run = LocalRun(words(length=seconds(5), trigger=AfterTwoSeconds, key="word"), clock=clock)

@@ -424,7 +424,8 @@ def fold(
     result: Callable[[Any], Any] = _identity,
     field: str | None = None,
 ) -> Fold:
-    """Make an aggregator of four functions. `merge` must not change its arguments; accumulators must be plain data.
+    """Make an aggregator of four functions. `merge` must not change its arguments; accumulators must be plain data. The result must
+    not depend on the order of the values, which is that of arrival where windows hold partial results, else that of time.
 
     >>> longest = fold(lambda: 0, lambda acc, word: builtins.max(acc, len(word)), builtins.max, field="word")
     >>> longest.merge(longest.add_many(0, ["to", "be"]), 5)

@@ -553,9 +553,10 @@ class PolicyWindowManager(TaskMachine):
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         self._open()
+        if self.watermark is not None and now_ms <= self.watermark + 1:
+            return NO_EFFECTS  # a second tick in one millisecond
         self._deadline, self._ticked_ms = None, now_ms
-        if self.watermark is None or now_ms > self.watermark:
-            self.watermark = now_ms - 1
+        self.watermark = now_ms - 1
         return self.guard.run(self._fire_all(self.watermark, lambda state: state.tick(now_ms)))
 
     # -- watermark advances --------------------------------------------------------------------------------------------
