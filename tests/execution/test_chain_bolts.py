@@ -571,10 +571,10 @@ def fused(fails: dict[str, int], style: int) -> Topology:
     return builder.build()
 
 
-def one_by_one(writer: StageWriter, way: Any, rows: Any, phases: Any, roots: Any) -> None:
-    before = writer.phase
-    for values, writer.phase, of_row in zip(rows, phases, roots, strict=True):
-        writer._hand_over(way, values, of_row)
+def one_by_one(writer: StageWriter, way: Any, rows: Any, phase: int, roots: Any) -> None:
+    before, writer.phase = writer.phase, phase
+    for values in rows:
+        writer._hand_over(way, values, roots)
     writer.phase = before
 
 
@@ -584,11 +584,11 @@ def columns_one_by_one(writer: StageWriter, way: Any, given: Any, fields: Any, c
 
 
 def emitted_one_by_one(
-    writer: StageWriter, component: str, task: int, stream: str, rows: Any, phases: Any, roots: Any
+    writer: StageWriter, component: str, task: int, stream: str, rows: Any, phase: int, roots: Any
 ) -> None:
-    before = writer.phase
-    for values, writer.phase, of_row in zip(rows, phases, roots, strict=True):
-        writer.emit(component, task, EmittedRow(stream, values), of_row)
+    before, writer.phase = writer.phase, phase
+    for values in rows:
+        writer.emit(component, task, EmittedRow(stream, values), roots)
     writer.phase = before
 
 

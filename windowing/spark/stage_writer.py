@@ -22,7 +22,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, repeat, starmap
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -59,6 +59,7 @@ from windowing.topology.user_code import EmittedRow
 
 _log = logging.getLogger("windowing.spark")
 _PHASE_OF = attrgetter("_phase")
+_RUN_OF = attrgetter("_phase", "_roots")
 
 
 class _TaskRoute(NamedTuple):
@@ -259,30 +260,32 @@ class StageWriter:
         task: int,
         stream: str,
         rows: Sequence[tuple[Any, ...]],
-        phases: Sequence[int],
-        roots: Sequence[Roots],
+        phase: int,
+        roots: Roots = NO_ROOTS,
     ) -> None:
-        """Like `emit` for many rows of a stream that a task made, each with its phase and its roots."""
+        """Like `emit` for many rows of a stream that a task made, all with this phase and these roots."""
         way, count = self._way(component, task, stream), len(rows)
         if way.width is None:
-            before = self.phase
-            for values, self.phase, of_row in zip(rows, phases, roots, strict=True):
-                self.emit(component, task, EmittedRow(stream, values), of_row)
+            before, self.phase = self.phase, phase
+            for values in rows:
+                self.emit(component, task, EmittedRow(stream, values), roots)
             self.phase = before
+            return
+        if not rows:
             return
         if way.is_out:
             self._out.setdefault((component, stream), []).extend(rows)
         if way.width:
             last = self._position + way.width * count
             way.rows.values.extend(rows)
-            way.rows.phases.extend(phases)
+            way.rows.phases.extend([phase] * count)
             way.rows.positions.extend(range(self._position, last, way.width))
-            way.rows.roots.extend(roots)
+            way.rows.roots.extend([roots] * count)
             self._position = last
         else:
             way.emitted += count
         if way.fused:
-            self._queue(way, rows, phases, roots)
+            self._queue(way, rows, phase, roots)
 
     def _add(self, rows: _Rows, values: tuple[Any, ...], roots: Roots, width: int) -> None:
         rows.values.append(values)
@@ -299,13 +302,13 @@ class StageWriter:
             for target in route.choose(values, route.state):
                 self._queues[route.reader][target].append(way.arrival(values, way.origin, self.phase, roots))
 
-    def _queue(self, way: _Way, rows: Sequence[tuple[Any, ...]], phases: Sequence[int], roots: Sequence[Roots]) -> None:
+    def _queue(self, way: _Way, rows: Sequence[tuple[Any, ...]], phase: int, roots: Roots) -> None:
         """Queue rows for the fused tasks; their shuffles choose the tasks of all rows at once."""
         assert way.origin is not None
         for route in way.fused:
             for target, at in route.parts(len(rows)):
-                arrived = zip(rows[at], repeat(way.origin), phases[at], roots[at])
-                self._queues[route.reader][target].extend(starmap(way.arrival, arrived))
+                run = TupleRun(rows[at], way.arrival, way.origin, phase, roots)
+                self._queues[route.reader][target].append(run)
 
     def _hand_over_columns(
         self, way: _Way, given: dict[str, pa.Array], fields: dict[str, pa.Array], count: int, roots: Roots
@@ -321,7 +324,8 @@ class StageWriter:
                     run: Any = StreamBatch(mine, way.origin, self.phase, roots)
                 else:
                     values = values or [python_values(column, name) for name, column in given.items()]
-                    run = TupleRun(values, at, way.arrival, way.origin, self.phase, roots)
+                    mine = [type(column)(column[at]) for column in values]
+                    run = TupleRun(tuples_in(mine, given), way.arrival, way.origin, self.phase, roots)
                 self._queues[route.reader][target].append(run)
 
     def dead_letter(self, component: str, task: int, failed: DeadLetter, roots: Roots) -> None:
@@ -335,14 +339,13 @@ class StageWriter:
             self._run(name)
 
     def in_phases(self, arrivals: Iterable[Any]) -> Iterator[Any]:
-        """Yield tuples, also those of runs, or batches; rows emitted meanwhile get the phase of the last yielded one."""
-        for phase, of_phase in groupby(sorted(arrivals, key=_PHASE_OF), _PHASE_OF):
-            self.phase = phase
-            for arrival in of_phase:
-                if type(arrival) is TupleRun:
-                    yield from arrival.tuples()
-                else:
-                    yield arrival
+        """Yield tuples, also those of TupleRuns, or batches; rows emitted meanwhile get the phase of the last yielded one."""
+        return chain.from_iterable(tuples for _, _, tuples in self.runs(arrivals))
+
+    def runs(self, arrivals: Iterable[Any]) -> Iterator[tuple[int, Roots, Iterator[Any]]]:
+        """Yield the same by phase and roots: tuples that follow each other with both alike."""
+        for (self.phase, roots), run in groupby(sorted(arrivals, key=_PHASE_OF), _RUN_OF):
+            yield self.phase, roots, chain.from_iterable(e.tuples() if type(e) is TupleRun else (e,) for e in run)
 
     def take(self) -> list[ExchangeRow]:
         """Return the packed rows so far as exchange rows."""
@@ -455,7 +458,7 @@ class StageWriter:
 
     def _batched(self, waiting: Iterable[Any]) -> Iterator[StreamBatch]:
         """Yield the queue of a task that takes batches: batches of columns unchanged, consecutive rows as one batch."""
-        for _, run in groupby(waiting, key=_same_batch):
+        for _, run in groupby(self.in_phases(waiting), key=_same_batch):
             rows = list(run)
             if isinstance(rows[0], StreamBatch):
                 yield from rows

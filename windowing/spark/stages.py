@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from windowing.execution.metrics import TaskMetrics
 from windowing.execution.plan import StageTask
 from windowing.schema.checks import DEFAULT_STREAM
-from windowing.spark.acks import NO_ROOTS, root_of
+from windowing.spark.acks import NO_ROOTS, Roots, root_of
 from windowing.spark.context import ExecutionContext
 from windowing.spark.exchange import (
     BATCH_CLOCK,
@@ -184,20 +184,22 @@ class StageTaskTurn:
         is_read = any(readers_of(name, stream) for stream in self._component.outputs)
         watch = AckWatch(writer.partials, name, is_read) if self._acked else None
         turn = stage.turn(task, stored, rows, batch, watcher=watch, fitted=self._fitted)
-        late, phase = iter(turn.late), self._execution.phases[name, task]
-        anchors = iter([NO_ROOTS] * len(turn.rows) if watch is None else watch.roots)
-        for stream, of_stream in groupby(turn.rows, key=itemgetter(0)):
-            for kind, of_kind in groupby(map(itemgetter(1), of_stream), key=type):
-                rows = list(of_kind)
-                roots, phases = list(islice(anchors, len(rows))), [phase] * len(rows)
-                if stream == stage.late_stream:  # late tuples are sent on unchanged, all other rows by the turn
-                    phases = [each._phase for each in islice(late, len(rows))]
-                if kind is pa.RecordBatch:
-                    writer.phase = phase
-                    for row, of_row in zip(rows, roots, strict=True):
-                        writer.send(name, task, stream, row, of_row)
-                elif stream in self._component.outputs:
-                    writer.emit_all(name, task, stream, rows, phases, roots)
+        late, own = iter(turn.late), self._execution.phases[name, task]
+        anchors = repeat(NO_ROOTS) if watch is None else iter(watch.roots)
+
+        def runs() -> Iterator[tuple[tuple[str, type, int, Roots], Any]]:
+            for stream, row in turn.rows:  # late tuples are sent on unchanged, all other rows by the turn
+                phase = next(late)._phase if stream == stage.late_stream else own
+                yield (stream, type(row), phase, next(anchors)), row
+
+        for (stream, kind, phase, roots), run in groupby(runs(), key=itemgetter(0)):
+            emitted = [row for _, row in run]
+            if kind is pa.RecordBatch:
+                writer.phase = phase
+                for table in emitted:
+                    writer.send(name, task, stream, table, roots)
+            elif stream in self._component.outputs:
+                writer.emit_all(name, task, stream, emitted, phase, roots)
         turn.output = writer.metrics(name, turn.metrics)
         return turn
 

@@ -219,27 +219,22 @@ class BoltBatch(RetriedBatch[Tuple]):
         self, given: Iterable[Tuple | TupleRun], call: Callable[[Tuple], Any], emitted: Callable[[Any], Sequence[Any]]
     ) -> None:
         """Like `_attempt` for each tuple, for a stateless bolt that returns its rows, which are then the only result of a call."""
-        writer = self._writer
-        rows, phases, roots = list[Any](), list[int](), list[Roots]()
-
-        def emit() -> None:
-            if rows:
-                writer.emit_all(self._name, self._task, DEFAULT_STREAM, rows, phases, roots)
-
-        for tuple in writer.in_phases(given):
-            self.taken += 1
-            try:
-                found = emitted(call(tuple))
-            except BaseException as problem:
-                emit()  # before a dead letter
-                rows, phases, roots = [], [], []
-                self._refused(tuple, problem)
-                continue
-            if found:
-                rows += found
-                phases += (tuple._phase,) * len(found)
-                roots += (tuple._roots,) * len(found)
-        emit()
+        taken, emit = 0, partial(self._writer.emit_all, self._name, self._task, DEFAULT_STREAM)
+        for phase, roots, tuples in self._writer.runs(given):
+            rows: list[Any] = []
+            for tuple in tuples:
+                taken += 1
+                try:
+                    found = emitted(call(tuple))
+                except BaseException as problem:
+                    emit(rows, phase, roots)  # before a dead letter
+                    rows = []
+                    self._refused(tuple, problem)
+                    continue
+                if found:
+                    rows += found
+            emit(rows, phase, roots)
+        self.taken += taken
 
     def _refused(self, tuple: Tuple, problem: BaseException) -> None:
         """Handle an exception of user code for a tuple. Raises errors that are not caused by the tuple."""
@@ -425,26 +420,26 @@ class _BoltCollector(StormNames):
 
 class TupleRun(NamedTuple):
     """Rows of one stream, one phase and the same roots, in order of arrival, that become tuples one after the other: so few are in
-    memory at once that they stay in the processor's cache. values: columns of `python_values`, which runs share; at: the rows
-    among them.
+    memory at once that they stay in the processor's cache. rows: their values, which are read once.
     """
 
-    values: list[list[Any]]
-    at: slice
+    rows: Iterable[tuple[Any, ...]]
     kind: type[Arrival]
     origin: Origin
     phase: int
     roots: Roots
 
     @property
-    def _phase(self) -> int:  # the attribute of an Arrival
+    def _phase(self) -> int:  # the attributes of an Arrival
         return self.phase
 
+    @property
+    def _roots(self) -> Roots:
+        return self.roots
+
     def tuples(self) -> Iterator[Arrival]:
-        """Yield the tuples, each made on access."""
-        columns = [type(column)(column[self.at]) for column in self.values]
-        rows = tuples_in(columns, self.origin.fields.names)
-        return map(self.kind, rows, repeat(self.origin), repeat(self.phase), repeat(self.roots))
+        """Return the tuples, each made on access."""
+        return map(self.kind, self.rows, repeat(self.origin), repeat(self.phase), repeat(self.roots))
 
 
 # -- Batches in columns -----------------------------------------------------------------------------------------------------------
@@ -459,8 +454,12 @@ class StreamBatch(NamedTuple):
     roots: Roots
 
     @property
-    def _phase(self) -> int:  # the attribute of an Arrival
+    def _phase(self) -> int:  # the attributes of an Arrival
         return self.phase
+
+    @property
+    def _roots(self) -> Roots:
+        return self.roots
 
     def take(self, at: Numbers) -> StreamBatch:
         """Return the rows at these positions."""
