@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.spark import FunctionSink, submit, windowed
+from windowing.spark import FunctionSink, MemorySink, assembly, submit, windowed
 from windowing.spark.exchange import has_no_fixed_order
+from windowing.spark.writer import BatchWriter
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, tumbling
@@ -113,6 +114,42 @@ def test_fused_bolts_count_each_tuple_once_if_a_sinks_rows_are_made_again_by_few
     assert (sink.lost, sorted(sink.batches[0])) == ({0}, list(range(6)))
     found = query.metrics().components()
     assert (found["copy"].executed, found["copy"].emitted, found["in"].emitted) == (6, {"default": 6}, {"default": 6})
+
+
+@pytest.mark.parametrize("in_topology", [False, True])
+def test_the_tasks_of_windows_are_the_last_stage_of_the_job_that_evaluates_a_batch_also_if_its_counts_are_not_observed(
+    in_topology: bool,
+    spark: SparkSession,
+    feed: Callable[..., Any],
+    run: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark ends such a job if lost shuffle files come again in another order; a stage inside it would go on with both orders."""
+
+    def evaluated(writer: BatchWriter, output: DataFrame) -> Any:
+        found = real(writer, output)
+        context = output.sparkSession.sparkContext
+        tracker = context.statusTracker()
+        first = min(tracker.getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
+        stages.append(len(tracker.getJobInfo(first).stageIds))
+        return found
+
+    real, stages, sink = BatchWriter._evaluated, list[int](), MemorySink()
+    monkeypatch.setattr(BatchWriter, "_evaluated", evaluated)
+    # as with acks, or in a session without visibility tracking
+    monkeypatch.setattr(assembly, "counts_once", lambda _: False)
+    rows = feed(ROWS).add([{"n": n, "ts": n} for n in range(4)]).read()
+    if in_topology:
+        builder = TopologyBuilder("counted")
+        builder.set_spout("in", InputSpout(ROWS))
+        builder.set_bolt("pairs", pairs).global_grouping("in")
+        places = {"sources": {"in": rows}, "sinks": {"pairs": sink}, "checkpoint": str(tmp_path / "checkpoint")}
+        assert submit(builder.build(), spark, **places).await_end(120)
+    else:
+        run(pairs, rows, sinks={"default": sink})
+    assert [row.held for row in sink.rows] == [[0, 1], [2, 3]]
+    assert stages[0] == 2, "one in front of the shuffle to the tasks, and that of the tasks"
 
 
 def test_rows_have_no_fixed_order_behind_a_shuffle(spark: SparkSession, feed: Callable[..., Any]) -> None:

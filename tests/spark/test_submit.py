@@ -201,7 +201,7 @@ def test_rows_that_a_lost_attempt_has_kept_in_memory_are_counted_and_written(
         collector.emit((tuple.word, tuple.at), stream="long" if len(tuple.word) > 3 else "default")
 
     def evaluated(writer: BatchWriter, output: DataFrame) -> Any:
-        assert bool(writer._asked) == by_job
+        assert writer._is_observed != by_job
         return real(writer, output.mapInArrow(lost_at_first, output.schema))
 
     real = BatchWriter._evaluated

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from windowing.errors import SinkError
 from windowing.spark import ParquetSink, writer
 from windowing.spark.output import SUMS
-from windowing.spark.writer import BatchWriter, SinkStreams
+from windowing.spark.writer import DRIVER_COLUMNS, BatchWriter, SinkStreams
 
 
 class Batches:
@@ -112,12 +112,14 @@ def test_progress_has_each_of_the_newest_batches_once(monkeypatch: pytest.Monkey
 
 
 def test_found_in_counts_rows_like_the_aggregates_of_spark(spark: SparkSession) -> None:
-    kinds = list(product(("out", "metric", "done"), "abc", ("late", "invalid", None)))
-    rows = [(*each, 10**number % 7 + number) for number, each in enumerate(kinds * 2)]
+    kinds = list(product(("out", "metric", "done", "ack"), "abc", ("late", "invalid", "bytes", None)))
+    rows = [(*each, 10**number % 7 + number, 0, bytes([number])) for number, each in enumerate(kinds * 2)]
     streams = SinkStreams({"one": ("a", "v long"), "two": ("b", "v long"), "none": ("d", "v long")}, ("a", "c"))
-    table = spark.createDataFrame(rows, "kind string, stream string, source string, value long")
+    columns = "kind string, stream string, source string, value long, sequence int, data binary"
+    table = spark.createDataFrame(rows, columns)
     counting = [streams.count(name).alias(f"_count{number}") for number, name in enumerate(("one", "two", "none"))]
-    counts = table.agg(*counting, streams.late().alias("_late")).first()
-    found = streams.found_in(table.collect())
+    counts = table.agg(*counting, streams.late().alias("_late"), streams.largest().alias("_largest")).first()
+    found = streams.found_in(table.selectExpr(*DRIVER_COLUMNS).collect())
+    assert found.pop("acks") == [row[-1] for row in rows if row[0] == "ack"]
     assert found == {name: count or 0 for name, count in counts.asDict().items()}
     assert found["_late"] > 0

@@ -35,7 +35,7 @@ Laws of the ledger
   complete log.
 - A missing or damaged record is an error that names the file; nothing is reset.
 
-Cost: the driver's work is per root and batch; the partials come with the aggregate that evaluates the batch.
+Cost: the driver's work is per root and batch; the partials come with the job that evaluates the batch.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.batches import BatchLedger, BatchRecord, RootOutcome, RootPartial
 from windowing.codec import dumps, frame, loads, unframe
@@ -321,10 +319,6 @@ class Acks:
             for source, (_, spout) in self._spouts.items():
                 spout.begin(reader, read[source][1] if source in read else None)
             self._notify_now(committed)
-
-    def column(self) -> Column:
-        """Return the aggregate that collects the partials of all upstreams of a batch."""
-        return F.collect_list(F.when(F.col("kind") == "ack", F.col("data"))).alias("acks")
 
     def begin(self, batch: int) -> None:
         """Record that Spark begins a batch, which means that all earlier ones are committed."""

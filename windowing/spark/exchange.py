@@ -276,8 +276,8 @@ class ReadOnce(ArrowStage):
     It refuses to read them once the batch is evaluated: the state is that of the first order, so a window of counts would lose or
     repeat tuples. Raises WorkerLostError. Within the job that evaluates a batch, Spark itself compares the packets of two attempts,
     and fails the job if they differ (settings.py). After both, the query repeats the batch (running.py). Not seen: a repeated read
-    while Trident's commit section evaluates a batch, or in a job that counts its rows: there the tasks of the windows are a map
-    stage, which Spark begins again instead of failing, and tasks whose rows are kept are not repeated.
+    while Trident's commit section evaluates a batch: there the tasks of the windows are a map stage, which Spark begins again
+    instead of failing, and tasks whose rows are kept are not repeated.
     """
 
     stage: ArrowStage

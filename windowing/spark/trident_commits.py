@@ -40,17 +40,12 @@ from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentBatchStage, log_reports, text_of
-from windowing.spark.writer import BatchWriter, SinkStreams
+from windowing.spark.writer import DRIVER_COLUMNS, BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import kept_by
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import SnapshotFactory
 from windowing.trident.plan import TridentPlan
-
-_DRIVER_COLUMNS = (
-    *("kind", "stream", "source", "sequence", "value"),
-    "CASE WHEN kind NOT IN ('rows', 'out', 'input') THEN data END AS data",
-)
 
 _log = logging.getLogger("windowing.spark")
 
@@ -229,11 +224,8 @@ class TridentCommits:
     def _checked(
         self, rows: DataFrame, depths: Sequence[int], attempt: TransactionAttempt, writer: BatchWriter
     ) -> Mapping[str, Any]:
-        """Evaluate the rows and return the counts of the streams. Raises FailedException if a task has failed.
-
-        The driver collects the rows that are not for sinks, a few of each task; adding them up in Spark would take shuffles.
-        """
-        reported_rows = rows.selectExpr(*_DRIVER_COLUMNS).collect()
+        """Evaluate the rows and return the counts of the streams. Raises FailedException if a task has failed."""
+        reported_rows = rows.selectExpr(*DRIVER_COLUMNS).collect()
         self._count_reports([row for row in reported_rows if row["kind"] == "reported"], attempt.txid - 1, writer)
         failed = min((text_of(row) for row in reported_rows if row["kind"] == "failed"), default=None)
         if failed is not None:
@@ -245,4 +237,4 @@ class TridentCommits:
                 f"topology {self._name!r}: {done} places have worked on attempt {attempt}, wanted {tasks}; "
                 "nothing of the batch counts: start again from the checkpoint, and report this"
             )
-        return self._streams.found_in(reported_rows) | {"acks": ()}  # without edges a root is done with its batch
+        return self._streams.found_in(reported_rows)

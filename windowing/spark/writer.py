@@ -9,7 +9,9 @@ Laws
 - A batch is evaluated once per attempt.
 - Every error escapes; Spark would count a batch with a swallowed error as done.
 - The two output formats, of `windowed` (`Layout`) and of topologies (`SinkStreams`), have the same methods.
-- Rows are counted during the evaluation, by the observation of `metrics.py`; this needs no job of its own.
+- Rows are counted during the evaluation, by the observation of `metrics.py`; where that may be wrong, by the driver or a job.
+- The tasks with windows or a state are the last stage of the job that evaluates a batch: if rows that they need are lost and come
+  again in another order, Spark ends that job. In front of a shuffle it would make again only those tasks whose rows are not kept.
 """
 
 from __future__ import annotations
@@ -55,6 +57,13 @@ _LOG_EVERY_S = 60.0
 _log = logging.getLogger("windowing.spark")
 
 
+DRIVER_COLUMNS = (
+    *("kind", "stream", "source", "sequence", "value"),
+    "CASE WHEN kind NOT IN ('rows', 'out', 'input') THEN data END AS data",
+)
+"""What the driver collects of exchange rows, a few of each task; adding them up in Spark would take a shuffle."""
+
+
 class SinkStreams:
     """The streams by sink name: the name of each in exchange rows, and its schema.
 
@@ -83,18 +92,25 @@ class SinkStreams:
         """Return the aggregate of the packed bytes of the largest task, None if no task had rows."""
         return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
 
-    def found_in(self, rows: Iterable[Row]) -> dict[str, int]:
-        """Return the results of the aggregates of `count`, by the number of the stream, and of `late` for exchange rows."""
+    def found_in(self, rows: Iterable[Row]) -> dict[str, Any]:
+        """Return the results of the aggregates of `count`, by the number of the stream, of `late` and of `largest` for rows with
+        DRIVER_COLUMNS, and the partials of acks.
+        """
         sinks = Counter[str]()
-        late = 0
+        late, largest, acks = 0, 0, []
         for row in rows:
             if row["kind"] == "out":
                 sinks[row["stream"]] += row["value"]
+            elif row["kind"] == "ack":
+                acks.append(row["data"])
+            elif row["kind"] == "metric" and row["source"] == "bytes":
+                largest = max(largest, row["value"])
             elif row["kind"] == "metric" and (
                 row["source"] == "invalid" or (row["source"] == "late" and row["stream"] in self._unread)
             ):
                 late += row["value"]
-        return {f"_count{n}": sinks[stream] for n, (stream, _) in enumerate(self._streams.values())} | {"_late": late}
+        counts = {f"_count{n}": sinks[stream] for n, (stream, _) in enumerate(self._streams.values())}
+        return {**counts, "_late": late, "_largest": largest, "acks": acks}
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
         """Return the rows of a stream. Cost: a Python worker that copies Arrow bytes."""
@@ -190,28 +206,27 @@ class BatchWriter:
         self.before: Callable[[int], None] | None = None
         """Called with the number of a batch before it is evaluated; set when the query starts."""
         self._is_one_job = False
-        self._asked: list[Column] = []
-        """The aggregates of the counting job, if there is one."""
+        self._counting: list[Column] = []
+        """The aggregates of the counts."""
+        self._is_observed = True
         self.components = ""
         """The components, for the description of the job that evaluates a batch."""
 
     def attach(self, partitions: int, counts_once: bool = True) -> list[Column]:
         """Decide how batches of this number of partitions are counted and written; return the columns to observe in a batch.
 
-        Rows are counted by a job if there are acks, a list, which cannot be observed, if kept rows may be observed wrongly
-        (session.counts_once), and by Trident, which evaluates more than the query.
+        The counts are not observed if there are acks, a list, which cannot be observed, if kept rows may be observed wrongly
+        (session.counts_once), and for Trident, which evaluates more than the query.
         """
         if self._commits is not None:
             return []
-        counting = [self._streams.count(stream).alias(name) for stream, name in self._counts.items()]
-        counting += [self._streams.late().alias("_late"), self._streams.largest().alias("_largest")]
+        self._counting = [self._streams.count(stream).alias(name) for stream, name in self._counts.items()]
+        self._counting += [self._streams.late().alias("_late"), self._streams.largest().alias("_largest")]
         kinds = [type(sink) for sink in self.sinks.values()]
         few = kinds == [NoopSink] or partitions <= _FEW_FILES
         self._is_one_job = self.acks is None and few and len(kinds) == 1 and kinds[0] in _IN_ONE_JOB
-        if self._is_one_job or (self.acks is None and counts_once):
-            return counting
-        self._asked = [*counting, *([] if self.acks is None else [self.acks.column()])]
-        return []
+        self._is_observed = self._is_one_job or (self.acks is None and counts_once)
+        return self._counting if self._is_observed else []
 
     def kept_by(self, checkpoint: Checkpoint) -> Iterator[str]:
         """Yield the names of the states that keep what an earlier attempt at the last batch has written."""
@@ -293,14 +308,15 @@ class BatchWriter:
             output.unpersist()
 
     def _evaluated(self, output: DataFrame) -> Any:
-        counts: Any = None
+        found: Any = None
         with self._limit.of_batch(output.sparkSession):
-            if self._asked:
-                counts = output.agg(*self._asked).first()
-            else:
+            if self._is_observed or isinstance(self._streams, Layout):
                 output.write.format("noop").mode("overwrite").save()
+            else:
+                found = self._streams.found_in(output.selectExpr(*DRIVER_COLUMNS).collect())
         observed = self.observe()
-        counts = observed if counts is None else counts
+        output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "true")
+        counts: Any = observed if self._is_observed else found or output.agg(*self._counting).first()
         self._limit.took(counts["_largest"])
         return counts
 
