@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -299,12 +300,18 @@ def test_an_invalid_librdkafka_option_is_named_and_secrets_are_not_shown() -> No
     assert address("kafka") not in repr(sink)
 
 
-def test_a_column_with_a_backtick_in_its_name_is_written(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_with_a_backtick_in_its_name_and_whole_timestamps_are_written(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(KafkaTopic, "claim", lambda *_: None)
     monkeypatch.setattr(KafkaTopic, "write", lambda _, query, stream, batch, rows: sent.extend(rows()))
     sink = KafkaSink("h:1", "t", key="a`b")
-    rows = spark.createDataFrame([("x", 1)], "`a``b` string, n long")
+    at = datetime(2026, 1, 1, microsecond=123456)
+    rows = spark.createDataFrame(
+        [("x", 1, at, [at])], "`a``b` string, n long, at timestamp, local array<timestamp_ntz>"
+    )
     sink.claim(spark, OutputOwner("q", "s", None, rows.schema))
     sink.write(rows, 0)
-    assert sent == [("x", '{"a`b":"x","n":1}')]
+    times = '"at":"2026-01-01T00:00:00.123456Z","local":["2026-01-01T00:00:00.123456"]'
+    assert sent == [("x", f'{{"a`b":"x","n":1,{times}}}')]

@@ -453,13 +453,13 @@ def test_a_foreign_table_with_the_name_of_the_view_is_refused_and_not_changed(ur
 # -- on Spark --------------------------------------------------------------------------------------------------------------------
 
 TYPES = """s string, b boolean, i1 tinyint, i2 smallint, i4 int, i8 bigint, f4 float, f8 double, d decimal(12, 3), day date,
-    t timestamp, n timestamp_ntz, raw binary, l array<bigint>, ts array<timestamp>, st struct<x: int, y: string>,
+    t timestamp, n timestamp_ntz, raw binary, l array<bigint>, ts array<timestamp>, st struct<x: int, y: timestamp>,
     m map<string, int>, nothing string"""
 ZONE = dt.timezone(dt.timedelta(hours=2))
 MOMENT = dt.datetime(2013, 3, 31, 3, 30, 0, 123456, ZONE)
 VALUES = (
     "ü", True, 1, -2, 3, 2**62, 0.5, 1.1, Decimal("123456789.125"), dt.date(2013, 1, 2), MOMENT,
-    dt.datetime(2013, 3, 31, 2, 30), bytearray(b"\0\xff"), [1, None], [MOMENT, None], (1, None), {"a": 1}, None,
+    dt.datetime(2013, 3, 31, 2, 30), bytearray(b"\0\xff"), [1, None], [MOMENT, None], (1, MOMENT), {"a": 1}, None,
 )  # fmt: skip
 
 
@@ -478,7 +478,15 @@ def test_every_type_of_spark_is_written_to_its_column_type(url: str, spark: Spar
         types = db.execute(
             "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'counts'::regclass AND attnum > 0"
         ).fetchall()
-    wanted = [*VALUES[:12], b"\0\xff", [1, None], [MOMENT, None], {"x": 1, "y": None}, {"a": 1}, None]
+    wanted = [
+        *VALUES[:12],
+        b"\0\xff",
+        [1, None],
+        [MOMENT, None],
+        {"x": 1, "y": "2013-03-31T01:30:00.123456Z"},
+        {"a": 1},
+        None,
+    ]
     assert list(found) == wanted
     assert [kind for (kind,) in types] == [
         "text", "boolean", "smallint", "smallint", "integer", "bigint", "real", "double precision", "numeric(12,3)", "date",

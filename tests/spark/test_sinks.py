@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -502,6 +503,28 @@ def test_csv_batches_of_a_changed_stream_are_not_read_under_the_names_of_the_new
         sink.read(spark).collect()
     found = sink.read(spark, StructType.fromDDL("n long, first string")).where("batch_id = 0").collect()
     assert [tuple(row) for row in found] == [(1, "late", 0)]
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_times_and_texts_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    at = datetime(2026, 1, 1, 12, 30, 0, 123456)
+    texts = ["a\nb", "a\r\nb", " a ", "\t", 'a"b,c', "\\", "null", "x" * 100_000, None]
+    rows = [(number, text, at, at) for number, text in enumerate(texts)]
+    sink = FileSink(str(tmp_path / "out"), format)
+    sink.write(spark.createDataFrame(rows, "n long, text string, at timestamp, local timestamp_ntz"), 0)
+    assert sorted(tuple(row)[:4] for row in sink.read(spark).collect()) == rows
+
+
+@pytest.mark.parametrize("kind", ["array<long>", "map<string, long>", "struct<a: long>", "binary"])
+def test_a_column_that_csv_cannot_hold_is_refused_at_the_start(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    schema = StructType.fromDDL(f"n long, some {kind}")
+    checkpoint = Checkpoint(spark, str(tmp_path / "checkpoint"))
+    sinks: dict[str, Sink] = {"default": FileSink(str(tmp_path / "out"), "csv")}
+    with pytest.raises(
+        ConfigError, match=r"stream 'default' .* writes csv, which has no form for 'some' .*; write parquet"
+    ):
+        claim_all(checkpoint, sinks, {"default": schema}, ())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])

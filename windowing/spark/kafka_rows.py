@@ -33,7 +33,7 @@ from windowing.errors import ConfigError, describe_error, quote
 from windowing.schema.checks import spelled
 from windowing.schema.types import Schema
 from windowing.spark.offsets import skip_gaps_of
-from windowing.spark.output import quoted
+from windowing.spark.output import as_json, quoted
 from windowing.spark.sinks import OutputOwner, required_owner
 from windowing.stores.kafka_topics import KafkaTopic, SourceTopic
 
@@ -288,7 +288,7 @@ class KafkaSink:
         key = F.lit(None) if self.key is None else F.col(quoted(self.key))
         if self.key is None or not isinstance(rows.schema[self.key].dataType, BinaryType):  # bytes may be no text
             key = key.cast("string")
-        value = F.to_json(F.struct(*map(F.col, map(quoted, rows.columns))), {"ignoreNullFields": "false"})
+        value = as_json(F.struct(*map(F.col, map(quoted, rows.columns))))
         sent = rows.select(key.alias("key"), value.alias("value"))
         self._topic.write(
             owner.query, owner.stream, batch_id, lambda: ((_key(row[0]), row[1]) for row in sent.toLocalIterator())

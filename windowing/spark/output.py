@@ -35,6 +35,12 @@ METRICS = (*SUMS, "bytes", "watermark", "now")
 _STREAM = "_stream"
 _METRICS_ROW = -1
 
+TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""The options of Spark with which a text has a whole timestamp; by default it ends with the milliseconds."""
+
 OutputRow = tuple[str, Any]
 """A stream, and the values of one row, or a table from `Encoder.fitted`."""
 
@@ -170,6 +176,11 @@ def frame_of(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
 def quoted(name: str) -> str:
     """Return a column's name quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def as_json(column: Column) -> Column:
+    """Return a struct, map or array as JSON, with its nulls."""
+    return F.to_json(column, {"ignoreNullFields": "false", **TIMES})
 
 
 def metric_column(name: str) -> str:

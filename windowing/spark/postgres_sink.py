@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
 from windowing.errors import ConfigError, SinkError, describe_error, quote
 from windowing.schema.checks import spelled
-from windowing.spark.output import quoted
+from windowing.spark.output import as_json, quoted
 from windowing.spark.sinks import OutputOwner, different_columns, required_owner
 from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
 from windowing.stores.remote import checked_address, masked
@@ -78,7 +78,7 @@ def _column(name: str, kind: DataType) -> Column:
 def _field(name: str, kind: DataType) -> _Field:
     column, given = _column(name, kind), F.col(quoted(name))
     if column.type == "jsonb":
-        return _Field(column, F.to_json(given, {"ignoreNullFields": "false"}).alias(name), None)
+        return _Field(column, as_json(given).alias(name), None)
     inner = kind.elementType if isinstance(kind, ArrayType) else kind
     if inner.typeName() not in _AS_NUMBERS:
         return _Field(column, given, None)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import permutations
 from pathlib import PurePath
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
@@ -31,6 +31,7 @@ from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallabl
 from windowing.schema.types import Schema
 from windowing.spark.checkpoint import Checkpoint, owner_field
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
+from windowing.spark.output import TIMES
 from windowing.spark.session import require_classic
 from windowing.spark.unreadable import python_values
 from windowing.topology.plan import Topology, output_name, stream_name
@@ -40,8 +41,11 @@ BATCH = "batch_id"
 OWNER_FILE = "_owner.json"
 _WAY_OUT = "give this one a new output folder, or remove the old output"
 _FORMATS = ("parquet", "json", "csv")
+_NOT_IN_CSV = ("array", "map", "struct", "variant", "binary")
+"""Spark writes bytes as `[00 FF]`, and reads that text as other bytes."""
 _SCHEMA_FILE = "_schema.json"
 _WHOLE = "_SUCCESS"
+_WRITTEN = {"csv": {"header": "true", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}}
 
 
 class Sink(Protocol):
@@ -110,8 +114,9 @@ class FileSink(StormNames):
     """Writes each batch to its own directory, `<path>/batch_id=000000000012`; a replay replaces the directory.
 
     A complete directory has a file `_SUCCESS`, with every committer; `read` uses only such directories. `format` is parquet, json
-    or csv. The folder belongs to one stream of one checkpoint (`_owner.json`); the schema of the rows is in `_schema.json`. Raises
-    SinkError if the folder cannot be reached, written or read.
+    or csv. Nested columns and bytes are refused for csv, in which an empty text is read as null. The folder belongs to one stream
+    of one checkpoint (`_owner.json`); the schema of the rows is in `_schema.json`. Raises SinkError if the folder cannot be
+    reached, written or read.
     """
 
     _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(("rows", "collect"), "read(spark), a DataFrame")
@@ -131,9 +136,9 @@ class FileSink(StormNames):
         return f"{type(self).__name__}({self.path!r}, {self.format!r})"
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
-        """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query."""
+        """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query, or cannot hold it."""
         folder = self._folder(spark)
-        require_claimable(folder, owner)
+        require_claimable(folder, owner, self.format)
         if not folder.exists(OWNER_FILE):
             content = {"format": 1, "query": owner.query, "stream": owner.stream}
             folder.write(OWNER_FILE, json.dumps(content).encode())
@@ -146,9 +151,10 @@ class FileSink(StormNames):
         self._keep_schema(folder, rows.schema)
         batch = folder / _name(batch_id)
         batch.delete(_WHOLE)  # the older attempt's files may stay until the committer commits
-        options = {"header": "true"} if self.format == "csv" else {}
         try:
-            rows.write.format(self.format).options(**options).mode("overwrite").save(batch.path)
+            rows.write.format(self.format).options(**TIMES, **_WRITTEN.get(self.format, {})).mode("overwrite").save(
+                batch.path
+            )
         except Exception as problem:  # py4j has no types
             if not refused_by_files(problem):
                 raise
@@ -203,7 +209,7 @@ class FileSink(StormNames):
             return spark.createDataFrame([], schema)
         reader = spark.read.format(self.format).schema(schema).option("basePath", folder.path)
         if self.format == "csv":  # a batch from before a change of the stream has other columns
-            reader = reader.option("header", "true").option("enforceSchema", str(by_position).lower())
+            reader = reader.options(header="true", multiLine="true", enforceSchema=str(by_position).lower())
         return reader.load(paths)
 
     def _folder(self, spark: SparkSession) -> Folder:
@@ -411,10 +417,16 @@ def _require_readable(folder: Folder, owner: OutputOwner) -> None:
         )
 
 
-def require_claimable(folder: Folder, owner: OutputOwner) -> None:
+def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
     """Raise ConfigError if `folder` belongs to another owner, holds batches that its checkpoint has not begun, or batches of which
-    a column was renamed since.
+    a column was renamed since, and if the format has no text for a column.
     """
+    for field in owner.schema.fields if format == "csv" else ():
+        if field.dataType.typeName() in _NOT_IN_CSV:
+            raise ConfigError(
+                f"the sink of {owner.name} writes csv, which has no form for {quote(field.name)} {field.dataType.simpleString()}; "
+                "write parquet or json, or emit a string (of bytes by hex or base64)"
+            )
     way_out = _WAY_OUT
     if folder.exists(OWNER_FILE):
         found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
@@ -492,7 +504,7 @@ def claim(
     query, last = checkpoint.query_id(), checkpoint.last_batch()
     owners = {name: OutputOwner(query, name, last, schemas[name]) for name in sinks}
     for name, folder in folders.items():
-        require_claimable(folder, owners[name])
+        require_claimable(folder, owners[name], cast(FileSink, sinks[name]).format)
     holders = []
     for name in sorted(sinks, key=folders.__contains__):  # folders last: any other sink may refuse its claim
         own: Callable[[SparkSession, OutputOwner], int | None] | None = getattr(sinks[name], "claim", None)
