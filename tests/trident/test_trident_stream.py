@@ -34,7 +34,7 @@ from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.testing.replay import LosslessReplay, runs_of
 from windowing.testing.strategies import cases
-from windowing.topology.components import Spout
+from windowing.topology.components import InputSpout, Spout
 from windowing.topology.decorators import spout
 from windowing.trident import builtins as b
 from windowing.trident.kinds import Guarantee, Phase, SpoutKind, StateType, TransactionAttempt
@@ -44,9 +44,10 @@ from windowing.trident.processors import ProcessorContext
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology
 from windowing.trident.subtopology import ExchangeBatch, GroupBatch, TridentRun
+from windowing.trident.transactional_state import MemoryRecordStore
 from windowing.trident.windows import WindowOperation, changed_windows, window_changes
 from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy
-from windowing.windows.measures import count, seconds
+from windowing.windows.measures import count, millis, seconds
 from windowing.windows.trigger import TriggerPolicy
 
 
@@ -1310,6 +1311,30 @@ def test_the_changes_of_windows_give_the_windows_after_a_batch(case: dict[str, A
         now = replay.executor.snapshot()
         stored = changed_windows(stored, loads(dumps(window_changes(before, now)), "changes"))
         assert stored == loads(dumps(now), "windows")
+
+
+def test_tuples_that_come_and_leave_a_window_in_one_batch_leave_the_stored_tuples_in_order() -> None:
+    batches = [
+        [("a", 1), ("b", 4), ("c", 5), ("m", 15), ("x", 16), ("y", 16)],
+        [("d", 11), ("e", 12), ("f", 13), ("g", 13), ("h", 13), ("p", 23)],
+        [("q", 40), ("r", 41), ("s", 42)],
+    ]
+
+    def lives(*ends: int) -> list[Any]:
+        rows, records = [], MemoryRecordStore()
+        for end in ends:
+            topology = TridentTopology("fives")
+            words = topology.new_stream("in", InputSpout("v string, t long")).global_()
+            fives = words.tumbling_window(
+                count(5), None, lambda w: "".join(row.v for row in w.get()), "x string", timestamp="t", lag=millis(5)
+            )
+            fives.sink("out")
+            rows += run_trident(topology, {"in": batches[:end]}, clock=VirtualClock(), records=records, drain=end == 3)[
+                "out"
+            ]
+        return rows
+
+    assert lives(2, 3) == lives(3) == [("abcde",), ("fghmx",), ("ypqrs",)]
 
 
 def test_persists_and_windows_after_a_window_process_its_output() -> None:

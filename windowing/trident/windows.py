@@ -186,12 +186,8 @@ class WindowProcessor(TridentProcessor):
 
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the windows from a snapshot."""
-        self._txid, self._before, self._now = (
-            data["txid"],
-            self._with_rows(data["before"]),
-            self._with_rows(data["now"]),
-        )
-        self._executor.restore(self._now)
+        self._txid, self._before, self._now = data["txid"], self._with_rows(data["before"]), None
+        self._executor.restore(self._with_rows(data["now"]))
 
     def _with_rows(self, stored: dict[str, Any]) -> dict[str, Any]:
         """Return a snapshot of plain data whose tuples are records again, if policies of a user read them."""
@@ -342,7 +338,11 @@ def window_changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any
                 continue
             arrived = _arrived(was, track, before["manager"]["sequence"])
             columns = {name: values_at(track[name], arrived) for name in _COLUMNS if track[name] is not None}
-            track = {**track, **columns, "kept": len(track["payloads"]) - len(arrived)}
+            changed = {**track, **columns, "kept": len(track["payloads"]) - len(arrived)}
+            if (
+                track["base"] == was["base"] or _merged(was, changed) == track
+            ):  # where tuples came and went, ties may move
+                track = changed
         tracks.append(track)
     return {**now, "manager": {**now["manager"], "tracks": tracks}, "gone": list(old)}
 
