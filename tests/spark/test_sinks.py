@@ -553,6 +553,25 @@ def test_batches_of_which_a_column_has_another_name_or_type_since_are_refused_at
     start("n long")
 
 
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_batches_of_which_a_column_is_wider_since_or_has_more_nested_fields_are_read(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    folder = str(tmp_path / "out")
+
+    def start(fields: str) -> FileSink:
+        sink = FileSink(folder, format)
+        sink.claim(spark, OutputOwner("q", "default", 0, StructType.fromDDL(fields)))
+        return sink
+
+    old = "n int, x float, s array<struct<a: int>>"
+    start(old).write(spark.createDataFrame([(1, 0.5, [(2,)])], old), 0)
+    wider = start("n long, x double, s array<struct<a: long, b: string>>")
+    assert wider.read(spark).collect() == [(1, 0.5, [(2, None)], 0)]
+    with pytest.raises(ConfigError, match="has s array<struct<b:int>> in its place"):
+        start("n long, x double, s array<struct<b: int>>")
+
+
 def test_the_folders_that_a_query_reads(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -24,7 +24,7 @@ from pathlib import PurePath
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceError, quote
 from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
@@ -402,19 +402,45 @@ def _written_schema(folder: Folder) -> StructType | None:
         ) from problem
 
 
+_WIDER = {
+    "tinyint": ("smallint", "int", "bigint"),
+    "smallint": ("int", "bigint"),
+    "int": ("bigint",),
+    "float": ("double",),
+}
+"""The types as which a column of a type is read from files of each format."""
+
+
+def _is_readable(there: DataType, wanted: DataType) -> bool:
+    """Return whether files with a type are read as another one: equal or wider; of a struct, fields only came or only went."""
+    if isinstance(there, StructType) and isinstance(wanted, StructType):
+        old, new = ({field.name: field.dataType for field in each} for each in (there, wanted))
+        return (old.keys() <= new.keys() or old.keys() >= new.keys()) and all(
+            _is_readable(old[name], new[name]) for name in old.keys() & new.keys()
+        )
+    if isinstance(there, ArrayType) and isinstance(wanted, ArrayType):
+        return _is_readable(there.elementType, wanted.elementType)
+    if isinstance(there, MapType) and isinstance(wanted, MapType):
+        return _is_readable(there.keyType, wanted.keyType) and _is_readable(there.valueType, wanted.valueType)
+    old_type, new_type = there.simpleString(), wanted.simpleString()
+    return old_type == new_type or new_type in _WIDER.get(old_type, ())
+
+
 def _require_readable(folder: Folder, owner: OutputOwner) -> None:
     """Raise ConfigError if a column of the batches in a folder has another name or type in the stream: it would be read as null."""
-    there, wanted = (
-        {field.name: f"{field.name} {field.dataType.simpleString()}" for field in schema}
-        for schema in (_written_schema(folder) or StructType(), owner.schema)
+    there = _written_schema(folder)
+    if there is None or _is_readable(there, owner.schema):
+        return
+    old, new = ({field.name: field for field in each} for each in (there, owner.schema))
+    kept = {name for name in old.keys() & new.keys() if _is_readable(old[name].dataType, new[name].dataType)}
+    gone, come = (
+        ", ".join(f"{name} {field.dataType.simpleString()}" for name, field in each.items() if name not in kept)
+        for each in (old, new)
     )
-    gone = [column for name, column in there.items() if wanted.get(name) != column]
-    new = [column for name, column in wanted.items() if there.get(name) != column]
-    if gone and new:
-        raise ConfigError(
-            f"{folder.path} holds batches with {', '.join(gone)}, and {owner.name} has {', '.join(new)} in its place, which would "
-            f"be null or unreadable in the old ones; {_WAY_OUT}"
-        )
+    raise ConfigError(
+        f"{folder.path} holds batches with {gone}, and {owner.name} has {come} in its place, which would be null or unreadable in "
+        f"the old ones; {_WAY_OUT}"
+    )
 
 
 def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
