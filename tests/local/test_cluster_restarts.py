@@ -316,7 +316,7 @@ def test_a_drain_is_a_checkpoint_too() -> None:
     cluster.run_batch({"source": rows})
     cluster.drain()
     assert cluster.result.checkpoints == 2
-    # Here the process is killed.
+    # The first cluster is never closed, as after a kill.
     with LocalCluster(windows(length=5), batches={"source": []}, clock=VirtualClock(), states=states) as again:
         again.run_batch({"source": [(3, 3)]})
         assert again.result.late == {("sizes", "closed"): 1}

@@ -224,7 +224,7 @@ def test_a_cluster_abandoned_after_any_round_is_continued_by_the_next_one(
 def test_a_crash_before_or_after_any_write_of_the_records_changes_no_state_and_no_sink(
     step: Any, drain: bool, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windowing.trident.windows._FEW", few)
+    monkeypatch.setattr("windowing.trident.windows._WHOLE_AFTER", few)
     batches = [[("a", 1), ("b", 2), ("a", 4)], [("b", 3), ("a", 5)], [("c", 9), ("a", 9), ("b", 9)], [("a", 12)]]
     alone = TridentRun(plan_of([step], 2, lambda: True))
     expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}

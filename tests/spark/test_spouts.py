@@ -262,6 +262,17 @@ def test_an_older_copy_of_a_queue_whose_new_rows_have_numbers_that_were_read_is_
     assert running.latest() == {"0": 8}
 
 
+def test_a_poll_without_new_rows_waits_for_no_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_queue, "_WAIT_S", 0.1)
+    queue = SqliteQueue(path := tmp_path / "q.db", "n long")
+    queue.put([(1,)])
+    queue.begin("one", None)
+    assert queue.latest() == {"0": 1}
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        assert queue.latest() == {"0": 1}
+
+
 def test_rows_and_options_that_do_not_fit_a_queue_are_refused(tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "q.db", "n long")
     for rows in ([(1,), ("x",)], [(1,), (2, 3)]):

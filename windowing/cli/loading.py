@@ -192,12 +192,12 @@ def loaded(target: str) -> Any:
         )
     module = module_of(Path(path))
     if not hasattr(module, name):
-        names = [known for known, value in vars(module).items() if not known.startswith("_") and _is_of(module, value)]
+        names = [known for known, value in vars(module).items() if not known.startswith("_") and _is_own(module, value)]
         raise CommandRefused(f"{path} has no {quote(name)}; {did_you_mean(name, names)}")
     return getattr(module, name)
 
 
-def _is_of(module: Any, value: Any) -> bool:
+def _is_own(module: Any, value: Any) -> bool:
     """Return whether a value of a file is its own: no module, class, function or union of types that it imports."""
     if isinstance(value, ModuleType | UnionType):
         return False

@@ -148,10 +148,14 @@ class SqliteQueue(PartitionedSpout):
             return self._each(int(facts["last"]) if first is None else first - 1)
 
     def latest(self) -> Offsets:
-        """Return the number assigned last, for each partition. Cost: one transaction if there are new rows."""
-        with self._transaction() as (_, facts):
+        """Return the number assigned last, for each partition. Cost: a read; one transaction if there are new rows."""
+        with self._opened() as (_, facts):
             self._refuse_older(facts, self._read)
-            facts["read"] = facts["last"]
+            has_new = facts.get("read") != facts["last"]
+        if has_new:
+            with self._transaction() as (_, facts):
+                self._refuse_older(facts, self._read)
+                facts["read"] = facts["last"]
         self._read = int(facts["read"])
         return self._each(self._read)
 

@@ -107,7 +107,8 @@ def records_of(rows: Sequence[Any]) -> list[Any]:
     >>> records_of([{"origin": "JFK"}, 7])
     [Row(origin='JFK'), 7]
     """
-    if {dict}.issuperset(map(type, rows)) and _TEXT.issuperset(map(type, chain.from_iterable(rows))):
+    # Of two rows or less the checks cost more than they save.
+    if len(rows) > 2 and {dict}.issuperset(map(type, rows)) and _TEXT.issuperset(map(type, chain.from_iterable(rows))):
         names = set(map(tuple, rows))
         if len(names) == 1:
             return list(map(tuple.__new__, repeat(record_type(names.pop())), map(dict.values, rows)))

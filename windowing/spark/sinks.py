@@ -42,7 +42,7 @@ OWNER_FILE = "_owner.json"
 _WAY_OUT = "give this one a new output folder, or remove the old output"
 _FORMATS = ("parquet", "json", "csv")
 _NOT_IN_CSV = ("array", "map", "struct", "variant", "binary")
-"""Spark writes bytes as `[00 FF]`, and reads that text as other bytes."""
+"""Types that csv has no text for. Spark writes bytes as `[00 FF]`, and reads that text as other bytes."""
 _SCHEMA_FILE = "_schema.json"
 _WHOLE = "_SUCCESS"
 _WRITTEN = {"csv": {"header": "true", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}}

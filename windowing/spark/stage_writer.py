@@ -345,7 +345,11 @@ class StageWriter:
     def runs(self, arrivals: Iterable[Any]) -> Iterator[tuple[int, Roots, Iterator[Any]]]:
         """Yield the same by phase and roots: tuples that follow each other with both alike."""
         for (self.phase, roots), run in groupby(sorted(arrivals, key=_PHASE_OF), _RUN_OF):
-            yield self.phase, roots, chain.from_iterable(e.tuples() if type(e) is TupleRun else (e,) for e in run)
+            yield (
+                self.phase,
+                roots,
+                chain.from_iterable(each.tuples() if type(each) is TupleRun else (each,) for each in run),
+            )
 
     def take(self) -> list[ExchangeRow]:
         """Return the packed rows so far as exchange rows."""

@@ -216,7 +216,7 @@ class _Turn:
         self.next_number = 0
         self.unreadable = 0  # rows that were in no window, because a window's own field of them is unreadable
         self.reported = 0  # failed windows whose errors are reported
-        self.errors: list[str] = []  # the first of them
+        self.errors: list[str] = []  # texts of the first LAST_KEPT of them, for the live page
         self.left_out = 0  # rows in windows that were hidden from the bolt, because it read an unreadable value of them
         self.failed: set[int] = set()  # by identity, the tuples of windows that failed with them
         self.dead_letters = 0

@@ -207,16 +207,17 @@ class BatchWriter:
         """Called with the number of a batch before it is evaluated; set when the query starts."""
         self._is_one_job = False
         self._counting: list[Column] = []
-        """The aggregates of the counts."""
+        """The columns that count the rows of a batch."""
         self._is_observed = True
+        """Whether they are observed while a batch is evaluated."""
         self.components = ""
         """The components, for the description of the job that evaluates a batch."""
 
     def attach(self, partitions: int, counts_once: bool = True) -> list[Column]:
         """Decide how batches of this number of partitions are counted and written; return the columns to observe in a batch.
 
-        The counts are not observed if there are acks, a list, which cannot be observed, if kept rows may be observed wrongly
-        (session.counts_once), and for Trident, which evaluates more than the query.
+        The columns are not observed where there are acks (a list cannot be observed), where rows that are kept may be observed
+        twice (session.counts_once), and for Trident, which evaluates more than the query.
         """
         if self._commits is not None:
             return []
@@ -316,7 +317,10 @@ class BatchWriter:
                 found = self._streams.found_in(output.selectExpr(*DRIVER_COLUMNS).collect())
         observed = self.observe()
         output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "true")
-        counts: Any = observed if self._is_observed else found or output.agg(*self._counting).first()
+        if self._is_observed:
+            counts: Any = observed
+        else:
+            counts = output.agg(*self._counting).first() if found is None else found
         self._limit.took(counts["_largest"])
         return counts
 

@@ -109,8 +109,8 @@ class KafkaTopic:
         self.topic, self._patience_s = topic, patience_s
         self._deadline = 0.0
         self._call_s = min(_CALL_S, patience_s)
-        self._last, self._of = -1, ""
-        """The last batch that was in the topic, and the id of that topic."""
+        self._last_batch, self._topic_id = -1, ""
+        """The last batch in the topic, -1 for none, and the id of that topic."""
         self._errors: list[KafkaError] = []
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ class KafkaTopic:
             with closing(self._consumer(query, stream)) as consumer:
                 self._require_topic(consumer)
                 written = self._written(consumer, _group(query, stream))
-            self._last, self._of = written, self._identity()
+            self._last_batch, self._topic_id = written, self._identity()
             if written > (-1 if last_batch is None else last_batch):
                 begun = "has begun none" if last_batch is None else f"has come to batch {last_batch}"
                 raise ConfigError(
@@ -163,9 +163,8 @@ class KafkaTopic:
                 "transactional.id": _group(query, stream),
             }
         )
-        producer.init_transactions(
-            self._call_s
-        )  # aborts the transaction of an earlier attempt, and fences its producer
+        # Aborts the transaction of an earlier attempt, and fences its producer.
+        producer.init_transactions(self._call_s)
         consumer = self._consumer(query, stream)
         try:
             self._require_topic(consumer)
@@ -193,7 +192,7 @@ class KafkaTopic:
                 raise
         finally:
             consumer.close()
-        self._last = batch_id
+        self._last_batch = batch_id
         return True
 
     def _require_same(self, batch_id: int) -> None:
@@ -201,13 +200,13 @@ class KafkaTopic:
         without activity.
         """
         found = self._identity()
-        if self._last >= 0 and found != self._of:
+        if self._last_batch >= 0 and found != self._topic_id:
             raise SinkError(
-                f"{self} was deleted and made anew since batch {self._last} was written to it, and has none of the batches up to "
-                f"that one; nothing of batch {batch_id} was written; start with a new checkpoint to have all rows in the new "
-                "topic, or start again, and it has the rows from this batch on"
+                f"{self} was deleted and made anew since batch {self._last_batch} was written to it, and has none of the batches "
+                f"up to that one; nothing of batch {batch_id} was written; start with a new checkpoint to have all rows in the "
+                "new topic, or start again, and it has the rows from this batch on"
             )
-        self._of = found
+        self._topic_id = found
 
     @property
     def _transaction_ms(self) -> float:

@@ -322,9 +322,8 @@ class WindowTask:
         self.failures += 1
         if self._state is not None:
             self._state.undo()
-        for each in with_causes(
-            error
-        ):  # a driver may keep it for the whole run, and its variables hold tuples of the window
+        # A driver may keep the error for the whole run, and its variables hold tuples of the window.
+        for each in with_causes(error):
             clear_frames(each.__traceback__)
         tuples = () if self._failed is None else self._failed.fail(window)
         return WindowFailed(
@@ -386,7 +385,7 @@ class FailedTuples:
     def expire(self, expired: Expired) -> Expired:
         """Return the tuples to ack: those that have expired and had not failed."""
         acked = []
-        for row in expired.get() or ():  # never None: who keeps FailedTuples keeps tuples
+        for row in expired.get() or ():  # None without tuples, and then there are no FailedTuples
             same = self._failed.get(id(row))
             if same is None:
                 acked.append(row)

@@ -379,9 +379,13 @@ class BatchInFlight:
 
     def _walk(self, phase: Phase) -> None:
         """Finish every group in order, each after the groups that it reads."""
-        for (id, group), tasks in self._tasks.items():
+        for (id, batch_group), tasks in self._tasks.items():
             for exchange in self._plan.into(id):
-                if exchange.batch_group == group and exchange.to_window and self._plan.phases[exchange.source] is phase:
+                if (
+                    exchange.batch_group == batch_group
+                    and exchange.to_window
+                    and self._plan.phases[exchange.source] is phase
+                ):
                     for writer in self._writers[exchange.id]:
                         for task in tasks:
                             task.observe(exchange, writer.largest)

@@ -137,6 +137,7 @@ class WindowProcessor(TridentProcessor):
         self._task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
         self._before = self._executor.snapshot()
         self._now: dict[str, Any] | None = None
+        """The snapshot after the last batch, until the next one begins; None if none was taken."""
         self._txid = 0
 
     def prepare(self, context: Any) -> None:
@@ -256,7 +257,9 @@ class WindowProcessor(TridentProcessor):
 # -- Records of windows ----------------------------------------------------------------------------------------------------------
 
 
-_FEW = 1_000
+_COLUMNS = ("timestamps", "payloads", "sequences")
+"""The parts of a stored queue that have an element for each tuple."""
+_WHOLE_AFTER = 1_000
 """The records of so many batches, or of so many tuples if the windows hold fewer, are kept before the windows are written whole."""
 
 
@@ -281,6 +284,11 @@ class WindowRecords:
         head = self._state.read(self.name)
         if head is None or "now" in head:
             return head
+        if head["format"] != 2:
+            raise CorruptStateError(
+                f"the windows of {self._state.root}/{self.name} have format {quote(head['format'])}, and this version reads 2; use "
+                "the version that wrote them; nothing was reset"
+            )
         first, now = head["first"], head["before"]
         txids = sorted(txid for txid in map(int, self._state.names(self.name)) if txid >= first)
         if txids != list(range(first, first + max(1, len(txids)))):
@@ -297,7 +305,7 @@ class WindowRecords:
         txid, before, now = snapshot["txid"], snapshot["before"], snapshot["now"]
         written, head = self._written, {}
         written.pop(txid, None)
-        if not written or len(written) >= _FEW or sum(written.values()) >= max(_FEW, _tuples(before)):
+        if not written or len(written) >= _WHOLE_AFTER or sum(written.values()) >= max(_WHOLE_AFTER, _tuples(before)):
             written.clear()
             head[self.name] = {"format": 2, "first": txid, "before": before}
         changes = window_changes(before, now)
@@ -339,9 +347,8 @@ def window_changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any
             arrived = _arrived(was, track, before["manager"]["sequence"])
             columns = {name: values_at(track[name], arrived) for name in _COLUMNS if track[name] is not None}
             changed = {**track, **columns, "kept": len(track["payloads"]) - len(arrived)}
-            if (
-                track["base"] == was["base"] or _merged(was, changed) == track
-            ):  # where tuples came and went, ties may move
+            # Tuples of one time that came and went in the batch may be merged in another order: such a key is stored whole.
+            if track["base"] == was["base"] or _merged(was, changed) == track:
                 track = changed
         tracks.append(track)
     return {**now, "manager": {**now["manager"], "tracks": tracks}, "gone": list(old)}
@@ -388,9 +395,6 @@ def _merged(was: dict[str, Any], track: dict[str, Any]) -> dict[str, Any]:
         if merged[name] is not None:
             merged[name] = was[name][first:cut] + values_at(was[name][cut:] + merged[name], order)
     return merged
-
-
-_COLUMNS = ("timestamps", "payloads", "sequences")
 
 
 def _tuples(snapshot: dict[str, Any]) -> int:

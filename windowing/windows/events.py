@@ -68,7 +68,7 @@ def values_at(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
 
 
 def read_each(kind: type, field: str, rows: Iterable[Any]) -> Iterator[Any]:
-    """Yield a field of each of these rows, all of type `kind`. Cost: C speed."""
+    """Return an iterator over a field of these rows, all of type `kind`. Cost: C speed."""
     if issubclass(kind, Tuple) and field in kind._positions:
         return map(itemgetter(kind._positions[field]), map(attrgetter("_values"), rows))
     return map(reader_of(kind, field), rows)
