@@ -527,17 +527,22 @@ def test_a_column_that_csv_cannot_hold_is_refused_at_the_start(spark: SparkSessi
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
-def test_batches_of_which_a_column_has_another_name_or_type_since_are_refused_at_the_start(
-    spark: SparkSession, tmp_path: Path, format: str
-) -> None:
-    folder = str(tmp_path / "out")
+def starts(spark: SparkSession, folder: str, format: str) -> Callable[[str], FileSink]:
+    """Return a function that claims the folder for a query with these fields, as its start does, and returns the sink."""
 
     def start(fields: str) -> FileSink:
         sink = FileSink(folder, format)
         sink.claim(spark, OutputOwner("q", "default", 0, StructType.fromDDL(fields)))
         return sink
 
+    return start
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_batches_of_which_a_column_has_another_name_or_type_since_are_refused_at_the_start(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    start = starts(spark, str(tmp_path / "out"), format)
     start("n long, old string")
     sink = start("n long, reason string")  # there is no batch yet
     sink.write(spark.createDataFrame([(1, "late")], "n long, reason string"), 0)
@@ -557,13 +562,7 @@ def test_batches_of_which_a_column_has_another_name_or_type_since_are_refused_at
 def test_batches_of_which_a_column_is_wider_since_or_has_more_nested_fields_are_read(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    folder = str(tmp_path / "out")
-
-    def start(fields: str) -> FileSink:
-        sink = FileSink(folder, format)
-        sink.claim(spark, OutputOwner("q", "default", 0, StructType.fromDDL(fields)))
-        return sink
-
+    start = starts(spark, str(tmp_path / "out"), format)
     old = "n int, x float, s array<struct<a: int>>"
     start(old).write(spark.createDataFrame([(1, 0.5, [(2,)])], old), 0)
     wider = start("n long, x double, s array<struct<a: long, b: string>>")
