@@ -116,6 +116,33 @@ def test_a_failed_window_counts_as_one_dead_letter_and_its_tuples_as_acked():
         assert (found.dead_letters, found.failed, found.acked, found.windows_fired) == (1, 0, 6, 4)
 
 
+@bolt(output="who string")
+def buried(letter):
+    return letter.component
+
+
+def test_dead_letters_that_are_read_count_as_emitted_tuples_of_messages_and_of_windows():
+    builder = TopologyBuilder("words").configure({"windowing.max.attempts": 2})
+    builder.set_spout("words", InputSpout("word string, at long"))
+    builder.set_bolt("upper", upper).shuffle_grouping("words")
+    builder.set_bolt("tens", tens).global_grouping("upper")
+    builder.set_bolt("buried", buried).shuffle_grouping("upper", "dead_letters").shuffle_grouping(
+        "tens", "dead_letters"
+    )
+    rows = {"words": [("bad", 1), ("worse", 2), ("good", 3), ("bad", 4)]}
+    chain = Chain(builder.build(), letters=False)
+    chain.channel = Totals()
+    chain.run(rows, drain=True)
+    with LocalCluster(builder.build(), batches={"words": [rows["words"]]}, clock=VirtualClock(0)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+        local = metrics.now().components()
+    for found in (local, chain.channel.totals.now(0).components()):
+        assert found["upper"].emitted == {"default": 2, "dead_letters": 2}
+        assert found["tens"].emitted == {"dead_letters": 1}
+        assert found["buried"].executed == 3
+
+
 def test_tuples_of_a_failed_window_count_as_failed_and_not_as_acked():
     builder = TopologyBuilder("refused").configure({"windowing.max.attempts": 1})
     builder.set_spout("rows", InputSpout("at long"))

@@ -55,7 +55,7 @@ from windowing.local.spouts import (
     require_inputs,
     rows_in,
 )
-from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, ColumnarBoltTask, Task, TaskParts
+from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, ColumnarBoltTask, ComponentTask, Task, TaskParts
 from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean, spelled
 from windowing.stores.pages import PersistentWindow
@@ -171,10 +171,9 @@ class ClusterTasks:
             for name in topology.order
             for index in range(topology.component(name).parallelism)
         ]
-        for name in topology.components:
-            routes = StreamRoutes(router, topology, name, 0, DEAD_LETTERS, self._inboxes)
-            if routes.is_read:
-                router.dead_letters[name] = routes
+        for task in tasks:
+            if task.context.task_index == 0 and task.outbox[DEAD_LETTERS].is_read:
+                router.dead_letters[task.context.component] = task.outbox[DEAD_LETTERS]
         for name in topology.order:
             read = {found.component for found in topology.component(name).inputs}
             router.above[name] = read.union(*(router.above[each] for each in read))
@@ -195,7 +194,7 @@ class ClusterTasks:
             self.coordinator = CheckpointTask(router, context, states, bolts, of_states(topology))
         self.tasks: list[Task] = [*tasks, *([self.coordinator] if self.coordinator else ()), *self.ackers]
 
-    def _task(self, component: Component, index: int) -> Task:
+    def _task(self, component: Component, index: int) -> ComponentTask:
         topology, router = self._topology, self._router
         config = topology.config_of(component.id)
         context = TaskContext(component.id, index, component.parallelism, config, topology.task_ids)
@@ -231,7 +230,7 @@ class ClusterTasks:
 
     def _checkpointed(
         self, component: Component, index: int, parts: TaskParts, tick_ms: int | None, states: StateProvider
-    ) -> Task:
+    ) -> ComponentTask:
         """Return a task whose state outlives the process."""
         window = component.window
         state = states.state(component.id, index) if component.stateful else None
