@@ -32,6 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -274,29 +275,20 @@ def check_command(context: click.Context, file: Path) -> None:
     Imports the file; does not start Spark.
     """
     module = module_of(file)
-    found = declared_in(module)
+    wrong = {name: mistakes_of(partial(getattr, module, name)) for name in declared_in(module)}
     maker = getattr(module, "topology", None)
     if inspect.isfunction(maker):
-        try:
-            found["topology()"] = called(maker, f"{file}:topology")
-        except WindowingError as problem:
-            _print_mistakes("topology()", list(getattr(problem, "problems", ())) or [str(problem)])
-            context.exit(1)
-    if not found:
+        wrong["topology()"] = mistakes_of(partial(called, maker, f"{file}:topology"))
+    if not wrong:
         raise CommandRefused(
             f"{file} declares no bolt, spout or topology of its own, and what it imports is not checked here; "
             "check the file that declares them, or give this one a function topology() that returns the topology"
         )
-    wrong = {name: mistakes_of(value) for name, value in found.items()}
     for name, mistakes in wrong.items():
-        _print_mistakes(name, mistakes)
+        click.echo(safe(f"{name}: {'no mistake found' if not mistakes else f'{len(mistakes)} found'}"))
+        for mistake in mistakes:
+            click.echo(safe(f"  - {mistake}"))
     context.exit(1 if any(wrong.values()) else 0)
-
-
-def _print_mistakes(name: str, mistakes: list[str]) -> None:
-    click.echo(safe(f"{name}: {'no mistake found' if not mistakes else f'{len(mistakes)} found'}"))
-    for mistake in mistakes:
-        click.echo(safe(f"  - {mistake}"))
 
 
 @commands.command("explain", short_help="Draw what a windowed bolt does with rows.")
@@ -567,15 +559,19 @@ def rescale_command(
 
 def _tasks(given: tuple[str, ...]) -> int | dict[str, int]:
     parted = [each.rpartition("=") for each in given]
-    if not all(number.isdigit() and int(number) for _, _, number in parted):
+    try:
+        tasks = {bolt: int(number) for bolt, _, number in parted}
+    except ValueError:
+        tasks = {}
+    if min(tasks.values(), default=0) < 1:
         raise click.BadParameter(
             f"{' '.join(given)} is neither a number of at least 1 nor BOLT=NUMBER", param_hint="--tasks"
         )
-    if len(given) == 1 and not parted[0][1]:
-        return int(given[0])
-    if not all(bolt for bolt, _, _ in parted):
+    if len(given) == 1 and "=" not in given[0]:
+        return tasks[""]
+    if "" in tasks or len(tasks) < len(given):
         raise click.BadParameter("several numbers are for several bolts: BOLT=NUMBER each", param_hint="--tasks")
-    return {bolt: int(number) for bolt, _, number in parted}
+    return tasks
 
 
 @commands.command("states", short_help="Print the Trident states of a store.")

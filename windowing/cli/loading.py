@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType, UnionType
@@ -259,11 +259,9 @@ def _needed_by(function: Any) -> list[str]:
     return [each.name for each in known if each.default is each.empty and each.kind not in several]
 
 
-def declared_in(module: ModuleType) -> dict[str, Any]:
-    """Return the declarations of a module by name: bolts, spouts, topologies and their builders."""
-    return {
-        name: value for name, value in vars(module).items() if not name.startswith("_") and _is_declared(value, module)
-    }
+def declared_in(module: ModuleType) -> list[str]:
+    """Return the names of the declarations of a module: bolts, spouts, topologies and their builders."""
+    return [name for name, value in vars(module).items() if not name.startswith("_") and _is_declared(value, module)]
 
 
 def _is_declared(value: Any, module: ModuleType) -> bool:
@@ -282,9 +280,12 @@ def _accepted(read: Any, value: Any) -> bool:
     return True
 
 
-def mistakes_of(value: Any) -> list[str]:
-    """Return the mistakes of one component or topology, one sentence each. A component alone is checked by its declaration only."""
+def mistakes_of(declared: Callable[[], Any]) -> list[str]:
+    """Return the mistakes of the component or topology that a call returns, one sentence each. A component alone is checked by its
+    declaration only.
+    """
     try:
+        value = declared()
         if isinstance(value, TopologyBuilder):
             value = value.build()
         if isinstance(value, Topology | TridentTopology) or _accepted(bolt_of, value):
