@@ -942,6 +942,7 @@ def test_doctor_lists_installed_packages(monkeypatch):
     found = {finding.what: finding for finding in diagnose(query=False)}
     assert found["Python"].good
     assert found["pyspark"].good
+    assert 'version "' in found["Java"].found, "not the line about JAVA_TOOL_OPTIONS, which these tests set"
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for extra in extras.keys() - {"topology", "connect", "cli", "examples", "bench", "docs", "dev"}:
         package = re.match(r"[\w-]+", extras[extra][0])[0]

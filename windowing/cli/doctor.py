@@ -83,9 +83,10 @@ def _java() -> Finding:
         said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
     except (OSError, subprocess.TimeoutExpired) as problem:
         return Finding("Java", describe_error(problem), False, to_do)
-    number = re.search(r'version "(\d+)', said)
-    found = said.splitlines()[0] if said else "says nothing"
-    return Finding("Java", found, number is not None and int(number[1]) >= _JAVA, to_do)
+    found = re.search(r'.*version "(\d+).*', said)  # a line about JAVA_TOOL_OPTIONS may precede it
+    return Finding(
+        "Java", found[0] if found else said or "says nothing", found is not None and int(found[1]) >= _JAVA, to_do
+    )
 
 
 @tumbling(seconds(3), timestamp="at", output="ends long, total long")
@@ -117,8 +118,9 @@ def _ten_rows() -> Finding:
     except WindowingError as problem:
         return Finding(_QUERY, describe_error(problem), False, "do what the sentence says")
     except Exception as problem:
-        said = describe_error(problem).split("\n")[0]
-        return Finding(_QUERY, said, False, "look at the log above; is Java 17 the one that is used?")
+        return Finding(
+            _QUERY, describe_error(problem), False, "look at the log above; is Java 17 the one that is used?"
+        )
     if found != wanted:
         return Finding(_QUERY, f"{found}, wanted {wanted}", False, "report this with your versions")
     return Finding(_QUERY, f"{len(found)} windows, as in one process", True)
