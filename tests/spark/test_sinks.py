@@ -13,7 +13,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError
-from windowing.spark import DeltaSink, FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, hadoop, windowed
+from windowing.spark import (
+    DeltaSink,
+    FileSink,
+    FunctionSink,
+    KafkaSink,
+    MemorySink,
+    NoopSink,
+    ParquetSink,
+    PostgresSink,
+    hadoop,
+    windowed,
+)
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder, failed_in_task
 from windowing.spark.sinks import OutputOwner, Sink, require_sink
@@ -525,6 +536,36 @@ def test_a_column_that_csv_cannot_hold_is_refused_at_the_start(spark: SparkSessi
     ):
         claim_all(checkpoint, sinks, {"default": schema}, ())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["map<date, int>", "array<map<binary, int>>", "struct<a: map<timestamp, string>>"])
+def test_a_map_whose_keys_json_cannot_hold_is_refused_at_the_start(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    owner = OutputOwner("q", "default", 0, StructType.fromDDL(f"n long, some {kind}"))
+    sinks: list[Any] = [
+        FileSink(str(tmp_path / "out"), "json"),
+        KafkaSink("127.0.0.1:1", "none", patience_s=0.1),
+        PostgresSink("postgresql://127.0.0.1:1/none", "none", patience_s=0.1),
+    ]
+    for sink in sinks:
+        with pytest.raises(
+            ConfigError, match=r"stream 'default' .* JSON, which has no form for the keys of 'some' .*map<"
+        ):
+            sink.claim(spark, owner)
+    FileSink(str(tmp_path / "out")).claim(spark, owner)
+
+
+def test_keys_of_maps_in_json_are_read_as_strings(spark: SparkSession, tmp_path: Path) -> None:
+    schema = StructType.fromDDL("some map<long, string>")
+    sink = FileSink(str(tmp_path / "out"), "json")
+    sink.claim(spark, OutputOwner("q", "default", 0, schema))
+    sink.write(spark.createDataFrame([({7: "a"},)], schema), 0)
+    with pytest.raises(
+        ConfigError, match=r"keys of 'some' map<bigint,string> as strings only; give read\(spark, schema\)"
+    ):
+        sink.read(spark)
+    assert sink.read(spark, StructType.fromDDL("some map<string, string>")).first() == ({"7": "a"}, 0)
 
 
 def starts(spark: SparkSession, folder: str, format: str) -> Callable[[str], FileSink]:

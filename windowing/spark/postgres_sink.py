@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 from windowing.errors import ConfigError, SinkError, describe_error, quote
 from windowing.schema.checks import spelled
 from windowing.spark.output import as_json, quoted
-from windowing.spark.sinks import OutputOwner, different_columns, required_owner
+from windowing.spark.sinks import OutputOwner, different_columns, require_json_keys, required_owner
 from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
 from windowing.stores.remote import checked_address, masked
 
@@ -135,6 +135,7 @@ class PostgresSink:
         """Create or check the table, and record its owner; return the last batch in it. Raises ConfigError before anything is
         written.
         """
+        require_json_keys(owner)
         with self._opened(_fields(owner.schema)) as table:
             written = table.claim(owner.query, owner.stream, owner.last_batch)
             self._owner, self._schema = owner, table.schema

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -204,6 +205,12 @@ class FileSink(StormNames):
             )
         if not any(name.lower() == BATCH for name in schema.names):
             schema = StructType([*schema.fields]).add(BATCH, LongType())
+        wrong = _map_with_keys("(?!string)", schema) if self.format == "json" else None
+        if wrong is not None:
+            raise ConfigError(
+                f"{folder.path} has JSON, of which Spark reads the keys of {wrong} as strings only; give read(spark, schema) "
+                "one with map<string, ...>"
+            )
         paths = [literal_path(folder.of(_name(batch))) for batch in self.committed(spark)]
         if not paths:
             return spark.createDataFrame([], schema)
@@ -381,6 +388,21 @@ def required_owner(sink: Any, owner: OutputOwner | None) -> OutputOwner:
     return owner
 
 
+def require_json_keys(owner: OutputOwner) -> None:
+    """Raise ConfigError for a map with keys for which Spark writes no text as names in JSON: the number of a date, no bytes."""
+    wrong = _map_with_keys("date|timestamp|binary|array|struct", owner.schema)
+    if wrong is not None:
+        raise ConfigError(
+            f"the sink of {owner.name} writes JSON, which has no form for the keys of {wrong}; make the keys strings"
+        )
+
+
+def _map_with_keys(kinds: str, schema: StructType) -> str | None:
+    """Return the name and type of the first column with a map that has keys of these types, None if there is none."""
+    columns = ((field.name, field.dataType.simpleString()) for field in schema.fields)
+    return next((f"{quote(name)} {kind}" for name, kind in columns if re.search(f"map<({kinds})", kind)), None)
+
+
 def different_columns(option: str, given: Any) -> tuple[str, ...]:
     """Return the columns of an option: one, several different ones, or none. Raises ConfigError."""
     names = (given,) if isinstance(given, str) else () if given is None else given
@@ -445,7 +467,7 @@ def _require_readable(folder: Folder, owner: OutputOwner) -> None:
 
 def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
     """Raise ConfigError if `folder` belongs to another owner, holds batches that its checkpoint has not begun, or batches of which
-    a column was renamed since, and if the format has no text for a column.
+    a column was renamed since, and if the format has no form for a column.
     """
     for field in owner.schema.fields if format == "csv" else ():
         if field.dataType.typeName() in _NOT_IN_CSV:
@@ -453,6 +475,8 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
                 f"the sink of {owner.name} writes csv, which has no form for {quote(field.name)} {field.dataType.simpleString()}; "
                 "write parquet or json, or emit a string (of bytes by hex or base64)"
             )
+    if format == "json":
+        require_json_keys(owner)
     way_out = _WAY_OUT
     if folder.exists(OWNER_FILE):
         found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
