@@ -47,7 +47,8 @@ def inside(handover: ArrowBatchLimit, session: Any) -> dict[str, str]:
 
 
 def test_the_limit_is_lifted_only_after_a_small_batch() -> None:
-    handover, session = ArrowBatchLimit(), Session(other="x")
+    session: Any = Session(other="x")
+    handover = ArrowBatchLimit(session)
     assert inside(handover, session) == {"other": "x"}
     for largest, lifted in ((SMALL_BYTES, True), (SMALL_BYTES + 1, False), (0, True), (None, True)):
         handover.took(largest)
@@ -56,15 +57,17 @@ def test_the_limit_is_lifted_only_after_a_small_batch() -> None:
 
 
 def test_a_limit_set_by_the_user_is_kept() -> None:
-    handover, session = ArrowBatchLimit(), Session(**{LIMIT: "1m"})
+    session: Any = Session(**{LIMIT: "1m"})
+    handover = ArrowBatchLimit(session)
     handover.took(1)
     assert inside(handover, session) == session.given == {LIMIT: "1m"}
 
 
 def test_a_failed_batch_restores_the_limit() -> None:
-    handover, session = ArrowBatchLimit(), Session()
+    session: Any = Session()
+    handover = ArrowBatchLimit(session)
     handover.took(1)
-    with pytest.raises(ZeroDivisionError), handover.of_batch(session):  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError), handover.of_batch(session):
         raise ZeroDivisionError
     assert session.given == {}
 

@@ -35,6 +35,7 @@ class Batches:
         monkeypatch.setattr(ParquetSink, "write", lambda _, rows, batch: self._write(batch))
         monkeypatch.setattr(ParquetSink, "skip", lambda _, batch: self.happened.append(("skip", batch)))
         self.writer = BatchWriter("bolt", cast(Any, streams), {"default": ParquetSink("out")}, log_late=False)
+        self.writer.begin(cast(Any, self.output.sparkSession))
         monkeypatch.setattr(self.writer, "_last", SimpleNamespace(observed=self._counted, clock=lambda: 0))
         self.writer.attach(2)
 

@@ -255,7 +255,7 @@ class Shipped(Generic[T]):
     def __init__(self, spark: SparkSession, value: T, what: str, parts: Mapping[str, Any]) -> None:
         self.value = value
         data = _pickled(value, what, parts)
-        self._load: tuple[Any, ...] = (_loaded, data)
+        self._load: tuple[Any, ...] = (_serializer.loads, data)
         self._broadcast: Any = None
         connect = is_connect(spark)
         if connect:
@@ -286,10 +286,6 @@ class Shipped(Generic[T]):
         return {"_seal": Seal(), "_load": load, "_broadcast": None}
 
 
-def _loaded(data: bytes) -> Any:
-    return _serializer.loads(data)
-
-
 def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
     """Return the value of a broadcast that was sent with the function; Spark caches it for the worker's next tasks."""
     find, arguments = reference
@@ -314,7 +310,7 @@ class _Packed:
         self._data = data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _loaded, (self._data,)
+        return _serializer.loads, (self._data,)
 
 
 def _pickled(value: Any, what: str, parts: Mapping[str, Any]) -> bytes:

@@ -169,7 +169,13 @@ def frame_of(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
     """
     import pandas as pd
 
-    columns = {field.name: _pandas_column(pd, table.column(field.name), field.type) for field in table.schema}
+    columns: dict[str, Any] = {}
+    for field in table.schema:
+        column = table.column(field.name)
+        if pa.types.is_nested(field.type):
+            columns[field.name] = pd.Series([_plain(value, field.type) for value in column.to_pylist()], dtype=object)
+        else:  # a Series of each would cost five times as much
+            columns[field.name] = pd.arrays.ArrowExtensionArray(column)
     return pd.DataFrame(columns, copy=False)
 
 
@@ -190,12 +196,6 @@ def metric_column(name: str) -> str:
 
 def _name(number: int, position: int) -> str:
     return f"_{number}_{position}"
-
-
-def _pandas_column(pandas: Any, column: pa.ChunkedArray, kind: pa.DataType) -> Any:
-    if pa.types.is_nested(kind):
-        return pandas.Series([_plain(value, kind) for value in column.to_pylist()], dtype=object)
-    return pandas.arrays.ArrowExtensionArray(column)  # a Series of each would cost five times as much
 
 
 class _Entries(list[Any]):

@@ -171,6 +171,8 @@ class NamedRows:
     columns that give the order instead. `identified`: whether `identities` is used.
     """
 
+    declared = None
+
     def __init__(
         self,
         columns: tuple[str, ...],
@@ -184,14 +186,6 @@ class NamedRows:
     @cached_property
     def _type(self) -> Any:
         return record_type(self._columns)
-
-    @property
-    def make_rows(self) -> MakeRows:
-        return self.payloads
-
-    @property
-    def declared(self) -> None:
-        return None
 
     def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
         """Return the rows by (stream, upstream partition, sequence, position), or by `order_by`."""
@@ -221,6 +215,8 @@ class NamedRows:
         if not self._columns:
             return [self._type() for _ in range(table.num_rows)]
         return list(records_in(map(table.column, self._columns), self._columns))
+
+    make_rows = payloads
 
     def in_columns(self, table: pa.Table) -> ColumnRows:
         return ColumnRows(self.kept(table), self.payloads)

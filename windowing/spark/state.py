@@ -127,7 +127,7 @@ class ChunkStore:
         for chunk, name in zip(self.chunks, names, strict=True):
             chunk.table = self._table(chunk, name)
         newest = max(self.chunks, key=attrgetter("id"))
-        schema = newest.table.schema if columns is None else _with_order(columns)
+        schema = pa.schema(list(newest.table.schema)[:-2]) if columns is None else columns
         for chunk, name in zip(self.chunks, names, strict=True):
             chunk.table = _fitted(chunk.table, schema, name)
         return pa.concat_tables([chunk.live_rows() for chunk in self.chunks])
@@ -199,17 +199,14 @@ def _fitted(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
             )
         else:
             arrays.append(table.column(index))
-    return pa.table(arrays, schema=schema)
+    return with_order(pa.table(arrays, schema=schema), table.column(TIMESTAMP), table.column(SEQUENCE))
 
 
 def with_order(rows: pa.Table, timestamps: pa.Array, sequences: pa.Array) -> pa.Table:
     """Return rows with the two columns that order them in a chunk; every column may be null, whatever the source declares."""
-    return pa.table([*rows.columns, timestamps, sequences], schema=_with_order(rows.schema))
-
-
-def _with_order(columns: pa.Schema) -> pa.Schema:
     ordering = [pa.field(TIMESTAMP, pa.int64()), pa.field(SEQUENCE, pa.int64())]
-    return pa.schema([pa.field(each.name, each.type) for each in columns] + ordering)
+    schema = pa.schema([pa.field(each.name, each.type) for each in rows.schema] + ordering)
+    return pa.table([*rows.columns, timestamps, sequences], schema=schema)
 
 
 def _to_merge(chunks: Sequence[Chunk]) -> set[int]:

@@ -219,7 +219,11 @@ def unreadable_in(column: Any) -> np.ndarray[Any, Any] | None:
         low, high = (bound * _PER_SECOND[kind.unit] // 1_000_000 for bound in _MICROS)
         return _outside(column.cast(pa.int64()), low, high)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return None if _is_valid(column) else _one_by_one(column)
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            return _one_by_one(column)
+        return None
     if any(test(kind) for test in _INNER):
         return _one_by_one(column)
     return None
@@ -237,14 +241,6 @@ def _outside(numbers: Any, low: int, high: int) -> np.ndarray[Any, Any] | None:
         return None
     wrong = pc.or_(pc.less(numbers, low), pc.greater(numbers, high))
     return np.asarray(pc.fill_null(wrong, False))
-
-
-def _is_valid(column: Any) -> bool:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _one_by_one(column: Any) -> np.ndarray[Any, Any] | None:

@@ -141,16 +141,16 @@ _NO_LIMIT = str(2**31 - 1)
 
 class ArrowBatchLimit:
     """Lifts Spark's limit on the bytes that Python gets at once, which Spark checks for each field, if the last batch was small;
-    one object per run. The first batch runs with the limit.
+    one object per run of a query in this session. The first batch runs with the limit.
 
     Law: the limit decides how rows are cut into Arrow batches, never the result. Without it all rows of a task may be one Arrow
     batch, which cannot exceed 2 GiB. A batch that is many times larger than the previous one, and fails for that reason, ends the
     query; the next start repeats it with the limit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self._largest: int | None = None
-        self._users: bool | None = None
+        self._is_users = spark.conf.get(LIMIT, None) is not None
 
     def took(self, largest: int | None) -> None:
         """Record the packed bytes of the largest task of a batch; None if no task had rows."""
@@ -159,7 +159,7 @@ class ArrowBatchLimit:
     @contextmanager
     def of_batch(self, spark: SparkSession) -> Iterator[None]:
         """Lift the limit inside the `with` block, unless the batch may be large or the user has set the limit."""
-        if self._largest is None or self._largest > SMALL_BYTES or self._is_users(spark):
+        if self._largest is None or self._largest > SMALL_BYTES or self._is_users:
             yield
             return
         spark.conf.set(LIMIT, _NO_LIMIT)
@@ -167,11 +167,6 @@ class ArrowBatchLimit:
             yield
         finally:
             spark.conf.unset(LIMIT)
-
-    def _is_users(self, spark: SparkSession) -> bool:
-        if self._users is None:
-            self._users = spark.conf.get(LIMIT, None) is not None
-        return self._users
 
 
 class BatchWriter:
@@ -201,8 +196,7 @@ class BatchWriter:
         self.progress = deque[BatchMetrics](maxlen=_KEPT_BATCHES)
         """The metrics of the last batches of this run, in order."""
         self._observed: Mapping[str, Any] = {}
-        self._limit = ArrowBatchLimit()
-        self._last = cast(LastExecution, None)
+        self._limit, self._last = cast(ArrowBatchLimit, None), cast(LastExecution, None)
         self.before: Callable[[int], None] | None = None
         """Called with the number of a batch before it is evaluated; set when the query starts."""
         self._is_one_job = False
@@ -237,7 +231,7 @@ class BatchWriter:
 
     def begin(self, spark: SparkSession) -> None:
         """Begin a run, before the query starts in this session."""
-        self._last = LastExecution(spark)
+        self._limit, self._last = ArrowBatchLimit(spark), LastExecution(spark)
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
@@ -259,7 +253,11 @@ class BatchWriter:
             elif self._is_one_job:
                 self._write_at_once(output, batch_id)
             else:
-                self._write_persisted(output, batch_id)
+                output.persist()
+                try:
+                    self.deliver(output, self._evaluated(output), batch_id)
+                finally:
+                    output.unpersist()
             if self.progress and self.progress[-1].batch_id == batch_id:  # it is repeated
                 self.progress.pop()
             self.progress.append(BatchMetrics.of(batch_id, self._observed, self.reported))
@@ -300,13 +298,6 @@ class BatchWriter:
             sink.skip(batch_id)
         failpoints.hit("in_sink", batch_id)
         self._say_late(counts)
-
-    def _write_persisted(self, output: DataFrame, batch_id: int) -> None:
-        output.persist()
-        try:
-            self.deliver(output, self._evaluated(output), batch_id)
-        finally:
-            output.unpersist()
 
     def _evaluated(self, output: DataFrame) -> Any:
         found: Any = None
