@@ -368,6 +368,19 @@ def test_windows_of_a_topology_send_such_tuples_to_their_late_stream(declared: A
     ]
 
 
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_a_bolt_that_reads_such_a_value_of_a_late_stream_fails_also_in_the_stage_of_its_window(is_fused: bool) -> None:
+    builder = TopologyBuilder("t")
+    builder.set_spout("in", InputSpout(FIELDS))
+    builder.set_bolt("bolt", by_word).shuffle_grouping("in")
+    reads = builder.set_bolt("reads", touched)
+    reads.shuffle_grouping("bolt", "late") if is_fused else reads.all_grouping("bolt", "late")
+    found = Chain(builder.build()).run({"in": ROWS}, drain=True)
+    assert "reads" not in found
+    (letter,) = found["reads.dead_letters"]
+    assert "field 'day' holds date 10000-01-01, which Python cannot" in letter[3]
+
+
 # -- maps ----------------------------------------------------------------------------------------------------------------
 
 MAPS = pa.map_(pa.string(), pa.int64())

@@ -96,7 +96,7 @@ def query() -> Any:
 def test_skipped_offsets_are_counted_once_and_only_up_to_the_end_of_the_batch(
     query: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = Log({"0": 10, "1": 10, "2": 10}, {"0": 20, "1": 20, "2": 20}, {"0": 30, "1": 20, "2": 30})
+    log = Log({"0": 10, "1": 10, "2": 10}, {"0": 20, "1": 20, "2": 20}, {"0": 30, "1": 20, "2": 30, "3": 6})  # 3 is new
     gone = SkippedOffsets()
     gone.read_by(query)
     gone.count(log, 1)

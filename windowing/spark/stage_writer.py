@@ -566,7 +566,7 @@ class StageWriter:
 
         def tuples() -> Iterator[Tuple]:
             origin = self.execution.origin(way.component, way.task, way.stream)
-            rows = tuples_in(columns.values(), columns) if values is None else map(_as_asked, values)
+            rows = tuples_in(columns.values(), columns) if values is None else map(as_asked, values)
             return (Tuple(each, origin) for each in rows)
 
         return self._timestamps[key].of(columns.__getitem__, count, self._sent.now, tuples)
@@ -589,7 +589,7 @@ def _declared(component: str, stream: str, field: pa.Field, column: pa.Array) ->
     return column.cast(field.type)
 
 
-def _as_asked(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def as_asked(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the values of a row in the form that user code gets."""
     return Held(values) if any(type(each) is Unreadable for each in values) else values
 

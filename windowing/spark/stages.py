@@ -42,11 +42,12 @@ from windowing.spark.exchange import (
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped, Stored, TaskResult
 from windowing.spark.rows import TupleRows
-from windowing.spark.stage_writer import StageWriter
+from windowing.spark.stage_writer import StageWriter, as_asked
 from windowing.spark.tasks import columns_as_declared
 from windowing.spark.window_turn import AckWatch, TaskStage
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name
+from windowing.topology.user_code import EmittedRow
 from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
@@ -198,6 +199,10 @@ class StageTaskTurn:
                 writer.phase = phase
                 for table in emitted:
                     writer.send(name, task, stream, table, roots)
+            elif stream == stage.bolt.config.late_stream:  # its values may be unreadable
+                writer.phase = phase
+                for row in emitted:
+                    writer.emit(name, task, EmittedRow(stream, as_asked(row)), roots)
             elif stream in self._component.outputs:
                 writer.emit_all(name, task, stream, emitted, phase, roots)
         turn.output = writer.metrics(name, turn.metrics)
