@@ -15,11 +15,11 @@ from windowing.columnar.rows import decode_table
 
 AT_MOST = {
     "windowed": (237, 28),  # here and below `values_of` of columnar/rows.py, which makes times twenty times faster
-    "topology": (112, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
+    "topology": (111, 22),  # `cleanup` after an error: three functions `abandon`, of the writer, the batch and the code
     "plain": (71, 15),
     "window": (163, 27),
     "stateful": (112, 20),  # `begin` and `_set` of topology/state.py keep what a failed call has to give back
-    "trident": (176, 25),  # ColumnFold checks a step; a state need not have a close; a damaged SQLite file is named: 4
+    "trident": (175, 25),  # ColumnFold checks a step; a state need not have a close; a damaged SQLite file is named: 4
 }
 """Functions and files. A change that lengthens a journey gives its reason here.
 
