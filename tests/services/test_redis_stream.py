@@ -323,7 +323,7 @@ def test_an_unreachable_server_and_wrong_credentials_are_errors_without_the_secr
         SourceError, match=r"the server refuses who asks: .*; give user and password in the URL"
     ) as wrong:
         RedisStream(f"redis://:wr0ng-{secret}@127.0.0.1:{port}/0", "words", WORDS)
-    with pytest.raises(ConfigError, match=r"the address of .* is none of redis-py"):
+    with pytest.raises(ConfigError, match=r"the address of .* is none of a Redis server"):
         RedisStream(f"http://:{secret}@127.0.0.1:{port}/0", "words", WORDS)
     assert secret not in f"{gone.value}{wrong.value}{stream_of()!r}"
 

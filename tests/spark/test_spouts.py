@@ -368,6 +368,13 @@ def test_a_locked_full_or_deleted_queue_file_is_a_source_error(tmp_path: Path, m
     monkeypatch.undo()
     assert queue.put([(10, "x")]) == 1
     assert [n for n, _ in queue.rows()] == list(range(11))
+    monkeypatch.setattr(
+        SqliteQueue, "_fill", lambda _, db: db.executescript("PRAGMA max_page_count = 1; CREATE TABLE a (b)")
+    )
+    with pytest.raises(
+        SourceError, match=r"new\.db cannot be read or written: database or disk is full; look at the disk"
+    ):
+        SqliteQueue(tmp_path / "new.db", "n long")
     with pytest.raises(SourceError, match="cannot be opened"):
         SqliteQueue(tmp_path / "q.db" / "below" / "q.db", "n long")
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from windowing import TopologyBuilder, bolt
-from windowing.errors import ConfigError, StoreUnavailableError
+from windowing.errors import ConfigError, SourceError, StoreUnavailableError
 from windowing.local import LocalCluster
 from windowing.local.trident_cluster import TridentCluster
 from windowing.queues import KafkaTridentSpoutOpaque, RabbitQueue, RedisStream
@@ -87,6 +89,55 @@ def test_a_secret_is_masked_in_driver_errors_in_whatever_form_they_quote_it(addr
             continue
         assert SECRET not in store._text(problem)
         assert store._cause(problem) is None
+
+
+USES: list[tuple[str, Callable[[str], Any]]] = [
+    ("postgresql", lambda url: PostgresStore(url, 0.05).open(PartitionId("counts", 0, 1)).count()),
+    ("redis", lambda url: RedisStore(url, 0.05).open(PartitionId("counts", 0, 1)).count()),
+    ("redis", lambda url: RedisStream(url, "words", "word string", patience_s=0.05)),
+    ("amqp", lambda url: RabbitQueue(url, "words", "word string", patience_s=0.05)),
+]
+
+
+@pytest.mark.parametrize("sign", "/#?@")
+@pytest.mark.parametrize(("scheme", "use"), USES)
+def test_no_part_of_a_password_with_an_unescaped_sign_is_shown(
+    scheme: str, use: Callable[[str], Any], sign: str
+) -> None:
+    with pytest.raises((StoreUnavailableError, SourceError, ConfigError)) as caught:
+        use(f"{scheme}://me:{SECRET}1{sign}{SECRET}2@127.0.0.1:1/0")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(("scheme", "use"), USES)
+def test_an_address_without_a_scheme_is_refused_and_not_shown(scheme: str, use: Callable[[str], Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"the address of a .* has no scheme \(not shown, .*\); write {scheme}://"
+    ) as e:
+        use(f"me:{SECRET}=@127.0.0.1/0")
+    assert SECRET not in str(e.value)
+
+
+@pytest.mark.parametrize(("scheme", "use"), USES[1:3])
+def test_an_unknown_option_in_the_address_of_a_redis_server_is_refused(scheme: str, use: Callable[[str], Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"the address of the (store|stream) .* is none of a Redis server \(not shown"
+    ):
+        use(f"{scheme}://127.0.0.1:1/0?no_such_option=1")
+
+
+@pytest.mark.parametrize(("scheme", "use"), USES[1:3])
+def test_a_server_that_does_not_speak_the_protocol_of_redis_is_named(scheme: str, use: Callable[[str], Any]) -> None:
+    def answer() -> None:
+        for connection, _ in iter(server.accept, None):
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=answer, daemon=True).start()
+        with pytest.raises((StoreUnavailableError, SourceError), match=r"Protocol Error: b'HTTP/1.1 400 Bad Request'"):
+            use(f"{scheme}://127.0.0.1:{server.getsockname()[1]}/0")
 
 
 def test_the_parts_of_an_address_that_are_not_secret_are_shown() -> None:
@@ -188,8 +239,9 @@ def test_a_patience_that_is_not_a_positive_number_is_refused(made: Any, patience
 
 @pytest.mark.parametrize("address", [None, 7, ""], ids=repr)
 def test_the_address_of_a_stream_is_text(address: Any) -> None:
-    with pytest.raises(ConfigError, match=r"the address of a RedisStream is text, got .*; write redis://"):
-        RedisStream(address, "words", "word string")
+    for make, example in ((RedisStream, "redis://"), (RabbitQueue, "amqp://")):
+        with pytest.raises(ConfigError, match=f"the address of a {make.__name__} is text, got .*; write {example}"):
+            make(address, "words", "word string")
 
 
 def test_rows_without_their_partition_are_refused_with_the_name_of_the_state() -> None:

@@ -31,9 +31,8 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from windowing.errors import ConfigError, SourceError, quote
 from windowing.queues.spooled import Message, MessageSource
 from windowing.queues.spout import one_of
-from windowing.schema.checks import checked_patience
 from windowing.schema.types import Schema
-from windowing.stores.remote import masked
+from windowing.stores.remote import checked_address, masked
 
 T = TypeVar("T")
 _log = logging.getLogger("windowing.queues")
@@ -83,11 +82,11 @@ class RabbitQueue(MessageSource):
     ) -> None:
         if not isinstance(queue, str) or not queue:
             raise ConfigError(f"the queue of a RabbitQueue is a name, got {quote(queue)}")
-        checked_patience(patience_s, "a RabbitQueue")
+        checked_address(url, patience_s, "amqp://user:password@host:5672/%2F", "a RabbitQueue")
         self._on_gap = one_of("on_gap", "RabbitQueue", on_gap, ("raise", "skip"))
         self.fields, self.queue, self._url = Schema.parse(fields).ddl, queue, url
         self._stream, self._patience_s = stream, patience_s
-        self.name = f"queue {queue!r} of {masked(url) if isinstance(url, str) else quote(url)}"
+        self.name = f"queue {queue!r} of {masked(url)}"
         self._parameters()
         self._connection: Any = None
         self._channel: Any = None
@@ -262,7 +261,7 @@ class RabbitQueue(MessageSource):
                 raise ValueError("it begins otherwise")
             found = pika.URLParameters(self._url)
         except Exception as problem:  # pika lets exceptions of urllib and of its own asserts through
-            said = masked(str(problem), str(self._url))
+            said = masked(str(problem), self._url)
             raise ConfigError(
                 f"the address of {self.name} is none of AMQP: {said}; write amqp://user:password@host:5672/%2F"
             ) from None
@@ -283,7 +282,7 @@ class RabbitQueue(MessageSource):
             raise self._refused(problem) from None
 
     def _refused(self, problem: Exception) -> SourceError:
-        said = masked(str(problem) or type(problem).__name__, self._url)
+        said = masked(str(problem) or repr(problem), self._url)
         code = getattr(problem, "reply_code", None)
         if code == _ACCESS_REFUSED and "exclusive use" in said:
             return SourceError(

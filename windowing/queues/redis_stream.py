@@ -39,15 +39,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from windowing.columnar.bolts import table_of
 from windowing.errors import ConfigError, SourceError, WindowingError, quote
 from windowing.queues.messages import BadMessage, row_of_texts
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refuse_forgotten, whole_number
 from windowing.schema.types import Schema
-from windowing.stores.redis import EVICTING, RedisMap, evicts
+from windowing.stores.redis import EVICTING, RedisMap, client_of, evicts
 from windowing.stores.remote import Patient, checked_address, masked
 from windowing.windows.measures import Duration, as_duration_ms
 
@@ -477,12 +475,8 @@ class RedisStream(PartitionedSpout, Patient):
 
     def _connect(self) -> None:
         if self._open is None:
-            self._open = redis.Redis.from_url(
-                self._url,
-                socket_timeout=self._patience_s,
-                socket_connect_timeout=min(self._patience_s, 5.0),
-                retry=Retry(NoBackoff(), 0),  # Patient retries
-            )
+            waits = {"socket_timeout": self._patience_s, "socket_connect_timeout": min(self._patience_s, 5.0)}
+            self._open = client_of(self._url, f"the stream {self.name}", **waits)
 
     def _unanswered(self, text: str) -> WindowingError:
         return SourceError(
@@ -491,10 +485,6 @@ class RedisStream(PartitionedSpout, Patient):
 
     def _refused(self, problem: Exception) -> WindowingError | None:
         where, said = f"the stream {self.path}", masked(str(problem), self._url)
-        if isinstance(problem, ValueError):
-            return ConfigError(
-                f"the address of {where} is none of redis-py: {said}; write redis://user:password@host:6379/0"
-            )
         refused = redis.AuthenticationError | redis.exceptions.AuthorizationError | redis.exceptions.NoPermissionError
         if isinstance(problem, refused) or "The user executing the script can't" in said:  # of a command in one
             return SourceError(

@@ -318,7 +318,7 @@ class SqliteQueue(PartitionedSpout):
             return self._damaged(str(problem))
         if code in BUSY:
             what = f"is locked by another process for more than {_WAIT_S:g} s; end what holds it"
-        elif not os.path.exists(self.path):
+        elif self.identity is not None and not os.path.exists(self.path):
             what = "is gone: its file was deleted or moved; put it back from a copy, or on a cluster where all workers see it"
         else:
             what = f"cannot be read or written: {printable(str(problem))}; look at the disk and the rights of the file"

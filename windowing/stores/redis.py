@@ -38,7 +38,7 @@ _HEADER = struct.Struct(">IqBI")  # crc, txid, flags (_HAS_VALUE, _HAS_PREVIOUS)
 _HAS_VALUE, _HAS_PREVIOUS = 1, 2
 _PAGE = 1000
 _OF_STATE = re.compile(rb"windowing:\{(?P<state>[A-Za-z_]\w*)/(?P<partition>-?\d+)\}:(?P<part>fence|rows)")
-_CANNOT_NOW = ("BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
+_CANNOT_NOW = ("BUSY", "DB index is out of range", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
 
 EVICTING = """
 local memory = redis.pcall('INFO', 'memory')
@@ -133,20 +133,18 @@ class RedisStore:
 class RedisMap(Remote):
     """The rows of one partition (BackingMap)."""
 
-    lost: ClassVar[tuple[type[Exception], ...]] = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError)
+    lost: ClassVar[tuple[type[Exception], ...]] = (
+        redis.ConnectionError,
+        redis.TimeoutError,
+        redis.ReadOnlyError,
+        redis.InvalidResponse,  # another kind of server
+    )
     _is_checked = False
 
     def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
         super().__init__(url, place, patience_s)
         self._keys = [f"windowing:{{{place}}}:{part}" for part in ("fence", "rows", "touched")]
-        try:
-            # Remote retries, because a retry must read the fence first.
-            self._client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
-        except (ValueError, TypeError):
-            raise ConfigError(
-                f"the address of the store of {place} is none of a Redis server (not shown, for it may hold a password); "
-                "write redis://user:password@host:6379/0"
-            ) from None  # the cause would show the password
+        self._client = client_of(url, f"the store of {place}")
         self._read_script = self._client.register_script(_READ)
         self._write_script = self._client.register_script(_WRITE)
         self._eviction_script = self._client.register_script(EVICTING)
@@ -243,6 +241,22 @@ class RedisMap(Remote):
         return None
 
 
+def client_of(url: str, whose: str, **waits: float) -> redis.Redis:
+    """Return a client that does not retry: whoever has it does, and may look first what was written. Raises ConfigError for an
+    address that redis-py cannot use.
+    """
+    try:
+        client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **waits)
+        pool: Any = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # refuses unknown options; connects at the first command
+    except (ValueError, TypeError):
+        raise ConfigError(
+            f"the address of {whose} is none of a Redis server (not shown, for it may hold a password); write "
+            "redis://user:password@host:6379/0"
+        ) from None  # the cause would show the password
+    return client
+
+
 def evicts(what: str, policy: bytes) -> ConfigError:
     """Return the error for a server that evicts keys, from what EVICTING has found."""
     return ConfigError(
@@ -259,7 +273,7 @@ def stored_states(url: str) -> list[tuple[str, dict[int, int], dict[int, bytes]]
     """
     found: dict[str, tuple[dict[int, int], dict[int, bytes]]] = {}
     try:
-        with redis.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=5.0) as client:
+        with client_of(url, "the states", socket_timeout=5.0, socket_connect_timeout=5.0) as client:
             for key in client.scan_iter(match="windowing:{*/*}:*", count=_PAGE):
                 named = _OF_STATE.fullmatch(key)
                 if named is None:

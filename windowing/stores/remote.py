@@ -59,7 +59,7 @@ def _without(found: re.Match[str], text: str) -> str:
 
 
 def _secrets_of(address: str) -> set[str]:
-    """Return the secrets of an address in all forms: as given, decoded, without quotes and backslashes, escaped."""
+    """Return the secrets of an address in all forms: as given, decoded, without quotes and backslashes, escaped, in parts."""
     found: set[str] = set()
     for pattern in _SECRETS:
         for match in pattern.finditer(address):
@@ -71,15 +71,22 @@ def _secrets_of(address: str) -> set[str]:
                 unquote(given),
                 percent_encoded(given),
                 percent_encoded(unquote(given), safe=""),
+                *re.split(r"[/#?@]", given),  # unescaped, they end what a client takes for the port or the host
             ):
                 found |= {secret, printable(secret), repr(secret)[1:-1], ascii(secret)[1:-1]}
     return {secret for secret in found if len(secret) > 2}  # shorter ones occur in any text
 
 
 def checked_address(address: Any, patience_s: Any, example: str, whose: str = "a store") -> None:
-    """Raise ConfigError for an address that is not a non-empty string, and for a patience that is not a time."""
+    """Raise ConfigError for an address that is not a non-empty string with a scheme or, as libpq reads it, with settings
+    (`host=...`), and for a patience that is not a time.
+    """
     if not isinstance(address, str) or not address.strip():
         raise ConfigError(f"the address of {whose} is text, got {quote(address)}; write {example}")
+    if "://" not in address and not re.match(r"\s*\w+\s*=", address):
+        raise ConfigError(
+            f"the address of {whose} has no scheme (not shown, for it may hold a password); write {example}"
+        )
     checked_patience(patience_s, whose)
 
 
