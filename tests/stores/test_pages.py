@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Iterator
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -232,5 +233,12 @@ def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path):
     with pytest.raises(CorruptStateError, match="file is not a database"):
         SqlitePages(path)
     assert path.read_bytes().startswith(b"no database")
-    with pytest.raises(CheckpointError, match="cannot be opened"):
+    with closing(sqlite3.connect(tmp_path / "other")) as db:
+        db.execute("CREATE TABLE page (a, b, c)")
+    with (
+        SqlitePages(tmp_path / "other") as pages,
+        pytest.raises(CorruptStateError, match="page 0 cannot be written: table"),
+    ):
+        pages.write(0, PageRows([1], [1], [0]))
+    with pytest.raises(CheckpointError, match=r"cannot be opened: .*; look at the disk and the rights of the file"):
         SqlitePages(tmp_path / "no folder" / "p")

@@ -54,11 +54,7 @@ class MemoryMap:
         with self._partition.lock:
             fence, rows = self._partition.fence, self._partition.rows
             left = {}
-            if (
-                undo is not None
-                and fence is not None
-                and (fence.attempt.txid, True) == (undo.txid, fence.attempt < undo)
-            ):
+            if undo is not None and fence is not None and fence.attempt.txid == undo.txid and fence.attempt < undo:
                 left = {key: row for key, row in rows.items() if row.txid == undo.txid}
             return Reading(fence, [rows.get(key) for key in keys], left)
 

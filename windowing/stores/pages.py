@@ -38,7 +38,7 @@ from windowing.codec import META_MAGIC, dumps, frame, inflated, loads, unframe
 from windowing.errors import CheckpointError, CorruptStateError, WindowingError, quote
 from windowing.schema.rows import Record, record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
-from windowing.stores.sqlite_files import OwnedConnection, checked_path, make_durable, translated
+from windowing.stores.sqlite_files import BUSY, DAMAGED, OwnedConnection, checked_path, make_durable, translated
 from windowing.topology.state import NEVER
 from windowing.windows.config import WindowConfig
 from windowing.windows.pages import CheckpointedPages, PageRows
@@ -320,14 +320,13 @@ class SqlitePages:
 
     def _raising(self, what: str) -> AbstractContextManager[None]:
         def error_of(problem: Exception, code: int | None) -> WindowingError:
-            if not isinstance(problem, sqlite3.OperationalError):
+            if code in DAMAGED:
                 return CorruptStateError(
                     f"{self.name}: {what}: {problem}; restore the file from a copy, nothing was reset"
                 )
             in_use = "it is in use by another process: one task has one file"
-            return CheckpointError(
-                f"{self.name}: {what}: {in_use if 'locked' in str(problem) else problem}; nothing was reset"
-            )
+            why = in_use if code in BUSY else f"{problem}; look at the disk and the rights of the file"
+            return CheckpointError(f"{self.name}: {what}: {why}; nothing was reset")
 
         return translated(error_of)
 

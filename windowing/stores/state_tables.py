@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -153,6 +153,7 @@ class TableCodec:
     """
 
     columns: str
+    _typed: tuple[tuple[str, FieldType], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         schema = Schema.parse(self.columns)
@@ -169,21 +170,16 @@ class TableCodec:
                     "in a bigint, and what has no column in a map_state"
                 )
         object.__setattr__(self, "columns", schema.ddl)
-        object.__setattr__(self, "_names", schema.names)
-        object.__setattr__(self, "_kinds", kinds)
+        object.__setattr__(self, "_typed", tuple(zip(schema.names, kinds, strict=True)))
 
     @property
     def name(self) -> str:
         """The name of the format. It contains the columns, so stored values of other columns are refused before they are read."""
         return f"table({self.columns})"
 
-    @property
-    def _fields(self) -> list[tuple[str, FieldType]]:
-        return list(zip(self._names, self._kinds, strict=True))  # type: ignore[attr-defined]
-
     def encode(self, value: Any) -> bytes:
         """Return the bytes of a key, which is a tuple, or of a value. Raises TypeError if it does not fit the columns."""
-        *key, last = self._fields
+        *key, last = self._typed
         if not isinstance(value, tuple):
             return _json(_written(value, *last)).encode()
         if len(value) != len(key):
@@ -197,7 +193,7 @@ class TableCodec:
 
     def decode(self, blob: bytes, what: str) -> Any:
         """Return the key or value. Raises CorruptStateError for invalid bytes."""
-        *key, last = self._fields
+        *key, last = self._typed
         try:
             found = json.loads(blob)
             if not isinstance(found, list):
@@ -210,7 +206,7 @@ class TableCodec:
 
     def view(self, state: str, name: str) -> View:
         """Return the view `name` on the rows of a state."""
-        *key, (last, kind) = self._fields
+        *key, (last, kind) = self._typed
         cells = [(name, position, _in_postgres(kind)) for position, (name, kind) in enumerate(key)]
         return View(name, state, self.columns, (*cells, (last, None, _in_postgres(kind))))
 

@@ -201,9 +201,7 @@ class FileStore:
 
     def verify(self) -> None:
         """Read all rows of the state."""
-        checksums = []
-        for key, value in self.items():
-            checksums.append(checksum_of(self.name, key, value))
+        checksums = [checksum_of(self.name, key, value) for key, value in self.items()]
         self._whole("committed", checksums, self.head.rows, self.head.digest)
         self.prepared()
 
