@@ -200,8 +200,8 @@ class FileSink(StormNames):
             schema = _written_schema(folder)
         if schema is None:
             raise ConfigError(
-                f"{folder.path} holds no batch yet, and no query was started with it; give read(spark, schema) the schema, or read "
-                "it later"
+                f"{folder.path} has no {_SCHEMA_FILE}: no query was started with it, or the folder was moved away while one ran; "
+                "give read(spark, schema) the schema, or read it later"
             )
         if not any(name.lower() == BATCH for name in schema.names):
             schema = StructType([*schema.fields]).add(BATCH, LongType())
