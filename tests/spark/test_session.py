@@ -24,7 +24,7 @@ from windowing.cli.doctor import diagnose
 from windowing.errors import ConfigError, SessionError
 from windowing.schema.types import Schema
 from windowing.spark import FileSink, PartitionedSpout, check, configure, require_session, session
-from windowing.spark.session import REQUIRED, counts_once, given_settings
+from windowing.spark.session import REQUIRED, STATE_SERVER, counts_once, given_settings
 from windowing.spark.spouts import selected
 
 VISIBILITY = "spark.rdd.cache.visibilityTracking.enabled"
@@ -41,6 +41,12 @@ def test_workers_run_the_python_of_the_driver(spark: SparkSession) -> None:
 
 def test_a_local_session_retries_failed_tasks(spark: SparkSession) -> None:
     assert spark.sparkContext.master == "local[2,4]"
+
+
+def test_spark_logs_no_line_for_each_key_that_is_not_yet_in_a_state(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    server = jvm.java.lang.Class.forName(STATE_SERVER)
+    assert not jvm.org.apache.logging.log4j.LogManager.getLogger(server).isWarnEnabled()
 
 
 def test_a_session_listens_on_loopback_only(spark: SparkSession) -> None:

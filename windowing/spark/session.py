@@ -44,6 +44,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from windowing.errors import ConfigError, SessionError, describe_error, printable, quote
 
 MAX_RECORDS_PER_BATCH = 100_000
+STATE_SERVER = "org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkStateServer"
+"""Spark's logger that warns of each key that is not yet in a state, and in each batch of each task without windows."""
 _STORE = "spark.sql.streaming.stateStore"
 _PYTHON = "spark.pyspark.python"
 _ZONE = "spark.sql.session.timeZone"
@@ -145,6 +147,8 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     with _installed_pyspark() if local else nullcontext():
         started = _started(builder, str(given.get(_MASTER, "this machine")))
     started.sparkContext.setLogLevel((settings | given)["spark.log.level"])
+    logging = getattr(cast(Any, started.sparkContext._jvm), "org.apache.logging.log4j.core.config.Configurator")
+    logging.setLevel(STATE_SERVER, "ERROR")
     require_session(started)
     return started
 
