@@ -181,13 +181,17 @@ def test_star_import_gives_the_public_names_and_nothing_else():
 
 
 def test_every_public_error_has_its_own_code():
-    kinds = [getattr(errors, name) for name in errors.__all__ if inspect.isclass(getattr(errors, name))]
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.WindowingError)
+    ]
     assert len({kind.code for kind in kinds}) == len(kinds)
 
 
 def test_every_public_error_is_in_the_table_of_errors():
     page = (Path(__file__).parents[1] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
-    kinds = [getattr(errors, name) for name in errors.__all__ if inspect.isclass(getattr(errors, name))]
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.WindowingError)
+    ]
     missing = [kind.__name__ for kind in kinds if f"| `{kind.code}` | `{kind.__name__}`" not in page]
     assert not missing, f"say in docs/reference/errors.md what these mean, and the way out: {', '.join(missing)}"
 

@@ -11,45 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-__all__ = [
-    "LIBRARY",
-    "UNREADABLE",
-    "AckError",
-    "BatchChangedError",
-    "BoltError",
-    "CheckpointError",
-    "ConfigError",
-    "CorruptStateError",
-    "DefinitionChangedError",
-    "DrainedCheckpointError",
-    "FailedException",
-    "InvalidTimestampError",
-    "MachineSpentError",
-    "QueryStoppedError",
-    "RepeatLimitError",
-    "ReportedFailedException",
-    "SessionError",
-    "SinkError",
-    "SnapshotError",
-    "SourceError",
-    "StaleWindowError",
-    "StateConflictError",
-    "StateError",
-    "StoreUnavailableError",
-    "SupersededError",
-    "UnreadableValueError",
-    "WindowingError",
-    "WorkerLostError",
-    "cause_of",
-    "damaged",
-    "describe_error",
-    "printable",
-    "quote",
-    "represented",
-    "warn",
-    "with_causes",
-]
-
 LIBRARY = __file__.removesuffix("errors.py")
 """The folder of this library, with which the names of its files begin."""
 

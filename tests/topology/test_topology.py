@@ -22,6 +22,7 @@ from windowing.topology.decorators import ComponentKind, bolt, bolt_of, sliding,
 from windowing.topology.groupings import FieldsGrouping, ShuffleGrouping
 from windowing.topology.plan import Topology, TopologyError
 from windowing.topology.rules import RULES
+from windowing.trident import FixedBatchSpout, TridentTopology
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import count, hours, minutes, seconds
 
@@ -60,13 +61,13 @@ def word_count() -> TopologyBuilder:
     return builder
 
 
-def problems(builder: TopologyBuilder) -> list[str]:
+def problems(builder: TopologyBuilder | TridentTopology) -> list[str]:
     with pytest.raises(TopologyError) as caught:
         builder.build()
     return list(caught.value.problems)
 
 
-def only_problem(builder: TopologyBuilder, *words: str) -> None:
+def only_problem(builder: TopologyBuilder | TridentTopology, *words: str) -> None:
     found = problems(builder)
     assert len(found) == 1, found
     for word in words:
@@ -591,6 +592,17 @@ def test_the_checkpoint_interval_must_fit_into_the_message_timeout() -> None:
     only_problem(
         stateful.configure(state_checkpoint_interval=minutes(1)), "bolt 't' acks at a checkpoint, every 60000 ms"
     )
+
+
+def test_delays_of_retries_in_the_wrong_order_are_refused_also_in_trident() -> None:
+    trident = TridentTopology("t")
+    trident.new_stream("words", FixedBatchSpout("word string", 2, [("to",)])).sink("words")
+    topology = a_spout_and(lambda builder: builder.set_bolt("t", Total).shuffle_grouping("s"))
+    for declared in (topology, trident):
+        declared.configure(retry_delay=seconds(10), retry_delay_max=seconds(10)).build()
+        for longest in (seconds(9.999), hours(1)):
+            sentence = f"waits 10000 ms at first and {longest.ms} ms at most; give windowing.retry.delay.max.ms a value"
+            only_problem(declared.configure(retry_delay_max=longest), sentence)
 
 
 def test_consequences_of_a_mistake_are_not_reported() -> None:

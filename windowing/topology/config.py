@@ -354,11 +354,16 @@ WINDOWS_OUTSIDE_TRIDENT: Mapping[str, str] = {
 
 
 def refused_settings(config: TopologyConfig, misplaced: Misplaced) -> Iterator[str]:
-    """Yield a sentence for each refused setting whose value is not its default."""
+    """Yield a sentence for each refused setting whose value is not its default, and one for delays of retries in wrong order."""
     defaults = TopologyConfig()
     for key in KEYS:
         if key.attribute in misplaced.reasons and getattr(config, key.attribute) != getattr(defaults, key.attribute):
             yield f"{key.storm} {misplaced.sentence(key.attribute)}; leave it out"
+    if not config.retry_delay_ms <= config.retry_delay_max_ms < 3_600_000:
+        yield (
+            f"a failed message waits {config.retry_delay_ms} ms at first and {config.retry_delay_max_ms} ms at most; give "
+            "windowing.retry.delay.max.ms a value from windowing.retry.delay.ms up to an hour"
+        )
 
 
 _NO_MAPPING = object()

