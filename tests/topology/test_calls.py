@@ -8,18 +8,20 @@ from windowing.errors import BoltError, FailedException
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, TaskContext
-from windowing.topology.decorators import bolt
-from windowing.topology.user_code import BoltCaller, EmittedRow
+from windowing.topology.decorators import bolt, bolt_of, tumbling
+from windowing.topology.user_code import BoltCaller, BoltRunner, EmittedRow
+from windowing.windows.measures import count
 
 ROW = Tuple((1, "a"), Origin("rows", 0, Fields("n", "name")))
 
 
-def caller_of(declared) -> BoltCaller:
+def caller_of(declared, opened=True) -> BoltCaller:
     builder = TopologyBuilder()
     builder.set_spout("rows", InputSpout("n long, name string"))
     builder.set_bolt("it", declared).shuffle_grouping("rows")
     caller = BoltCaller(builder.build().component("it"))
-    caller.open(TaskContext("it"))
+    if opened:
+        caller.open(TaskContext("it"))
     return caller
 
 
@@ -107,6 +109,44 @@ def test_a_bolt_without_output_may_return_none_or_be_a_generator_without_rows():
     assert [caller_of(quiet).execute(ROW), caller_of(lazily).execute(ROW), seen] == [[], [], [1, 1]]
     with pytest.raises(BoltError, match="declares no output, yet it returned 1"):
         caller_of(loud).execute(ROW)
+
+
+@pytest.mark.parametrize("where", ["when it was made", "in init_state", "in prepare"])
+def test_a_bolt_that_cannot_be_prepared_is_named_with_the_method_and_cleaned_up(where):
+    calls = []
+
+    class Fails:
+        def __init__(self):
+            self.step("when it was made")
+
+        def init_state(self, state):
+            self.step("in init_state")
+
+        def prepare(self, context, *collector):
+            self.step("in prepare")
+
+        def execute(self, given): ...
+
+        def cleanup(self):
+            calls.append("cleanup")
+            raise ValueError("is dropped")
+
+        def step(self, now):
+            if now == where:
+                raise ValueError("no")
+
+    stateful = type("Fails", (Fails, Bolt), {})
+    caller = caller_of(bolt()(stateful), opened=False)
+    runner = BoltRunner(bolt_of(tumbling(count(1), name="it")(Fails)))
+    for begin in (
+        lambda: (caller.open(TaskContext("it")), caller.prepare(None, None, {})),
+        lambda: runner.open(None, {}),
+    ):
+        with pytest.raises(
+            BoltError, match=rf"^\[BOLT\] bolt 'it' failed {where}: ValueError: no \(.*test_calls.py:\d+\)$"
+        ):
+            begin()
+    assert calls == ([] if where == "when it was made" else ["cleanup", "cleanup"])
 
 
 def test_a_bolt_with_manual_acks_is_prepared_with_the_drivers_collector():

@@ -314,17 +314,28 @@ def test_settings_of_a_declarer_override_those_of_the_component() -> None:
     assert builder.build().component("add").config.tick_tuple_freq_ms == 250
 
 
-def test_a_failing_get_component_configuration_is_a_mistake_of_the_component() -> None:
+def test_a_get_component_configuration_that_fails_or_returns_no_mapping_is_a_mistake_of_the_component() -> None:
+    given: Any = None
+
     @bolt()
-    class Failing(Bolt):
+    class Configured(Bolt):
         def execute(self, tuple: Any) -> None: ...
         def get_component_configuration(self) -> Any:
-            raise OSError("no file")
+            if isinstance(given, Exception):
+                raise given
+            return given
 
     builder = TopologyBuilder()
     builder.set_spout("s", InputSpout("n long"))
-    builder.set_bolt("b", Failing).shuffle_grouping("s")
+    builder.set_bolt("b", Configured).shuffle_grouping("s")
+    builder.build()
+    given = OSError("no file")
     with pytest.raises(TopologyError, match="bolt 'b': its get_component_configuration failed with OSError: no file"):
+        builder.build()
+    given = ["topology.debug"]
+    with pytest.raises(
+        TopologyError, match=r"bolt 'b': get_component_configuration returns a mapping, got \['topology.debug'\]"
+    ):
         builder.build()
 
 

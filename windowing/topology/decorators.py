@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Any, TypeVar, Unpack, overload
 
 from windowing.errors import ConfigError, quote
-from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_written, spelled
+from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, is_written, spelled, unbound
 from windowing.schema.types import Schema, declare_streams
 from windowing.topology.bolts import (
     HOW_TO_MAKE,
@@ -448,7 +448,7 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
     for method in ("ack", "fail", "give_up"):
         if getattr(target, method, None) is not None:
             arguments: tuple[str, ...] = ("message_id",)
-            if _binds(bound(target, method), 2):
+            if unbound(bound(target, method), arguments * 2) is None:
                 values_back.add(method)
                 arguments = ("message_id", "values")
             check_methods(target, title, ((method, arguments),))
@@ -467,9 +467,9 @@ def _style_of_spout(target: Any, title: str) -> CallStyle:
     if not callable(target):
         raise ConfigError(f"a spout is a function or a class, got {quote(target)}; put the decorator on one")
     refuse_async(target, title, "turn")
-    if _binds(target, 0):
+    if unbound(target) is None:
         return CallStyle.ROWS
-    if not _binds(target, 1):
+    if unbound(target, ("collector",)) is not None:
         raise ConfigError(f"{title!r} cannot be called as a spout: {_SPOUT_FORMS}; give its other arguments defaults")
     if inspect.isgeneratorfunction(target):
         raise ConfigError(f"{title!r} yields rows and takes a collector too; do one of them: {_SPOUT_FORMS}")
@@ -567,16 +567,6 @@ def _refuse_uncalled_methods(target: Any, title: str) -> None:
         here = _IN_STORM.get(name) or (near and f"{lacking[near[0]]}, or begin its name with _")
         if here and callable(getattr(target, name)):
             raise ConfigError(f"class {title!r} has {name}, which nothing calls; write {here}")
-
-
-def _binds(function: Callable[..., Any], arguments: int) -> bool:
-    try:
-        inspect.signature(function).bind(*[None] * arguments)
-    except TypeError:
-        return False
-    except ValueError:  # written in C, without a signature
-        return arguments <= 1
-    return True
 
 
 # -- marks -----------------------------------------------------------------------------------------------------------------------

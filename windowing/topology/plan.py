@@ -206,9 +206,7 @@ class Topology:
                         "the stream by custom_grouping, without direct=, or give no rows for this spout"
                     )
                 declaration = declaration_of(InputSpout(spout.declaration.outputs))
-                config = spout.config
-                if whole:
-                    config = replace(config, max_spout_pending=None, given=config.given - {"max_spout_pending"})
+                config = replace(spout.config, max_spout_pending=None) if whole else spout.config
                 fed[spout.id] = replace(spout, declaration=declaration, config=config)
         return replace(self, components={**self.components, **fed}) if fed else self
 

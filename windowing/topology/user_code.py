@@ -152,6 +152,23 @@ class UserCode:
         """The file of the user's code, for errors."""
         return file_of(self._target, self._method)
 
+    def make(self) -> None:
+        """Make the instance of a class."""
+        try:
+            self.instance = self._target()
+        except BaseException as problem:
+            raise self.user_code_error(problem, "when it was made") from problem
+
+    def prepare_instance(self, state: Any, *arguments: Any) -> None:
+        """Call the instance's `init_state` if a state is given, then its `prepare`. If one of them raises, `cleanup` follows."""
+        try:
+            if state is not None:
+                self.hook("init_state", state)
+            self.hook("prepare", *arguments)
+        except BaseException:
+            self.abandon()
+            raise
+
     def hook(self, method: str, *arguments: Any) -> None:
         """Call an optional method of the instance, such as `pre_commit`; a function has none."""
         written = getattr(self.instance, method, None)
@@ -401,24 +418,15 @@ class BoltCaller(UserCode):
         if not declaration.is_class:
             self._call = self._target
             return
-        try:
-            self.instance = self._target()
-        except BaseException as problem:
-            raise self.user_code_error(problem, "when it was made") from problem
+        self.make()
         self._call = self.instance.execute
         if not declaration.stateful:
             self.prepare(context, collector)
 
     def prepare(self, context: Any, collector: Any = None, state: Any = None) -> None:
-        """Call the instance's `init_state` if a state is given, then its `prepare`. If one of them raises, `cleanup` follows."""
+        """Prepare the instance, a BOLT with the driver's collector."""
         acks = self._component.declaration.kind is ComponentKind.BOLT
-        try:
-            if state is not None:
-                self.hook("init_state", state)
-            self.hook("prepare", context, *((collector,) if acks else ()))
-        except BaseException:
-            self.abandon()
-            raise
+        self.prepare_instance(state, context, *((collector,) if acks else ()))
 
     def execute(self, tuple: Tuple) -> list[EmittedRow]:
         """Call the bolt and return its emitted rows. Raises BoltError, or the user's FailedException."""
@@ -525,9 +533,7 @@ class BoltRunner(UserCode):
         self._call: Any = None
 
     def open(self, context: Any = None, state: Any = None) -> None:
-        """Make the instance, call its `init_state(state)` if a state is given, then its `prepare(context)`. If one of them raises,
-        `cleanup` follows, and an error in it is dropped.
-        """
+        """Make the instance of a class and prepare it."""
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
         if isinstance(context, TaskContext):
@@ -535,22 +541,13 @@ class BoltRunner(UserCode):
         if not self._bolt.is_class:
             self._call = self._target
             return
-        try:
-            self.instance = instance = self._target()
-            if state is not None:
-                instance.init_state(state)
-            elif self._bolt.stateful:
-                raise BoltError(
-                    f"bolt {self._bolt.name!r} has init_state, and nobody has handed it a state; give open() one"
-                )
-            if getattr(instance, "prepare", None) is not None:
-                instance.prepare(context)
-        except BaseException as problem:
-            self.abandon()
-            if isinstance(problem, BoltError):
-                raise
-            raise self.user_code_error(problem, "in prepare") from problem
-        self._call = instance.execute
+        if state is None and self._bolt.stateful:
+            raise BoltError(
+                f"bolt {self._bolt.name!r} has init_state, and nobody has handed it a state; give open() one"
+            )
+        self.make()
+        self.prepare_instance(state, context)
+        self._call = self.instance.execute
 
     def run(self, window: TupleWindow) -> list[Emission]:
         """Call the bolt on `window` and return its rows in the order in which it made them. Raises BoltError."""
