@@ -117,7 +117,7 @@ def key_shown(key: Any) -> str:
 
 _FLAT = frozenset((int, str, bool, float, type(None)))
 """The types that JSON encodes without change; the items of a list of only these types are not visited one by one."""
-_LONG_BITS = 2_000  # below 640 digits, the least that sys.set_int_max_str_digits takes
+LONG_BITS = 2_000  # below 640 digits, the least that sys.set_int_max_str_digits takes
 _UNREADABLE = (zlib.error, ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
 
 
@@ -138,7 +138,7 @@ def _written(plain: Any) -> str:
 
 
 def _in_hex(plain: Any) -> Any:
-    if type(plain) is int and plain.bit_length() > _LONG_BITS:
+    if type(plain) is int and plain.bit_length() > LONG_BITS:
         return {"$": ["int", hex(plain)]}
     if type(plain) is dict:
         return {name: _in_hex(each) for name, each in plain.items()}

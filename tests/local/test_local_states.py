@@ -104,7 +104,7 @@ def test_init_state_and_the_hooks_are_checked_when_a_windowed_bolt_is_declared()
 
             def execute(self, window: Any) -> None: ...
 
-    with pytest.raises(ConfigError, match="write def pre_commit"):
+    with pytest.raises(ConfigError, match=r"write def pre_commit\(self, txid\)$"):
 
         @tumbling(Count(1))
         class WrongHook:

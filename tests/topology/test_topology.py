@@ -513,11 +513,12 @@ def test_fields_of_a_grouping_one_by_one_are_refused_with_the_list_to_write() ->
 def test_a_window_field_that_an_input_stream_lacks_is_refused() -> None:
     read = {"n": aggregate.count(), "most": aggregate.max("size"), "last": aggregate.max("at")}
 
-    @tumbling(seconds(1), timestamp="at", source="host", key=["word", "at"], aggregate=read, output="n long")
+    @tumbling(seconds(1), timestamp="when", source="host", key=["word", "at"], aggregate=read, output="n long")
     def keyed(window: Any) -> None: ...
 
     found = problems(a_spout_and(lambda builder: builder.set_bolt("w", keyed).shuffle_grouping("s")))
     assert found == [
+        "bolt 'w' has timestamp='when', a field that 's' has not; there are at, sentence",
         "bolt 'w' has source='host', a field that 's' has not; there are at, sentence",
         "bolt 'w' has key='word', a field that 's' has not; there are at, sentence",
         "bolt 'w' has aggregate='size', a field that 's' has not; there are at, sentence",

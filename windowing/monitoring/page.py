@@ -176,7 +176,6 @@ class _PageState:
         self._samples: deque[str] = deque(maxlen=_KEPT)  # as JSON: each is encoded once
         self._taken = 0
         self.over = threading.Event()
-        self._show({"name": "", "problem": "nothing was counted yet"})
 
     def sample(self) -> None:
         """Call the source once a second until the page is closed."""

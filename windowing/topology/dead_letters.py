@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from windowing.codec import LONG_BITS
 from windowing.errors import ConfigError, UnreadableValueError, represented
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
@@ -109,9 +110,6 @@ class DeadLetter:
         return _named(row)
 
 
-_LONG_BITS = 2_000
-
-
 def as_json(value: Any) -> str:
     """Return a value as text that UTF-8 can encode, even if its `__str__` raises."""
     return represented(value, str).encode("utf-8", "backslashreplace").decode("utf-8")
@@ -131,7 +129,7 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON data: keys of a map become texts, and so do NaN, infinity and ints with too many digits."""
     if isinstance(value, Mapping):
         return {as_json(key): _plain(each) for key, each in value.items()}
-    if type(value) is int and value.bit_length() > _LONG_BITS:
+    if type(value) is int and value.bit_length() > LONG_BITS:
         return as_json(value)
     if isinstance(value, float) and not math.isfinite(value):
         return as_json(value)
