@@ -133,6 +133,20 @@ def test_the_headers_forbid_foreign_scripts_framing_and_cross_site_reads(page, p
     assert "python" not in answer.getheader("Server", "").lower()
 
 
+def test_an_arrow_has_the_tuples_emitted_on_its_stream_in_a_topology_and_in_its_plan():
+    with LocalCluster(topology(), batches={"sentences": BATCHES}, clock=VirtualClock(40)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+    of_topology = [("ends", 1), ("ends", 3), ("split", 4), ("tens", 7)]
+    for drawn, counts in ((cluster.topology, of_topology), (execution_plan(cluster.topology), [("tens", 7)])):
+        with serve_page(metrics.now, drawn) as served:
+            edges = json.loads(asked(served, "/now")[1])["edges"]
+        assert sorted((edge["target"], edge["count"]) for edge in edges) == counts
+    with serve_page(lambda: RunMetrics(name="t", at_ms=0, tasks=()), execution_plan(tens)) as served:
+        (edge,) = json.loads(asked(served, "/now")[1])["edges"]
+    assert edge["count"] is None, "nothing of the bolt was counted"
+
+
 def test_a_prompt_and_a_notebook_show_the_address_of_the_page(page):
     assert repr(page) == f"LivePage('http://127.0.0.1:{port_of(page)}/')"
 

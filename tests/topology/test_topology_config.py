@@ -39,10 +39,10 @@ def test_the_defaults_are_those_of_storm_except_for_the_batch_interval() -> None
 
 
 def test_a_key_and_its_typed_name_are_equivalent() -> None:
-    by_key = TopologyConfig.of({"topology.message.timeout.secs": 1.5, "topology.tick.tuple.freq.secs": 0.1})
-    by_name = TopologyConfig.of(message_timeout=timedelta(seconds=1.5), tick_tuple_freq=millis(100))
+    by_key = TopologyConfig.of({"topology.message.timeout.secs": 1.5, "topology.tick.tuple.freq.secs": 0.001})
+    by_name = TopologyConfig.of(message_timeout=timedelta(seconds=1.5), tick_tuple_freq=millis(1))
     assert by_key == by_name
-    assert (by_key.message_timeout_ms, by_key.tick_tuple_freq_ms) == (1500, 100)
+    assert (by_key.message_timeout_ms, by_key.tick_tuple_freq_ms) == (1500, 1)
 
 
 def test_every_key_occurs_once_in_the_table_and_has_an_attribute() -> None:

@@ -117,7 +117,7 @@ def serve_page(
 @dataclass(frozen=True)
 class Drawing:
     """Boxes and edges of the picture. An edge has the location of its count: (component, stream, None) for the tuples emitted on a
-    stream, (None, None, component) for the tuples that a component executed.
+    stream, in a plan of Trident to a target; (None, None, component) for the tuples that a component executed.
 
     Plain data, so that it can be sent to another process.
     """
@@ -138,7 +138,11 @@ class Drawing:
             ]
         else:
             counts = [
-                (exchange.stage, exchange.target, None) if exchange.stage else (None, None, exchange.target)
+                (None, None, exchange.target)
+                if not exchange.stage
+                else (exchange.source, exchange.stream, None)
+                if isinstance(exchange.source, str)
+                else (exchange.stage, exchange.target, None)
                 for exchange in drawn.exchanges
             ]
         edges = [
