@@ -4,7 +4,7 @@ library, and in the tasks of the local driver."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -259,13 +259,15 @@ def an_opaque_spout_commits_a_batch_that_it_has_not_emitted(patch: pytest.Monkey
 def two_lives_of_a_spout_can_both_write(patch: pytest.MonkeyPatch) -> None:
     write = TransactionalState.write
 
-    def unfenced(self: TransactionalState, changes: Mapping[str, Any], unchanged: Any = ()) -> None:
+    def unfenced(
+        self: TransactionalState, changes: Mapping[str, Any], unchanged: Any = (), gone: Iterable[str] = ()
+    ) -> None:
         if not self.root.endswith("/emitter"):
-            write(self, changes, unchanged)
+            write(self, changes, unchanged, gone)
             return
         for name in changes:
             self.read(name)
-        write(self, changes)
+        write(self, changes, gone=gone)
 
     patch.setattr(TransactionalState, "write", unfenced)
 
@@ -279,7 +281,7 @@ def a_spout_that_fails_reports_the_batch_anyway(patch: pytest.MonkeyPatch) -> No
 def the_end_of_the_last_batch_is_removed_at_its_success(patch: pytest.MonkeyPatch) -> None:
     def all_of_it(self: RotatingTransactionalState, txid: int) -> None:
         gone = [each for each in self._values if each <= txid]
-        self._state.delete(self._entry(each) for each in gone)
+        self._state.write({}, gone=map(self._entry, gone))
         for each in gone:
             del self._values[each]
 

@@ -52,7 +52,7 @@ def test_an_unwritten_name_is_none_and_written_ones_are_listed(state):
     assert state.read("meta/3") is None
     assert (state.names(), state.names("meta"), state.names("m")) == (["meta", "other"], ["10", "2"], [])
     assert state.at("meta").read("2") == 0
-    state.delete(["meta/2", "meta/3"])
+    state.write({}, gone=["meta/2", "meta/3"])
     assert state.names("meta") == ["10"]
 
 
@@ -132,7 +132,7 @@ def test_a_write_over_an_unread_value_of_another_writer_is_refused(state, store)
     other.write({"a": 2, "b": 2})
     with pytest.raises(StateConflictError):
         state.write({"a": 3})
-    other.delete(["a"])
+    other.write({}, gone=["a"])
     with pytest.raises(StateConflictError):
         state.write({"a": 3})
     assert state.read("a") is None
@@ -179,10 +179,24 @@ def test_cleanup_removes_earlier_values_except_the_one_that_the_next_txid_needs(
     for txid in range(1, 6):
         metas.put(txid, str(txid))
     metas.cleanup_before(4)
-    assert (metas.txids(), state.names("meta")) == ([4, 5], ["4", "5"])
+    assert metas.txids() == [4, 5]
     metas.cleanup_before(9)
     assert (metas.txids(), metas.previous(9)) == ([5], "5")
     assert (metas.is_over(4), metas.is_over(5)) == (True, False)
+
+
+def test_a_cleanup_is_part_of_the_next_write_of_its_name(state, store):
+    metas = RotatingTransactionalState(state, "meta")
+    writes = []
+    write = store.write
+    store.write = lambda changes, expected: writes.append(sorted(changes)) or write(changes, expected)
+    for txid in (1, 2, 3):
+        metas.put(txid, None)
+        metas.cleanup_before(txid)
+    assert writes == [["spout/meta/1"], ["spout/meta/2"], ["spout/meta/1", "spout/meta/3"]]
+    assert RotatingTransactionalState(state, "meta").txids() == [2, 3]  # a restart before the next write
+    metas.put(4, None)
+    assert state.names("meta") == ["3", "4"]
 
 
 def test_a_failed_write_keeps_the_old_value(state, store):
@@ -244,16 +258,18 @@ def test_a_damaged_or_foreign_entry_stops_the_start_with_its_name(state, store):
 def test_over_any_history_it_equals_a_dict(history):
     state = TransactionalState(MemoryRecordStore(), "spout")
     metas, model = RotatingTransactionalState(state, "meta"), dict[int, Any]()
+    stored = dict[int, Any]()
     for what, txid, value in history:
         if what == "put":
             metas.put(txid, value)
             model[txid] = value
+            stored = dict(model)
         elif what == "clean":
             metas.cleanup_before(txid)
             least = min(txid, max(model, default=0))
             model = {each: model[each] for each in model if each >= least}
         else:
-            metas = RotatingTransactionalState(state, "meta")
+            metas, model = RotatingTransactionalState(state, "meta"), dict(stored)
         metas.check(live=model)
         assert metas.txids() == sorted(model)
         for each in range(11):

@@ -181,7 +181,7 @@ class SendBatch(NamedTuple):
 class TridentSpoutCoordinator:
     """The coordinator of one spout. `state`: the spout's records.
 
-    Cost: one write of the store for a batch with new or changed metadata, one for a success.
+    Cost: one write of the store for a batch with new or changed metadata.
     """
 
     def __init__(self, coordinator: BatchCoordinator, state: TransactionalState) -> None:

@@ -640,7 +640,9 @@ class _OpaqueEmitter(_Reader, CommitterEmitter):
     def _delete_unlisted(self, txid: int) -> None:
         """Delete what earlier attempts at a batch stored for partitions that it no longer has: their rows are not in it."""
         state, listed = self._context.state, set(map(part_of, self._lists[txid]))
-        state.delete(f"partitions/{name}/{txid}" for name in state.names("partitions") if name not in listed)
+        gone = [f"partitions/{name}/{txid}" for name in state.names("partitions") if name not in listed]
+        if gone:
+            state.write({}, gone=gone)
 
     def success(self, attempt: TransactionAttempt) -> None:
         self._read = {txid: each for txid, each in self._read.items() if txid > attempt.txid}

@@ -3,7 +3,7 @@
     user/5      metadata of batch 5              path = root / name / ..., each part of letters, digits and -_.$%
     user/6      metadata of batch 6              blob = frame(magic, version, crc) of [path, value]
 
-    stored     5   6   7          previous(7) is 6's value         cleanup_before(6): 5 is deleted, 6 stays, because 7 builds on it
+    stored     5   6   7          previous(7) is 6's value         cleanup_before(6): 5 is dropped, 6 stays, because 7 builds on it
                |   +-- under way
                +------ committed
 
@@ -15,6 +15,7 @@ Laws
   can write. The value of a txid is also refused if the previous txid's value, on which it builds, has changed.
 - `cleanup_before(txid)` is called when `txid` is done; smaller txids are never needed again. A request for one is a message that is
   too late, or comes from a coordinator that lost its record; `is_over` detects it, and nothing is begun again from empty records.
+  The next write deletes them, so that they cost no transaction of their own; a restart before it finds them again.
 
 Source: Storm's classes of these names.
 """
@@ -124,8 +125,8 @@ class TransactionalState:
                 return values
             # Another instance has cleaned up since the names were listed, and may have written later values.
 
-    def write(self, changes: Mapping[str, Any], unchanged: Iterable[str] = ()) -> None:
-        """Write all values in one transaction of the store.
+    def write(self, changes: Mapping[str, Any], unchanged: Iterable[str] = (), gone: Iterable[str] = ()) -> None:
+        """Write all values, and delete the names in `gone`, in one transaction of the store.
 
         Raises TypeError, before writing, for a value that is not plain data; StateConflictError if another writer has changed one
         of the names, or one of `unchanged`, on which the values build. Then read the names again.
@@ -133,19 +134,12 @@ class TransactionalState:
         paths = {self._path(name): value for name, value in changes.items()}
         blobs = {path: frame(_MAGIC, encode_value([path, value])) for path, value in paths.items()}
         looked_at = {*blobs, *map(self._path, unchanged)}
-        if not self._store.write(blobs, {path: self._known.get(path) for path in looked_at}):
+        deleted = dict.fromkeys(map(self._path, gone))
+        if not self._store.write({**deleted, **blobs}, {path: self._known.get(path) for path in looked_at}):
             raise StateConflictError(
                 f"one of {quote(sorted(looked_at))} was written by somebody else since it was read here; the next attempt reads it"
             )
-        self._known |= blobs
-
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete names in one transaction; missing names are ignored."""
-        gone = {self._path(name): None for name in names}
-        for path in gone:
-            self._known.pop(path, None)
-        if gone:
-            self._store.write(gone, {})
+        self._known = {path: blob for path, blob in self._known.items() if path not in deleted} | blobs
 
     def names(self, name: str = "") -> list[str]:
         """Return the names directly below `name`, sorted."""
@@ -199,7 +193,7 @@ class RotatingTransactionalState:
     >>> metas.put(5, "a"), metas.put(6, "b"), metas.previous(6), metas.last()
     (None, None, 'a', 'b')
     >>> metas.cleanup_before(6)
-    >>> RotatingTransactionalState(state, "meta").txids(), metas.is_over(5), metas.is_over(6)
+    >>> metas.txids(), metas.is_over(5), metas.is_over(6)
     ([6], True, False)
     """
 
@@ -207,6 +201,7 @@ class RotatingTransactionalState:
         self._state = state
         self._name = name
         self._values: dict[int, Any] = {}
+        self._gone: list[str] = []
         self.reload()
 
     def reload(self) -> None:
@@ -218,7 +213,7 @@ class RotatingTransactionalState:
                     f"{self._state.root}/{self._name} holds {quote(text)}, wanted txids only; put the store back from a copy, "
                     "nothing was reset"
                 )
-        self._values = {int(text): value for text, value in values.items()}
+        self._values, self._gone = {int(text): value for text, value in values.items()}, []
 
     def txids(self) -> list[int]:
         """Return the txids that have a value, ascending."""
@@ -248,13 +243,12 @@ class RotatingTransactionalState:
         put_all({self: value}, txid)
 
     def cleanup_before(self, txid: int) -> None:
-        """Delete the values of smaller txids, but always keep the last value, because the next batch builds on it."""
-        gone = sorted(self._below(txid))
-        if len(gone) == len(self._values):
-            gone = gone[:-1]
-        self._state.delete(self._entry(each) for each in gone)
-        for each in gone:
-            del self._values[each]
+        """Drop the values of smaller txids, but always keep the last value, because the next batch builds on it. The next write
+        deletes them from the store."""
+        for each in self._below(txid):
+            if each != max(self._values):
+                del self._values[each]
+                self._gone.append(self._entry(each))
 
     def _below(self, txid: int) -> list[int]:
         return [each for each in self._values if each < txid]
@@ -264,8 +258,10 @@ class RotatingTransactionalState:
 
     def check(self, live: Iterable[int] = ()) -> None:
         """Assert the invariants."""
-        # Memory and store have the same values.
-        assert [str(txid) for txid in sorted(self._values, key=str)] == self._state.names(self._name)
+        # Memory and store have the same values, except for those that the next write deletes.
+        assert {*map(self._entry, self._values), *self._gone} == {
+            f"{self._name}/{each}" for each in self._state.names(self._name)
+        }
         assert all(self._state.read(self._entry(txid)) == value for txid, value in self._values.items())
         # Every txid that may still be requested is present.
         assert set(live) <= set(self._values)
@@ -282,10 +278,11 @@ def put_all(values: Mapping[RotatingTransactionalState, Any], txid: int) -> None
     state = next(iter(values))._state
     try:
         changes = {rotating._entry(txid): value for rotating, value in values.items()}
-        state.write(changes, [rotating._entry(max(below)) for rotating in values if (below := rotating._below(txid))])
+        builds_on = [rotating._entry(max(below)) for rotating in values if (below := rotating._below(txid))]
+        state.write(changes, builds_on, [name for rotating in values for name in rotating._gone])
     except StateConflictError:
         for rotating in values:
             rotating.reload()
         raise
     for rotating, value in values.items():
-        rotating._values[txid] = value
+        rotating._values[txid], rotating._gone = value, []

@@ -326,10 +326,8 @@ class WindowRecords:
 def store_windows(state: TransactionalState, stored: Mapping[WindowRecords, WindowProcessor]) -> None:
     """Store windows of a task after a batch, in one write. Raises StateConflictError if another instance of the task has stored."""
     values = {name: value for each, window in stored.items() for name, value in each.values(window.snapshot()).items()}
-    state.write(values, [name for each in stored for name in each.neighbours()])
-    for each in stored:
-        if each.name in values:
-            state.delete(each.obsolete())
+    gone = [name for each in stored if each.name in values for name in each.obsolete()]
+    state.write(values, [name for each in stored for name in each.neighbours()], gone)
 
 
 def window_changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
