@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from windowing import LateReason, SkippedTuplesWarning, count, minutes, seconds, sliding, tumbling, windowed_bolt
-from windowing.errors import BoltError, ConfigError, StaleWindowError, WindowingError
+from windowing.errors import BoltError, ConfigError, FailedException, StaleWindowError, WindowingError
 from windowing.local import LocalRun, VirtualClock, run_local
 from windowing.schema.types import Schema
 from windowing.testing.replay import config_of, replay
@@ -208,11 +208,11 @@ def test_batches_may_come_from_a_generator_that_advances_the_clock():
 # -- a bolt that fails -------------------------------------------------------------------------------------------------
 
 
-def failing(on_error: str, **options):
+def failing(on_error: str, kind=ValueError, **options):
     @sliding(count(2), count(1), timestamp="at", on_error=on_error, output="words string", **options)
     def joined(window):
         if any(row.word == "bad" for row in window):
-            raise ValueError("a bad word")
+            raise kind("a bad word")
         return "".join(row.word for row in window)
 
     return joined
@@ -235,6 +235,22 @@ def test_on_error_skip_drops_the_window_and_counts_the_failure():
     result = run_local(failing("skip"), [words(*STORY)])
     assert result["default"] == [("a",), ("bc",)]
     assert (result.failures, result.acked, result.failed, result.dead_letters) == (2, 4, [], [])
+
+
+@pytest.mark.parametrize(("on_error", "outcome"), [("skip", "it is skipped"), ("fail", "its tuples fail")])
+def test_the_first_errors_of_skipped_and_failed_windows_are_logged_as_on_spark(on_error, outcome, caplog):
+    result = run_local(failing(on_error), [words("bad " * 9, *range(9))])
+    assert result.failures == 9
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 8
+    assert lines[0].startswith("bolt 'joined' failed on TupleWindow(end=0): ValueError: a bad word (")
+    assert lines[0].endswith(f"); {outcome}")
+
+
+def test_a_plain_failed_exception_and_a_dead_letter_are_not_logged(caplog):
+    run_local(failing("fail", kind=FailedException), [words(*STORY)])
+    run_local(failing("dead_letter"), [words(*STORY)])
+    assert caplog.records == []
 
 
 def test_on_error_dead_letter_keeps_the_window_with_its_tuples():

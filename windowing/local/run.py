@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
+from windowing.execution.metrics import LAST_KEPT
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.local.clock import Clock, clock_of
 from windowing.local.spouts import is_list, listed
@@ -40,6 +41,8 @@ from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted
 from windowing.windows.config import OnError, refuse_drain
 from windowing.windows.events import Expired, Late, LateReason
 from windowing.windows.executor import WindowedBoltExecutor
+
+_log = logging.getLogger("windowing")
 
 LocalBatch = Sequence[Any] | Mapping[str, Sequence[Any]]
 """The rows of one micro-batch: a list, or a mapping of input streams to lists; the streams arrive in the mapping's order."""
@@ -140,7 +143,7 @@ class LocalRun(StormNames):
     @spelled
     def __init__(self, bolt: Any, *, streams: Sequence[str] = (DEFAULT_STREAM,), clock: Clock | None = None) -> None:
         self.bolt: WindowedBolt = bolt_of(bolt)
-        announce_bolt(Runtime.LOCAL, logging.getLogger("windowing").warning, self.bolt)
+        announce_bolt(Runtime.LOCAL, _log.warning, self.bolt)
         self.streams = _named(streams)
         config = self.bolt.config
         self._pages: SqlitePages | None = None
@@ -307,6 +310,8 @@ class LocalRun(StormNames):
             done.failed += effect.tuples
             if effect.action is OnError.DEAD_LETTER:
                 done.dead_letters.append(self._task.dead_letter(effect.window, effect.error))
+            elif effect.report and self._task.failures <= LAST_KEPT:
+                _log.warning("%s", effect)
 
 
 @spelled

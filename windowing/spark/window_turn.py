@@ -443,12 +443,11 @@ class _Turn:
         if failed.action is OnError.DEAD_LETTER:
             self.dead_letters += 1
             self.rows.append((DEAD_LETTERS, self.windows.dead_letter(failed.window, failed.error).row()))
-        elif failed.action is OnError.SKIP or failed.report:
+        elif failed.report:
             self.reported += 1
             if self.reported <= LAST_KEPT:
-                outcome = "it is skipped" if failed.action is OnError.SKIP else "its tuples fail"
                 self.errors.append(describe_error(failed.error))
-                _log.warning("task %d: %s; %s", self.task, failed.error.args[0], outcome)
+                _log.warning("task %d: %s", self.task, failed)
         if self.watcher is None:
             return
         if failed.action is OnError.FAIL:

@@ -81,7 +81,7 @@ class WindowEmitted:
 class WindowFailed:
     """The bolt failed on a window: the driver performs `action` (never RAISE).
 
-    report: whether the error is reported when the tuples fail; a plain FailedException is not. tuples: those that had not failed
+    report: whether the error is reported, which a plain FailedException is not when tuples fail. tuples: those that had not failed
     before, if the task keeps FailedTuples.
     """
 
@@ -91,6 +91,10 @@ class WindowFailed:
         self, window: TupleWindow, error: BoltError, action: OnError, report: bool, tuples: Sequence[Any]
     ) -> None:
         self.window, self.error, self.action, self.report, self.tuples = window, error, action, report, tuples
+
+    def __str__(self) -> str:
+        """Return the sentence to log."""
+        return f"{self.error.args[0]}; {'it is skipped' if self.action is OnError.SKIP else 'its tuples fail'}"
 
 
 TaskEffect = Effect | WindowEmitted | WindowFailed | Absorbed | Missed
@@ -326,9 +330,8 @@ class WindowTask:
         for each in with_causes(error):
             clear_frames(each.__traceback__)
         tuples = () if self._failed is None else self._failed.fail(window)
-        return WindowFailed(
-            window, error, action, not failed_by_user or isinstance(cause, ReportedFailedException), tuples
-        )
+        report = action is OnError.SKIP or not failed_by_user or isinstance(cause, ReportedFailedException)
+        return WindowFailed(window, error, action, report, tuples)
 
 
 # -- FailedTuples ------------------------------------------------------------------------------------------------------------------
