@@ -228,7 +228,7 @@ def a_replay_of_a_transactional_spout_reads_other_rows(patch: pytest.MonkeyPatch
         new = {}
         for partition in self.mine:
             stored = self.stored(partition, attempt.txid)
-            last = self.previous(partition, batch)
+            last = self.previous(stored, partition, batch)
             new[stored] = self._emitter.emit_partition_batch_new(attempt, collector, partition, last)
         spouts.put_all(new, attempt.txid)
 
@@ -246,7 +246,7 @@ def a_batch_may_overtake_its_predecessor_at_its_spout(patch: pytest.MonkeyPatch)
     patch.setattr(
         spouts._Reader,
         "previous",
-        lambda self, partition, batch: previous(self, partition, batch._replace(after=None)),
+        lambda self, stored, partition, batch: previous(self, stored, partition, batch._replace(after=None)),
     )
 
 

@@ -739,6 +739,25 @@ def test_of_two_lives_of_a_task_only_one_writes_the_end_of_a_batch(store):
     assert Read(TRANSACTIONAL, Topic(p="abcdef"), store).batch("3:0") == "ef"
 
 
+def test_a_batch_that_another_life_emits_meanwhile_keeps_its_rows(store):  # found by the simulator
+    topic = Topic(p="abc")
+    old, new = Read(TRANSACTIONAL, topic, store), Read(TRANSACTIONAL, topic, store)
+    old.batch("1:0")
+    paths, listed = store.paths, []
+
+    def meanwhile(prefix: str) -> list[str]:
+        listed.append(prefix)
+        if len(listed) == 2:
+            assert (new.batch("2:1"), new.batch("3:1", after="2:1")) == ("c", "")
+            topic.partitions["p"] = "abcdef"
+        return paths(prefix)
+
+    store.paths = meanwhile
+    with pytest.raises(FailedException, match="batch 3:0 came before 2:0"):
+        old.batch("3:0", after="2:0")
+    assert new.batch("3:2", after="2:1") == old.batch("3:3", after="2:1")
+
+
 def test_a_life_that_missed_a_batch_reads_the_stored_end_before_it_continues(store):
     topic = Topic(p="ab")
     new = Read(TRANSACTIONAL, topic, store)

@@ -543,14 +543,13 @@ class _Reader(Emitter):
             self._stored[partition].reload()
         return self._stored[partition]
 
-    def previous(self, partition: str, batch: SpoutBatch) -> Any:
-        """Return the stored position at which the previous batch ended in a partition; None at the beginning.
+    def previous(self, stored: RotatingTransactionalState, partition: str, batch: SpoutBatch) -> Any:
+        """Return the position at which the previous batch ended in a partition, by its stored metadata; None at the beginning.
 
         Raises FailedException if the previous batch is under way and another task may have read this partition for it, and if its
         metadata is gone.
         """
         txid, after = batch.attempt.txid, batch.after
-        stored = self.stored(partition, txid)
         if stored.is_over(txid):
             raise FailedException(
                 f"batch {txid} of partition {quote(partition)} was asked for, but {stored.txids()} are stored: it comes too late, "
@@ -585,7 +584,7 @@ class _TransactionalEmitter(_Reader):
             if attempt.txid in stored:
                 refuse_unrun(emitter.emit_partition_batch(attempt, collector, partition, stored.get(attempt.txid)))
             else:
-                last = self.previous(partition, batch)
+                last = self.previous(stored, partition, batch)
                 new[stored] = emitter.emit_partition_batch_new(attempt, collector, partition, last)
         put_all(new, attempt.txid)
 
@@ -616,7 +615,10 @@ class _OpaqueEmitter(_Reader, CommitterEmitter):
             self._delete_unlisted(attempt.txid)
         read = {}
         for partition in self.mine:
-            last = before[partition] if partition in before else _end_of(self.previous(partition, batch))
+            if partition in before:
+                last = before[partition]
+            else:
+                last = _end_of(self.previous(self.stored(partition, attempt.txid), partition, batch))
             read[partition] = last, self._emitter.emit_partition_batch_new(attempt, collector, partition, last)
         self._read[attempt.txid] = attempt, read
 
