@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windowing import count, millis, seconds, tumbling, windowed_bolt
+from windowing import count, millis, seconds, sliding, tumbling, windowed_bolt
 from windowing.acking.acker import Failed, Reason
 from windowing.errors import BoltError, ConfigError, FailedException
 from windowing.local import run_local, windowed
@@ -288,6 +288,39 @@ def test_a_window_on_disk_cannot_fail_its_tuples():
     builder.set_bolt("window", failing).global_grouping("source")
     with pytest.raises(BoltError, match="bolt 'window' failed"):
         run_topology(builder.build(), {"source": [rows_of(2)]}, clock=VirtualClock())
+
+
+@pytest.mark.parametrize("on_error", ["raise", "fail"])
+def test_a_failed_window_with_message_ids_fails_each_tuple_once_and_is_reported_because_it_does_not_come_again(
+    on_error,
+):
+    shown = []
+
+    @sliding(count(2), count(1), message_id="id", on_error=on_error, output="last long")
+    class Picky:
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, window):
+            shown.append([row["id"] for row in window])
+            self.state.put("shown", shown[-1])
+            if 1 in shown[-1]:
+                raise FailedException("no")
+            return shown[-1][-1]
+
+    states = MemoryStateProvider()
+    topology = topology_of(InputSpout(ROWS), Picky)
+    with LocalCluster(
+        topology, {"source": [[(n, 0, 0) for n in range(4)]]}, clock=VirtualClock(), states=states
+    ) as cluster:
+        watch = Watch(cluster)
+        result = cluster.run()
+        watch.finish(messages=4)
+    assert shown == [[0], [0, 1], [1, 2], [2, 3]]
+    assert (result["window"], result.acked, result.failures) == ([(0,), (3,)], 4, 3)
+    assert result.duplicates == {"window": 3}
+    assert [each.error.__cause__.args for each in result.errors] == [("no",)] * 2
+    assert states.state("window", 0).get("shown") == [2, 3]
 
 
 def test_losses_in_a_crash_are_found_when_the_topology_is_built():

@@ -81,8 +81,8 @@ class WindowEmitted:
 class WindowFailed:
     """The bolt failed on a window: the driver performs `action` (never RAISE).
 
-    report: whether the error is reported, which a plain FailedException is not when tuples fail. tuples: those that had not failed
-    before, if the task keeps FailedTuples.
+    report: whether the error is reported, which a plain FailedException is not if the tuples come again: a tuple that fails does,
+    unless the windows know it by its id. tuples: those that had not failed before, if the task keeps FailedTuples.
     """
 
     __slots__ = ("action", "error", "report", "tuples", "window")
@@ -330,7 +330,8 @@ class WindowTask:
         for each in with_causes(error):
             clear_frames(each.__traceback__)
         tuples = () if self._failed is None else self._failed.fail(window)
-        report = action is OnError.SKIP or not failed_by_user or isinstance(cause, ReportedFailedException)
+        final = action is OnError.SKIP or self.config.message_id is not None
+        report = final or not failed_by_user or isinstance(cause, ReportedFailedException)
         return WindowFailed(window, error, action, report, tuples)
 
 
