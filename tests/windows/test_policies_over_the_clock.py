@@ -158,6 +158,38 @@ def test_a_second_tick_in_one_millisecond_fires_nothing():
     assert run.tick() == [("default", ("ab", 11_999))]
 
 
+def test_storms_timer_fires_a_due_window_once_in_a_step_after_the_rows():
+    clock = VirtualClock(10_000)
+    run = LocalRun(words(length=seconds(5), slide=seconds(1), semantics="storm"), clock=clock)
+    run.feed([{"word": "a"}])
+    clock.set(11_000)
+    assert run.feed([{"word": "b"}]) == []
+    assert run.turn() == [("default", ("a", 10_999))]
+
+
+def test_storms_timer_fires_a_due_window_once_though_tuples_wait_in_the_inbox():
+    class Hurried:
+        """A clock that moves on with each reading, so that windows become due while tuples wait for a shuffled task."""
+
+        ms = 10_000
+
+        def now_ms(self):
+            self.ms += 300
+            return self.ms
+
+    @spout(output="word string")
+    def many():
+        yield from [("w",)] * 40
+
+    builder = TopologyBuilder("hurried")
+    builder.set_spout("spout", many)
+    builder.set_bolt("words", words(length=seconds(5), slide=millis(500), semantics="storm")).shuffle_grouping("spout")
+    for seed in range(10):
+        with LocalCluster(builder.build(), clock=Hurried(), seed=seed) as cluster:
+            ends = [end for _, end in cluster.run(drain=False)["words"]]
+        assert len(ends) == len(set(ends)) > 1
+
+
 def test_the_trigger_of_each_key_has_its_own_deadline():
     clock = VirtualClock(10_000)
     run = LocalRun(words(length=seconds(5), trigger=AfterTwoSeconds, key="word"), clock=clock)

@@ -169,8 +169,9 @@ class LocalRun(StormNames):
     def feed(self, rows: Iterable[Any], stream: str = DEFAULT_STREAM) -> list[Emission]:
         """Offer `rows` of an input stream to the windows, in order; return the rows that the bolt emitted in this step.
 
-        On processing time the rows get the clock's time, and a window that is already due fires before them. Raises ConfigError
-        for an undeclared stream, and for a row without its key or source or with an unhashable key; BoltError as `on_error` says.
+        On processing time the rows get the clock's time, and a window that is already due fires before them (in Storm's semantics
+        windows fire in `turn` and `tick`). Raises ConfigError for an undeclared stream, and for a row without its key or source or
+        with an unhashable key; BoltError as `on_error` says.
         """
         if stream not in self.streams:
             raise ConfigError(

@@ -205,11 +205,11 @@ class WindowTask:
             raise ConfigError(f"bolt {self.bolt.name!r}: {error.args[0]}") from error.__cause__
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether windows over the clock must fire before tuples that arrive now; False on event time."""
-        executor, recovery = self.executor, self.recovery
-        if self.config.event_time or executor.closed or (recovery is not None and recovery.recovering):
+        """Return whether windows over the clock must fire before tuples that arrive now; Storm's timer ticks after them."""
+        config, recovery = self.config, self.recovery
+        if config.event_time or config.semantics is Semantics.STORM or self.executor.closed:
             return False
-        return self.timer.due(now_ms)
+        return self.timer.due(now_ms) and not (recovery is not None and recovery.recovering)
 
     def add(
         self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
