@@ -399,8 +399,7 @@ class Packer(ArrowStage):
                 part = rows if at is None else rows.take(pa.array(at))
                 packets += sent.packets(task, "rows", self.stream, part)
             yield from record_batches(packets)
-        if stamps.largest:
-            yield from record_batches(list(sent.largest(range(self.tasks), self.stream, stamps.largest)))
+        yield from record_batches(list(sent.largest(range(self.tasks), self.stream, stamps.largest)))
 
 
 # -- The tasks of rows -----------------------------------------------------------------------------------------------------------

@@ -62,7 +62,8 @@ SEQUENCE = "\x1fseq"
 """The two columns that order the rows of a chunk; always its last two columns, in stored chunks too, where their names may differ.
 No user column has such a name (`windowed` refuses it; a topology cannot have it).
 """
-_FAN = 8
+_FAN_BITS = 3
+_FAN = 1 << _FAN_BITS
 _KEY = struct.Struct(">Q8s")
 
 Load = Callable[[bytes], bytes | None]
@@ -218,21 +219,13 @@ def _to_merge(chunks: Sequence[Chunk]) -> set[int]:
     """
     small = [each for each in chunks if each.table.nbytes * each.live_count <= each.rows * PART_BYTES // _FAN]
     by_size = sorted(small, key=attrgetter("live_count"))
-    tiers = [_tier(chunk.live_count) for chunk in by_size]
+    tiers = [(chunk.live_count.bit_length() - 1) // _FAN_BITS for chunk in by_size]
     take = 0
     for end, tier in enumerate(tiers, start=1):
         if tiers[:end].count(tier) >= _FAN - 1:
             take = end
     sparse = [chunk for chunk in chunks if chunk.live_count * _FAN < chunk.rows]
     return {chunk.id for chunk in (*by_size[:take], *sparse)}
-
-
-def _tier(rows: int) -> int:
-    tier = 0
-    while rows >= _FAN:
-        rows //= _FAN
-        tier += 1
-    return tier
 
 
 def _runs(positions: np.ndarray[Any, Any]) -> list[list[int]]:

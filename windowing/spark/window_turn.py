@@ -267,7 +267,7 @@ class _Turn:
     def _readable(self, table: pa.Table) -> pa.Table:
         """Drop rows with a value that Python cannot hold in a field that windows read; they are late, with reason `invalid`."""
         asked = read_by_windows(self.config)
-        wrong = self.format.unreadable(table, asked) if asked is None or asked else None
+        wrong = self.format.unreadable(table, asked)
         if wrong is None:
             return table
         positions = np.flatnonzero(wrong)
@@ -483,7 +483,7 @@ class _Turn:
         if self.known is not None:
             stored = self.stored.seen, self.stored.seen_of
             seen, seen_of = stored if table is None else (self.known.plain(), str(self.config.message_id))
-        next_id = self.stored.next_id + max(1, len(self.chunks.puts))
+        next_id = self.stored.next_id + len(self.chunks.puts)
         return StoredTask(state, written, next_id, self.next_number, seen, by_key, self.deadlines, seen_of).stored()
 
     def _done(self, now_ms: int) -> TaskMetrics:
