@@ -1,8 +1,10 @@
-"""BatchLedger compared with a model that keeps every edge, and the records that it refuses."""
+"""BatchLedger compared with a model that keeps every edge, and the records that it refuses; Acks over kills of its driver."""
 
 from __future__ import annotations
 
+import json
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.acking.batches import BatchLedger, BatchRecord, RootOutcome, RootPartial
-from windowing.errors import AckError, SnapshotError
-from windowing.spark.acks import Partials, edge_ids, merged, packed_roots, partials_of, unpacked_roots
+from windowing.errors import AckError, CorruptStateError, SnapshotError
+from windowing.queues.spout import Root
+from windowing.spark.acks import Acks, Partials, edge_ids, merged, packed_roots, partials_of, root_of, unpacked_roots
 
 
 class Model:
@@ -172,3 +175,100 @@ def test_records_and_snapshots_from_before_dead_letters_are_read() -> None:
     again = BatchLedger.restored(snapshot)
     again.apply(BatchRecord(1, {}, (RootPartial(1, 5, -1),)))
     assert again.outcomes(upto=1) == [RootOutcome(1, 1, None, "a")]
+
+
+# -- Acks --------------------------------------------------------------------------------------------------------------------------
+
+
+class Files(dict[str, bytes]):
+    """The part of a Folder that Acks uses."""
+
+    def of(self, name: str) -> str:
+        return name
+
+    exists, read, names = dict.__contains__, dict.__getitem__, dict.keys
+    write, delete = dict.__setitem__, dict.__delitem__
+
+
+class Query:
+    """A query fed by one spout: each batch has a row that is done up to three batches later, and is acked, failed or given up."""
+
+    identity = None
+
+    def __init__(self) -> None:
+        self.acks, self.offsets, self.commits = Files(), Files(), Files()
+        self.told: dict[int, set[str]] = {}
+        self.run = self.started()
+
+    def started(self) -> Acks:
+        self.run = Acks(self, {3: ("queue", self)})  # type: ignore[arg-type, dict-item]
+        self.run.open()
+        return self.run
+
+    def evaluate(self, batch: int) -> None:
+        offset = {"spout": "queue", "from": {"0": batch}, "to": {"0": batch + 1}}
+        self.offsets[str(batch)] = f"v1\n{{}}\n-\n{json.dumps(offset)}".encode()
+        partials = Partials()
+        partials.made(np.array([batch + 1], np.uint64), [(root_of(batch, 3),)])
+        for root in range(max(0, batch - 3), batch + 1):
+            if self.done_in(root) == batch:
+                partials.done([SimpleNamespace(_edge=root + 1, _roots=(root_of(root, 3),))])
+                if root % 3:
+                    (partials.fail if root % 3 == 1 else partials.give_up)((root_of(root, 3),), "bolt")
+        self.run.begin(batch)
+        self.run.record(batch, [partials.table()])
+
+    def done_in(self, root: int) -> int:
+        return root + root % 4
+
+    def last_batch(self) -> int | None:
+        return max(map(int, self.offsets), default=None)
+
+    def pending_batch(self) -> int | None:
+        last = self.last_batch()
+        return None if last is None or str(last) in self.commits else last
+
+    def continued(self) -> tuple[str, int]:
+        return "query", 0
+
+    def begin(self, reader: str, read: Any) -> None:
+        last = self.last_batch()
+        assert (reader, read) == ("query", None if last is None else {"0": last + 1})
+
+    def hear(self, root: Root, how: str) -> None:
+        assert str(self.done_in(root.batch)) in self.commits, "nothing is told before its batch is committed"
+        assert (root.start, root.end) == ({"0": root.batch}, {"0": root.batch + 1})
+        self.told.setdefault(root.batch, set()).add(how)
+
+    def ack(self, root: Root) -> None:
+        self.hear(root, "ack")
+
+    def fail(self, root: Root, bolt: str) -> None:
+        self.hear(root, f"fail {bolt}")
+
+    def give_up(self, root: Root, bolt: str) -> None:
+        self.hear(root, f"give_up {bolt}")
+
+
+@given(st.integers(0, 10**6))
+def test_a_spout_hears_of_each_committed_batch_in_one_way_whenever_the_driver_is_killed_and_the_log_stays_short(
+    seed: int,
+) -> None:
+    chance, query = random.Random(seed), Query()
+    for batch in range(110):
+        query.evaluate(batch)
+        while chance.random() < 0.1:
+            query.started()
+            query.evaluate(batch)
+        query.commits[str(batch)] = b""
+        if chance.random() < 0.1:
+            query.started()
+        elif chance.random() < 0.1:
+            query.run.settle()
+        assert len(query.acks) < 55
+    query.run.settle()
+    how = "ack", "fail bolt", "give_up bolt"
+    assert query.told == {root: {how[root % 3]} for root in range(110) if query.done_in(root) < 110}
+    del query.offsets["109"]
+    with pytest.raises(CorruptStateError, match="109 is missing, whose offsets say what batch 109 has read"):
+        query.evaluate(110)
