@@ -16,7 +16,7 @@ from windowing.execution.metrics import METRICS, TaskMetrics, samples
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
 from windowing.spark.exchange import TASK_AND_CLOCK, rows_of
-from windowing.spark.metrics import MetricsChannel, TaskTotals
+from windowing.spark.metrics import MetricsChannel, TaskTotals, _Totalled
 from windowing.spark.operator import Shipped, Stored
 from windowing.spark.trident_stages import TridentSpoutStage, trident_turn
 from windowing.trident import FixedBatchSpout, Sum, TridentTopology
@@ -191,6 +191,15 @@ def test_a_reevaluated_batch_counts_once_and_an_older_one_is_ignored():
     totals.take({(4, 0): (0, (TaskMetrics("b", 0, executed=1),))})
     totals.take({(3, 0): (0, (TaskMetrics("b", 0, executed=9),))})
     assert totals.now(0).components()["b"].executed == 5
+
+
+def test_a_task_of_spark_that_makes_several_turns_sends_the_numbers_of_all():
+    totals, summing = TaskTotals("t"), _Totalled()
+    sent = summing.zero(totals)
+    for task in range(2):
+        sent = summing.addInPlace(sent, {(0, task): (0, (TaskMetrics("b", task, executed=1),))})
+    assert summing.addInPlace(totals, sent) is totals
+    assert totals.now(0).components()["b"].executed == 2
 
 
 def test_the_mean_process_latency_follows_littles_law():

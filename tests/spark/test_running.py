@@ -124,6 +124,14 @@ def test_a_sink_can_stop_its_query_without_a_deadlock_and_it_stops_after_that_ba
     assert query.stopped == 1
 
 
+def test_a_stop_from_another_thread_does_not_wait_for_the_sink_but_for_the_end() -> None:
+    query = Query()
+    found = watched(query, None)
+    found._spec.writer.calling = -1, threading.Event()
+    found.stop()
+    assert (query.stopped, found.is_active) == (1, False)
+
+
 def test_a_spout_can_stop_its_query_in_ack_without_a_deadlock() -> None:
     made = threading.Event()
 
