@@ -14,7 +14,7 @@ import pytest
 from tests.execution.chains import Chain
 from windowing import count, millis
 from windowing.columnar.rows import encode_table
-from windowing.errors import BoltError, UnreadableValueError, WindowingError
+from windowing.errors import BoltError, FailedException, UnreadableValueError, WindowingError
 from windowing.schema.hashing import key_hash
 from windowing.schema.tuples import Fields
 from windowing.spark.exchange import ExchangeRow, largest_of, timestamps_of
@@ -356,6 +356,28 @@ def test_a_bolt_over_batches_sends_text_that_is_not_utf_8_on_to_bolts_that_do_no
     assert sorted(repr(word) for _, word in found["both"]) == ["'tea'", "text b'caf\\xe9'"]
     assert found["reads"] == [("TEA",)]
     assert [json.loads(row[-1])[0]["values"]["v"] for row in found["reads.dead_letters"]] == [2]
+
+
+def test_the_rest_of_a_batch_with_such_a_value_keeps_the_number_of_its_attempts() -> None:
+    sizes: list[int] = []
+
+    def reads(frame: Any) -> Any:
+        sizes.append(len(frame))
+        if len(sizes) == 2:
+            frame["word"].map(str.upper)
+        raise FailedException("busy")
+
+    builder = TopologyBuilder("t").configure({"windowing.max.attempts": 2, "windowing.retry.delay.ms": 0})
+    builder.set_spout("in", InputSpout(FIELDS))
+    builder.set_bolt("bolt", bolt(output="v long", columnar="pandas")(reads)).shuffle_grouping("in")
+    found = Chain(builder.build()).run({"in": ROWS})
+    assert sizes == [2, 2, 1]
+    assert sorted(
+        (attempts, json.loads(rows)[0]["values"]["v"]) for _, _, attempts, *_, rows in found["bolt.dead_letters"]
+    ) == [
+        (1, 2),
+        (2, 1),
+    ]
 
 
 @pytest.mark.parametrize("declared", [by_word, asks])
