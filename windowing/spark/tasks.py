@@ -24,6 +24,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -418,52 +419,39 @@ class _BoltCollector(StormNames):
             )
 
 
-class TupleRun(NamedTuple):
+@dataclass(slots=True, eq=False)
+class TupleRun:
     """Rows of one stream, one phase and the same roots, in order of arrival, that become tuples one after the other: so few are in
-    memory at once that they stay in the processor's cache. rows: their values, which are read once.
+    memory at once that they stay in the processor's cache. rows: their values, which are read once. The phase and the roots are
+    called as those of an Arrival.
     """
 
     rows: Iterable[tuple[Any, ...]]
     kind: type[Arrival]
     origin: Origin
-    phase: int
-    roots: Roots
-
-    @property
-    def _phase(self) -> int:  # the attributes of an Arrival
-        return self.phase
-
-    @property
-    def _roots(self) -> Roots:
-        return self.roots
+    _phase: int
+    _roots: Roots
 
     def tuples(self) -> Iterator[Arrival]:
         """Return the tuples, each made on access."""
-        return map(self.kind, self.rows, repeat(self.origin), repeat(self.phase), repeat(self.roots))
+        return map(self.kind, self.rows, repeat(self.origin), repeat(self._phase), repeat(self._roots))
 
 
 # -- Batches in columns -----------------------------------------------------------------------------------------------------------
 
 
-class StreamBatch(NamedTuple):
+@dataclass(slots=True, eq=False)
+class StreamBatch:
     """Rows of one stream, one phase and the same roots, in order of arrival. origin: that of the first row."""
 
     table: pa.Table
     origin: Origin
-    phase: int
-    roots: Roots
-
-    @property
-    def _phase(self) -> int:  # the attributes of an Arrival
-        return self.phase
-
-    @property
-    def _roots(self) -> Roots:
-        return self.roots
+    _phase: int
+    _roots: Roots
 
     def take(self, at: Numbers) -> StreamBatch:
         """Return the rows at these positions."""
-        return self._replace(table=self.table.take(pa.array(at)))
+        return replace(self, table=self.table.take(pa.array(at)))
 
     def tuples(self) -> Iterator[Tuple]:
         """Yield the rows as Tuples."""
@@ -499,7 +487,7 @@ class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
             return
         for stream, columns in emitted:
             if columns.num_rows:
-                self._writer.send(self._name, self._task, stream, columns, batch.roots)
+                self._writer.send(self._name, self._task, stream, columns, batch._roots)
 
     def _fit(self, table: pa.Table, schema: Schema, stream: str) -> pa.RecordBatch:
         """Return a table with the schema of its stream.
@@ -522,7 +510,7 @@ class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
         return int(batch.table.num_rows)
 
     def _tuples_of(self, batch: StreamBatch) -> tuple[Iterable[Tuple], Roots]:
-        return batch.tuples(), batch.roots
+        return batch.tuples(), batch._roots
 
 
 def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -> dict[str, pa.Array]:
