@@ -43,7 +43,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import DataType, MapType, StructType
+from pyspark.sql.types import StructType
 
 from windowing.columnar.hashing import hashed_columns, is_hashed
 from windowing.columnar.rows import Numbers, cut, encode_table
@@ -413,9 +413,9 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
     """
     if grouping == "global" or tasks == 1:
         return "0"
-    names = (
-        grouping if isinstance(grouping, tuple) else tuple(f.name for f in rows.schema.fields if _hashable(f.dataType))
-    )
+    # Spark cannot hash a type with a map at any depth.
+    hashed = (field.name for field in rows.schema.fields if '"type":"map"' not in field.dataType.json())
+    names = grouping if isinstance(grouping, tuple) else tuple(hashed)
     if not names:
         raise ConfigError(
             'grouping="shuffle" needs a column that is not a map, got only maps; give grouping=("column", ...)'
@@ -479,17 +479,6 @@ def parted(tasks: Numbers, count: int) -> Iterator[tuple[int, Numbers | None]]:
         if end > start:
             yield task, order[start:end]
         start = end
-
-
-def _hashable(kind: DataType) -> bool:
-    """Whether Spark can hash a type: not if it has a map at any depth."""
-    if isinstance(kind, MapType):
-        return False
-    fields = getattr(kind, "fields", None)
-    if fields is not None:
-        return all(_hashable(field.dataType) for field in fields)
-    element = getattr(kind, "elementType", None)
-    return element is None or _hashable(element)
 
 
 # -- Timestamps ------------------------------------------------------------------------------------------------------------------
