@@ -68,16 +68,7 @@ def unframe(magic: bytes, blob: bytes | None, what: str) -> bytes:
 
 def dumps(data: Any, reference: Reference | None = None) -> bytes:
     """Return plain data as compressed, typed JSON; `reference` may name a value by a number instead (a stored row)."""
-    text = _written(_plain(data, reference))
-    return zlib.compress(text.encode(), 1)
-
-
-def loads(blob: bytes, what: str, resolve: Callable[[int], Any] | None = None) -> Any:
-    """Return the data of `dumps`; `resolve` turns the numbers of references back into values."""
-    try:
-        return _value(json.loads(inflated(blob, what)), resolve)
-    except _UNREADABLE as problem:
-        raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
+    return zlib.compress(encode_text(data, reference).encode(), 1)
 
 
 def encode_value(value: Any, reference: Reference | None = None) -> bytes:
@@ -96,15 +87,23 @@ def encode_value(value: Any, reference: Reference | None = None) -> bytes:
 
 def encode_text(value: Any, reference: Reference | None = None) -> str:
     """Return one value as typed JSON, never compressed: `decode_value` of texts joined by commas in brackets is a list of them."""
-    return _written(_plain(value, reference))
+    plain = _plain(value, reference)
+    try:
+        return _json(plain)
+    except ValueError:  # an int with more decimal digits than Python converts
+        return _json(_in_hex(plain))
 
 
 def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = None) -> Any:
-    """Return the value of `encode_value`; `what` names it in the CorruptStateError, `resolve` undoes its `reference`."""
+    """Return the value of `encode_value` or `dumps`; `what` names it in the CorruptStateError, `resolve` undoes the `reference`."""
     try:
         return _value(json.loads(inflated(blob, what) if blob[:1] == _COMPRESSED else blob), resolve)
     except _UNREADABLE as problem:
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
+
+
+loads = decode_value
+"""Reads what `dumps` has written."""
 
 
 def key_shown(key: Any) -> str:
@@ -128,13 +127,6 @@ def inflated(blob: bytes, what: str) -> bytes:
     if inflater.unconsumed_tail or not inflater.eof:
         raise CorruptStateError(f"{what} does not inflate to at most {_MAX_INFLATED} bytes; nothing was reset")
     return text
-
-
-def _written(plain: Any) -> str:
-    try:
-        return _json(plain)
-    except ValueError:  # an int with more decimal digits than Python converts
-        return _json(_in_hex(plain))
 
 
 def _in_hex(plain: Any) -> Any:
