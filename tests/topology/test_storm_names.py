@@ -243,6 +243,8 @@ def message_of(asked: Callable[[], Any]) -> str:
         ("getSourceComponent", "source_component"),
         ("getSourceStreamId", "source_stream"),
         ("getSourceTask", "source_task"),
+        ("get_source_task", "source_task"),
+        ("get_source_component", "source_component"),
         ("size", "len(tuple)"),
         ("contains", '"word" in tuple.get_fields()'),
         ("fieldIndex", 'tuple.get_fields().index("word")'),
@@ -434,6 +436,10 @@ def test_a_cluster_without_its_topology_is_refused_with_the_call_to_write() -> N
         LocalCluster(TopologyBuilder("test"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"got a TridentTopology; use TridentCluster\(topology, ...\)"):
         LocalCluster(TridentTopology("test"))  # type: ignore[arg-type]
+    plan = TridentTopology("test")
+    plan.new_stream("words", InputSpout("word string")).sink("words")
+    with pytest.raises(ConfigError, match=r"got a TridentPlan; use TridentCluster\(topology, ...\)"):
+        LocalCluster(plan.build())  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match="TridentCluster runs a TridentTopology or its plan, its first argument, got None"
     ):

@@ -299,14 +299,16 @@ class LocalCluster(LoopedCluster):
         states: StateProvider | None = None,
         state_path: str | Path | None = None,
     ) -> None:
-        self._batches = batches_by_name(batches, "InputSpout")
-        topology = required(topology, "LocalCluster").fed(self._batches, whole=True)
+        declared = required(topology, "LocalCluster")
+        self._batches = batches_by_name(
+            batches, "InputSpout", lambda name: require_inputs(declared, [name], "batches has rows for")
+        )
+        topology = declared.fed(self._batches, whole=True)
         topology = self.topology = topology.fed(sources if isinstance(sources, Mapping) else ())
         log = _log.warning
         announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
         for sentence in () if batches is None else _without_effect_on_batches(topology):
             log("topology %r: %s", topology.name, sentence)
-        require_inputs(topology, self._batches, "batches has rows for")
         router = Router(checked_seed(seed) or 0, topology.config.acker_executors)
         router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
         super().__init__(topology.name, clock, router, seed)

@@ -72,12 +72,14 @@ def listed(rows: Any, wanted: str) -> Iterable[Any]:
     return found
 
 
-def batches_by_name(batches: Any, whose: str) -> dict[str, list[Iterable[Any]]]:
+def batches_by_name(batches: Any, whose: str, require: Callable[[str], object]) -> dict[str, list[Iterable[Any]]]:
     """Check the argument `batches=` of a run and return the batches by the name of their spout or stream.
 
-    >>> batches_by_name({"sentences": [["the cow"], ("jumped", "over")]}, "InputSpout")
+    require: raises ConfigError for a name that is none of them.
+
+    >>> batches_by_name({"sentences": [["the cow"], ("jumped", "over")]}, "InputSpout", str)
     {'sentences': [['the cow'], ('jumped', 'over')]}
-    >>> batches_by_name({"sentences": ["the cow"]}, "InputSpout")
+    >>> batches_by_name({"sentences": ["the cow"]}, "InputSpout", str)
     Traceback (most recent call last):
     windowing.errors.ConfigError: [CONFIG] InputSpout 'sentences' takes a list of batches, each a list of rows, got 'the cow'; \
 write [row, row], and [[row, row]] for a list of batches
@@ -88,6 +90,7 @@ write [row, row], and [[row, row]] for a list of batches
         )
     found = {}
     for name, some in (batches or {}).items():
+        require(name)
         wanted = f"{whose} {quote(name)} takes a list of batches, each a list of rows"
         found[name] = [listed(batch, wanted) for batch in listed(some, wanted)]
     return found

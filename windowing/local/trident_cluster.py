@@ -658,7 +658,7 @@ def _shows_contents(partitions: Sequence[Any]) -> bool:
 
 
 def _checked_batches(plan: TridentPlan, batches: Batches | None) -> dict[str, list[list[Any]]]:
-    given = batches_by_name(batches, "stream")
+    given = batches_by_name(batches, "stream", plan.source_of)
     schemas = {name: plan.source_of(name).schema for name in given}
     return {
         name: [rows_in(list(rows), schemas[name], f"stream {name!r}, batch {n}") for n, rows in enumerate(some)]

@@ -213,7 +213,7 @@ class Tuple:
             sentence = f"a tuple of {self._origin!r} has no field {name!r}"
             if is_tick(self):
                 raise AttributeError(f"a tick has no field {name!r}; test is_tick(tuple) before you read fields")
-            is_method = name in _IN_STORM or (name.startswith("get") and name[3:4].isupper())
+            is_method = name in _IN_STORM or (name.startswith("get") and not name[3:4].islower())
             raise missing(Tuple, name, _IN_STORM, sentence, None if is_method else self._origin.fields.names)
         return self._values[position]
 

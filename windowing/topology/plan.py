@@ -284,9 +284,9 @@ def required(given: Any, runner: str) -> Topology:
         raise ConfigError(
             f"{runner} takes a Topology, got a TopologyBuilder; call its build(): {runner}(builder.build())"
         )
-    if hasattr(given, "new_drpc_stream"):
+    if hasattr(given, "new_drpc_stream") or hasattr(given, "drpc"):
         trident = {"submit": "submit_trident", "LocalCluster": "TridentCluster", "run_topology": "run_trident"}[runner]
-        raise ConfigError(f"{runner} runs a Topology, got a TridentTopology; use {trident}(topology, ...)")
+        raise ConfigError(f"{runner} runs a Topology, got a {type(given).__name__}; use {trident}(topology, ...)")
     if callable(given):
         raise ConfigError(
             f"{runner} runs a Topology, got {quote(given)}; add it to a TopologyBuilder and give builder.build(). A windowed bolt "
