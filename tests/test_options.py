@@ -1208,8 +1208,11 @@ def shown(cell: Cell | None) -> str:
 
 def table(title: str, rows: Mapping[str, Mapping[Runtime, Cell]]) -> str:
     runtimes = [runtime for runtime in Runtime if any(runtime in row for row in rows.values())]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, row in rows.items():
+        alike.setdefault(tuple(shown(row.get(runtime)) for runtime in runtimes), []).append(f"`{name}`")
     lines = [[title, *(runtime.value for runtime in runtimes)], ["---"] * (len(runtimes) + 1)]
-    lines += [[f"`{name}`", *(shown(row.get(runtime)) for runtime in runtimes)] for name, row in rows.items()]
+    lines += [[", ".join(names), *cells] for cells, names in alike.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
