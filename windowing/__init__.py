@@ -51,6 +51,7 @@ from windowing.errors import (
 )
 from windowing.execution.plan import ExecutionPlan, execution_plan
 from windowing.execution.support import LostFieldsWarning
+from windowing.optional import on_first_use
 from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import RowError
 from windowing.schema.tuples import Fields, Tuple, Values, is_tick
@@ -238,8 +239,9 @@ _IN_STORM = {
         "from windowing.monitoring import RunMetrics",
     ),
     **dict.fromkeys(("KafkaSpout", "KafkaSpoutConfig"), "from windowing.spark import kafka"),
-    "MemoryMapState": "map_state(MemoryStore(), 'counts') of windowing.stores",
-    **dict.fromkeys(("LocalDRPC", "DRPCClient"), "from windowing.local import TridentCluster"),
+    **dict.fromkeys(
+        ("LocalDRPC", "DRPCClient"), "TridentCluster(topology).ask('count_of', 'to be') of windowing.local"
+    ),
     **dict.fromkeys(
         ("LinearDRPCTopologyBuilder", "DRPCSpout", "ReturnResults", "CoordinatedBolt", "BaseBatchBolt", "IBatchBolt"),
         "new_drpc_stream(function) of a windowing.trident.TridentTopology, which a TridentCluster answers in one process",
@@ -257,8 +259,45 @@ _IN_STORM = {
     "TimeCacheMap": "RotatingMap, and call rotate() at each tick: it returns what has expired",
     "Constants": "is_tick(tuple) for ticks",
     **dict.fromkeys(
-        ("TestWordSpout", "FeederSpout", "FixedTupleSpout"),
-        "InputSpout('word string'), and give its rows to run_topology of windowing.local",
+        ("TestWordSpout", "FeederSpout", "FixedTupleSpout", "FeederBatchSpout", "FeederCommitterBatchSpout"),
+        "InputSpout('word string'), and give its rows to run_topology or run_trident of windowing.local",
+    ),
+    **dict.fromkeys(
+        ("MemoryMapState", "LRUMemoryMapState", "RedisMapState", "JdbcState", "JdbcMapState", "HBaseMapState")
+        + ("CassandraMapState", "MemcachedState", "RedisState"),
+        "map_state(store, 'counts') of windowing.stores, with a MemoryStore, SqliteStore, PostgresStore or RedisStore",
+    ),
+    **dict.fromkeys(
+        ("SlidingCountWindow", "TumblingCountWindow", "SlidingDurationWindow", "TumblingDurationWindow"),
+        "stream.sliding_window(count(9), count(3), ...) or tumbling_window(seconds(10), ...)",
+    ),
+    **dict.fromkeys(
+        ("WindowsStoreFactory", "InMemoryWindowsStoreFactory", "HBaseWindowsStoreFactory"),
+        "nothing: windows need no store of their own",
+    ),
+    **dict.fromkeys(("Function", "BaseFunction"), "a function of (row), or a class with execute(row, collector)"),
+    **dict.fromkeys(("Filter", "BaseFilter"), "a function of (row), or a class with keep(row)"),
+    **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer", "Predicate"), "a function of (row)"),
+    "FirstNSorted": "FirstN(3, 'delay', reverse=True) of windowing.trident",
+    **dict.fromkeys(
+        ("TridentKafkaState", "TridentKafkaStateFactory", "HdfsState", "HdfsStateFactory"),
+        "stream.sink('out'), and a sink of windowing.spark in sinks=, such as KafkaSink or ParquetSink",
+    ),
+    **{
+        name: f"from windowing.trident import {here}"
+        for name, here in {
+            "BaseAggregator": "Aggregator",
+            "BaseQueryFunction": "QueryFunction",
+            "BaseStateUpdater": "StateUpdater",
+            "IBackingMap": "BackingMap",
+            "ReadOnlyState": "State",
+        }.items()
+    },
+    "TridentTuple": "row[0] or row['word'] of the row that a function gets",
+    **dict.fromkeys(("OpaqueValue", "TransactionalValue"), "StateRow, with the txid, the value and the one before it"),
+    **dict.fromkeys(
+        ("OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout"),
+        "KafkaTridentSpoutOpaque or KafkaTridentSpoutTransactional of windowing.queues",
     ),
     **dict.fromkeys(
         ("JdbcInsertBolt", "HdfsBolt", "KafkaBolt", "RedisStoreBolt"),
@@ -274,7 +313,7 @@ _IN_PACKAGES = {
     "local": "LocalRun TridentCluster VirtualClock explain run_local run_topology run_trident",
     "spark": "DeltaSink FileSink FunctionSink KafkaSink MemorySink NoopSink ParquetSink PostgresSink kafka rescale session submit "
     "submit_trident windowed",
-    "queues": "PartitionedSpout RabbitQueue RedisStream SqliteQueue",
+    "queues": "KafkaTridentSpoutOpaque KafkaTridentSpoutTransactional PartitionedSpout RabbitQueue RedisStream SqliteQueue",
     "stores": "MemoryStore PostgresStore RedisStore SqliteStore map_state state_table store_of",
     "monitoring": "serve_prometheus",
     "testing": "Watch check_counts replay",
@@ -290,7 +329,4 @@ _ELSEWHERE = _IN_STORM | {
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
 
-    def __getattr__(name):
-        if name in _ELSEWHERE:  # an AttributeError would lose its message in `from windowing import name`
-            raise ImportError(f"windowing has no {name!r}; write {_ELSEWHERE[name]}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = on_first_use(__name__, {})

@@ -607,18 +607,20 @@ def test_a_store_or_a_path_in_place_of_a_state_is_refused_with_the_factory_to_wr
 
 def test_importing_a_name_of_storms_trident_is_refused_with_the_name_here() -> None:
     for name, written in {
-        "MemoryMapState": r"map_state\(MemoryStore\(\), 'counts'\) of windowing.stores",
+        "MemoryMapState": r"map_state\(store, 'counts'\) of windowing.stores",
         "LocalDRPC": r"TridentCluster\(topology\).ask\('count_of', 'to be'\)",
         "SlidingDurationWindow": "stream.sliding_window",
         "BaseFunction": r"a function of \(row\)",
+        "Config": r"TopologyBuilder\(name\).configure",
+        "seconds": "from windowing import seconds",
+        "run_trident": "from windowing.local import run_trident",
     }.items():
         with pytest.raises(ImportError, match=f"windowing.trident has no '{name}'; write {written}"):
             exec(f"from windowing.trident import {name}")
 
 
 def test_no_name_that_is_refused_as_storms_is_exported() -> None:
-    assert set(windowing.trident._IN_STORM).isdisjoint(windowing.trident.__all__)
-    assert set(windowing._IN_STORM).isdisjoint(windowing.__all__)
+    assert set(windowing._IN_STORM).isdisjoint(windowing.__all__ + windowing.trident.__all__)
 
 
 def test_other_wrong_arguments_raise_only_in_build() -> None:

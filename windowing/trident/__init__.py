@@ -17,6 +17,7 @@ Names are Storm's. The modules that run a topology (planner, processors, fence) 
 
 from typing import TYPE_CHECKING
 
+from windowing.optional import on_first_use
 from windowing.trident.builtins import (
     Count,
     Debug,
@@ -171,72 +172,7 @@ __all__ = [
     "check_guarantee",
 ]
 
-_IN_STORM = {
-    **dict.fromkeys(("MemoryMapState", "LRUMemoryMapState"), "map_state(MemoryStore(), 'counts') of windowing.stores"),
-    "RedisMapState": "map_state(RedisStore('redis://host/0'), 'counts') of windowing.stores",
-    "JdbcState": "map_state(PostgresStore('postgresql://host/db'), 'counts') of windowing.stores",
-    **dict.fromkeys(
-        ("LocalDRPC", "DRPCClient"), "TridentCluster(topology).ask('count_of', 'to be') of windowing.local"
-    ),
-    **dict.fromkeys(
-        (
-            "SlidingCountWindow",
-            "TumblingCountWindow",
-            "SlidingDurationWindow",
-            "TumblingDurationWindow",
-            "WindowConfig",
-        ),
-        "stream.sliding_window(count(9), count(3), ...) or tumbling_window(seconds(10), ...)",
-    ),
-    **dict.fromkeys(
-        ("WindowsStoreFactory", "InMemoryWindowsStoreFactory", "HBaseWindowsStoreFactory"),
-        "nothing: windows need no store of their own",
-    ),
-    **dict.fromkeys(("Function", "BaseFunction"), "a function of (row), or a class with execute(row, collector)"),
-    **dict.fromkeys(("Filter", "BaseFilter"), "a function of (row), or a class with keep(row)"),
-    **dict.fromkeys(("MapFunction", "FlatMapFunction", "Consumer", "Predicate"), "a function of (row)"),
-    "BaseAggregator": "Aggregator",
-    "IBackingMap": "BackingMap",
-    "FirstNSorted": "FirstN(3, 'delay', reverse=True)",
-    **dict.fromkeys(
-        ("TridentKafkaState", "TridentKafkaStateFactory", "HdfsState", "HdfsStateFactory"),
-        "stream.sink('out'), and a sink of windowing.spark in sinks=, such as KafkaSink or ParquetSink",
-    ),
-    "ReadOnlyState": "State",
-    **dict.fromkeys(
-        ("FeederBatchSpout", "FeederCommitterBatchSpout"),
-        "InputSpout('word string') of windowing, and run_trident(topology, {'words': [[...], [...]]}) of windowing.local",
-    ),
-    **dict.fromkeys(
-        ("HBaseMapState", "CassandraMapState", "MemcachedState", "RedisState", "JdbcMapState"),
-        "map_state(store, 'counts') of windowing.stores, with a SqliteStore, PostgresStore, RedisStore or a BackingMap",
-    ),
-    "BaseQueryFunction": "QueryFunction",
-    "BaseStateUpdater": "StateUpdater",
-    "TridentTuple": "row[0] or row['word'] of the row that a function gets",
-    **dict.fromkeys(("OpaqueValue", "TransactionalValue"), "StateRow, with the txid, the value and the one before it"),
-    **{name: f"from windowing import {name}" for name in ("Fields", "InputSpout", "Values", "count", "seconds")},
-    **{
-        name: f"from windowing.stores import {name}" for name in ("MemoryStore", "map_state", "state_table", "store_of")
-    },
-    **{name: f"from windowing.local import {name}" for name in ("VirtualClock", "run_trident")},
-    "submit_trident": "from windowing.spark import submit_trident",
-    **dict.fromkeys(
-        (
-            "OpaqueTridentKafkaSpout",
-            "TransactionalTridentKafkaSpout",
-            "KafkaTridentSpoutOpaque",
-            "KafkaTridentSpoutTransactional",
-        ),
-        "KafkaTridentSpoutOpaque or KafkaTridentSpoutTransactional of windowing.queues",
-    ),
-    **dict.fromkeys(("TridentCluster", "LocalCluster"), "from windowing.local import TridentCluster"),
-}
-
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
 
-    def __getattr__(name):
-        if name in _IN_STORM:  # an AttributeError would lose its message in `from windowing.trident import name`
-            raise ImportError(f"windowing.trident has no {name!r}; write {_IN_STORM[name]}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = on_first_use(__name__, {})
