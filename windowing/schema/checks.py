@@ -184,7 +184,11 @@ def spelled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     windowing.errors.ConfigError: [CONFIG] <lambda> has no argument 'queryName'; did you mean 'query_name'?
     """
     parameters = inspect.signature(function).parameters.values()
-    known = [each.name for each in parameters if each.name != "self" and each.kind is not each.POSITIONAL_ONLY]
+    known = {  # as a call has them: `checkpoint=` is given by its name only
+        each.name: f"{each.name}=" if each.kind is each.KEYWORD_ONLY else each.name
+        for each in parameters
+        if each.name != "self" and each.kind is not each.POSITIONAL_ONLY
+    }
     called = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
@@ -194,7 +198,7 @@ def spelled(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 raise ConfigError(f"{called} has no argument {quote(name)}; {did_you_mean(name, known)}")
         unfit = unbound(function, given, named)
         if unfit is not None:
-            raise ConfigError(f"{called}: {unfit[1]}; its arguments are {', '.join(known)}")
+            raise ConfigError(f"{called}: {unfit[1]}; its arguments are {', '.join(known.values())}")
         return function(*given, **named)
 
     return checked
