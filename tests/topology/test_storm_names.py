@@ -664,6 +664,8 @@ def test_settings_metrics_and_hooks_in_storms_spelling_are_answered_with_what_to
         TaskContext("words").zzz  # noqa: B018 - the access itself is the call
     with pytest.raises(AttributeError, match=r"has no 'getOrDefault'; write get\(key, default\)"):
         BufferedState(MemoryStateStore("words")).getOrDefault  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no 'remove'; write delete\(key\)"):
+        BufferedState(MemoryStateStore("words")).remove  # type: ignore[attr-defined]  # noqa: B018
     builder = TopologyBuilder("words").configure({"TOPOLOGY_MESSAGE_TIMEOUT_SECS": 30})
     with pytest.raises(
         TopologyError,

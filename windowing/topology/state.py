@@ -180,6 +180,8 @@ class EncodedState(StormNames):
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "getOrDefault": "get(key, default)",
         **dict.fromkeys(("iterator", "keys", "values"), "items()"),
+        **dict.fromkeys(("pop", "remove"), "delete(key)"),
+        **dict.fromkeys(("setdefault", "update", "incr"), "put(key, value)"),
     }
 
     def __init__(self) -> None:
