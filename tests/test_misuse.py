@@ -484,7 +484,10 @@ def test_importing_storms_time_unit_is_refused_and_the_spans_here_suggested() ->
         ),
         (lambda: WindowedStream.start(object(), MemorySink()), "WindowedStream.start: missing .*'checkpoint'; its arg"),
         (lambda: submit(None, None, sources={}, sinks={}), "submit: missing a required argument: 'checkpoint'"),
-        (lambda: submit(None, None, {}, {}, "checkpoint"), "too many .*; its arguments are topology, spark, sources=, sinks="),
+        (
+            lambda: submit(None, None, {}, {}, "checkpoint"),
+            "too many .*; its arguments are topology, spark, sources=, sinks=",
+        ),
         (lambda: ParquetSink("out").rows, r"'ParquetSink' has no 'rows'; write read\(spark\), a DataFrame"),
         (lambda: run_local(keyed, [[{"n": 1}]]), "bolt 'keyed': field 'k' is asked for, but a row has n"),
     ],

@@ -263,8 +263,10 @@ _IN_STORM = {
         "InputSpout('word string'), and give its rows to run_topology or run_trident of windowing.local",
     ),
     **dict.fromkeys(
-        ("MemoryMapState", "LRUMemoryMapState", "RedisMapState", "JdbcState", "JdbcMapState", "HBaseMapState")
-        + ("CassandraMapState", "MemcachedState", "RedisState"),
+        (
+            *("MemoryMapState", "LRUMemoryMapState", "RedisMapState", "RedisState", "JdbcState", "JdbcMapState"),
+            *("HBaseMapState", "CassandraMapState", "MemcachedState"),
+        ),
         "map_state(store, 'counts') of windowing.stores, with a MemoryStore, SqliteStore, PostgresStore or RedisStore",
     ),
     **dict.fromkeys(
@@ -328,5 +330,4 @@ _ELSEWHERE = _IN_STORM | {
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
-
     __getattr__ = on_first_use(__name__, {})

@@ -909,7 +909,9 @@ def test_wrong_arguments_of_a_cluster_are_refused_with_the_fix():
     topology = topology_of(twice, source=InputSpout("n long"))
     with pytest.raises(ConfigError, match=r"'sources', which is no spout of topology 'test'; did you mean 'source'"):
         LocalCluster(topology, batches={"sources": []})
-    with pytest.raises(ConfigError, match=r"batches has rows for 'topology.debug', which is no spout of topology 'test'"):
+    with pytest.raises(
+        ConfigError, match=r"batches has rows for 'topology.debug', which is no spout of topology 'test'"
+    ):
         LocalCluster(topology, {"topology.debug": True})  # Storm's (topology, conf)
     with pytest.raises(ConfigError, match=r"write outputs=\['bolt0'\]"):
         LocalCluster(topology, outputs="bolt0")

@@ -264,7 +264,9 @@ def declare_streams(output: str | Schema | Mapping[str, str | Schema]) -> dict[s
         try:
             streams[name] = _schema(fields)
         except ConfigError as problem:
-            raise ConfigError(f"stream {name!r}: {problem.args[0]} (a name of the mapping is a stream, not a field)") from None
+            raise ConfigError(
+                f"stream {name!r}: {problem.args[0]} (names in a mapping are streams, not fields)"
+            ) from None
     lowered = [name.lower() for name in streams]
     if len(set(lowered)) < len(lowered):
         raise ConfigError(

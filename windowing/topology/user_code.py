@@ -598,8 +598,8 @@ def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
 
 def _undeclared(stream: Any, declared: Iterable[str]) -> str:
     names = ", ".join(declared)
-    way_out = f"there are {names}; add it to output={{...}}" if names else "there are none; add output=... to the declaration"
-    return f"stream {quote(stream)} is not declared, {way_out}"
+    way_out = f"{names}; add it to output={{...}}" if names else "none; add output=... to the declaration"
+    return f"stream {quote(stream)} is not declared, there are {way_out}"
 
 
 def _line(window: TupleWindow) -> str:

@@ -174,5 +174,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
-
     __getattr__ = on_first_use(__name__, {})
