@@ -601,7 +601,8 @@ def test_a_window_and_a_result_asked_as_in_pandas_are_answered_with_what_to_writ
 
     @tumbling(count(1), output="n long")
     def one(window: Any) -> Any:
-        for name in ("size", "getIterator", "to_pandas"):
+        assert (window[0].n, list(window[-1:]), window["n"]) == (1, list(window), [1])
+        for name in ("size", "getIterator", "to_pandas", "rows"):
             with pytest.raises(AttributeError) as answer:
                 getattr(window, name)
             asked.append(str(answer.value).partition("; ")[2])
@@ -609,6 +610,7 @@ def test_a_window_and_a_result_asked_as_in_pandas_are_answered_with_what_to_writ
 
     result = run_local(one, [[{"n": 1}]])
     assert asked[:2] == ["write len(window)", "write iter(window)"]
+    assert asked[3] == "write get()"
     assert asked[2].startswith('write columnar="arrow" in the bolt')
     with pytest.raises(AttributeError, match=r"'LocalResult' has no 'default'; write rows, or result\[\"default\"\]"):
         result.default  # type: ignore[attr-defined]  # noqa: B018

@@ -145,6 +145,7 @@ class TupleWindow(StormNames):
     _elsewhere = {  # noqa: RUF012 - nobody changes it
         **dict.fromkeys(("getIter", "getIterator"), "iter(window)"),
         **dict.fromkeys(("size", "count"), "len(window)"),
+        **dict.fromkeys(("rows", "tuples", "values"), "get()"),
         **dict.fromkeys(
             ("to_pandas", "toPandas", "to_arrow"),
             'columnar="arrow" in the bolt; then get() is a pyarrow.Table, with to_pandas()',
@@ -189,6 +190,10 @@ class TupleWindow(StormNames):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.get())
+
+    def __getitem__(self, which: int | slice | str) -> Any:
+        """Return a tuple or a slice of `get()`, or by its name one field of all tuples, as `column` does."""
+        return self.column(which) if isinstance(which, str) else self.get()[which]
 
     def invalidate(self) -> None:
         """Make later calls raise StaleWindowError; the machine calls this when the driver requests the next effect."""
