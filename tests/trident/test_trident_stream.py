@@ -226,7 +226,7 @@ def test_negate_of_a_class_makes_an_instance_for_each_task_as_filter_does() -> N
     [
         (3, "3 is no function and has no keep"),
         (Letters, "has no keep; give a function of .tuple., or an object with keep"),
-        (b.Debug, "class '.*Debug'.* cannot be called with .*; each task makes its own without arguments"),
+        (b.Negate, "class '.*Negate'.* cannot be called with .*; each task makes its own without arguments"),
         (lambda row, collector: True, "takes a collector, but its answer is what it returns"),
     ],
 )
@@ -287,7 +287,9 @@ def test_peek_calls_a_function_and_passes_the_tuples_on() -> None:
     assert sorted(seen) == sorted(WORDS)
 
 
-def test_debug_writes_to_the_given_function() -> None:
+def test_debug_writes_to_the_given_function(capsys: pytest.CaptureFixture[str]) -> None:
+    out(lambda s: s.each("n", b.Debug()), [("a", 1)])
+    assert capsys.readouterr().out == "DEBUG: Row(n=1)\n"
     lines: list[str] = []
     assert out(lambda s: s.each("n", b.Debug(lines.append, "n")), [("a", 1)]) == [("a", 1)]
     assert lines == ["n: Row(n=1)"]

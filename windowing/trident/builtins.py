@@ -232,7 +232,7 @@ class Negate:
 class Debug:
     """Keeps every tuple and prints it: `Debug(print, "words")`."""
 
-    write: Callable[[str], Any]
+    write: Callable[[str], Any] = print
     label: str = "DEBUG"
 
     def __post_init__(self) -> None:
