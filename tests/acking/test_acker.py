@@ -690,16 +690,22 @@ PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, ma
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["init", "ack", "fail", "reset", "tick"]), PAIRS, st.sampled_from([None, "a", "b"])),
+        st.tuples(
+            st.sampled_from(["init", "ack", "fail", "reset", "tick"]),
+            PAIRS,
+            st.sampled_from([None, "a", "b"]),
+            st.sampled_from([60, 60, -90]),
+        ),
         max_size=25,
     ),
     st.sampled_from([None, 3]),
 )
 def test_a_batch_of_messages_equals_the_same_messages_one_by_one(steps, rotation):
     fast, slow = Acker(300, rotation), Acker(300, rotation)
-    begun, now_ms = 0, 0
-    for step, pairs, seen in steps:
-        now_ms += 60
+    begun, now_ms, latest_ms = 0, 0, 0
+    for step, pairs, seen, passed_ms in steps:
+        now_ms += passed_ms
+        latest_ms = max(latest_ms, now_ms)
         if step == "init":  # each root gets only one init
             inits = [(begun + number, xor) for number, (_, xor) in enumerate(pairs)]
             begun += len(inits)
@@ -723,6 +729,7 @@ def test_a_batch_of_messages_equals_the_same_messages_one_by_one(steps, rotation
                 ]
                 assert both[0] == both[1]
         assert fast.snapshot() == slow.snapshot()
+        assert fast.snapshot()["now_ms"] == latest_ms  # a clock that goes back counts as the largest time
         fast.check()
 
 

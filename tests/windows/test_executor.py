@@ -296,7 +296,11 @@ CASES: list[dict[str, Any]] = [
 
 
 class StatefulStormMachine(StormStatefulWindowManager, StormMachine):
-    """Storm's windows that are iterators."""
+    """Storm's windows that are iterators; they do not know their new tuples, so a repeat cannot be recognised."""
+
+    def __init__(self, config: WindowConfig) -> None:
+        super().__init__(config)
+        self._max_repeats = None
 
 
 class StormRun(LosslessReplay):

@@ -453,8 +453,7 @@ class StormMachine(StormWindowManager, Machine):
         self.tick_interval_ms = slide_ms if self._own_trigger is None else tick_interval_ms(self._own_trigger)
         # Storm fires the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
-        # An iterator window has no new tuples, so a repeat cannot be recognised.
-        self._max_repeats = config.max_repeats if repeats and self.kind == StormWindowManager.kind else None
+        self._max_repeats = config.max_repeats if repeats else None
         self._shown: set[Event] = set()  # the queued events that were in a window
 
     def advance(self, watermark: int) -> Iterator[Effect]:

@@ -123,12 +123,12 @@ class WaterMarkEventGenerator:
         else:  # if all are idle, W stays
             active = (mark.largest_ms for mark in self._marks.values() if not self._idle(mark.last_seen_ms, now_ms))
             reached = min(active, default=None)
-        rises = reached is not None and (self.watermark is None or reached - self._lag_ms > self.watermark)
-        if rises and reached is not None:
+        before = self.watermark
+        if reached is not None and (before is None or reached - self._lag_ms > before):
             self.watermark = reached - self._lag_ms
         if self._sourced and self._idle_timeout_ms is not None and self.watermark is not None:
             self._forget_idle(self.watermark + self._lag_ms, now_ms)
-        return self.watermark if rises else None
+        return None if self.watermark == before else self.watermark
 
     def _idle(self, last_seen_ms: int | None, now_ms: int | None) -> bool:
         """Return whether the idle timeout has passed since `last_seen_ms` (None: since the first clock)."""
