@@ -53,6 +53,14 @@ def test_an_ack_resets_the_count_of_failures():
     assert [effect.attempt for effect in pending.tick(9_000)] == [2]
 
 
+def test_messages_that_fail_together_are_retried_in_the_order_of_their_failures():
+    pending = SpoutPending(retry=POLICY)
+    for root, message_id in enumerate(("z", 1, "a")):
+        pending.emitted(root, message_id, 0)
+        list(pending.failed(root, 0, Reason.FAILED))
+    assert [effect.message_id for effect in pending.tick(100)] == ["z", 1, "a"]
+
+
 def test_without_max_attempts_a_message_is_retried_forever_as_in_storm():
     policy = RetryPolicy(max_attempts=None, first_ms=0)
     assert not policy.is_last(10**9)

@@ -106,8 +106,6 @@ class DurationDuration:
         position_after = buffer.position_after
         low = high = state.horizon
         settled = buffer.end
-        if high == settled:
-            return
         end = align_up(buffer.timestamp_at(high), slide, self.offset_ms)
         if since is not None and end <= since:
             end = end_after(since, slide, self.offset_ms)
@@ -237,8 +235,6 @@ class DurationCount(_CountSlide):
         return self._horizon_of(state, state.numbered_upto)
 
     def _horizon_of(self, state: QueueProgress, numbered: int) -> int:
-        if numbered <= state.horizon:
-            return state.horizon
         newest = state.buffer.timestamp_at(numbered - 1)
         return state.buffer.position_after(newest - self.length_ms, state.horizon, numbered)
 

@@ -242,7 +242,7 @@ class KeyState(KeyProgress):
 
         self.late_insertions += before(self.last_high)
         self.shown_upto += before(self.shown_upto)
-        self.last_low, self.last_high = self.last_low + before(self.last_low), self.last_high + before(self.last_high)
+        self.last_high += before(self.last_high)  # before `last_low` there is no room: such a tuple is late
 
     def fire(
         self,

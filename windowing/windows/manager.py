@@ -494,11 +494,10 @@ class KeyedMachine(TaskMachine, Generic[T]):
             deadline = gone if deadline is None else min(deadline, gone)
         if until is not None and deadline is not None and deadline <= until:
             return False
-        if deadline != state.deadline:
+        if deadline is not None and deadline != state.deadline:
             if state.deadline is not None:
                 self._wakeups.remove((state.deadline, state.ordinal, state))
-            if deadline is not None:
-                self._wakeups.add((deadline, state.ordinal, state))
+            self._wakeups.add((deadline, state.ordinal, state))
             state.deadline = deadline
         return True
 

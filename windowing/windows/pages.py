@@ -302,7 +302,7 @@ class PageCache:
         return rows
 
     def unpin(self, page: Page) -> None:
-        """Unpin a page; ignored if it was dropped since."""
+        """Unpin a page; ignored after a restore."""
         if page.pins:
             page.pins -= 1
             if not page.pins:
@@ -343,11 +343,8 @@ class PageCache:
             self._unnamed = []
 
     def discard(self, pages: Iterable[Page]) -> None:
-        """Drop pages, pinned ones too. Cost: O(1) a page; none is read."""
+        """Drop pages, none of them pinned. Cost: O(1) a page; none is read."""
         for page in pages:
-            if page.pins:
-                page.pins = 0
-                self.pinned -= page.count
             if page.rows is not None:
                 page.rows = None
                 del self._recent[page]
