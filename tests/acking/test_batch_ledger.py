@@ -109,7 +109,13 @@ def test_an_impossible_record_is_refused_and_changes_nothing(record: BatchRecord
 
 
 @pytest.mark.parametrize(
-    "damage", [{}, None, {"version": 2}, {"version": 1, "batch": 0, "told": 0, "roots": [[1]], "news": []}]
+    "damage",
+    [
+        {},
+        None,
+        {"version": 2, "batch": 0, "told": 0, "roots": [], "news": [], "begun": [], "partials": []},
+        {"version": 1, "batch": 0, "told": 0, "roots": [[1]], "news": []},
+    ],
 )
 def test_damaged_snapshots_and_records_are_refused(damage: Any) -> None:
     with pytest.raises(SnapshotError):

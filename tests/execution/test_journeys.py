@@ -27,7 +27,7 @@ Idle keys stay in Spark's store (StoredIdleKeys): 30 functions and a file of `wi
 `encode_value` calls `encode_text` (codec.py): one function where a state is.
 What Spark holds as one array of bytes is cut (`cut` of columnar/rows.py): one function of `windowed` and `topology`.
 `in_order` (windows/queue.py) saves two of three sorts of a batch out of order: one function of `windowed` and `window`.
-`_columns_of` (topology/window_task.py) reads records at C speed: one function of `window`.
+`columns_of` (schema/rows.py) reads records at C speed: one function of `window`.
 
 A task on Spark sends its metrics at the end of its turn (execution/metrics.py, spark/metrics.py): two files.
 """

@@ -24,10 +24,10 @@ converted to its declared type, or the row is refused (values.py).
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
-from operator import call
+from operator import attrgetter, call, itemgetter
 from typing import Any, ClassVar
 
 from windowing.errors import BoltError, quote
@@ -51,7 +51,7 @@ class Record(StormNames):
     __slots__ = ()
 
     _by_name = True
-    """Makes `aggregate=` read fields by item (windowing/windows/partials.py), because attributes may have other names."""
+    """Makes `reader_of` read fields by item, because attributes may have other names."""
     _positions: ClassVar[Mapping[str, int]]
     _elsewhere = getters("row") | {
         "getValues": "tuple(row)",
@@ -113,6 +113,47 @@ def records_of(rows: Sequence[Any]) -> list[Any]:
         if len(names) == 1:
             return list(map(tuple.__new__, repeat(record_type(names.pop())), map(dict.values, rows)))
     return list(map(record_of, rows))
+
+
+# -- fields of rows ----------------------------------------------------------------------------------------------------------------
+
+
+def field_names(row: Any) -> Collection[str]:
+    """Return the names of the fields of a Tuple, a Record or a mapping, in order.
+
+    >>> list(field_names(record_of({"origin": "JFK", "flight no": 7})))
+    ['origin', 'flight no']
+    """
+    if isinstance(row, Record):
+        return row._positions
+    return row.get_fields() if isinstance(row, Tuple) else row
+
+
+def columns_of(rows: Sequence[Any], names: Sequence[str]) -> Sequence[Iterable[Any]] | None:
+    """Return these fields of records or tuples of one type, a column each; None for other rows. Cost: C speed."""
+    kinds = set(map(type, rows))
+    kind = kinds.pop() if len(kinds) == 1 else object
+    if not issubclass(kind, Record | Tuple) or not kind._positions.keys() >= set(names):
+        return None
+    return [read_each(kind, name, rows) for name in names]
+
+
+def read_each(kind: type, field: str, rows: Iterable[Any]) -> Iterator[Any]:
+    """Return an iterator over a field of these rows, all of type `kind`. Cost: C speed."""
+    if issubclass(kind, Tuple) and field in kind._positions:
+        return map(itemgetter(kind._positions[field]), map(attrgetter("_values"), rows))
+    return map(reader_of(kind, field), rows)
+
+
+@lru_cache(maxsize=256)
+def reader_of(kind: type, *fields: str) -> Callable[[Any], Any]:
+    """Return a function from a tuple of type `kind` to its field, or to a tuple of several fields."""
+    if issubclass(kind, Record) and kind._positions.keys() >= set(fields):
+        # An item of a record is found by a call of Python code, an attribute is not; one of them may have another name.
+        own: Sequence[str] = kind._fields  # type: ignore[attr-defined]  # of its namedtuple
+        return attrgetter(*(own[kind._positions[field]] for field in fields))
+    by_name = issubclass(kind, Mapping) or getattr(kind, "_by_name", False)
+    return itemgetter(*fields) if by_name else attrgetter(*fields)
 
 
 # -- rows that a bolt returned ---------------------------------------------------------------------------------------------------

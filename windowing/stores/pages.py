@@ -36,7 +36,7 @@ from typing import Any
 
 from windowing.codec import META_MAGIC, dumps, frame, inflated, loads, unframe
 from windowing.errors import CheckpointError, CorruptStateError, WindowingError, quote
-from windowing.schema.rows import Record, record_type
+from windowing.schema.rows import Record, field_names, record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.stores.sqlite_files import BUSY, DAMAGED, OwnedConnection, checked_path, make_durable, translated
 from windowing.topology.state import NEVER
@@ -129,7 +129,7 @@ def _named_columns(rows: list[Any]) -> tuple[PageColumns, bytes]:
     numbers: dict[tuple[str, ...], int] = {}
     named = []
     for row in rows:
-        names = row._positions if isinstance(row, Record) else getattr(row, "_fields", None)
+        names = field_names(row) if isinstance(row, Record) else getattr(row, "_fields", None)
         if names is None:
             raise TypeError(
                 f"a window holds rows with names and one without: {quote(row)}; emit rows of one kind to a bolt with "

@@ -21,6 +21,7 @@ from typing import Any
 
 from windowing.codec import LONG_BITS
 from windowing.errors import ConfigError, UnreadableValueError, represented
+from windowing.schema.rows import field_names
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
 from windowing.windows.events import TupleWindow
@@ -121,8 +122,7 @@ def _named(row: Any) -> Any:
     try:
         return row if by_name is None else by_name()
     except UnreadableValueError:
-        names = row.get_fields() if isinstance(row, Tuple) else row._positions
-        return dict(zip(names, tuple.__iter__(row._values if isinstance(row, Tuple) else row), strict=True))
+        return dict(zip(field_names(row), tuple.__iter__(row._values if isinstance(row, Tuple) else row), strict=True))
 
 
 def _plain(value: Any) -> Any:

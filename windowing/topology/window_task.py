@@ -28,7 +28,7 @@ Source: Storm's `WindowedBoltExecutor`, the half with emits and acks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from traceback import clear_frames
@@ -45,7 +45,7 @@ from windowing.errors import (
     with_causes,
 )
 from windowing.schema.checks import DEFAULT_STREAM
-from windowing.schema.rows import Record
+from windowing.schema.rows import Record, columns_of, field_names
 from windowing.schema.tuples import Tuple
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import WindowedBolt
@@ -55,7 +55,7 @@ from windowing.topology.state import require_undo
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
 from windowing.windows.config import OnError, Semantics
 from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, Expired, TupleWindow, read_each
+from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor, unusable_timestamp
 from windowing.windows.key_state import one_nan_in
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
@@ -417,10 +417,7 @@ def field_of(row: Any, name: str) -> Any:
     'JFK'
     """
     if isinstance(row, (Record, Tuple, Mapping)):
-        if isinstance(row, Tuple):
-            names: Collection[str] = row.get_fields()
-        else:
-            names = row._positions if isinstance(row, Record) else row
+        names = field_names(row)
         if name in names:
             return row[name]
         has = ", ".join(map(str, names))
@@ -450,7 +447,7 @@ def timestamps_of(
         return [stamp(row) for row in rows], stamp.problem
     found: list[int | None] = []
     first: str | None = None
-    columns = _columns_of(rows, (timestamp,))
+    columns = columns_of(rows, (timestamp,))
     with suppress(Exception):  # the loop finds the row that has raised it
         column = [] if columns is None else list(columns[0])
         found = column if {int}.issuperset(map(type, column)) else list(map(timestamp_of, column))
@@ -470,20 +467,11 @@ def timestamps_of(
 
 def keys_of(rows: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
     """Return the key of each row: a value, or a tuple of values for a key of several fields. All NaN are one key."""
-    columns = _columns_of(rows, names)
+    columns = columns_of(rows, names)
     if columns is None:
         columns = list(zip(*([field_of(row, name) for name in names] for row in rows), strict=True))
     keys = [one_nan_in(list(column)) for column in columns]
     return keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
-
-
-def _columns_of(rows: Sequence[Any], names: Sequence[str]) -> Sequence[Iterable[Any]] | None:
-    """Return these fields of records or tuples of one type, a column each; None for other rows. Cost: C speed."""
-    kinds = set(map(type, rows))
-    kind = kinds.pop() if len(kinds) == 1 else object
-    if not issubclass(kind, Record | Tuple) or not kind._positions.keys() >= set(names):
-        return None
-    return [read_each(kind, name, rows) for name in names]
 
 
 def _require_hash(bolt: str, names: tuple[str, ...], keys: Iterable[Any]) -> None:

@@ -17,17 +17,14 @@ for a policy that implements Storm's per-event protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
 from windowing.errors import ConfigError, StaleWindowError, quote, represented
 from windowing.schema.checks import StormNames
-from windowing.schema.rows import Record
-from windowing.schema.tuples import Tuple
+from windowing.schema.rows import read_each, reader_of
 
 
 def column_of(field: str | None, payloads: Sequence[Any], reader: str = "aggregate=") -> Sequence[Any]:
@@ -65,24 +62,6 @@ def values_at(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
         return [values[position] for position in positions]
     chosen: Sequence[Any] = take(positions)
     return chosen
-
-
-def read_each(kind: type, field: str, rows: Iterable[Any]) -> Iterator[Any]:
-    """Return an iterator over a field of these rows, all of type `kind`. Cost: C speed."""
-    if issubclass(kind, Tuple) and field in kind._positions:
-        return map(itemgetter(kind._positions[field]), map(attrgetter("_values"), rows))
-    return map(reader_of(kind, field), rows)
-
-
-@lru_cache(maxsize=256)
-def reader_of(kind: type, *fields: str) -> Callable[[Any], Any]:
-    """Return a function from a tuple of type `kind` to its field, or to a tuple of several fields."""
-    if issubclass(kind, Record) and kind._positions.keys() >= set(fields):
-        # An item of a record is found by a call of Python code, an attribute is not; one of them may have another name.
-        own: Sequence[str] = kind._fields  # type: ignore[attr-defined]  # of its namedtuple
-        return attrgetter(*(own[kind._positions[field]] for field in fields))
-    by_name = issubclass(kind, Mapping) or getattr(kind, "_by_name", False)
-    return itemgetter(*fields) if by_name else attrgetter(*fields)
 
 
 # -- TupleWindow -----------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from functools import reduce
 from typing import Any
 
 from windowing.errors import BoltError, quote
+from windowing.schema.rows import reader_of
 from windowing.windows.aggregate import (
     AggregateFunction,
     Averaged,
@@ -44,7 +45,7 @@ from windowing.windows.aggregate import (
     field_of,
     spec_of,
 )
-from windowing.windows.events import column_of, reader_of
+from windowing.windows.events import column_of
 from windowing.windows.guard import fault
 
 Partial = list[Any]
