@@ -276,6 +276,15 @@ def test_a_foreign_snapshot_is_refused():
         executor_of().restore({"format": 2, "machine": "WindowedBoltExecutor"})
 
 
+def test_a_restore_forgets_the_tuples_and_timestamps_that_were_added_since_the_last_entry():
+    executor = executor_of()
+    saved = executor.snapshot()
+    list(executor.add("lost", 9))
+    executor.restore(saved)
+    assert executor.counts()["in"] == 0
+    assert (list(executor.turn()), executor.watermark) == ([], None)
+
+
 def test_a_snapshot_keeps_late_counts_clock_and_the_drained_state():
     executor = reached(executor_of(), 15)
     executor.set_clock(77)

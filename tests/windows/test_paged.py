@@ -173,6 +173,13 @@ def test_there_are_never_more_tuples_in_memory_than_the_limit(mix, data, page_tu
     assert run.manager.cache.pinned == 0
 
 
+@pytest.mark.parametrize(("limit", "waiting"), [(1_000, 0), (10_000, 0), (14_000, 2_500), (50_000, 12_500)])
+def test_a_quarter_of_the_limit_is_staged_and_what_waits_leaves_room_for_eight_pages(limit, waiting):
+    config = WindowConfig.of(length=count(10), slide=count(10), max_events_in_memory=limit)
+    cache = PagedWindowManager(config, MemoryPages()).cache
+    assert (cache.limit, cache.most_waiting) == (limit - limit // 4, waiting)
+
+
 def test_only_the_pages_of_pinned_iterators_may_exceed_the_limit():
     cache = PageCache(MemoryPages(), 4)
     buffer = PagedBuffer(cache, 2)

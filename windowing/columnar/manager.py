@@ -149,7 +149,7 @@ class ColumnBuffer:
 
     def arrived_after(self, low: int, high: int, sequence: int, all_from: int) -> ColumnRows:
         numbers = self._numbers(low, high)
-        return self._picked(low, (numbers >= sequence) | (np.arange(len(numbers)) + max(low, self.base) >= all_from))
+        return self._picked(low, (numbers >= sequence) | (np.arange(len(numbers)) + low >= all_from))
 
     def arrived_before(self, low: int, high: int, sequence: int) -> ColumnRows:
         return self._picked(low, self._numbers(low, high) < sequence)
@@ -158,12 +158,12 @@ class ColumnBuffer:
         return int((self._numbers(low, high) >= sequence).sum())
 
     def _picked(self, low: int, chosen: np.ndarray[Any, Any]) -> ColumnRows:
-        positions = np.flatnonzero(chosen) + max(low - self.base, 0)
+        positions = np.flatnonzero(chosen) + low - self.base
         return self._rows(self._columns.table.take(pa.array(positions)))
 
     def _numbers(self, low: int, high: int) -> _Numbers:
         assert self.sequenced
-        return self._sequences[max(low - self.base, 0) : max(high - self.base, 0)]
+        return self._sequences[low - self.base : high - self.base]
 
     # -- storing -------------------------------------------------------------------------------------------------------
 

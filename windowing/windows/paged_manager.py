@@ -291,7 +291,6 @@ class PagedBuffer:
 
     def _picked(self, low: int, high: int, sequence: int, after: bool) -> Iterator[PageRun]:
         """Yield the runs of [low, high) that arrived at `sequence` or later (or before). Reads only pages with both kinds."""
-        low = max(low, self.base)
         while low < high:
             number = bisect_right(self._starts, low) - 1
             page, start = self.pages[number], self._starts[number]
@@ -376,7 +375,7 @@ def page_tuples_for(max_events: int) -> int:
     >>> page_tuples_for(50_000), page_tuples_for(2_000)
     (1000, 200)
     """
-    return max(1, min(PAGE_TUPLES, max_events // PAGES_IN_MEMORY))
+    return min(PAGE_TUPLES, max_events // PAGES_IN_MEMORY)
 
 
 class _PagedWindow(TupleWindow):
@@ -409,7 +408,7 @@ class PagedWindowManager(WindowManager):
     def __init__(
         self, config: WindowConfig, store: PageStore, *, max_events: int | None = None, page_tuples: int | None = None
     ) -> None:
-        super().__init__(config, sequenced=True)
+        super().__init__(config)
         limit = max_events or config.max_events_in_memory
         assert limit is not None, "the limit stands in the definition, or is given"
         self._page_tuples = page_tuples or page_tuples_for(limit)

@@ -519,9 +519,7 @@ class TimePaneManager(TaskMachine):
         ends, slide, offset = self._ends, self._slide, self._offset
         if not ends:
             return
-        end = align_up(ends[0], slide, offset)
-        if since is not None:
-            end = max(end, end_after(since, slide, offset))
+        end = align_up(ends[0], slide, offset) if since is None else end_after(since, slide, offset)
         while end <= until:
             high = bisect_right(ends, end)
             if high and ends[high - 1] > end - self._length:

@@ -252,13 +252,12 @@ class ListBuffer:
         return sum(1 for number in self._numbers(low, high) if number >= sequence)
 
     def _picked(self, low: int, high: int, sequence: int, after: bool) -> list[Any]:
-        low = max(low, self.base)
         numbered = zip(self.slice(low, high), self._numbers(low, high), strict=True)
         return [payload for payload, number in numbered if (number >= sequence) is after]
 
     def _numbers(self, low: int, high: int) -> list[int]:
         assert self.sequences is not None
-        return self.sequences[max(low - self.base, 0) : max(high - self.base, 0)]
+        return self.sequences[low - self.base : high - self.base]
 
     def dump(self, position: int) -> dict[str, Any]:
         at = position - self.base
