@@ -91,13 +91,15 @@ def test_both_implementations_of_sum_are_bit_identical(sequential: bool, values:
                 wanted = exact(one_by_one(aggregator, None, values))
             except OverflowError:
                 continue
-            assert exact(aggregator.add_many(None, values)) == wanted
+            for at in range(len(values) + 1):
+                assert exact(aggregator.add_many(aggregator.add_many(None, values[:at]), values[at:])) == wanted
 
 
 @given(st.permutations([1, 2.5, -3, math.nan, math.inf, None]))
 def test_min_and_max_rank_nan_highest_in_any_order_of_values(values: list[Any]) -> None:
-    assert agg.min().add_many(None, values) == -3
-    assert math.isnan(agg.max().add_many(None, values))
+    for at in range(len(values) + 1):
+        assert agg.min().add_many(agg.min().add_many(None, values[:at]), values[at:]) == -3
+        assert math.isnan(agg.max().add_many(agg.max().add_many(None, values[:at]), values[at:]))
     without = [value for value in values if value != value or value is None]
     assert math.isnan(agg.min().add_many(None, without))
     assert agg.min().merge(math.nan, 1) == agg.min().merge(1, math.nan) == 1

@@ -367,10 +367,11 @@ def test_storms_machine_resumed_from_a_snapshot_gives_the_same_events(case):
     for index, op in enumerate(case["ops"]):
         events += run.feed(index, [op])
         if index % 7 == 0:
-            saved = json.dumps(run.executor.snapshot())
+            saved, counts = json.dumps(run.executor.snapshot()), run.executor.counts()
             run.executor = run.build()
             run.executor.restore(json.loads(saved))
             run.executor.check()
+            assert run.executor.counts() == counts
     assert events == case["events"]
 
 

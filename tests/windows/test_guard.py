@@ -268,6 +268,17 @@ def test_two_iterators_of_one_window_are_independent():
         assert (list(first), list(second)) == ([], [5])
 
 
+def test_of_two_iterators_of_one_window_the_later_one_skips_what_the_other_has_expired():
+    manager = StormStatefulWindowManager(WatermarkTimeEvictionPolicy(10), WatermarkTimeTriggerPolicy(10))
+    for payload, timestamp_ms in ((1, 12), (2, 2), (3, 15)):
+        manager.add(payload, timestamp_ms)
+    shown = [
+        (list(zip(effect.window.get(), effect.window.get(), strict=True)), len(effect.window.get()))
+        for effect in manager.advance(20)
+    ]
+    assert shown == [([(2, 2)], 1), ([(1, 1), (3, 3)], 2)]
+
+
 def test_an_iterator_window_has_no_new_or_expired_tuples():
     for effect in stateful_manager().add(5, 0):
         asked = attrgetter("aggregate")

@@ -560,6 +560,10 @@ def test_repeats_under_storm_semantics_have_a_limit_too() -> None:
     assert list(executor.add_batch(["a", "b"], [5, 5000])) == []
     with pytest.raises(RepeatLimitError, match=r"more than max_repeats=5 times.*W is 5000"):
         list(executor.turn())
+    often = WindowedBoltExecutor(config)
+    assert list(often.add_batch(["a", "b", "c"], [5, 11, 17])) == []
+    ends = [effect.window.end_timestamp for effect in often.turn() if isinstance(effect, Activation)]
+    assert ends == list(range(5, 18))  # five repeats before each new tuple
 
 
 def test_add_and_add_batch_return_the_same_effects_with_the_positions_of_their_causes() -> None:

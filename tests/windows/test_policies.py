@@ -26,7 +26,7 @@ from windowing.windows.executor import WindowedBoltExecutor, machine_for
 from windowing.windows.manager import WindowManager
 from windowing.windows.measures import Duration, count, millis
 from windowing.windows.policies import PolicyWindowManager
-from windowing.windows.trigger import QueueView, TriggerPolicy, WatermarkCountTriggerPolicy
+from windowing.windows.trigger import CountTriggerPolicy, QueueView, TriggerPolicy, WatermarkCountTriggerPolicy
 
 EVERY_MIX = pytest.mark.parametrize("mix", list(ModelMix))
 OPTIONS: dict[str, Any] = {
@@ -443,6 +443,13 @@ def test_more_windows_per_turn_than_max_repeats_without_a_new_tuple_are_an_error
         list(manager.advance(9))
     with pytest.raises(MachineSpentError):
         manager.add("b", 10)
+
+
+def test_a_trigger_is_reset_after_each_of_its_windows():
+    config = WindowConfig.of(length=count(4), timestamp="ts", trigger=lambda: CountTriggerPolicy(2))
+    manager = PolicyWindowManager(config)
+    list(manager.add_batch("abcd", [1, 2, 3, 4]))
+    assert [effect[0] for effect in plain(manager.advance(4)) if isinstance(effect, tuple)] == [2, 4]
 
 
 def test_an_eviction_that_returns_no_action_is_an_error_that_names_the_policy():

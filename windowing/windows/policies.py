@@ -254,7 +254,6 @@ class PolicyKeyState(QueueView):
 
     def enter(self, payload: Any, timestamp: int) -> Iterator[Fired]:
         """Add a tuple on processing time, which is numbered at once, and yield the windows that fire."""
-        self._repeats = 0
         yield from self._number(Event(payload, timestamp))
         yield from self._due()
 
