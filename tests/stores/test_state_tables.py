@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import date
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,25 @@ def test_persistent_aggregate_writes_a_state_table_and_counts_each_batch_once(tm
 
 
 @pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("decimal(38, 10)", "1234567890123456789012345678.0123456789"),
+        ("decimal(38, 38)", "0." + 38 * "9"),
+        ("decimal(38, 0)", "-" + 38 * "9"),
+        ("decimal(4, 2)", "-99.99"),
+        ("decimal(2, 2)", "0"),
+        ("decimal(2, 2)", "0E+5"),
+    ],
+)
+def test_a_decimal_is_stored_with_all_its_digits_whatever_the_precision_of_the_context(kind: str, value: str) -> None:
+    codec = TableCodec(f"k string, n long, v {kind}")
+    with localcontext(Context(prec=3)):
+        assert codec.decode(codec.encode(Decimal(value)), "a value") == Decimal(value)
+    assert codec.encode(Decimal("-0")) == codec.encode(0)
+    assert (codec.encode(("a", 1)), TableCodec("k long, v double").encode(2**53)) == (b'["a",1]', b"9007199254740992.0")
+
+
+@pytest.mark.parametrize(
     ("columns", "value"),
     [
         ("k string, v bigint", "fourteen"),
@@ -83,10 +102,12 @@ def test_persistent_aggregate_writes_a_state_table_and_counts_each_batch_once(tm
         ("k string, v string", "a\0"),
         ("k string, v string", "\ud800"),
         ("k string, v string", b"a"),
-        ("k string, v double", 2**60),
+        ("k string, v double", 2**53 + 1),
         ("k string, v decimal(4, 2)", Decimal("100")),
         ("k string, v decimal(4, 2)", Decimal("1.005")),
         ("k string, v decimal(4, 2)", Decimal("NaN")),
+        ("k string, v decimal(4, 2)", Decimal("1E+999999999")),
+        ("k string, v decimal(4, 2)", 1.5),
         ("k string, v date", "2013-01-01"),
         ("k string, v bigint", (1,)),
         ("k string, v bigint", [1]),

@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
-from decimal import Decimal
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Any, NamedTuple
 
 from windowing.errors import ConfigError, CorruptStateError, quote
@@ -74,14 +74,14 @@ def _to_double(value: Any, kind: FieldType) -> float | str | None:
 
 
 def _to_decimal(value: Any, kind: FieldType) -> str | None:
-    if type(value) is int:
-        value = Decimal(value)
-    precision, scale = kind.digits
-    if type(value) is not Decimal or not value.is_finite() or value.adjusted() >= precision - scale:
+    if type(value) not in (int, Decimal) or not (number := Decimal(value)).is_finite():
         return None
-    scaled = value.scaleb(scale)
-    whole = int(scaled)
-    return f"{Decimal(whole).scaleb(-scale):f}" if whole == scaled else None
+    precision, scale = kind.digits
+    exact = Context(precision, traps=[Inexact, InvalidOperation])
+    try:
+        return f"{exact.quantize(number or Decimal(), Decimal((0, (1,), -scale))):f}"  # 0 and -0 are one key
+    except DecimalException:
+        return None
 
 
 _WRITERS: dict[str, Callable[[Any, FieldType], Any]] = {
