@@ -185,6 +185,7 @@ def test_a_checkpoint_is_prepared_and_then_committed_or_rolled_back(tmp_path):
         with pytest.raises(CheckpointError, match="checkpoint 2 was never prepared"):
             pages.commit(2)
         pages.rollback()
+    with SqlitePages(tmp_path / "p") as pages:
         with pytest.raises(CheckpointError, match="checkpoint 3 was never prepared"):
             pages.commit(3)
         with pytest.raises(CheckpointError, match="checkpoint 1 is committed"):
