@@ -881,6 +881,25 @@ def test_drained_windows_refuse_new_batches_in_the_next_run(tmp_path: Path) -> N
         run(windowed(NUMBERS), state_path=path)
 
 
+def test_a_drain_that_was_planned_and_never_sent_is_given_up_if_the_spout_has_more() -> None:
+    class Killed(MemoryRecordStore):
+        """The process is killed behind the write that plans the last batch, which is the third."""
+
+        def write(self, changes: Any, expected: Any) -> bool:
+            done = super().write(changes, expected)
+            if any(path.endswith("/stamps/3") for path in changes):
+                raise KeyboardInterrupt
+            return done
+
+    killed = Killed()
+    with pytest.raises(KeyboardInterrupt):
+        run(windowed(NUMBERS[:6]), records=killed)
+    records = MemoryRecordStore()
+    records.blobs.update(killed.blobs)
+    result = run(windowed(NUMBERS), records=records)
+    assert (result["out"], result.batches) == ([(26,), (19,)], 3), "the rows of batches 3 and 4, and the drain"
+
+
 @pytest.mark.parametrize("behind", ["the spout", "another group"])
 def test_all_tasks_of_a_window_share_one_watermark(behind: str) -> None:
     topology = TridentTopology("watermark")
