@@ -161,6 +161,13 @@ class _Picture:
             row.words.append(("late", f"the bolt failed: {printable(event.failure)}"))
         return row
 
+    def low(self, row: _Row) -> int:
+        """Return where the bar of a window begins: at its first tuple if the window has no start."""
+        assert row.span is not None
+        start, end = row.span
+        held = (self.tuples[number].at_ms for number, what in row.dots if what != "expired")
+        return min(held, default=end) if start is None else start
+
     def _why(self, event: TupleLate) -> str:
         below = "late" if event.watermark_ms is None else f"late, watermark {self.moment(event.watermark_ms)}"
         other = {"future": "too far ahead", "invalid": "no usable time", "closed": "after the end"}
@@ -263,9 +270,7 @@ def to_text(line: TimeLine, width: int) -> str:
             columns[place[watermark]] = "┊"
         if row.span is not None:
             start, end = row.span
-            held = [rows.tuples[number].at_ms for number, what in row.dots if what != "expired"]
-            low = min(held, default=end) if start is None else start
-            first, last = place[low], place[end]
+            first, last = place[rows.low(row)], place[end]
             columns[first : last + 1] = ["─"] * (last + 1 - first)
             columns[last] = "]"
             if start is not None:
@@ -438,13 +443,7 @@ def _words(row: _Row, y: float) -> tuple[list[_Shape], float]:
 def _window(rows: _Picture, row: _Row, y: float) -> list[_Shape]:
     assert row.span is not None
     start, end = row.span
-    held = [
-        rows.tuples[number].at_ms
-        for number, what in row.dots
-        if what != "expired" and rows.tuples[number].at_ms is not None
-    ]
-    low = min(held, default=end) if start is None else start
-    left, right = _x(rows, low) - (8 if start is None else 0), _x(rows, end) + (8 if start is None else 0)
+    left, right = _x(rows, rows.low(row)) - (8 if start is None else 0), _x(rows, end) + (8 if start is None else 0)
     if start is not None and rows.scale(start) == 0.0:
         left = _LEFT
     shapes = [_Shape("rect", "window", left, y + 4, max(right - left, 3), 18)]
