@@ -24,6 +24,7 @@ from windowing.codec import decode_value, encode_value
 from windowing.errors import BoltError, ConfigError, InvalidTimestampError, quote
 from windowing.local import LocalCluster, LocalRun, TridentCluster, VirtualClock, explain, run_local, run_trident
 from windowing.local.cluster import run_topology
+from windowing.queues import KafkaTridentSpoutOpaque, RabbitQueue, RedisStream, Spooled, SqliteQueue
 from windowing.schema.rows import RowError, record_of, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
@@ -33,7 +34,7 @@ from windowing.spark.query import WindowedStream, windowed
 from windowing.spark.sinks import MemorySink, ParquetSink, require_sink
 from windowing.spark.submit import submit
 from windowing.spark.trident_submit import submit_trident
-from windowing.stores import MemoryStore, map_state
+from windowing.stores import MemoryStore, PostgresStore, RedisStore, SqliteRecordStore, SqliteStore, map_state
 from windowing.testing import Watch
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -530,13 +531,43 @@ def test_an_updater_and_a_query_that_return_rows_are_refused() -> None:
             run_trident(topology, {"s": [[("to",)]]})
 
 
-def test_a_misspelled_argument_of_a_decorator_a_sink_or_a_state_is_answered_with_the_nearest() -> None:
+def test_a_misspelled_argument_is_answered_with_the_nearest() -> None:
     for call, said in (
         (lambda: bolt(columnr="arrow"), "bolt has no argument 'columnr'; did you mean 'columnar'?"),
         (lambda: spout(outputs="n long"), "spout has no argument 'outputs'; did you mean 'output'?"),
         (lambda: explain(None, timezone="UTC"), "explain has no argument 'timezone'; "),
         (lambda: map_state(None, "n", cach=3), "map_state has no argument 'cach'; did you mean 'cache'?"),
         (lambda: ParquetSink("out", mode="append"), "ParquetSink has no argument 'mode'; there are path"),
+        (lambda: TridentTopology(Name="n"), "TridentTopology has no argument 'Name'; did you mean 'name'?"),
+        (
+            lambda: FixedBatchSpout("n long", batch_size=1),
+            "FixedBatchSpout has no argument 'batch_size'; did you mean 'max",
+        ),
+        (
+            lambda: FixedBatchSpout("n long", 1),
+            "FixedBatchSpout: missing a required argument: 'rows'; its arguments are",
+        ),
+        (lambda: SqliteStore("n.db", timeout=1), "SqliteStore has no argument 'timeout'; did you mean 'timeout_s'?"),
+        (lambda: SqliteRecordStore("n.db", timeout=1), "SqliteRecordStore has no argument 'timeout'; did you mean 'ti"),
+        (
+            lambda: PostgresStore("n", patience=1),
+            "PostgresStore has no argument 'patience'; did you mean 'patience_s'?",
+        ),
+        (lambda: RedisStore("n", patience=1), "RedisStore has no argument 'patience'; did you mean 'patience_s'?"),
+        (lambda: SqliteQueue("n", "n long", partition=2), "SqliteQueue has no argument 'partition'; did you mean 'pa"),
+        (lambda: Spooled(None, path="n.db"), "Spooled has no argument 'path'; "),
+        (
+            lambda: RabbitQueue("n", "q", "n long", streams=True),
+            "RabbitQueue has no argument 'streams'; did you mean 's",
+        ),
+        (
+            lambda: RedisStream("n", "s", "n long", groups="g"),
+            "RedisStream has no argument 'groups'; did you mean 'group'?",
+        ),
+        (
+            lambda: KafkaTridentSpoutOpaque("n", "t", "n long", gap="skip"),
+            "KafkaTridentSpoutOpaque has no argument 'gap'; ",
+        ),
     ):
         with pytest.raises(ConfigError, match=re.escape(said)):
             call()  # type: ignore[no-untyped-call]

@@ -186,6 +186,17 @@ def test_a_window_begins_a_group() -> None:
     assert [exchange.to_window for exchange in plan.exchanges] == [False, True]
 
 
+def test_a_drawn_window_says_when_it_fires_and_a_stored_one_keeps_the_name_it_was_declared_by() -> None:
+    topology = TridentTopology()
+    words(topology).window(count(2), None, "n", b.Sum(), "x long").sink("out")
+    plan = topology.build()
+    assert "3 window 2 tuples / 1 tuple with Sum of 2 " in plan.explain()
+    assert "window 2 tuples / 1 tuple with Sum" in plan.to_mermaid()
+    assert [name.partition(", ")[2] for name in plan.windows()["windows"]] == [
+        "step 3, window 2 tuples / None with Sum"
+    ]
+
+
 def test_late_tuples_that_leave_the_group_of_their_window_have_their_own_exchange() -> None:
     topology = TridentTopology()
     windows = words(topology).global_().tumbling_window(count(2), "n", b.Sum(), "x long", timestamp="n")

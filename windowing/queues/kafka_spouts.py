@@ -20,6 +20,7 @@ from typing import Any
 from windowing.errors import ConfigError, SourceError
 from windowing.queues.messages import BadMessage, row_of_json
 from windowing.queues.spout import one_of, whole_number
+from windowing.schema.checks import spelled
 from windowing.schema.types import Schema
 from windowing.stores.kafka_topics import SourceTopic
 from windowing.trident.coordinator import Readiness
@@ -46,6 +47,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class _TopicSpout:
     """The common part of both spouts: the topic, and the offsets that the emitters have read, which the coordinator compares."""
 
+    @spelled
     def __init__(
         self,
         servers: str,

@@ -31,6 +31,7 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from windowing.errors import ConfigError, SourceError, quote
 from windowing.queues.spooled import Message, MessageSource
 from windowing.queues.spout import one_of
+from windowing.schema.checks import spelled
 from windowing.schema.types import Schema
 from windowing.stores.remote import checked_address, masked
 
@@ -70,6 +71,7 @@ class RabbitQueue(MessageSource):
     queue that does not exist or is exclusive to another connection.
     """
 
+    @spelled
     def __init__(
         self,
         url: str,

@@ -44,6 +44,7 @@ from windowing.columnar.bolts import table_of
 from windowing.errors import ConfigError, SourceError, WindowingError, quote
 from windowing.queues.messages import BadMessage, row_of_texts
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, one_of, refuse_forgotten, whole_number
+from windowing.schema.checks import spelled
 from windowing.schema.types import Schema
 from windowing.stores.redis import EVICTING, RedisMap, client_of, evicts
 from windowing.stores.remote import Patient, checked_address, masked
@@ -246,6 +247,7 @@ class RedisStream(PartitionedSpout, Patient):
 
     lost = RedisMap.lost
 
+    @spelled
     def __init__(
         self,
         url: str,

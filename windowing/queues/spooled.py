@@ -28,6 +28,7 @@ from windowing.errors import ConfigError, SourceError, quote
 from windowing.queues.messages import BadMessage, row_of_json
 from windowing.queues.spout import Offsets, one_of
 from windowing.queues.sqlite_queue import SqliteQueue
+from windowing.schema.checks import spelled
 from windowing.schema.types import Schema
 
 _REMEMBERED = 1_000_000
@@ -87,6 +88,7 @@ class Spooled(SqliteQueue):
     be reached or refuses, and the errors of a SqliteQueue.
     """
 
+    @spelled
     def __init__(
         self,
         source: MessageSource,

@@ -34,6 +34,7 @@ from windowing.codec import decode_value, encode_value
 from windowing.columnar.bolts import table_of
 from windowing.errors import ConfigError, CorruptStateError, SourceError, WindowingError, printable, quote
 from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, whole_number
+from windowing.schema.checks import spelled
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
 from windowing.stores.sqlite_files import (
@@ -75,6 +76,7 @@ class SqliteQueue(PartitionedSpout):
     (2, 2, [('storm', 1), ('spark', 2)])
     """
 
+    @spelled
     def __init__(
         self,
         path: str | Path,

@@ -189,10 +189,10 @@ def spelled(function: Callable[_P, _R]) -> Callable[_P, _R]:
         for each in parameters
         if each.name != "self" and each.kind is not each.POSITIONAL_ONLY
     }
-    called = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def checked(*given: _P.args, **named: _P.kwargs) -> _R:
+        called = type(given[0]).__name__ if function.__name__ == "__init__" else function.__qualname__
         for name in named:
             if name not in known:
                 raise ConfigError(f"{called} has no argument {quote(name)}; {did_you_mean(name, known)}")

@@ -30,6 +30,7 @@ import psycopg
 from psycopg import sql
 
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError, printable
+from windowing.schema.checks import spelled
 from windowing.stores.remote import Patient, Remote, checked_address, masked
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
@@ -140,6 +141,9 @@ class PostgresStore:
 
     def __repr__(self) -> str:
         return f"PostgresStore({masked(self.url)!r})"
+
+
+PostgresStore.__init__ = spelled(PostgresStore.__init__)  # type: ignore[method-assign]
 
 
 class Bounded(psycopg.Connection[Any]):

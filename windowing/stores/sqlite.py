@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError, quote
+from windowing.schema.checks import spelled
 from windowing.stores.sqlite_files import SqliteFile, checked_path, checksum_of, digest_of, transaction
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
@@ -53,6 +54,9 @@ class SqliteStore:
     def identity(self, state: str) -> tuple[Any, ...]:
         """Return the identity of the rows of a state: the file, with links resolved, and the table, ignoring case like SQLite."""
         return "sqlite", str(Path(self.path).resolve()), state.lower()
+
+
+SqliteStore.__init__ = spelled(SqliteStore.__init__)  # type: ignore[method-assign]
 
 
 class SqliteMap(SqliteFile):
@@ -182,6 +186,7 @@ class SqliteRecordStore(SqliteFile):
     (True, False, ['a/1', 'a/2'])
     """
 
+    @spelled
     def __init__(self, path: str | Path, timeout_s: float = 30.0) -> None:
         self._timeout_s = timeout_s
         super().__init__(

@@ -28,7 +28,6 @@ from windowing.topology.decorators import ComponentKind, Declaration, declaratio
 from windowing.topology.groupings import Grouping
 from windowing.topology.pictures import Arrow, Box, mermaid, svg_of
 from windowing.windows.config import OnError
-from windowing.windows.measures import describe_measure
 
 
 class TopologyError(ConfigError):
@@ -260,9 +259,7 @@ class Topology:
             window = component.window
             lines = [name if component.parallelism == 1 else f"{name} ×{component.parallelism}"]
             if window is not None:
-                config = window.config
-                fires = "trigger" if config.trigger is not None else describe_measure(config.slide)
-                lines.append(f"window {describe_measure(config.length)} / {fires}")
+                lines.append(f"window {window.config.measures}")
             shape = "window" if window is not None else "spout" if component.is_spout else "bolt"
             yield Box(name, tuple(lines), "state" if component.stateful else shape)
 

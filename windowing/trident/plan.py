@@ -502,15 +502,17 @@ class TridentPlan(ExecutionPlan):
         return replace(self, stages=stages, exchanges=cut.exchanges, states=states)
 
     def title(self, operator: Any) -> str:
-        """Return the title of a node in drawings."""
-        return self.graph.nodes[operator].title
+        """Return the title of a node in drawings; that of a window is complete only when it is bound."""
+        node = self.graph.nodes[operator]
+        return node.operation.title if isinstance(node, ProcessorNode) and node.keeps_window else node.title
 
     def line_of(self, operator: Any) -> str:
         """Return the line of `explain` for a node."""
         node = self.graph.nodes[operator]
         phase = " [commit]" if self.phases[operator] is Phase.COMMIT else ""
         reads = ", ".join(str(edge.source) for edge in self.graph.in_edges[operator])
-        return f"{operator} {node.title}{f' of {reads}' if reads else ''}{phase} -> {node.schema.ddl or 'nothing'}"
+        of = f" of {reads}" if reads else ""
+        return f"{operator} {self.title(operator)}{of}{phase} -> {node.schema.ddl or 'nothing'}"
 
     def is_apart(self, exchange: Exchange) -> bool:
         """Return whether an exchange is drawn dotted, because it carries tuples in the commit phase."""

@@ -45,7 +45,7 @@ from itertools import chain
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from windowing.errors import ConfigError, FailedException, quote
-from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, spelled
 from windowing.schema.rows import refuse_unsent
 from windowing.trident.coordinator import Readiness
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
@@ -248,6 +248,7 @@ class FixedBatchSpout(StormNames, IBatchSpout):
     kind = SpoutKind.TRANSACTIONAL
     _elsewhere: ClassVar[Mapping[str, str]] = {"setCycle": "cycle=True", "set_cycle": "cycle=True"}
 
+    @spelled
     def __init__(self, output: str, max_batch_size: int, rows: Iterable[Iterable[Any]], cycle: bool = False) -> None:
         if type(max_batch_size) is not int or max_batch_size < 1:
             raise ConfigError(f"max_batch_size is a whole number from 1, got {quote(max_batch_size)}")

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack
 
 from windowing.errors import ConfigError, quote, warn
-from windowing.schema.checks import StormNames
+from windowing.schema.checks import StormNames, spelled
 from windowing.schema.types import Schema
 from windowing.topology.config import Setting, settings_of, without_effect
 from windowing.topology.groupings import (
@@ -567,6 +567,7 @@ def _spec(state: Any) -> StateSpec:
 class TridentTopology(StormNames):
     """Builds a Trident topology. `name` identifies it in messages, drawings and checkpoints."""
 
+    @spelled
     def __init__(self, name: str = "trident") -> None:
         self.name = name
         self._settings: list[Setting] = []

@@ -427,11 +427,13 @@ class WindowOperation(Operation):
 
     @property
     def title(self) -> str:
-        measures = (
+        """Its name for people; before `bound`, and so in stored definitions, with the length and slide as given."""
+        given = (
             describe_measure(each) if isinstance(each, Count | Duration) else str(each)
             for each in (self.length, self.slide)
         )
-        return f"window {' / '.join(measures)} with {short_title(self.spec.aggregator)}"
+        measures = " / ".join(given) if self.config is None else self.config.measures
+        return f"window {measures} with {short_title(self.spec.aggregator)}"
 
     def resolve(self, check: Check) -> Schema | None:
         config = check.attempt(self._checked_config)

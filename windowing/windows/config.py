@@ -135,6 +135,12 @@ class WindowConfig:
         return self.timestamp is not None
 
     @property
+    def measures(self) -> str:
+        """The length of the windows, and when they fire, for drawings: "1 h / 15 min"."""
+        fires = describe_measure(self.slide) if self.trigger is None else "trigger"
+        return f"{describe_measure(self.length)} / {fires}"
+
+    @property
     def about(self) -> str:
         """A one-line description of the windows for people.
 
