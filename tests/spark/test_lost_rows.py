@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,20 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.spark import FunctionSink, MemorySink, assembly, submit, windowed
+from windowing.errors import FailedException
+from windowing.spark import FunctionSink, MemorySink, assembly, submit, submit_trident, windowed
 from windowing.spark.exchange import has_no_fixed_order
+from windowing.spark.trident_commits import Attempts
 from windowing.spark.writer import BatchWriter
+from windowing.stores.factory import snapshot_state
+from windowing.stores.sqlite import SqliteStore
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, tumbling
-from windowing.windows.measures import count
+from windowing.trident import builtins as b
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.streams import TridentTopology
+from windowing.windows.measures import count, seconds
 
 ROWS = "n long, ts long"
 
@@ -42,6 +50,12 @@ class Turning:
         yield from rows.to_batches()
 
 
+def lose_shuffle_files(context: Any) -> None:
+    cleaner, newest = context._jsc.sc().cleaner().get(), context._jsc.sc().newShuffleId()
+    for shuffle in range(max(0, newest - 20), newest):
+        cleaner.doCleanupShuffle(shuffle, True)
+
+
 class Losing:
     """Loses the kept rows and the files of all shuffles before it reads the rows of a batch for the first time."""
 
@@ -55,9 +69,7 @@ class Losing:
             context: Any = rows.sparkSession.sparkContext
             for kept in context._jsc.getPersistentRDDs().values():
                 kept.unpersist(True)
-            cleaner, newest = context._jsc.sc().cleaner().get(), context._jsc.sc().newShuffleId()
-            for shuffle in range(max(0, newest - 20), newest):
-                cleaner.doCleanupShuffle(shuffle, True)
+            lose_shuffle_files(context)
         self.batches[batch_id] = [row[0] for row in rows.collect()]
 
 
@@ -150,6 +162,55 @@ def test_the_tasks_of_windows_are_the_last_stage_of_the_job_that_evaluates_a_bat
         run(pairs, rows, sinks={"default": sink})
     assert [row.held for row in sink.rows] == [[0, 1], [2, 3]]
     assert stages[0] == 2, "one in front of the shuffle to the tasks, and that of the tasks"
+
+
+class FailsAtFirst:
+    """The function of a window: fails with number 0 as often as Spark tries a task, each time once the other task has fired."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __call__(self, window: Any) -> list[tuple[int]]:
+        numbers, done = [row.n for row in window], Path(self.folder, "fired")
+        failed = list(Path(self.folder).glob("failed*"))
+        if 0 in numbers and len(failed) < 4:
+            while not done.exists():
+                time.sleep(0.01)
+            Path(self.folder, f"failed{len(failed)}").touch()
+            raise FailedException("not at first")
+        done.touch()
+        return [(n,) for n in numbers]
+
+
+def test_windows_of_trident_that_are_kept_from_an_attempt_are_not_mixed_with_rows_in_another_order(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round robin to two tasks: one has fired, the other has failed, and the rows for it come in the reverse order."""
+
+    def claim(attempts: Attempts, txid: int) -> TransactionAttempt:
+        claimed.append(found := real(attempts, txid))
+        if len(claimed) == 2:
+            lose_shuffle_files(spark.sparkContext)
+        return found
+
+    real, claimed, sink = Attempts.claim, list[TransactionAttempt](), MemorySink()
+    monkeypatch.setattr(Attempts, "claim", claim)
+    topology = TridentTopology("turning").configure(retry_delay=seconds(0))
+    rows = topology.new_stream("in", InputSpout(ROWS)).shuffle()
+    windows = rows.tumbling_window(count(3), None, FailsAtFirst(tmp_path), "n long").parallelism_hint(2)
+    windows.sink("fired")
+    windows.persistent_aggregate(snapshot_state(SqliteStore(tmp_path / "states.db"), "all"), "n", b.Sum(), "n long")
+    source = feed(ROWS).add([{"n": n, "ts": n} for n in range(6)]).read()
+    query = submit_trident(
+        topology,
+        spark,
+        sources={"in": source.repartition(1).mapInArrow(Turning(tmp_path), ROWS)},
+        sinks={"fired": sink},
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    assert query.await_end(120)
+    assert sorted(row.n for row in sink.rows) == list(range(6))
+    assert [each.attempt for each in claimed if each.txid == 1] == [0, 1, 2]
 
 
 def test_rows_have_no_fixed_order_behind_a_shuffle(spark: SparkSession, feed: Callable[..., Any]) -> None:

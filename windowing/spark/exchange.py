@@ -89,7 +89,7 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 CLOCK_PROPERTY = "windowing.clock"
 """The job property with the batch's clock, set by the driver."""
 EVALUATED_PROPERTY = "windowing.evaluated"
-"""The job property that the driver sets while it writes rows that are evaluated and kept."""
+"""The job property that the driver sets once rows are evaluated and kept: "all" of a batch, or its "windows"."""
 _MAX_FUTURE_MS = 86_400_000
 
 
@@ -275,15 +275,13 @@ class ReadOnce(ArrowStage):
 
     It refuses to read them once the batch is evaluated: the state is that of the first order, so a window of counts would lose or
     repeat tuples. Raises WorkerLostError. Within the job that evaluates a batch, Spark itself compares the packets of two attempts,
-    and fails the job if they differ (settings.py). After both, the query repeats the batch (running.py). Not seen: a repeated read
-    while Trident's commit section evaluates a batch: there the tasks of the windows are a map stage, which Spark begins again
-    instead of failing, and tasks whose rows are kept are not repeated.
+    and fails the job if they differ (settings.py). After both, the query repeats the batch (running.py).
     """
 
     stage: ArrowStage
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
-        if is_evaluated():
+        if evaluated_part() is not None:
             raise WorkerLostError(
                 f"rows of batch {number} were lost with an executor after the batch was evaluated, and their source is behind a "
                 "shuffle, which may give them in another order: nothing more of the batch is written, and it is evaluated anew; "
@@ -299,10 +297,10 @@ def batch_id() -> int:
     return int(number) if number is not None else -1
 
 
-def is_evaluated() -> bool:
-    """Return whether the batch that this worker processes was evaluated before: its rows were kept, and are lost."""
+def evaluated_part() -> str | None:
+    """Return which part of this worker's batch was evaluated before, None if no part was; its rows were kept, and are lost."""
     context = TaskContext.get()
-    return context is not None and bool(context.getLocalProperty(EVALUATED_PROPERTY))
+    return None if context is None else context.getLocalProperty(EVALUATED_PROPERTY)
 
 
 def said_clock() -> int:

@@ -46,7 +46,7 @@ from pyspark.sql.streaming.listener import (
 from windowing.errors import ConfigError, quote
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.schema.checks import uncallable
-from windowing.spark.exchange import is_evaluated
+from windowing.spark.exchange import evaluated_part
 from windowing.spark.output import SUMS, metric_column
 
 _log = logging.getLogger("windowing.spark")
@@ -220,7 +220,7 @@ class MetricsChannel:
 
         Those of an evaluated batch were sent before: rows that are made again for a sink, maybe by fewer tasks, do not count.
         """
-        if not is_evaluated():
+        if evaluated_part() != "all":
             self._accumulator.add({(batch, upstream): _Said(now_ms, tuple(found))})
 
 

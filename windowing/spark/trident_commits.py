@@ -34,7 +34,7 @@ from windowing.errors import ConfigError, FailedException, SupersededError, Wind
 from windowing.execution.plan import Section
 from windowing.spark import failpoints
 from windowing.spark.control import control_row, label_of_row
-from windowing.spark.exchange import EXCHANGE
+from windowing.spark.exchange import EVALUATED_PROPERTY, EXCHANGE
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import MetricsChannel
@@ -90,8 +90,9 @@ _Stages = tuple[TridentBatchStage, DataFrame, Column]
 class TridentCommits:
     """Commits the batches of a Trident query: attempts, retries, skips, and the rows for the sinks.
 
-    labels: the grouping keys of the tasks of each depth; partitions: of a shuffle. committed: Spark's log of committed batches.
-    streams: of the sinks. channel: receives the metrics of the tasks.
+    labels: the grouping keys of the tasks of each depth; partitions: of a shuffle. is_ordered: whether the rows come in the same
+    order when Spark reads them again. committed: Spark's log of committed batches. streams: of the sinks. channel: receives the
+    metrics of the tasks.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class TridentCommits:
         *,
         labels: Mapping[int, Sequence[int]],
         partitions: int,
+        is_ordered: bool,
         on_failure: OnFailure,
         committed: Folder,
         streams: SinkStreams,
@@ -108,6 +110,7 @@ class TridentCommits:
         plan = shipped.value
         self._shipped, self._plan, self._name = shipped, plan, plan.name
         self._labels, self._partitions, self._channel = labels, partitions, channel
+        self._is_ordered = is_ordered
         self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
         self._attempts, self._committed, self._streams = Attempts(plan), committed, streams
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
@@ -128,7 +131,10 @@ class TridentCommits:
             failures = 0
             while True:
                 try:
-                    self._attempt(output, self._claim(batch_id), writer, skip=False)
+                    attempt = self._claim(batch_id)
+                    if output.is_cached and not self._is_ordered:
+                        self._evaluate_windows(output)
+                    self._attempt(output, attempt, writer, skip=False)
                     return
                 except Exception as error:
                     problem = raised_in_worker(error)
@@ -166,6 +172,15 @@ class TridentCommits:
         _log.error("topology %r: batch %d was skipped: %s", self._name, batch_id + 1, cause_of(problem))
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
+
+    def _evaluate_windows(self, output: DataFrame) -> None:
+        """Evaluate the windows in a job of their own, of which they are the last stage (writer.py). Later jobs must not read the
+        source again: windows that are kept would be mixed with windows of another order (exchange.ReadOnce).
+        """
+        try:
+            output.write.format("noop").mode("overwrite").save()
+        finally:
+            output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "windows")
 
     def _attempt(self, output: DataFrame, attempt: TransactionAttempt, writer: BatchWriter, skip: bool) -> None:
         """Evaluate and commit one attempt. With `skip`, every partition of a state commits it without tuples."""

@@ -23,7 +23,7 @@ from windowing.schema.types import Schema
 from windowing.spark.acks import Acks
 from windowing.spark.assembly import Assembly, names_of, require_mapping, require_start, takes_acks
 from windowing.spark.checkpoint import Checkpoint
-from windowing.spark.exchange import packed
+from windowing.spark.exchange import has_no_fixed_order, packed
 from windowing.spark.metrics import MetricsChannel
 from windowing.spark.operator import Shipped
 from windowing.spark.running import WindowedQuery
@@ -120,6 +120,7 @@ def submit_trident(
         shipped,
         labels=assembly.labels,
         partitions=width,
+        is_ordered=not any(map(has_no_fixed_order, inputs.values())),
         on_failure=on_failure,
         committed=home.commits,
         streams=by_sink,

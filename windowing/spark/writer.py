@@ -307,7 +307,7 @@ class BatchWriter:
             else:
                 found = self._streams.found_in(output.selectExpr(*DRIVER_COLUMNS).collect())
         observed = self.observe()
-        output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "true")
+        output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "all")
         if self._is_observed:
             counts: Any = observed
         else:
@@ -324,7 +324,7 @@ class BatchWriter:
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
         """Write the streams. counts: the number of rows of each stream, the late tuples, and the acks."""
-        output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "true")
+        output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, "all")
         for stream, sink in self.sinks.items():
             count = counts[self._counts[stream]]
             try:
