@@ -25,6 +25,7 @@ from windowing.trident.rescale import StateMove, begun, moves, windows_of_tasks
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.states import ReplaceUpdater, TypedJson
 from windowing.trident.streams import TridentTopology
+from windowing.trident.subtopology import TridentRun
 from windowing.windows.measures import count
 
 FIELDS = "shop string, size double, n long"
@@ -288,6 +289,50 @@ def test_a_key_that_is_not_in_the_partition_of_its_fields_is_refused() -> None:
     (move,) = moves(before, after)
     with pytest.raises(ConfigError, match=r"state1 has .* in partition \d, where tuples with this key are not sent"):
         perform(move, after)
+
+
+def test_a_state_that_another_life_begins_while_it_is_filled_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    before, after = plan_of(store, 2), plan_of(store, 3, name="sums_again")
+    committed(before, "old", 1, [{("mall", 1.0): 3}])
+    (move,) = moves(before, after)
+    require_own = StateMove._require_own
+
+    def beginning(move: StateMove, ledger: Any, into: Any) -> None:
+        require_own(move, ledger, into)
+        monkeypatch.undo()
+        perform(move, after, "other")
+
+    monkeypatch.setattr(StateMove, "_require_own", beginning)
+    with pytest.raises(CorruptStateError, match=r"the state .* was written by 'other.*' while it was filled"):
+        perform(move, after)
+    check(after, "other", 1)
+    assert whole(after) == whole(before)
+
+
+def test_windows_of_keys_move_to_the_tasks_of_their_keys() -> None:
+    topology = TridentTopology("sales")
+    stream = topology.new_stream("sales", InputSpout(FIELDS)).group_by("shop")
+    stream.window(count(2), count(2), "n", b.Sum(), "total long", timestamp="n").parallelism_hint(2).sink("windows")
+    plan = topology.build()
+    run = TridentRun(plan)
+    shops = [f"shop {number}" for number in range(20)]
+    run.batch({"sales": [(shop, 1.0, 3) for shop in shops]})
+    tasks = [task for made in run.tasks.values() for task in made if task.windows()]
+    kept = [
+        {str(number): {"txid": 1, "windows": window.snapshot()["now"]} for number, window in task.windows().items()}
+        for task in tasks
+    ]
+    choose = FieldsGrouping(("shop",)).targets(3, Schema.parse("shop string"))
+    found = [
+        [track["key"] for windows in task.values() for track in windows["windows"]["manager"]["tracks"]]
+        for task in windows_of_tasks(plan, kept, 3)
+    ]
+    assert list(map(sorted, found)) == [
+        [shop for shop in sorted(shops) if choose((shop,), []) == (number,)] for number in range(3)
+    ]
+    with pytest.raises(ConfigError, match=r"step \d+, window .* has 'shop \d+' in task 0, where .* it cannot be told"):
+        windows_of_tasks(plan, kept[::-1], 3)
 
 
 @pytest.mark.parametrize("by", ["each partition", "key elsewhere"])

@@ -296,7 +296,10 @@ class TridentRun:
         return {id: partitions[task] for id, partitions in self.states.items() if task < len(partitions)}
 
     def batch(self, rows: RowsByStream, now_ms: int | None = None, drain: bool = False) -> dict[str, list[Row]]:
-        """Process and commit one batch, given by the names of the streams; return the rows of each sink. drain: it is the last."""
+        """Process and commit one batch, given by the names of the streams; return the rows of each sink.
+
+        now_ms: the clock, for windows on processing time. drain: it is the last.
+        """
         sinks = self.begin(rows, now_ms=now_ms, drain=drain).commit()
         self.next_txid += 1
         return sinks

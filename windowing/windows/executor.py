@@ -432,7 +432,8 @@ class WindowedBoltExecutor:
     def _clock(self) -> int:
         if self._now is None:
             raise ConfigError(
-                f"bolt {self.component!r} runs on processing time and was given no clock; call set_clock first"
+                f"bolt {self.component!r} runs on processing time and was given no clock; call set_clock first, or "
+                "give batch(..., now_ms=...) of a TridentRun"
             )
         return self._now
 
