@@ -36,6 +36,7 @@ from windowing.testing.replay import LosslessReplay, runs_of
 from windowing.testing.strategies import cases
 from windowing.topology.components import InputSpout, Spout
 from windowing.topology.decorators import spout
+from windowing.topology.user_code import ended_in
 from windowing.trident import builtins as b
 from windowing.trident.kinds import Guarantee, Phase, SpoutKind, StateType, TransactionAttempt
 from windowing.trident.operations import JoinType
@@ -541,6 +542,8 @@ def test_the_init_fields_of_a_chain_never_clash_with_field_names() -> None:
 def test_an_init_that_raises_names_its_step_and_the_tuple() -> None:
     class Divides(b.Sum):
         def init(self, row: Any) -> int:
+            if row[0] == 1:
+                raise GeneratorExit
             return 6 // int(row[0])
 
     def chain(stream: Stream) -> Stream:
@@ -553,6 +556,9 @@ def test_an_init_that_raises_names_its_step_and_the_tuple() -> None:
 
     with pytest.raises(BoltError, match=r"step 2, init Divides, Together failed on \('zero', 0\): ZeroDivisionError"):
         run_of(chain).batch({"in": [("zero", 0)]})
+    with pytest.raises(GeneratorExit) as ended:
+        run_of(chain).batch({"in": [("one", 1)]})
+    assert "step 2, init Divides, Together failed on ('one', 1): GeneratorExit" in str(ended_in(ended.value))
 
 
 def test_min_by_and_max_by_emit_the_whole_tuple_of_each_partition() -> None:

@@ -590,7 +590,7 @@ class InitProcessor(TridentProcessor):
                 for init, record, make in self._inits:
                     begun += make((init(record(row)),))
                 made.append(begun)
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise raised(self._owner, problem, f"on {quote(row)}") from problem
         return made
 

@@ -236,7 +236,7 @@ class GroupBatch:
                 self._emitted.exchanges.setdefault(exchange.id, []).extend(rows)
         if number in self._task.sinks:
             self._emitted.sinks.setdefault(self._task.sinks[number], []).extend(rows)
-        if number in self._task.answers and not late:
+        if number in self._task.answers:
             self._emitted.answers.extend(rows)
         return [(target, index, rows) for target, index, is_late in self._task.inner[number] if is_late is late]
 
