@@ -125,6 +125,11 @@ def test_the_parameters_of_ack_and_fail_decide_whether_a_spout_gets_its_values()
 
     assert declaration_of(Numbers).values_back == {"ack"}
 
+    class Noted(Numbers):
+        ack = staticmethod(set[Any]().add)  # Python knows no signature of it
+
+    assert declaration_of(spout(output="n long")(Noted)).values_back == frozenset()
+
     class Wrong(Spout):
         def next_tuple(self) -> None: ...
         def ack(self) -> None: ...

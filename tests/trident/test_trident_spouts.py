@@ -645,6 +645,15 @@ def test_the_stored_metadata_does_not_grow(executor, store):
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_the_stored_metadata_does_not_grow_either_with_another_list_of_partitions_in_each_batch(executor, store):
+    read = Read(executor, Topic(p="abcdef" * 20, q="xyz" * 40), store)
+    for txid in range(1, 50):
+        read.batch(f"{txid}:0", partitions=["p", "q"] if txid % 2 else ["q", "p"])
+        read.done(f"{txid}:0")
+        assert len(store.blobs) <= 6
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
 def test_a_new_partition_is_read_from_its_beginning(executor, store):
     topic = Topic(p="abcdef")
     read = Read(executor, topic, store)

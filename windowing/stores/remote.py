@@ -71,7 +71,7 @@ def _secrets_of(address: str) -> set[str]:
                 unquote(given),
                 percent_encoded(given),
                 percent_encoded(unquote(given), safe=""),
-                *re.split(r"[/#?@]", given),  # unescaped, they end what a client takes for the port or the host
+                *re.split(r"[/#?@:]", given),  # unescaped, they end what a client takes for the port or the host
             ):
                 found |= {secret, printable(secret), repr(secret)[1:-1], ascii(secret)[1:-1]}
     return {secret for secret in found if len(secret) > 2}  # shorter ones occur in any text

@@ -448,7 +448,7 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
     for method in ("ack", "fail", "give_up"):
         if getattr(target, method, None) is not None:
             arguments: tuple[str, ...] = ("message_id",)
-            if unbound(bound(target, method), arguments * 2) is None:
+            if _takes_values(bound(target, method)):
                 values_back.add(method)
                 arguments = ("message_id", "values")
             check_methods(target, title, ((method, arguments),))
@@ -461,6 +461,15 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
         style=CallStyle.COLLECTOR,
         values_back=frozenset(values_back),
     )
+
+
+def _takes_values(method: Callable[..., Any]) -> bool:
+    """Return whether a method takes the values beside the message id; not one in C without a signature, like `set.add`."""
+    try:
+        inspect.signature(method).bind(None, None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _style_of_spout(target: Any, title: str) -> CallStyle:

@@ -42,7 +42,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """The sum of the first field; 0 for no tuples."""
+    """The sum of the first field; 0 for no tuples. Decimals are rounded as in `windowing.aggregate.sum`."""
 
     def init(self, tuple: Any) -> Any:
         value = tuple[0]

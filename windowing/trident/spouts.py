@@ -515,6 +515,7 @@ class _Reader(Emitter):
         self._stored: dict[str, RotatingTransactionalState] = {}
         self._lists: dict[int, list[str]] = {}
         self._current: list[str] | None = None
+        self._done = 0
         self.mine: list[str] = []
 
     def take(self, txid: int, partitions: list[str]) -> None:
@@ -542,6 +543,7 @@ class _Reader(Emitter):
             )
         elif txid not in self._stored[partition] and txid - 1 not in self._stored[partition]:
             self._stored[partition].reload()
+        self._stored[partition].cleanup_before(self._done)
         return self._stored[partition]
 
     def previous(self, stored: RotatingTransactionalState, partition: str, batch: SpoutBatch) -> Any:
@@ -566,10 +568,10 @@ class _Reader(Emitter):
 
     def success(self, attempt: TransactionAttempt) -> None:
         """Delete the metadata before a batch that is done, of all partitions of this task."""
-        txid = attempt.txid
+        txid = self._done = attempt.txid
         self._lists = {each: partitions for each, partitions in self._lists.items() if each >= txid}
         for partition in self.mine:
-            self.stored(partition, txid).cleanup_before(txid)
+            self.stored(partition, txid)
 
     def close(self) -> None:
         self._emitter.close()

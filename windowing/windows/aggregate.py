@@ -382,7 +382,8 @@ def count(field: str | None = None) -> Counted:
 
 
 def sum(field: str | None = None) -> Summed:
-    """Add up the values of `field`; the result without values is None.
+    """Add up the values of `field`; the result without values is None. Decimals are rounded as the program's `decimal` context
+    says, by default to 28 digits.
 
     >>> sum("delay").add_many(None, [1, None, 2])
     3
