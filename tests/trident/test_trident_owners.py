@@ -101,7 +101,7 @@ def test_servers_are_distinguished_by_host_port_and_database_but_not_by_user() -
         assert one.identity("counts") != other.identity("counts")
     for one, other in pairwise(map(redis, ["redis://h", "redis://i", "redis://h:1", "redis://h/1"])):
         assert one.identity("counts") != other.identity("counts")
-    for store in (postgres("nonsense"), redis("nonsense")):
+    for store in (postgres("port=nonsense nonsense"), redis("nonsense://h")):
         assert store.identity("counts") == store.identity("counts")
 
 
