@@ -51,7 +51,7 @@ from windowing.errors import (
 )
 from windowing.execution.plan import ExecutionPlan, execution_plan
 from windowing.execution.support import LostFieldsWarning
-from windowing.optional import on_first_use
+from windowing.optional import getattr_of
 from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import RowError
 from windowing.schema.tuples import Fields, Tuple, Values, is_tick
@@ -330,4 +330,4 @@ _ELSEWHERE = _IN_STORM | {
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
-    __getattr__ = on_first_use(__name__, {})
+    __getattr__ = getattr_of(__name__)

@@ -33,22 +33,25 @@ def with_extra(problem: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
     )
 
 
-def on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package: it imports each of these names from its module when it is first used.
-
-    For a name of `windowing`, of another package or of Storm it raises an ImportError that says what to write.
+def getattr_of(
+    package: str, modules: Mapping[str, str] | None = None, instead: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package. It imports the names in `modules` from their modules when they are first used. For
+    other names of this library and of Storm it raises an ImportError that says what to write; `instead` has what differs here.
     """
+    own, answers = modules or {}, instead or {}
 
     def load(name: str) -> Any:
-        if name not in modules:
+        if name not in own:
             whole = import_module("windowing")
-            write = f"from windowing import {name}" if name in whole.__all__ else whole._ELSEWHERE.get(name)
+            here = f"from windowing import {name}" if name in whole.__all__ else whole._ELSEWHERE.get(name)
+            write = answers.get(name, here)
             if write is None or find_spec(f"{package}.{name}"):
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
             # An AttributeError would lose its message in `from package import name`.
             raise ImportError(f"{package} has no {name!r}; write {write}")
         try:
-            return getattr(import_module(f"windowing.{modules[name]}"), name)
+            return getattr(import_module(f"windowing.{own[name]}"), name)
         except ModuleNotFoundError as problem:
             raise with_extra(problem, f"{package}.{name}") from problem
 

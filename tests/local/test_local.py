@@ -253,6 +253,16 @@ def test_a_plain_failed_exception_and_a_dead_letter_are_not_logged(caplog):
     assert caplog.records == []
 
 
+def test_failures_that_are_not_logged_leave_room_for_an_error(caplog):
+    @tumbling(count(1), timestamp="at", on_error="fail", output="words string")
+    def fails(window):
+        raise FailedException("again") if window.get()[0].word == "bad" else ValueError("wrong")
+
+    assert run_local(fails, [words("bad " * 9 + "worse", *range(10))]).failures == 10
+    (line,) = caplog.records
+    assert "ValueError: wrong" in line.getMessage()
+
+
 def test_on_error_dead_letter_keeps_the_window_with_its_tuples():
     result = run_local(failing("dead_letter"), [words(*STORY)])
     assert result["default"] == [("a",), ("bc",)]

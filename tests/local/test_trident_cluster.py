@@ -975,6 +975,13 @@ def test_windows_that_an_earlier_version_has_stored_are_read(is_committed: bool)
         assert not any(path.endswith("/2") for path in records.blobs if path.startswith(name))
 
 
+def test_changes_of_windows_before_those_that_were_stored_whole_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windowing.trident.windows._WHOLE_AFTER", 2)
+    records = MemoryRecordStore()
+    run(windowed([(number,) for number in range(1, 61)]), records=records, drain=False)
+    assert len([path for path in records.blobs if "/windows/b_0/0/3" in path]) <= 4
+
+
 def test_windows_whose_changes_are_not_all_there_are_refused() -> None:
     records = MemoryRecordStore()
     run(windowed(NUMBERS[:9]), records=records, drain=False)

@@ -133,5 +133,5 @@ def test_an_error_names_the_wrong_stream() -> None:
     refused(["n int"], "mapping of streams")
     refused({"a/b": "n int"}, "a stream in output must be a name")
     refused({"slow": "n in"}, "stream 'slow': field 'n' has an unknown type")
-    refused({"n": "int"}, "(names in a mapping are streams, not fields)")
+    refused({"n": "int"}, "(the names in a mapping are those of streams, not of fields)")
     refused({"slow": "n int", "Slow": "n int"}, "upper and lower case")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -129,10 +130,11 @@ def test_an_unknown_option_in_the_address_of_a_redis_server_is_refused(scheme: s
 @pytest.mark.parametrize(("scheme", "use"), USES[1:3])
 def test_a_server_that_does_not_speak_the_protocol_of_redis_is_named(scheme: str, use: Callable[[str], Any]) -> None:
     def answer() -> None:
-        for connection, _ in iter(server.accept, None):
-            with connection:
-                connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+        with suppress(OSError):  # the test has ended
+            for connection, _ in iter(server.accept, None):
+                with connection, suppress(OSError):  # the client is gone
+                    connection.recv(1000)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         Thread(target=answer, daemon=True).start()

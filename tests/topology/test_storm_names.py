@@ -244,6 +244,7 @@ def message_of(asked: Callable[[], Any]) -> str:
         ("getSourceStreamId", "source_stream"),
         ("getSourceTask", "source_task"),
         ("get_source_task", "source_task"),
+        ("get_word", "word"),
         ("get_source_component", "source_component"),
         ("size", "len(tuple)"),
         ("contains", '"word" in tuple.get_fields()'),

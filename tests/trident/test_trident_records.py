@@ -197,6 +197,7 @@ def test_a_cleanup_is_part_of_the_next_write_of_its_name(state, store):
     assert RotatingTransactionalState(state, "meta").txids() == [2, 3]  # a restart before the next write
     metas.put(4, None)
     assert state.names("meta") == ["3", "4"]
+    assert len(state._known) == 2  # what is deleted is forgotten
 
 
 def test_a_failed_write_keeps_the_old_value(state, store):

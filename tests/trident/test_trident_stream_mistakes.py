@@ -614,6 +614,8 @@ def test_importing_a_name_of_storms_trident_is_refused_with_the_name_here() -> N
         "Config": r"TopologyBuilder\(name\).configure",
         "seconds": "from windowing import seconds",
         "run_trident": "from windowing.local import run_trident",
+        "LocalCluster": "from windowing.local import TridentCluster",
+        "WindowConfig": "stream.sliding_window",
     }.items():
         with pytest.raises(ImportError, match=f"windowing.trident has no '{name}'; write {written}"):
             exec(f"from windowing.trident import {name}")

@@ -559,18 +559,17 @@ def rescale_command(
 
 def _tasks(given: tuple[str, ...]) -> int | dict[str, int]:
     parted = [each.rpartition("=") for each in given]
-    try:
-        tasks = {bolt: int(number) for bolt, _, number in parted}
-    except ValueError:
-        tasks = {}
-    if min(tasks.values(), default=0) < 1:
+    if not all(number.isdecimal() and len(number) < 10 and int(number) for _, _, number in parted):
         raise click.BadParameter(
             f"{' '.join(given)} is neither a number of at least 1 nor BOLT=NUMBER", param_hint="--tasks"
         )
+    tasks = {bolt: int(number) for bolt, _, number in parted}
     if len(given) == 1 and "=" not in given[0]:
         return tasks[""]
     if "" in tasks or len(tasks) < len(given):
-        raise click.BadParameter("several numbers are for several bolts: BOLT=NUMBER each", param_hint="--tasks")
+        raise click.BadParameter(
+            "several numbers are for different bolts; write BOLT=NUMBER once for each", param_hint="--tasks"
+        )
     return tasks
 
 

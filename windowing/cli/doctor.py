@@ -84,9 +84,8 @@ def _java() -> Finding:
     except (OSError, subprocess.TimeoutExpired) as problem:
         return Finding("Java", describe_error(problem), False, to_do)
     found = re.search(r'.*version "(\d+).*', said)  # a line about JAVA_TOOL_OPTIONS may precede it
-    return Finding(
-        "Java", found[0] if found else said or "says nothing", found is not None and int(found[1]) >= _JAVA, to_do
-    )
+    shown = found[0] if found else said.partition("\n")[0] or "says nothing"
+    return Finding("Java", shown, found is not None and int(found[1]) >= _JAVA, to_do)
 
 
 @tumbling(seconds(3), timestamp="at", output="ends long, total long")

@@ -22,7 +22,7 @@ from windowing.local.run import LateRow, LocalResult, LocalRun, run_local
 from windowing.local.time_line import TimeLine, explain
 from windowing.local.trident_cluster import TridentCluster, run_trident
 from windowing.local.trident_tasks import DeadBatch, TridentResult
-from windowing.optional import on_first_use
+from windowing.optional import getattr_of
 from windowing.topology.dead_letters import DeadLetter
 
 __all__ = [
@@ -48,4 +48,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(__name__, {})
+    __getattr__ = getattr_of(__name__)

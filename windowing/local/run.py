@@ -152,7 +152,7 @@ class LocalRun(StormNames):
         self.clock = clock_of(clock)
         self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)
         self._state = MemoryStateProvider().state(self.bolt.name, 0) if self.bolt.stateful else None
-        self._txid = self._steps = 0
+        self._txid = self._steps = self._reported = 0
         self.result.state = self._state
         self._task.open(TaskContext(self.bolt.name), self._state)
         self._timed = bool(config.event_time)  # the clock is read at the first step, not when the run is made
@@ -311,8 +311,10 @@ class LocalRun(StormNames):
             done.failed += effect.tuples
             if effect.action is OnError.DEAD_LETTER:
                 done.dead_letters.append(self._task.dead_letter(effect.window, effect.error))
-            elif effect.report and self._task.failures <= LAST_KEPT:
-                _log.warning("%s", effect)
+            elif effect.report:
+                self._reported += 1
+                if self._reported <= LAST_KEPT:
+                    _log.warning("%s", effect)
 
 
 @spelled

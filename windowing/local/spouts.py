@@ -75,7 +75,7 @@ def listed(rows: Any, wanted: str) -> Iterable[Any]:
 def batches_by_name(batches: Any, whose: str, require: Callable[[str], object]) -> dict[str, list[Iterable[Any]]]:
     """Check the argument `batches=` of a run and return the batches by the name of their spout or stream.
 
-    require: raises ConfigError for a name that is none of them.
+    require: raises ConfigError for a name of no spout or stream.
 
     >>> batches_by_name({"sentences": [["the cow"], ("jumped", "over")]}, "InputSpout", str)
     {'sentences': [['the cow'], ('jumped', 'over')]}

@@ -111,12 +111,10 @@ class WindowedBoltTask(ComponentTask):
         self.windows.timer.turned(self.router.now_ms)
 
     def tick(self) -> None:
-        """Make a turn if one is due, after handling the tuples that arrived before it; over the clock these may make it."""
-        timer, now_ms = self.windows.timer, self.router.now_ms
-        if not self.by_hand and timer.due(now_ms):
+        """Make a turn if one is due, after handling the tuples that arrived before it."""
+        if not self.by_hand and self.windows.timer.due(self.router.now_ms):
             self.step(None)
-            if timer.due(now_ms):
-                self.turn()
+            self.turn()
 
     def turn(self) -> None:
         """Make a watermark turn (on processing time: a tick). With `by_hand` all tasks of the bolt share one watermark, as on

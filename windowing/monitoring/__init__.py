@@ -10,7 +10,7 @@ from windowing.execution.metrics import Metric, MetricKind, RunMetrics, Sample, 
 from windowing.local.metrics import ClusterMetrics
 from windowing.monitoring.exporters import PrometheusCollector, export_to_opentelemetry, serve_prometheus
 from windowing.monitoring.page import LivePage, serve_page
-from windowing.optional import on_first_use
+from windowing.optional import getattr_of
 
 __all__ = [
     "ClusterMetrics",
@@ -28,4 +28,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(__name__, {})
+    __getattr__ = getattr_of(__name__)

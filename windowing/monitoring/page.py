@@ -29,7 +29,7 @@ from typing import Any
 
 from windowing.errors import ConfigError, describe_error, quote
 from windowing.execution.metrics import RunMetrics, TaskMetrics
-from windowing.execution.plan import ExecutionPlan
+from windowing.execution.plan import Exchange, ExecutionPlan
 from windowing.topology.plan import Topology
 
 _log = logging.getLogger("windowing.monitoring")
@@ -117,7 +117,7 @@ def serve_page(
 @dataclass(frozen=True)
 class Drawing:
     """Boxes and edges of the picture. An edge has the location of its count: (component, stream, None) for the tuples emitted on a
-    stream, in a plan of Trident to a target; (None, None, component) for the tuples that a component executed.
+    stream, which in a plan of Trident is called as its target; (None, None, component) for the tuples that a component executed.
 
     Plain data, so that it can be sent to another process.
     """
@@ -137,14 +137,7 @@ class Drawing:
                 (found.component, found.stream, None) for name in drawn.order for found in drawn.component(name).inputs
             ]
         else:
-            counts = [
-                (None, None, exchange.target)
-                if not exchange.stage
-                else (exchange.source, exchange.stream, None)
-                if isinstance(exchange.source, str)
-                else (exchange.stage, exchange.target, None)
-                for exchange in drawn.exchanges
-            ]
+            counts = list(map(_count_of, drawn.exchanges))
         edges = [
             {
                 "source": arrow.source,
@@ -170,6 +163,14 @@ class Drawing:
 
 
 # -- the state of the page -------------------------------------------------------------------------------------------------------
+
+
+def _count_of(exchange: Exchange) -> tuple[str | None, str | None, str | None]:
+    if not exchange.stage:
+        return None, None, exchange.target
+    if isinstance(exchange.source, str):
+        return exchange.source, exchange.stream, None
+    return exchange.stage, exchange.target, None  # of Trident
 
 
 class _PageState:

@@ -12,7 +12,7 @@ PartitionedSpout and Root are imported with the package; the others on first use
 
 from typing import TYPE_CHECKING
 
-from windowing.optional import installed, on_first_use, with_extra
+from windowing.optional import getattr_of, installed, with_extra
 
 try:
     from windowing.queues.spout import PartitionedSpout, Root
@@ -41,7 +41,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     _KAFKA = ("KafkaTridentSpoutOpaque", "KafkaTridentSpoutTransactional")
-    __getattr__ = on_first_use(
+    __getattr__ = getattr_of(
         __name__,
         {
             **dict.fromkeys(_KAFKA, "queues.kafka_spouts"),

@@ -477,8 +477,12 @@ class RedisStream(PartitionedSpout, Patient):
 
     def _connect(self) -> None:
         if self._open is None:
-            waits = {"socket_timeout": self._patience_s, "socket_connect_timeout": min(self._patience_s, 5.0)}
-            self._open = client_of(self._url, f"the stream {self.name}", **waits)
+            self._open = client_of(
+                self._url,
+                f"the stream {self.name}",
+                socket_timeout=self._patience_s,
+                socket_connect_timeout=min(self._patience_s, 5.0),
+            )
 
     def _unanswered(self, text: str) -> WindowingError:
         return SourceError(

@@ -10,6 +10,7 @@ cheap. All Tuples of a task's stream share one Origin; a Tuple consists of four 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
@@ -213,7 +214,7 @@ class Tuple:
             sentence = f"a tuple of {self._origin!r} has no field {name!r}"
             if is_tick(self):
                 raise AttributeError(f"a tick has no field {name!r}; test is_tick(tuple) before you read fields")
-            is_method = name in _IN_STORM or (name.startswith("get") and not name[3:4].islower())
+            is_method = name in _IN_STORM or re.match("get[A-Z]", name) or hasattr(Tuple, name.removeprefix("get_"))
             raise missing(Tuple, name, _IN_STORM, sentence, None if is_method else self._origin.fields.names)
         return self._values[position]
 

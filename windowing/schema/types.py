@@ -265,7 +265,7 @@ def declare_streams(output: str | Schema | Mapping[str, str | Schema]) -> dict[s
             streams[name] = _schema(fields)
         except ConfigError as problem:
             raise ConfigError(
-                f"stream {name!r}: {problem.args[0]} (names in a mapping are streams, not fields)"
+                f"stream {name!r}: {problem.args[0]} (the names in a mapping are those of streams, not of fields)"
             ) from None
     lowered = [name.lower() for name in streams]
     if len(set(lowered)) < len(lowered):

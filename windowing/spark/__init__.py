@@ -16,7 +16,7 @@ MetricsListener, BatchMetrics  the metrics of each batch
 
 from typing import TYPE_CHECKING
 
-from windowing.optional import installed, on_first_use, with_extra
+from windowing.optional import getattr_of, installed, with_extra
 
 try:
     from windowing.queues.spout import PartitionedSpout, Root
@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(
+    __getattr__ = getattr_of(
         __name__,
         {
             "DeltaSink": "spark.delta_sink",

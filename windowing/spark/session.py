@@ -147,8 +147,8 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     with _installed_pyspark() if local else nullcontext():
         started = _started(builder, str(given.get(_MASTER, "this machine")))
     started.sparkContext.setLogLevel((settings | given)["spark.log.level"])
-    logging = getattr(cast(Any, started.sparkContext._jvm), "org.apache.logging.log4j.core.config.Configurator")
-    logging.setLevel(STATE_SERVER, "ERROR")
+    configurator = getattr(cast(Any, started.sparkContext._jvm), "org.apache.logging.log4j.core.config.Configurator")
+    configurator.setLevel(STATE_SERVER, "ERROR")
     require_session(started)
     return started
 

@@ -219,7 +219,7 @@ def _to_merge(chunks: Sequence[Chunk]) -> set[int]:
     """
     small = [each for each in chunks if each.table.nbytes * each.live_count <= each.rows * PART_BYTES // _FAN]
     by_size = sorted(small, key=attrgetter("live_count"))
-    tiers = [(chunk.live_count.bit_length() - 1) // _FAN_BITS for chunk in by_size]
+    tiers = [(chunk.live_count.bit_length() - 1) // _FAN_BITS for chunk in by_size]  # logarithms to the base _FAN
     take = 0
     for end, tier in enumerate(tiers, start=1):
         if tiers[:end].count(tier) >= _FAN - 1:

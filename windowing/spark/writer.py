@@ -196,7 +196,8 @@ class BatchWriter:
         self.progress = deque[BatchMetrics](maxlen=_KEPT_BATCHES)
         """The metrics of the last batches of this run, in order."""
         self._observed: Mapping[str, Any] = {}
-        self._limit, self._last = cast(ArrowBatchLimit, None), cast(LastExecution, None)
+        self._limit: ArrowBatchLimit  # made by `begin`, as is the next one
+        self._last: LastExecution
         self.before: Callable[[int], None] | None = None
         """Called with the number of a batch before it is evaluated; set when the query starts."""
         self._is_one_job = False

@@ -15,7 +15,7 @@ Each name is loaded on first use, so a server's client is needed only if its sto
 
 from typing import TYPE_CHECKING
 
-from windowing.optional import installed, on_first_use
+from windowing.optional import getattr_of, installed
 
 if TYPE_CHECKING:
     from windowing.stores.factory import (
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(
+    __getattr__ = getattr_of(
         __name__,
         dict.fromkeys(__all__, "stores.factory")
         | {

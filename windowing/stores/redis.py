@@ -246,7 +246,7 @@ class RedisMap(Remote):
 
 
 def client_of(url: str, whose: str, **waits: float) -> redis.Redis:
-    """Return a client that does not retry: whoever has it does, and may look first what was written. Raises ConfigError for an
+    """Return a client that does not retry: a store and a stream do, and first read what was written. Raises ConfigError for an
     address that redis-py cannot use.
     """
     try:

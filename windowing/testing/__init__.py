@@ -14,7 +14,7 @@ package.
 
 from typing import TYPE_CHECKING
 
-from windowing.optional import on_first_use
+from windowing.optional import getattr_of
 from windowing.testing.invariants import Watch, check_counts, check_ids
 from windowing.testing.replay import replay
 
@@ -26,4 +26,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(__name__, {})
+    __getattr__ = getattr_of(__name__)

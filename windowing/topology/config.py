@@ -354,15 +354,19 @@ WINDOWS_OUTSIDE_TRIDENT: Mapping[str, str] = {
 
 
 def refused_settings(config: TopologyConfig, misplaced: Misplaced) -> Iterator[str]:
-    """Yield a sentence for each refused setting whose value is not its default, and one for delays of retries in wrong order."""
+    """Yield a sentence for each refused setting whose value is not its default."""
     defaults = TopologyConfig()
     for key in KEYS:
         if key.attribute in misplaced.reasons and getattr(config, key.attribute) != getattr(defaults, key.attribute):
             yield f"{key.storm} {misplaced.sentence(key.attribute)}; leave it out"
+
+
+def unordered_delays(config: TopologyConfig) -> Iterator[str]:
+    """Yield a sentence if the longest delay of a retry is less than the first one, or not less than an hour."""
     if not config.retry_delay_ms <= config.retry_delay_max_ms < 3_600_000:
         yield (
             f"a failed message waits {config.retry_delay_ms} ms at first and {config.retry_delay_max_ms} ms at most; give "
-            "windowing.retry.delay.max.ms a value from windowing.retry.delay.ms up to an hour"
+            "windowing.retry.delay.max.ms a value of at least windowing.retry.delay.ms and less than an hour"
         )
 
 

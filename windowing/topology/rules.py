@@ -27,6 +27,7 @@ from windowing.topology.config import (
     TopologyConfig,
     read_settings,
     refused_settings,
+    unordered_delays,
 )
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import Declaration, declaration_of
@@ -684,8 +685,13 @@ def checkpoints_within_timeout(resolved: ResolvedTopology) -> Iterator[str]:
         )
 
 
-def fitting_settings(resolved: ResolvedTopology) -> Iterator[str]:
-    """The settings of batches are for Trident; the longest delay of a retry is at least the first one, and less than an hour."""
+def ordered_delays(resolved: ResolvedTopology) -> Iterator[str]:
+    """The longest delay of a retry is at least the first one, and less than an hour."""
+    yield from unordered_delays(resolved.config)
+
+
+def settings_of_batches(resolved: ResolvedTopology) -> Iterator[str]:
+    """The two settings of batches are for Trident topologies."""
     yield from refused_settings(resolved.config, OUTSIDE_TRIDENT)
 
 
@@ -714,7 +720,8 @@ RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     windows_within_timeout,
     windows_within_pending,
     ticks_of_bolts,
-    fitting_settings,
+    ordered_delays,
+    settings_of_batches,
     checkpoints_within_timeout,
     ids_find_their_windows,
     ids_come_again,

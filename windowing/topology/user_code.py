@@ -598,8 +598,8 @@ def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
 
 def _undeclared(stream: Any, declared: Iterable[str]) -> str:
     names = ", ".join(declared)
-    way_out = f"{names}; add it to output={{...}}" if names else "none; add output=... to the declaration"
-    return f"stream {quote(stream)} is not declared, there are {way_out}"
+    way_out = "add it to output={...}" if names else "add output=... to the declaration"
+    return f"stream {quote(stream)} is not declared, there are {names or 'none'}; {way_out}"
 
 
 def _line(window: TupleWindow) -> str:

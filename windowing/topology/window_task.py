@@ -81,8 +81,8 @@ class WindowEmitted:
 class WindowFailed:
     """The bolt failed on a window: the driver performs `action` (never RAISE).
 
-    report: whether the error is reported, which a plain FailedException is not if the tuples come again: a tuple that fails does,
-    unless the windows know it by its id. tuples: those that had not failed before, if the task keeps FailedTuples.
+    report: whether the error is reported. A plain FailedException is not if the tuples of the window come again, which those that
+    fail do, unless `message_id=` drops them as repeated. tuples: those that had not failed before, if the task keeps FailedTuples.
     """
 
     __slots__ = ("action", "error", "report", "tuples", "window")
@@ -330,8 +330,8 @@ class WindowTask:
         for each in with_causes(error):
             clear_frames(each.__traceback__)
         tuples = () if self._failed is None else self._failed.fail(window)
-        final = action is OnError.SKIP or self.config.message_id is not None
-        report = final or not failed_by_user or isinstance(cause, ReportedFailedException)
+        is_lost = action is OnError.SKIP or self.config.message_id is not None
+        report = is_lost or not failed_by_user or isinstance(cause, ReportedFailedException)
         return WindowFailed(window, error, action, report, tuples)
 
 

@@ -17,7 +17,7 @@ Names are Storm's. The modules that run a topology (planner, processors, fence) 
 
 from typing import TYPE_CHECKING
 
-from windowing.optional import on_first_use
+from windowing.optional import getattr_of
 from windowing.trident.builtins import (
     Count,
     Debug,
@@ -174,4 +174,10 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept every name
-    __getattr__ = on_first_use(__name__, {})
+    __getattr__ = getattr_of(
+        __name__,
+        instead={
+            "LocalCluster": "from windowing.local import TridentCluster",
+            "WindowConfig": "stream.sliding_window(count(9), count(3), ...) or tumbling_window(seconds(10), ...)",
+        },
+    )

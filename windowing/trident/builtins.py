@@ -230,7 +230,7 @@ class Negate:
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """Keeps every tuple and prints it: `Debug(print, "words")`."""
+    """Keeps every tuple and prints it, or calls `write` with its text: `Debug()`, `Debug(log.info, "words")`."""
 
     write: Callable[[str], Any] = print
     label: str = "DEBUG"

@@ -29,7 +29,14 @@ from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Stage, numbered
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
-from windowing.topology.config import IN_TRIDENT, Setting, TopologyConfig, read_settings, refused_settings
+from windowing.topology.config import (
+    IN_TRIDENT,
+    Setting,
+    TopologyConfig,
+    read_settings,
+    refused_settings,
+    unordered_delays,
+)
 from windowing.topology.decorators import ComponentKind, declaration_of
 from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping, GlobalGrouping
 from windowing.topology.plan import TopologyError
@@ -97,7 +104,7 @@ def resolve(declared: GraphBuilder, settings: Iterable[Setting]) -> ResolvedTrid
     """Resolve a declared topology. Cost: O(steps + fields)."""
     values, problems = read_settings(settings, "topology")
     config = TopologyConfig(**values)
-    problems += refused_settings(config, IN_TRIDENT)
+    problems += [*refused_settings(config, IN_TRIDENT), *unordered_delays(config)]
     resolved = ResolvedTrident(declared, config, Graph.of([], []), problems=[*problems, *declared.problems])
     nodes: dict[int, Node] = {}
     edges: list[IndexedEdge] = []

@@ -567,7 +567,7 @@ class _Reader(Emitter):
         return stored.previous(txid)
 
     def success(self, attempt: TransactionAttempt) -> None:
-        """Delete the metadata before a batch that is done, of all partitions of this task."""
+        """Drop the metadata before a batch that is done, of all partitions of this task."""
         txid = self._done = attempt.txid
         self._lists = {each: partitions for each, partitions in self._lists.items() if each >= txid}
         for partition in self.mine:

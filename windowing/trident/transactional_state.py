@@ -139,7 +139,9 @@ class TransactionalState:
             raise StateConflictError(
                 f"one of {quote(sorted(looked_at))} was written by somebody else since it was read here; the next attempt reads it"
             )
-        self._known = {path: blob for path, blob in self._known.items() if path not in deleted} | blobs
+        for path in deleted:
+            self._known.pop(path, None)
+        self._known |= blobs
 
     def names(self, name: str = "") -> list[str]:
         """Return the names directly below `name`, sorted."""
@@ -184,7 +186,7 @@ def _check_path(path: str) -> None:
 
 
 class RotatingTransactionalState:
-    """The values of one name, by txid. All are also in memory: one for each batch under way, and a few more. Cost of a change: one
+    """The values of one name, by txid. All are also in memory: one for each batch under way, and a few more. Cost of a `put`: one
     write of the store.
 
     >>> from windowing.trident.transactional_state import MemoryRecordStore
@@ -244,9 +246,11 @@ class RotatingTransactionalState:
 
     def cleanup_before(self, txid: int) -> None:
         """Drop the values of smaller txids, but always keep the last value, because the next batch builds on it. The next write
-        deletes them from the store."""
+        deletes them from the store.
+        """
+        last = max(self._values, default=0)
         for each in self._below(txid):
-            if each != max(self._values):
+            if each != last:
                 del self._values[each]
                 self._gone.append(self._entry(each))
 
