@@ -27,7 +27,7 @@ from windowing.spark import (
 )
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.hadoop import Folder, failed_in_task
-from windowing.spark.sinks import OutputOwner, Sink, require_sink
+from windowing.spark.sinks import OutputOwner, Sink, refuse_shared, require_claimable, require_sink
 from windowing.spark.sinks import claim as claim_all
 from windowing.spark.spouts import folders_read
 from windowing.topology.decorators import tumbling, windowed_bolt
@@ -49,6 +49,25 @@ def found(sink: FileSink, spark: SparkSession) -> list[tuple[Any, ...]]:
 def test_a_class_in_place_of_a_sink_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"is the class MemorySink, not an object of it; write MemorySink\(\.\.\.\)"):
         require_sink("default", MemorySink, ())
+
+
+def test_a_password_in_the_address_of_a_folder_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "ftp://me:s3cret@127.0.0.1:1/out"
+    assert [repr(sink) for sink in (FileSink(secret, "json"), ParquetSink(secret), DeltaSink(secret))] == [
+        "FileSink('ftp://me:***@127.0.0.1:1/out', 'json')",
+        "ParquetSink('ftp://me:***@127.0.0.1:1/out', 'parquet')",
+        "DeltaSink('ftp://me:***@127.0.0.1:1/out')",
+    ]
+    with pytest.raises(ConfigError, match=r"got 'ftp://me:\*\*\*@.*ParquetSink\('ftp://me:\*\*\*@127"):
+        require_sink("default", secret, ())
+    with pytest.raises(ConfigError, match=r"to ftp://me:\*\*\*@h/a/b, inside the folder ftp://me:\*\*\*@h/a of"):
+        refuse_shared({"one": "ftp://me:s3cret@h/a", "other": "ftp://me:s3cret@h/a/b"})
+    folder = object.__new__(Folder)
+    monkeypatch.setattr(Folder, "path", secret)
+    monkeypatch.setattr(Folder, "exists", lambda self, name: True)
+    monkeypatch.setattr(Folder, "read", lambda self, name: b'{"format": 1, "query": "q", "stream": "one"}')
+    with pytest.raises(ConfigError, match=r"ftp://me:\*\*\*@127.0.0.1:1/out holds the output of stream 'one'"):
+        require_claimable(folder, OutputOwner("q", "other"), "parquet")
 
 
 def test_a_delta_sink_in_a_session_without_delta_names_the_needed_package(spark: SparkSession, tmp_path: Path) -> None:

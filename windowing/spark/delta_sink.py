@@ -18,7 +18,15 @@ from pyspark.sql.types import StructType
 
 from windowing.errors import ConfigError, SinkError, describe_error, quote
 from windowing.schema.checks import did_you_mean, spelled
-from windowing.spark.hadoop import Folder, checked_folder, java_causes, literal_path, refused_by_files, unreachable
+from windowing.spark.hadoop import (
+    Folder,
+    checked_folder,
+    java_causes,
+    literal_path,
+    masked,
+    refused_by_files,
+    unreachable,
+)
 from windowing.spark.sinks import OutputOwner, different_columns, required_owner
 
 _SETTINGS = (
@@ -68,7 +76,7 @@ class DeltaSink:
         self._owner: OutputOwner | None = None
 
     def __repr__(self) -> str:
-        where = f"table={self._table!r}" if self._path is None else repr(self._path)
+        where = f"table={self._table!r}" if self._path is None else repr(masked(self._path))
         by = f", partition_by={self.partition_by}" if self.partition_by else ""
         return f"{type(self).__name__}({where}{by})"
 
@@ -220,7 +228,7 @@ class DeltaSink:
         of_delta = (cause for cause in causes if _OF_DELTA.search(cause))
         said = next(of_delta, causes[0] if causes else describe_error(problem)).partition("\n")[0]
         return SinkError(
-            f"{self!r} {what}: {quote(said[:500])}; mend the table and start again: nothing of the batch is in it"
+            f"{self!r} {what}: {quote(masked(said)[:500])}; mend the table and start again: nothing of the batch is in it"
         )
 
 

@@ -106,6 +106,9 @@ class Folder:
             self._fs: Any = given.getFileSystem(self._conf)
             self._path: Any = self._fs.makeQualified(given)
 
+    def __str__(self) -> str:
+        return masked(self.path)
+
     @property
     def path(self) -> str:
         """The directory with its scheme, for example `file:/tmp/checkpoint`."""
@@ -256,7 +259,7 @@ def unreachable(path: str, problem: BaseException) -> str:
     said = (causes[-1] if causes else str(problem)).partition("\n")[0] or type(problem).__name__
     way_out = next((way for pattern, way in _WAYS_OUT if pattern.search(said)), _OTHER_WAY_OUT)
     where = path or "an empty path"
-    return printable(_masked(f"{where} cannot be used: {said}"), 1000) + f"; {way_out}"
+    return printable(masked(f"{where} cannot be used: {said}"), 1000) + f"; {way_out}"
 
 
 def refused_by_files(problem: BaseException) -> bool:
@@ -323,7 +326,12 @@ def java_causes(problem: BaseException) -> list[str]:
     return found
 
 
-def _masked(text: str) -> str:
+def masked(text: str) -> str:
+    """Return a text for messages, with the passwords in addresses of file systems masked.
+
+    >>> masked("ftp://me:secret@host/out"), masked("hdfs://node:8020/a@b")
+    ('ftp://me:***@host/out', 'hdfs://node:8020/a@b')
+    """
     return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else f"{found[2]}***", text)
 
 

@@ -31,7 +31,7 @@ from windowing.errors import ConfigError, CorruptStateError, SinkError, SourceEr
 from windowing.schema.checks import StormNames, did_you_mean, spelled, uncallable
 from windowing.schema.types import Schema
 from windowing.spark.checkpoint import Checkpoint, owner_field
-from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
+from windowing.spark.hadoop import Folder, checked_folder, literal_path, masked, refused_by_files, unreachable
 from windowing.spark.output import TIMES
 from windowing.spark.session import require_classic
 from windowing.spark.unreadable import python_values
@@ -66,11 +66,13 @@ def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
     """Raise ConfigError for an object that is not a sink, and for a file sink if `columns` has the sink's own column."""
     if not hasattr(sink, "write"):
         instead = (
-            f"ParquetSink({quote(str(sink))})"
+            f"ParquetSink({quote(masked(str(sink)))})"
             if isinstance(sink, str | PurePath)
             else "FunctionSink(f) for a function f"
         )
-        raise ConfigError(f"the sink of {name!r} has no write(rows, batch_id), got {quote(sink)}; write {instead}")
+        raise ConfigError(
+            f"the sink of {name!r} has no write(rows, batch_id), got {masked(quote(sink))}; write {instead}"
+        )
     if isinstance(sink, type):
         raise ConfigError(
             f"the sink of {name!r} is the class {sink.__name__}, not an object of it; write {sink.__name__}(...)"
@@ -134,7 +136,7 @@ class FileSink(StormNames):
         self._known_folder: tuple[Any, Folder] | None = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.path!r}, {self.format!r})"
+        return f"{type(self).__name__}({masked(self.path)!r}, {self.format!r})"
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
         """Make the folder the owner's. Raises ConfigError if it holds the output of another stream or query, or cannot hold it."""
@@ -181,7 +183,7 @@ class FileSink(StormNames):
         doubtful = set(batches[:-1]) - set(whole)
         if doubtful:
             raise CorruptStateError(
-                f"{folder.of(_name(min(doubtful)))} has no file {_WHOLE}, though later batches are there: put an empty one into it "
+                f"{folder / _name(min(doubtful))} has no file {_WHOLE}, though later batches are there: put an empty one into it "
                 "if its rows are whole (written by a session that leaves such files out), else remove the directory"
             )
         return whole
@@ -200,7 +202,7 @@ class FileSink(StormNames):
             schema = _written_schema(folder)
         if schema is None:
             raise ConfigError(
-                f"{folder.path} has no {_SCHEMA_FILE}: no query was started with it, or the folder was moved away while one ran; "
+                f"{folder} has no {_SCHEMA_FILE}: no query was started with it, or the folder was moved away while one ran; "
                 "give read(spark, schema) the schema, or read it later"
             )
         if not any(name.lower() == BATCH for name in schema.names):
@@ -208,7 +210,7 @@ class FileSink(StormNames):
         wrong = _map_with_keys("(?!string)", schema) if self.format == "json" else None
         if wrong is not None:
             raise ConfigError(
-                f"{folder.path} has JSON, of which Spark reads the keys of {wrong} as strings only; give read(spark, schema) "
+                f"{folder} has JSON, of which Spark reads the keys of {wrong} as strings only; give read(spark, schema) "
                 "one with map<string, ...>"
             )
         paths = [literal_path(folder.of(_name(batch))) for batch in self.committed(spark)]
@@ -419,9 +421,7 @@ def _written_schema(folder: Folder) -> StructType | None:
     try:
         return nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise CorruptStateError(
-            f"{folder.of(_SCHEMA_FILE)} is no schema: {quote(str(problem))}; delete it"
-        ) from problem
+        raise CorruptStateError(f"{folder / _SCHEMA_FILE} is no schema: {quote(str(problem))}; delete it") from problem
 
 
 _WIDER = {
@@ -460,7 +460,7 @@ def _require_readable(folder: Folder, owner: OutputOwner) -> None:
         for each in (old, new)
     )
     raise ConfigError(
-        f"{folder.path} holds batches with {gone}, and {owner.name} has {come} in its place, which would be null or unreadable in "
+        f"{folder} holds batches with {gone}, and {owner.name} has {come} in its place, which would be null or unreadable in "
         f"the old ones; {_WAY_OUT}"
     )
 
@@ -481,7 +481,7 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
     if folder.exists(OWNER_FILE):
         found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
         if not found.is_same(owner):
-            raise ConfigError(f"{folder.path} holds the output of {found.name}, not of {owner.name}; {_WAY_OUT}")
+            raise ConfigError(f"{folder} holds the output of {found.name}, not of {owner.name}; {_WAY_OUT}")
         way_out = (
             "its checkpoint is an older copy; put output and checkpoint back from one copy, or delete the directories of the "
             "later batches"
@@ -489,7 +489,7 @@ def require_claimable(folder: Folder, owner: OutputOwner, format: str) -> None:
     written = max(map(batch_of, folder.names()), default=-1)
     if written > (-1 if owner.last_batch is None else owner.last_batch):
         begun = "has begun none" if owner.last_batch is None else f"has come to batch {owner.last_batch}"
-        raise ConfigError(f"{folder.path} holds batch {written}, and {owner.name} {begun}; {way_out}")
+        raise ConfigError(f"{folder} holds batch {written}, and {owner.name} {begun}; {way_out}")
     if written >= 0:
         _require_readable(folder, owner)
 
@@ -500,7 +500,7 @@ def refuse_shared(paths: Mapping[str, str]) -> None:
         if f"{path}/".startswith(f"{outer}/"):
             where = f"the folder {path}" if path == outer else f"{path}, inside the folder {outer}"
             raise ConfigError(
-                f"the sink of stream {stream!r} writes to {where} of stream {other!r}; give each stream a folder of its own"
+                f"the sink of stream {stream!r} writes to {masked(where)} of stream {other!r}; give each stream a folder of its own"
             )
 
 
@@ -542,13 +542,13 @@ def claim(
         # A folder with an owner is that of a query which an earlier version started.
         if f"{at}/".startswith(f"{folder.path}/") and not folder.exists(OWNER_FILE):
             raise ConfigError(
-                f"the checkpoint {at} is in the folder {folder.path}, which belongs to the sink of stream {name!r}: whoever reads "
-                "or deletes the output meets it; give the checkpoint a folder beside it"
+                f"the checkpoint {checkpoint.home} is in the folder {folder}, which belongs to the sink of stream {name!r}: whoever "
+                "reads or deletes the output meets it; give the checkpoint a folder beside it"
             )
         around = next((path for path in read if _is_in(folder.path, path)), None)
         if around is not None and not folder.exists(OWNER_FILE):
             raise ConfigError(
-                f"the sink of stream {name!r} writes to {folder.path}, and the query reads {around}, so it would read its own "
+                f"the sink of stream {name!r} writes to {folder}, and the query reads {masked(around)}, so it would read its own "
                 "output; give the output a folder beside the input"
             )
     query, last = checkpoint.query_id(), checkpoint.last_batch()
