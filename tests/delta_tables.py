@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.errors import CheckpointError, ConfigError, SinkError
-from windowing.spark import DeltaSink, FunctionSink, MemorySink, session, windowed
+from windowing.spark import DeltaSink, FunctionSink, MemorySink, ParquetSink, session, windowed
 from windowing.spark.sinks import OutputOwner
 from windowing.topology.decorators import sliding
 from windowing.windows.measures import seconds
@@ -163,17 +163,34 @@ def test_a_table_that_does_not_match_the_stream_is_refused_before_the_first_batc
     given = delta.createDataFrame([], "k string, ends long, held array<long>").schema
     owner = OutputOwner("q", "default", None, given)
     (tmp_path / "file").write_text("no folder")
+    delta.createDataFrame([("a", 1, [1])], given).write.parquet(str(tmp_path / "files"))
+    ParquetSink(str(tmp_path / "owned")).claim(delta, owner)
     for name, schema in (("fewer", "k string, ends long"), ("narrow", "k string, ends int, held array<long>")):
         delta.createDataFrame([], schema).write.format("delta").save(str(tmp_path / name))
+    there = sorted(map(str, tmp_path.rglob("*")))
     for name, by, error, sentence in (
         ("fewer", (), ConfigError, r"has no column 'held'; ALTER TABLE ... ADD COLUMN held array<bigint>"),
         ("narrow", (), ConfigError, r"column 'ends' of .* is int, that of the stream is bigint; declare the output so"),
         ("new", "day", ConfigError, r"partition_by= of .* names 'day'; there are ends, held, k"),
+        (
+            "files",
+            (),
+            ConfigError,
+            r"files'\) is no Delta table: it holds '.*parquet' and has no _delta_log; give a new folder",
+        ),
+        ("owned", (), ConfigError, r"owned'\) is no Delta table: it holds '_owner.json' and has no _delta_log"),
         ("file/held", (), SinkError, r"file/held cannot be used: .*Not a directory|file/held.* cannot be used"),
     ):
         with pytest.raises(error, match=sentence):
             DeltaSink(str(tmp_path / name), partition_by=by).claim(delta, owner)
-    assert not (tmp_path / "new").exists()
+    assert sorted(map(str, tmp_path.rglob("*"))) == there
+    with pytest.raises(
+        SinkError, match=r"nowhere://server/held cannot be used: .*; Spark has no such file system: correct"
+    ):
+        DeltaSink("nowhere://server/held").claim(delta, owner)
+    (tmp_path / "empty/_checkpoint").mkdir(parents=True)
+    DeltaSink(str(tmp_path / "empty")).claim(delta, owner)
+    assert stored(delta, tmp_path / "empty") == []
 
 
 def test_other_partitions_than_those_of_the_table_are_refused_before_the_first_batch(

@@ -489,6 +489,16 @@ def test_two_streams_cannot_share_or_nest_output_folders(
     claim(spark, str(tmp_path / "checkpoint"), {"a": ParquetSink(f"{tmp_path}/ab"), "b": ParquetSink(f"{tmp_path}/a")})
 
 
+def test_a_delta_table_shares_its_folder_only_with_other_streams_of_delta(spark: SparkSession, tmp_path: Path) -> None:
+    for files, said in (("out", "writes to the folder"), ("out/late", "inside the folder")):
+        sinks = {"default": DeltaSink(f"{tmp_path}/out"), "late": ParquetSink(f"{tmp_path}/{files}")}
+        with pytest.raises(ConfigError, match=said):
+            claim(spark, str(tmp_path / "checkpoint"), sinks)
+    with pytest.raises(ConfigError, match="the session has no Delta"):
+        claim(spark, str(tmp_path / "checkpoint"), dict.fromkeys(("default", "late"), DeltaSink(f"{tmp_path}/out")))
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("inside", ["", "/checkpoint", "/a/../b/checkpoint"])
 def test_a_checkpoint_cannot_be_in_the_output_folder_of_a_new_query(
     spark: SparkSession, tmp_path: Path, inside: str

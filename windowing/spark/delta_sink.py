@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
-from windowing.errors import ConfigError, SinkError, describe_error, quote
+from windowing.errors import ConfigError, SinkError, WindowingError, describe_error, quote
 from windowing.schema.checks import did_you_mean, spelled
 from windowing.spark.hadoop import (
     Folder,
@@ -27,7 +27,7 @@ from windowing.spark.hadoop import (
     refused_by_files,
     unreachable,
 )
-from windowing.spark.sinks import OutputOwner, different_columns, required_owner
+from windowing.spark.sinks import OWNER_FILE, OutputOwner, different_columns, required_owner
 
 _SETTINGS = (
     "spark.jars.packages=io.delta:delta-spark_<4.1 or 4.2>_2.13:4.4.0, "
@@ -36,6 +36,7 @@ _SETTINGS = (
 )
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}\Z", re.ASCII)
 _UNCONFIGURED = ("DELTA_CONFIGURE_SPARK_SESSION", "DELTA_SPARK_SESSION_NOT_SET")
+_LOG = "_delta_log"
 _OVERTAKEN = "ConcurrentTransactionException"
 _OF_DELTA = re.compile(rf"{_OVERTAKEN}|DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|EXCEED_CHAR_VARCHAR)")
 """What Delta refuses while it writes: another writer of the query, a row that the table does not take."""
@@ -70,21 +71,21 @@ class DeltaSink:
             raise ConfigError(
                 f"table= is the name of a table, of letters, digits and _, got {quote(table)}; give main.air.flights, for one"
             )
-        self._path = None if path is None else checked_folder("path", path)
+        self.path = None if path is None else checked_folder("path", path)
         self._table = table
         self.partition_by = different_columns("partition_by= of a DeltaSink", partition_by)
         self._owner: OutputOwner | None = None
 
     def __repr__(self) -> str:
-        where = f"table={self._table!r}" if self._path is None else repr(masked(self._path))
+        where = f"table={self._table!r}" if self.path is None else repr(masked(self.path))
         by = f", partition_by={self.partition_by}" if self.partition_by else ""
         return f"{type(self).__name__}({where}{by})"
 
     def claim(self, spark: SparkSession, owner: OutputOwner) -> int:
         """Create the table, or check an existing one; return the last batch in it, -1 for none.
 
-        Raises ConfigError for a session without Delta, a table that lacks columns, and one that is ahead of the checkpoint;
-        SinkError if it cannot be reached.
+        Raises ConfigError for a session without Delta, a folder with other files, a table that lacks columns, and one that is ahead
+        of the checkpoint; SinkError if it cannot be reached.
         """
         unknown = [name for name in self.partition_by if name not in owner.schema.names]
         if unknown:
@@ -104,7 +105,7 @@ class DeltaSink:
                 written = self._require_not_ahead(spark, owner, location)
             else:
                 self._save(spark.createDataFrame([], owner.schema).write)
-        except ConfigError:
+        except WindowingError:
             raise
         except Exception as problem:  # of Spark or py4j
             if any(name in str(problem) for name in _UNCONFIGURED):
@@ -130,20 +131,29 @@ class DeltaSink:
         appending = writer.format("delta").mode("append")
         if self.partition_by:
             appending = appending.partitionBy(*self.partition_by)
-        if self._path is None:
+        if self.path is None:
             appending.saveAsTable(str(self._table))
         else:
-            appending.save(self._path)
+            appending.save(self.path)
 
     def _is_there(self, spark: SparkSession) -> bool:
-        if self._path is None:
+        if self.path is None:
             return spark.catalog.tableExists(str(self._table))
-        jvm: Any = spark._jvm
-        return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, Folder(spark, self._path).path))
+        folder, jvm = Folder(spark, self.path, SinkError), cast(Any, spark._jvm)
+        if jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, folder.path):
+            return True
+        names = folder.names()
+        # An interrupted creation has left the folder of the log; a checkpoint can be in a hidden folder of the table.
+        held = [name for name in names if name == OWNER_FILE or not name.startswith(("_", "."))]
+        if held and _LOG not in names:
+            raise ConfigError(
+                f"{self!r} is no Delta table: it holds {quote(held[0])} and has no {_LOG}; give a new folder, or CONVERT TO DELTA"
+            )
+        return False
 
     def _require_delta(self, spark: SparkSession) -> None:
         """Raise ConfigError for a table of the catalog that is a view, or is stored in another format."""
-        if self._path is not None:
+        if self.path is not None:
             return
         described = {
             row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE EXTENDED {self._table}").collect()
@@ -156,9 +166,9 @@ class DeltaSink:
             )
 
     def _rows(self, spark: SparkSession) -> DataFrame:
-        if self._path is None:
+        if self.path is None:
             return spark.table(str(self._table))
-        return spark.read.format("delta").load(literal_path(self._path))
+        return spark.read.format("delta").load(literal_path(self.path))
 
     def _require_fitting(self, spark: SparkSession, schema: StructType) -> None:
         fields = self._rows(spark).schema.fields
@@ -187,7 +197,7 @@ class DeltaSink:
         """Return the folder of the table, and the columns by which it is partitioned."""
         jvm: Any = spark._jvm
         tables, session = jvm.io.delta.tables.DeltaTable, spark._jsparkSession
-        found = tables.forName(session, self._table) if self._path is None else tables.forPath(session, self._path)
+        found = tables.forName(session, self._table) if self.path is None else tables.forPath(session, self.path)
         row = DataFrame(found.detail(), spark).select("location", "partitionColumns").collect()[0]
         return str(row[0]), list(row[1])
 
@@ -223,7 +233,7 @@ class DeltaSink:
                 f"{self!r} {what}: another process writes for the same query; one at a time can have a checkpoint"
             )
         if refused_by_files(problem):
-            return SinkError(unreachable(self._path or f"the table {self._table}", problem))
+            return SinkError(unreachable(self.path or f"the table {self._table}", problem))
         causes = java_causes(problem)
         of_delta = (cause for cause in causes if _OF_DELTA.search(cause))
         said = next(of_delta, causes[0] if causes else describe_error(problem)).partition("\n")[0]

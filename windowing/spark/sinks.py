@@ -534,16 +534,25 @@ def claim(
     claimed, if two share a folder, one holds the output of another query, a new one would hold the checkpoint or be in an input, or
     another sink refuses its claim. Cost: a few file look-ups and a listing for each sink.
     """
+    from windowing.spark.delta_sink import DeltaSink
+
     spark, at = checkpoint.spark, checkpoint.home.path
     folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
-    refuse_shared({name: folder.path for name, folder in folders.items()})
+    tables = {  # by folder: several streams may write into one table
+        Folder(spark, sink.path, SinkError).path: name
+        for name, sink in sinks.items()
+        if isinstance(sink, DeltaSink) and sink.path is not None
+    }
+    refuse_shared(
+        {name: folder.path for name, folder in folders.items()} | {name: path for path, name in tables.items()}
+    )
     read = [Folder(spark, path, SourceError).path for path in inputs] if folders else []
     for name, folder in folders.items():
         # A folder with an owner is that of a query which an earlier version started.
         if f"{at}/".startswith(f"{folder.path}/") and not folder.exists(OWNER_FILE):
             raise ConfigError(
-                f"the checkpoint {checkpoint.home} is in the folder {folder}, which belongs to the sink of stream {name!r}: whoever "
-                "reads or deletes the output meets it; give the checkpoint a folder beside it"
+                f"the checkpoint {checkpoint.home} is in the folder {folder}, which belongs to the sink of stream {name!r}: "
+                "whoever reads or deletes the output meets it; give the checkpoint a folder beside it"
             )
         around = next((path for path in read if _is_in(folder.path, path)), None)
         if around is not None and not folder.exists(OWNER_FILE):
