@@ -85,6 +85,12 @@ class Task:
         for key in result.drops:
             del self.chunks[key]
         self.chunks |= result.puts
+        if self.metadata is not None:  # no number stands for two chunks, and those that are listed are there
+            stored = state.StoredTask.of(self.metadata, "the state")
+            ids = [chunk.id for chunk in stored.chunks]
+            assert len(set(ids)) == len(ids) == len(self.chunks)
+            assert all(id < stored.next_id for id in ids)
+            assert all(chunk.key in self.chunks for chunk in stored.chunks)
         self.written += sum(map(len, result.puts.values()))
         return replace(result, rows=[(stream, self.named(stream, values)) for stream, values in result.rows])
 

@@ -28,6 +28,7 @@ DEFAULT_STREAM = "default"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -202,6 +203,12 @@ def spelled(function: Callable[_P, _R]) -> Callable[_P, _R]:
         return function(*given, **named)
 
     return checked
+
+
+def spelled_init(made: type[_T]) -> type[_T]:
+    """Make the constructor of a dataclass answer as `spelled` does."""
+    made.__init__ = spelled(made.__init__)  # type: ignore[method-assign]
+    return made
 
 
 class StormNames:

@@ -391,7 +391,9 @@ def required_owner(sink: Any, owner: OutputOwner | None) -> OutputOwner:
 
 
 def require_json_keys(owner: OutputOwner) -> None:
-    """Raise ConfigError for a map with keys for which Spark writes no text as names in JSON: the number of a date, no bytes."""
+    """Raise ConfigError for a map whose keys Spark does not write as text in JSON: of a date it writes the number of days, of
+    bytes the address of an object.
+    """
     wrong = _map_with_keys("date|timestamp|binary|array|struct", owner.schema)
     if wrong is not None:
         raise ConfigError(
@@ -399,10 +401,10 @@ def require_json_keys(owner: OutputOwner) -> None:
         )
 
 
-def _map_with_keys(kinds: str, schema: StructType) -> str | None:
-    """Return the name and type of the first column with a map that has keys of these types, None if there is none."""
+def _map_with_keys(pattern: str, schema: StructType) -> str | None:
+    """Return the name and type of the first column with a map whose keys have a type like this, None if there is none."""
     columns = ((field.name, field.dataType.simpleString()) for field in schema.fields)
-    return next((f"{quote(name)} {kind}" for name, kind in columns if re.search(f"map<({kinds})", kind)), None)
+    return next((f"{quote(name)} {kind}" for name, kind in columns if re.search(f"map<({pattern})", kind)), None)
 
 
 def different_columns(option: str, given: Any) -> tuple[str, ...]:

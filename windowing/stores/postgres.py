@@ -30,7 +30,7 @@ import psycopg
 from psycopg import sql
 
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError, printable
-from windowing.schema.checks import spelled
+from windowing.schema.checks import spelled_init
 from windowing.stores.remote import Patient, Remote, checked_address, masked
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
@@ -106,6 +106,7 @@ _PAGE_OF = """
 """
 
 
+@spelled_init
 @dataclass(frozen=True, repr=False)
 class PostgresStore:
     """A PostgreSQL database, by URL or connection string; the tables of a state are created in the first schema of the search path.
@@ -141,9 +142,6 @@ class PostgresStore:
 
     def __repr__(self) -> str:
         return f"PostgresStore({masked(self.url)!r})"
-
-
-PostgresStore.__init__ = spelled(PostgresStore.__init__)  # type: ignore[method-assign]
 
 
 class Bounded(psycopg.Connection[Any]):

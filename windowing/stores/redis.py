@@ -30,7 +30,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError, printable
-from windowing.schema.checks import spelled
+from windowing.schema.checks import spelled_init
 from windowing.stores.remote import Remote, checked_address, masked
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
@@ -96,6 +96,7 @@ return 1
 """
 
 
+@spelled_init
 @dataclass(frozen=True, repr=False)
 class RedisStore:
     """A Redis server, by URL: redis://, rediss:// or unix://. Its repr and error messages mask the password.
@@ -129,9 +130,6 @@ class RedisStore:
 
     def __repr__(self) -> str:
         return f"RedisStore({masked(self.url)!r})"
-
-
-RedisStore.__init__ = spelled(RedisStore.__init__)  # type: ignore[method-assign]
 
 
 class RedisMap(Remote):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError, quote
-from windowing.schema.checks import spelled
+from windowing.schema.checks import spelled, spelled_init
 from windowing.stores.sqlite_files import SqliteFile, checked_path, checksum_of, digest_of, transaction
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
@@ -32,6 +32,7 @@ _PAGE = 1000
 _COLUMNS = "key, txid, value, previous, crc"
 
 
+@spelled_init
 @dataclass(frozen=True)
 class SqliteStore:
     """A store in a file; a missing file and its folder are created. Other tables in the file are not touched.
@@ -54,9 +55,6 @@ class SqliteStore:
     def identity(self, state: str) -> tuple[Any, ...]:
         """Return the identity of the rows of a state: the file, with links resolved, and the table, ignoring case like SQLite."""
         return "sqlite", str(Path(self.path).resolve()), state.lower()
-
-
-SqliteStore.__init__ = spelled(SqliteStore.__init__)  # type: ignore[method-assign]
 
 
 class SqliteMap(SqliteFile):

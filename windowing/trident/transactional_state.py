@@ -15,7 +15,8 @@ Laws
   can write. The value of a txid is also refused if the previous txid's value, on which it builds, has changed.
 - `cleanup_before(txid)` is called when `txid` is done; smaller txids are never needed again. A request for one is a message that is
   too late, or comes from a coordinator that lost its record; `is_over` detects it, and nothing is begun again from empty records.
-  The next write deletes them, so that they cost no transaction of their own; a restart before it finds them again.
+  The next write deletes them, so that they cost no transaction of their own; a restart before it finds them again, and a source may
+  then get the ack of the last two batches again.
 
 Source: Storm's classes of these names.
 """

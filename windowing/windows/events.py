@@ -171,7 +171,9 @@ class TupleWindow(StormNames):
         return iter(self.get())
 
     def __getitem__(self, which: int | slice | str) -> Any:
-        """Return a tuple or a slice of `get()`, or by its name one field of all tuples, as `column` does."""
+        """Return `get()[which]`, a tuple or some of them, or by its name one field of all tuples, as `column` does. With
+        `columnar=` use names only, because `get()` is a table or a dict.
+        """
         return self.column(which) if isinstance(which, str) else self.get()[which]
 
     def invalidate(self) -> None:
