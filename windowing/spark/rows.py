@@ -4,8 +4,8 @@
                                        |
                                        +--> columns of the chunks (state.py)
 
-RowFormat is the protocol that a windowed task uses. NamedRows are the rows of `windowed`: Records of one set of columns. TupleRows
-are those of a topology.
+A windowed task has one of two RowFormats: NamedRows are the rows of `windowed`, Records of one set of columns; TupleRows are those
+of a topology. A `table` argument has at least the columns of a chunk.
 
 NamedRows: `order_by=` gives a total order of a batch's rows, independent of their partitions: rows that are equal in these columns
 are ordered by input stream, then by all their columns. Only identical rows can still change places, so the order depends on the
@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -111,48 +111,6 @@ _STREAM = "\0stream"
 """The column with the number of a row's input stream; no column of a DataFrame has this name."""
 
 
-class RowFormat(Protocol):
-    """The form of a turn's rows; a `table` argument has at least the columns of a chunk."""
-
-    @property
-    def make_rows(self) -> MakeRows | None:
-        """Makes payloads from a queue of columns; None if windows with `columnar=` hold rows."""
-
-    @property
-    def declared(self) -> pa.Schema | None:
-        """The columns of windows with `columnar=`, None for all columns."""
-
-    def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
-        """Return the rows of a batch in order of arrival: the columns of the chunks, and TIMESTAMP."""
-
-    def kept(self, table: pa.Table) -> pa.Table:
-        """Return the columns of a chunk; a column that old chunks lack is null."""
-
-    def payloads(self, table: pa.Table) -> list[Any]:
-        """Return the payload of each row."""
-
-    def in_columns(self, table: pa.Table) -> Sequence[Any]:
-        """Return the payloads; if possible as columns, from which a row is made only on access."""
-
-    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
-        """Return the key= of each row."""
-
-    def key_columns(self, table: pa.Table, names: tuple[str, ...]) -> Keys | None:
-        """Return the key= of each row of a chunk as columns; None if there are none, or if Arrow compares them unlike Python."""
-
-    def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the message id of each arrived row, and its channel, the scope in which ids are unique."""
-
-    def is_row(self, value: Any) -> bool:
-        """Return whether a value can be one of the payloads."""
-
-    def fields(self, payload: Any) -> dict[str, Any]:
-        """Return the values of a payload by field name, for the late stream."""
-
-    def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
-        """Return which rows have a value in one of these fields (None: in any) that Python cannot hold; None for no row."""
-
-
 def read_by_windows(config: WindowConfig) -> tuple[str, ...] | None:
     """Return the fields that windows read before the bolt is called; None for all, if user code gets whole rows."""
     if config.trigger is not None or config.eviction is not None:
@@ -171,7 +129,7 @@ class NamedRows:
     columns that give the order instead. `identified`: whether `identities` is used.
     """
 
-    declared = None
+    declared: pa.Schema | None = None
 
     def __init__(
         self,
@@ -219,6 +177,7 @@ class NamedRows:
     make_rows = payloads
 
     def in_columns(self, table: pa.Table) -> ColumnRows:
+        """Return the rows as columns, from which a payload is made only on access."""
         return ColumnRows(self.kept(table), self.payloads)
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
@@ -230,6 +189,7 @@ class NamedRows:
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def key_columns(self, table: pa.Table, names: tuple[str, ...]) -> Keys | None:
+        """Return the key= of each row as columns; None if Arrow compares them unlike Python."""
         found = [table.column(name) for name in names]
         return Keys(found) if all(codable(each.type) for each in found) else None
 
@@ -242,9 +202,11 @@ class NamedRows:
         return isinstance(value, self._type)
 
     def fields(self, payload: Any) -> dict[str, Any]:
+        """Return the values of a payload, for the late stream."""
         return dict(zip(self._columns, plain(payload), strict=True))
 
     def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
+        """Return which rows have a value in one of these fields (None: in any) that Python cannot hold; None for no row."""
         return any_of(unreadable_in(table.column(name)) for name in (self._columns if names is None else names))
 
 
@@ -280,10 +242,13 @@ class TupleRows:
         return (EDGE, ROOTS) if self._execution.acks else ()
 
     @cached_property
+    def _schemas(self) -> list[pa.Schema]:
+        return [self._execution.schemas[name] for name in self._names]
+
+    @cached_property
     def _columns(self) -> list[list[str]]:
         """The names of the columns of each subscription in the wide table."""
-        schemas = [self._execution.schemas[name] for name in self._names]
-        return [[f"{number}.{field.name}" for field in schema] for number, schema in enumerate(schemas)]
+        return [[f"{number}.{field.name}" for field in schema] for number, schema in enumerate(self._schemas)]
 
     def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
         """Return the rows of all packets in order of arrival.
@@ -300,8 +265,8 @@ class TupleRows:
         """Return the columns of all subscriptions, including those without a row in this table."""
         count = table.num_rows
         columns = {name: table.column(name) for name in (INPUT, TASK, *self._anchors)}
-        for names, stream in zip(self._columns, self._names, strict=True):
-            for name, field in zip(names, self._execution.schemas[stream], strict=True):
+        for names, schema in zip(self._columns, self._schemas, strict=True):
+            for name, field in zip(names, schema, strict=True):
                 there = name in table.schema.names
                 columns[name] = table.column(name) if there else pa.nulls(count, field.type)
         return pa.table(columns)
@@ -320,7 +285,7 @@ class TupleRows:
             if not len(positions):
                 continue
             mine = table if len(positions) == table.num_rows else table.take(pa.array(positions))
-            fields = self._execution.schemas[self._names[number]].names
+            fields = self._schemas[number].names
             of_rows = tuples_in(map(mine.column, columns_of[number]), fields)
             phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else repeat(0)
             edges = mine.column(EDGE).to_pylist() if self._anchors else repeat(0)
@@ -361,7 +326,7 @@ class TupleRows:
     @cached_property
     def declared(self) -> pa.Schema | None:
         """The columns that windows with `columnar=` show: the fields if all inputs have the same ones; else None."""
-        first, *others = (self._execution.schemas[name] for name in self._names)
+        first, *others = self._schemas
         return first if all({*other} == {*first} for other in others) else None
 
     @cached_property
@@ -378,7 +343,7 @@ class TupleRows:
 
     def _of_fields(self, table: pa.Table) -> Sequence[Any]:
         """Return a Tuple for each row of a table whose columns are named by the fields."""
-        return self._payloads(table, [self._execution.schemas[name].names for name in self._names])
+        return self._payloads(table, [schema.names for schema in self._schemas])
 
     def in_columns(self, table: pa.Table) -> Sequence[Any]:
         """Return the rows as columns, whose Tuples are created on access.
@@ -429,13 +394,12 @@ class TupleRows:
 
         Those are fields of one type, which is not nested if there are several inputs: merged columns give the same Python values.
         """
-        schemas = [self._execution.schemas[name] for name in self._names]
         found = {}
-        for field in schemas[0]:
-            positions = [schema.get_field_index(field.name) for schema in schemas]
-            known = zip(schemas, positions, strict=True)
+        for field in self._schemas[0]:
+            positions = [schema.get_field_index(field.name) for schema in self._schemas]
+            known = zip(self._schemas, positions, strict=True)
             is_same = all(at >= 0 and schema.field(at).type == field.type for schema, at in known)
-            if is_same and (len(schemas) == 1 or not pa.types.is_nested(field.type)):
+            if is_same and (len(self._schemas) == 1 or not pa.types.is_nested(field.type)):
                 found[field.name] = [names[at] for names, at in zip(self._columns, positions, strict=True)]
         return found
 
@@ -488,6 +452,9 @@ class TupleRows:
         columns[_UPSTREAM] = pa.repeat(pa.scalar(packet.upstream, pa.int32()), count)
         columns[POSITION] = table.column(POSITION)
         return pa.table(columns)
+
+
+RowFormat = NamedRows | TupleRows
 
 
 def _first(table: pa.Table) -> tuple[int, ...]:
