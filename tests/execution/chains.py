@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from windowing.local.cluster import LocalCluster
 from windowing.spark.acks import partials_of
 from windowing.spark.context import execution_context
 from windowing.spark.exchange import FIRST_TASK, TASK_AND_CLOCK, ExchangeRow, record_batches, rows_of
-from windowing.spark.operator import Shipped, Stored
+from windowing.spark.operator import Stored
 from windowing.spark.output import frame_of
 from windowing.spark.sinks import output_streams
 from windowing.spark.stages import SpoutStage, StageTaskTurn
@@ -86,7 +87,7 @@ class Chain:
         first = 0
         for spout in self.topology.spouts:
             given = list(rows.get(spout.id, ()))
-            stage = SpoutStage(Shipped.here(self.wiring), spout.id, "default", channel=self.channel)
+            stage = SpoutStage(SimpleNamespace(value=self.wiring), spout.id, "default", channel=self.channel)
             schema = self.wiring.schemas[f"{spout.id}:default"]
             size = -(-len(given) // self.partitions) or 1
             for partition in range(self.partitions):

@@ -38,7 +38,7 @@ from windowing.spark.exchange import (
     rows_of,
     spread_of,
 )
-from windowing.spark.operator import _FRAME_ROWS, Shipped
+from windowing.spark.operator import _FRAME_ROWS
 from windowing.spark.output import frame_of
 from windowing.spark.rows import TupleRows
 from windowing.spark.stages import SpoutStage, hashed_reader
@@ -213,7 +213,7 @@ def test_a_spout_with_tasks_hashed_by_the_jvm_sends_the_same_exchange_rows(acks:
     def sent(tasks: list[int], is_hashed: bool) -> Any:
         clocks = pa.array([task << CLOCK_BITS | now for task in tasks], pa.int64())
         batch = pa.RecordBatch.from_arrays([*fields, clocks], names=["c0", "c1", "c2", TASK_AND_CLOCK])
-        stage = SpoutStage(Shipped.here(wiring), "in0", "default", is_hashed)
+        stage = SpoutStage(SimpleNamespace(value=wiring), "in0", "default", is_hashed)
         return [row for found in stage.pack(iter([batch, batch]), 4, 7) for row in found.to_pylist()]
 
     assert sent(hashed, True) == sent([0] * 6, False)

@@ -17,7 +17,7 @@ from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
 from windowing.spark.exchange import TASK_AND_CLOCK, rows_of
 from windowing.spark.metrics import MetricsChannel, TaskTotals, _Totalled
-from windowing.spark.operator import Shipped, Stored
+from windowing.spark.operator import Stored
 from windowing.spark.trident_stages import TridentSpoutStage, trident_turn
 from windowing.trident import FixedBatchSpout, Sum, TridentTopology
 
@@ -244,7 +244,7 @@ def test_a_trident_group_with_windows_counts_tuples_windows_and_late_tuples():
     windows.late_stream().sink("late")
     windows.sink("fired")
     plan = topology.build().by_section()
-    shipped, totals = Shipped.here(plan), TaskTotals("sums")
+    shipped, totals = SimpleNamespace(value=plan), TaskTotals("sums")
     number = plan.tasks_at(1)[0].number
     metadata, batches = None, ([(1, 1), (2, 5), (3, 25)], [(4, 2)])
     for batch, tuples in enumerate(batches):
@@ -265,7 +265,7 @@ def test_late_tuples_of_a_trident_group_are_counted_by_reason():
     rows = topology.new_stream("rows", FixedBatchSpout("n long, at long", 9, [(1, 1)]))
     options = {"timestamp": "at", "max_future": seconds(100), "on_invalid": "late"}
     rows.tumbling_window(millis(10), "n", Sum(), "total long", **options).sink("fired")
-    shipped, totals = Shipped.here(topology.build().by_section()), TaskTotals("sums")
+    shipped, totals = SimpleNamespace(value=topology.build().by_section()), TaskTotals("sums")
     number, metadata = shipped.value.tasks_at(1)[0].number, None
     for batch, tuples in enumerate(([(1, 1), (2, None), (3, 25)], [(4, 2), (5, 900_000_000), (6, 3), (7, 31)])):
         result = trident_turn(shipped, number, packed(shipped, number, tuples, batch), Stored(metadata), batch)

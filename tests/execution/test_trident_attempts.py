@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -102,7 +103,7 @@ def attempt_at(
     plan: TridentPlan, words: list[str], attempt: TransactionAttempt, seed: int, channel: Any = None
 ) -> list[ExchangeRow]:
     """Run one attempt; return the rows for the driver. A shuffle delivers rows in any order."""
-    shipped, chance = Shipped.here(plan), random.Random(seed)
+    shipped, chance = SimpleNamespace(value=plan), random.Random(seed)
     rows: list[ExchangeRow] = []
     for partition in range(PARTITIONS):
         part = words[partition::PARTITIONS]
@@ -198,7 +199,7 @@ def test_an_attempt_that_failed_anywhere_leaves_each_batch_counted_once(
 def test_no_task_writes_before_all_earlier_tasks_have_succeeded(tmp_path: Path) -> None:
     plan, states = plan_of(tmp_path / "states.db", Tally(), behind=False)
     batch, commit = plan.depths(Section.BATCH)[0], plan.depths(Section.COMMIT)[0]
-    shipped, attempt = Shipped.here(plan), TransactionAttempt(1, 0)
+    shipped, attempt = SimpleNamespace(value=plan), TransactionAttempt(1, 0)
     first, second = (task.number for task in plan.tasks_at(batch))
     (begun,) = record_batches([ExchangeRow(first, "begin", "", 0, 0, 0, None, 0, None)])  # the second one is missing
     rows = _rows(TridentBatchStage(shipped, batch, [], attempt).pack(iter([begun]), 0, 0))
@@ -231,7 +232,7 @@ def rows_behind_source(words: list[str], windowed: bool, function: Any = reporti
     (stream.tumbling_window(count(2), None, Count(), "n long") if windowed else stream).sink("out")
     plan = topology.build().by_section()
     columns = {"c0": pa.array(words, pa.string()), TASK_AND_CLOCK: pa.array([7] * len(words), pa.int64())}
-    stage = TridentSpoutStage(Shipped.here(plan), plan.spouts[0].number, False)
+    stage = TridentSpoutStage(SimpleNamespace(value=plan), plan.spouts[0].number, False)
     return _rows(stage.pack(iter([pa.RecordBatch.from_pydict(columns)]), 0, 0))
 
 
@@ -372,7 +373,7 @@ def test_what_a_task_sends_is_cut_into_batches_of_limited_size(monkeypatch: pyte
     stream = topology.new_stream("in", InputSpout("k string")).batch_global()
     stream.flat_map(lambda row: [random.Random(row.k).randbytes(20_000).hex()] * 9, "k string").sink("out")
     plan = topology.build().by_section()
-    shipped, attempt = Shipped.here(plan), TransactionAttempt(1, 0)
+    shipped, attempt = SimpleNamespace(value=plan), TransactionAttempt(1, 0)
     columns = {"c0": pa.array(map(str, range(20)), pa.string()), TASK_AND_CLOCK: pa.array([7] * 20, pa.int64())}
     sent = TridentSpoutStage(shipped, plan.spouts[0].number, False).pack(
         iter([pa.RecordBatch.from_pydict(columns)]), 0, 0
@@ -389,7 +390,7 @@ class StagesRun:
     """A plan batch by batch on the stages of Spark, with the windows that Spark stores; a shuffle delivers rows in any order."""
 
     def __init__(self, plan: TridentPlan, chance: random.Random) -> None:
-        self.plan, self.chance, self.shipped = plan, chance, Shipped.here(plan)
+        self.plan, self.chance, self.shipped = plan, chance, SimpleNamespace(value=plan)
         self.windows: dict[int, bytes | None] = {}
         self.last: list[ExchangeRow] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 
 from windowing.spark import trident_stages
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow
-from windowing.spark.operator import Shipped
 from windowing.spark.trident_stages import TridentSpoutStage
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
@@ -83,7 +83,7 @@ def sent(plan: TridentPlan, batches: list[list[dict[str, Any]]]) -> list[Exchang
                 names=[*(f"c{n}" for n in range(len(TYPES))), TASK_AND_CLOCK],
             )
 
-    stage = TridentSpoutStage(Shipped.here(plan), plan.spouts[0].number, keep=False)
+    stage = TridentSpoutStage(SimpleNamespace(value=plan), plan.spouts[0].number, keep=False)
     try:
         return [ExchangeRow(*row.values()) for batch in stage.pack(given(), 0, 0) for row in batch.to_pylist()]
     except Exception as problem:

@@ -45,7 +45,6 @@ class ExecutionContext:
     batches_before: int = 0
 
     def component(self, name: str) -> Component:
-        """Return a component by its id."""
         return self.topology.components[name]
 
     @cached_property

@@ -24,7 +24,6 @@ from windowing.errors import CheckpointError, ConfigError, quote
 from windowing.execution.compatibility import MOST_TASKS
 from windowing.spark.checkpoint import Checkpoint
 from windowing.spark.exchange import BATCH_CLOCK
-from windowing.spark.hadoop import Folder
 from windowing.spark.offsets import batches_in, read_log
 from windowing.windows.config import WindowConfig
 
@@ -54,7 +53,10 @@ def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, 
         )
     bound = 16 * max(tasks, partitions)
     while (tasks, partitions) not in _labels:
-        found = _pick(_residues(spark, bound, partitions), tasks, partitions)
+        residues = f"transform(sequence(0L, {bound - 1}L), x -> pmod(hash(x), {partitions}))"
+        row = spark.sql(f"SELECT {residues}").first()
+        assert row is not None
+        found = _pick(row[0], tasks, partitions)
         if found is not None:
             _labels[tasks, partitions] = found
         bound *= 4
@@ -70,14 +72,7 @@ def label_of_row(labels: Sequence[int], first: int) -> Column:
     return F.expr(f"coalesce(get({keys}, int(target - {first})), get({keys}, {anyone}))")
 
 
-def _residues(spark: SparkSession, bound: int, partitions: int) -> list[int]:
-    query = f"SELECT transform(sequence(0L, {bound - 1}L), x -> pmod(hash(x), {partitions})) AS residues"
-    row = spark.sql(query).first()
-    assert row is not None
-    return list(row[0])
-
-
-def _pick(residues: list[int], tasks: int, partitions: int) -> tuple[int, ...] | None:
+def _pick(residues: Sequence[int], tasks: int, partitions: int) -> tuple[int, ...] | None:
     of_residue: dict[int, list[int]] = {}
     for number, residue in enumerate(residues):
         of_residue.setdefault(residue, []).append(number)
@@ -174,8 +169,14 @@ def drain_batch(checkpoint: Checkpoint) -> int | None:
         log = sources / source
         names = {name: name.partition(".")[0] for name in log.names()}  # some are "9.compact"
         entries = [int(entry) for name, entry in names.items() if entry.isdigit() and needle in log.read(name)]
-        if entries:
-            return _batch_of(checkpoint.offsets, int(source), min(entries))
+        if not entries:
+            continue
+        batches = sorted(batches_in(checkpoint.offsets))
+        for batch in batches:
+            offset = read_log(checkpoint.offsets, batch)[1:][int(source)]
+            if offset is not None and offset["logOffset"] >= min(entries):
+                return batch
+        return batches[-1] + 1 if batches else 0
     return None
 
 
@@ -185,16 +186,6 @@ def unfinished_drain(checkpoint: Checkpoint) -> CheckpointError:
         f"checkpoint {checkpoint} was being drained when its query died; start it once with "
         'trigger="available_now", drain=True to finish that'
     )
-
-
-def _batch_of(offsets: Folder, source: int, entry: int) -> int:
-    """Return the first batch whose offsets include this entry of a file source's log, the next batch if none does."""
-    batches = sorted(batches_in(offsets))
-    for batch in batches:
-        offset = read_log(offsets, batch)[1:][source]
-        if offset is not None and offset["logOffset"] >= entry:
-            return batch
-    return batches[-1] + 1 if batches else 0
 
 
 def _to_every_task(commands: DataFrame, tasks: Sequence[int], clock: str) -> DataFrame:

@@ -58,7 +58,6 @@ class StoredBolt:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The key fields of its windows."""
         return tuple((self.window or {}).get("key") or ())
 
     def require_dealt(self) -> None:
@@ -141,7 +140,6 @@ class StoredPlan:
 
     @property
     def takes_acks(self) -> bool:
-        """Whether a spout takes acks."""
         return any(len(spout) > 2 for spout in self.definition.get("topology", {}).get("spouts", ()))
 
     def rescaled(self, tasks: int | Mapping[str, int], partitions_for: Callable[[int], int]) -> StoredPlan:

@@ -127,7 +127,6 @@ class RowNumbering:
         data: bytes | None = None,
         source: str | None = None,
     ) -> ExchangeRow:
-        """Return the next row."""
         self.sent += 1
         return ExchangeRow(target, kind, stream, self.upstream, self.sent, self.now, source, value, data)
 
@@ -259,7 +258,6 @@ class ArrowStage:
         return {**vars(self), "_seal": Seal()}
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run `pack` in a worker of Spark."""
         context = TaskContext.get()
         with prepared_worker(), marked():
             yield from self.pack(batches, 0 if context is None else context.partitionId(), batch_id())

@@ -116,7 +116,6 @@ class Folder:
 
     @property
     def is_local(self) -> bool:
-        """Whether the directory lies on a local disk."""
         return str(self._path.toUri().getScheme()) == "file"
 
     def __truediv__(self, name: str) -> Folder:
@@ -174,7 +173,13 @@ class Folder:
         self.make()
         with self._reaching():
             if self._fs.hasPathCapability(self._path, _ABORTABLE):
-                self._put(name, content)
+                stream = self._fs.create(self._file(name), True)
+                try:
+                    stream.write(bytearray(content))
+                except BaseException:
+                    stream.abort()
+                    raise
+                stream.close()
                 return
             hidden = self._file(f"_{name}.{uuid4().hex}.tmp")
             stream = self._fs.create(hidden, True)
@@ -195,15 +200,6 @@ class Folder:
     def unfinished(self, name: str) -> list[str]:
         """Return the names of temporary files that killed writes of the file `name` have left, sorted."""
         return [each for each in self.names() if each.startswith(f"_{name}.") and each.endswith(".tmp")]
-
-    def _put(self, name: str, content: bytes) -> None:
-        stream = self._fs.create(self._file(name), True)
-        try:
-            stream.write(bytearray(content))
-        except BaseException:
-            stream.abort()
-            raise
-        stream.close()
 
     def copy(self, name: str, into: Folder) -> None:
         """Copy the file or directory `name`, recursively, into another folder that has none with this name."""

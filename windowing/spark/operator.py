@@ -25,7 +25,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
@@ -82,7 +82,6 @@ class Stored:
     values: Callable[[], Iterable[tuple[bytes, bytes]]] = NOTHING.items
 
     def task_values(self, bolt: str, task: int) -> TaskValues:
-        """Return the state of a task of a stateful bolt."""
         return TaskValues(self.value, self.values, f"state of bolt {bolt!r}, task {task}")
 
 
@@ -135,7 +134,14 @@ class TaskProcessor:
         with prepared_worker(), marked():
             task, batch = self._tasks[int(key[0])], batch_id()
             taken = rows_of(rows)
-            result = self._turn(task, [row for row in taken if row.target == task], self._stored(), batch)
+            metadata = self._metadata.get()
+            stored = Stored(
+                None if metadata is None else bytes(metadata[0]),
+                partial(_value_of, self._chunks),
+                partial(_value_of, self._values),
+                lambda: ((bytes(key[0]), bytes(data[0])) for key, data in self._values.iterator()),
+            )
+            result = self._turn(task, [row for row in taken if row.target == task], stored, batch)
             failpoints.hit("before_state_write", batch)
             self._write(result, task)
             if self._channel is not None and result.done:
@@ -146,15 +152,6 @@ class TaskProcessor:
                 return map(frame_of, cut(result.output, _FRAME_ROWS))
             passed_on = (row for row in taken if row.target != task)
             return map(frame_of, record_batches([*passed_on, *result.output]))
-
-    def _stored(self) -> Stored:
-        metadata = self._metadata.get()
-        return Stored(
-            None if metadata is None else bytes(metadata[0]),
-            lambda key: _value_of(self._chunks, key),
-            lambda key: _value_of(self._values, key),
-            lambda: ((bytes(key[0]), bytes(data[0])) for key, data in self._values.iterator()),
-        )
 
     def _write(self, result: TaskResult, task: int) -> None:
         try:
@@ -265,13 +262,6 @@ class Shipped(Generic[T]):
             self._load = ()
         if connect or not is_local(str(getattr(spark.sparkContext, "master", "local"))):
             _require_loadable(spark, self, what)
-
-    @classmethod
-    def here(cls, value: T) -> Shipped[T]:
-        """Return a Shipped for a value that is not sent to another process."""
-        found = cls.__new__(cls)
-        found.value, found._load, found._broadcast = value, (), None
-        return found
 
     @cached_property
     def value(self) -> T:

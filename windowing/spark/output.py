@@ -53,7 +53,6 @@ class Layout:
 
     @property
     def schema(self) -> StructType:
-        """The operator's output schema."""
         fields = [StructField(_STREAM, IntegerType())]
         for number, schema in enumerate(self.streams.values()):
             fields += [
@@ -68,15 +67,12 @@ class Layout:
         return output.where(f"{_STREAM} = {number}").selectExpr(*columns)
 
     def schema_of(self, stream: str) -> StructType:
-        """Return the schema of the rows of a stream."""
         return self.streams[stream]
 
     def count(self, stream: str) -> Column:
-        """Return the aggregate that counts the rows of a stream."""
         return F.expr(f"count_if({_STREAM} = {self._number(stream)})")
 
     def late(self) -> Column:
-        """Return the aggregate that counts the late tuples."""
         return F.sum(metric_column("late"))
 
     def largest(self) -> Column:

@@ -231,7 +231,6 @@ class TridentDealing:
 
     @property
     def after(self) -> StoredPlan:
-        """The plan of the new checkpoint."""
         life, _ = begun(self.owner, self._becomes)
         stored = self._becomes.stream(self._partitions, life.plain())
         return StoredPlan(_stages(self._becomes), self._partitions, {**self._found, **stored})

@@ -80,7 +80,6 @@ class QuerySpec:
     gaps: SkippedOffsets = field(default_factory=SkippedOffsets)
 
     def rows(self) -> DataFrame:
-        """Return the output of the operator."""
         return self.output(control.make_control_folder(self.checkpoint))
 
     def run(self, rows: DataFrame | None = None) -> StreamingQuery:
@@ -98,7 +97,6 @@ class QuerySpec:
 
     @property
     def failed_query(self) -> FailedQuery:
-        """The data of the query for errors."""
         return FailedQuery(self.writer.name, str(self.checkpoint), self.writer.failed_batch, self.checkpoint)
 
 

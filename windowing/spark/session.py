@@ -25,7 +25,6 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from itertools import pairwise
@@ -116,7 +115,7 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     name of `conf` without a dot, SessionError if `conf` could lose data, or if the master cannot be reached. Cost: 6 to 18 seconds.
     """
     workers = _cores(cores)
-    asked = {name: _text(value) for name, value in conf.items()}
+    asked = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in conf.items()}
     for name in asked:
         if "." not in name:
             setting = "spark." + name.replace("_", ".").removeprefix("spark.")
@@ -356,22 +355,19 @@ def _require_open(spark: SparkSession) -> None:
 
 def _wrong_here(spark: SparkSession) -> list[str]:
     """Return the problems on the driver, by the table. With Spark Connect the workers' Python can be checked only in a worker."""
+    wrong = []
+    for rule in REQUIRED:
+        try:
+            given = spark.conf.get(rule.name)
+        except Exception:  # not set, and without a default in Spark; py4j has no types
+            given = None
+        if given is None or not rule.holds(given):
+            wrong.append(
+                f"{rule.name} is {'not set' if given is None else quote(given)}, wanted {rule.wanted}: {rule.why}; "
+                f'spark.conf.set("{rule.name}", "{rule.wanted}") before the start'
+            )
     of_context = [] if is_connect(spark) else [_wrong_python(spark), _wrong_speculation(spark)]
-    return [problem for problem in (*map(partial(_wrong, spark), REQUIRED), *of_context) if problem is not None]
-
-
-def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
-    """Return the problem of a setting, None without one; a setting that is not set has Spark's default."""
-    try:
-        given = spark.conf.get(rule.name)
-    except Exception:  # not set, and without a default in Spark; py4j has no types
-        given = None
-    if given is not None and rule.holds(given):
-        return None
-    return (
-        f"{rule.name} is {'not set' if given is None else quote(given)}, wanted {rule.wanted}: {rule.why}; "
-        f'spark.conf.set("{rule.name}", "{rule.wanted}") before the start'
-    )
+    return wrong + [problem for problem in of_context if problem is not None]
 
 
 def counts_once(spark: SparkSession) -> bool:
@@ -423,19 +419,16 @@ def _wrong_python(spark: SparkSession) -> str | None:
             f"{_PYTHON} is {quote(named)}, which the driver does not have, where Spark starts one worker too; in client mode "
             "unpack the environment of --archives there too (mkdir environment && tar -xzf environment.tar.gz -C environment)"
         )
-    if found is None or os.path.realpath(found) != os.path.realpath(sys.executable) or not _same_prefix(found):
+    # The python of every virtual environment links to the system's, so the folders are compared too.
+    places = {
+        (os.path.realpath(each), os.path.realpath(os.path.dirname(each))) for each in (found or "", sys.executable)
+    }
+    if found is None or len(places) > 1:
         return (
             f"{_PYTHON} is {quote(named)}, wanted {sys.executable}: the Python workers would run without this library; "
             "set it (and the environment variable PYSPARK_PYTHON) before the session starts"
         )
     return None
-
-
-def _same_prefix(executable: str) -> bool:
-    """Return whether an executable is in the folder of this Python: the python of every virtual environment links
-    to the system's.
-    """
-    return os.path.realpath(os.path.dirname(executable)) == os.path.realpath(os.path.dirname(sys.executable))
 
 
 def _cores(cores: int | str) -> int:
@@ -694,7 +687,3 @@ def _defaults() -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
     }
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -110,7 +110,6 @@ class Taken(threading.Event):
         self._held, self._channel = lock, channel
 
     def set(self) -> None:
-        """Release the checkpoint."""
         channel, self._channel = self._channel, None
         if channel is not None:
             with suppress(Exception):  # a JVM that has ended holds no lock

@@ -18,7 +18,7 @@ import inspect
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from itertools import permutations
 from pathlib import PurePath
@@ -269,7 +269,6 @@ class FunctionSink:
         self._owner = owner
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Call the function."""
         if not self._asked:
             self._function(rows, batch_id)
             return
@@ -338,7 +337,6 @@ class NoopSink:
     """Evaluates every row and writes nothing; for measurements."""
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Evaluate the rows."""
         rows.write.format("noop").mode("overwrite").save()
 
 
@@ -379,7 +377,6 @@ class OutputOwner(NamedTuple):
         return f"stream {self.stream!r} of query {self.query}"
 
     def is_same(self, other: OutputOwner) -> bool:
-        """Whether both are the same stream of the same checkpoint."""
         return self[:2] == other[:2]
 
 
@@ -594,7 +591,12 @@ def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, 
     names = output_streams(topology)
     return require_sinks(
         {name: Schema.parse(fields).names for name, (_, fields) in names.items()},
-        _needed(topology),
+        [
+            output_name(component.id, stream)
+            for component in topology.components.values()
+            for stream, output in component.outputs.items()
+            if not output.late and topology.ends(component, stream)
+        ],
         sinks,
         discard,
         unknown=lambda name: (
@@ -614,10 +616,3 @@ def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[st
         if component.window is not None and not read and named not in sinks and named not in discard:
             found.append(component.id)
     return tuple(found)
-
-
-def _needed(topology: Topology) -> Iterator[str]:
-    for component in topology.components.values():
-        for stream, output in component.outputs.items():
-            if not output.late and topology.ends(component, stream):
-                yield output_name(component.id, stream)

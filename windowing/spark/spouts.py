@@ -129,13 +129,11 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the offset where a new query begins."""
         with marked():
             at = self._progress.initial()
             return self._offset(at, at)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the maximum size of a batch."""
         return ReadAllAvailable() if self._spout.max_rows is None else ReadMaxRows(self._spout.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -177,7 +175,6 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield fitted(batch, self._schema, self._name)
 
     def stop(self) -> None:
-        """Close the spout at the end of the query."""
         with marked():
             self._spout.close()
 

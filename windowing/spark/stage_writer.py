@@ -98,7 +98,6 @@ class Chosen(NamedTuple):
     before: list[list[int]]
 
     def ids(self) -> list[int]:
-        """Return the ids of the tasks."""
         return [route.ids[index] for route, indexes in self.targets for index in indexes]
 
     def undo(self) -> None:
@@ -406,13 +405,10 @@ class StageWriter:
     # -- routing -------------------------------------------------------------------------------------------------------
 
     def _way(self, component: str, task: int, stream: str) -> _Way:
-        way = self._ways.get((component, task, stream))
-        if way is None:
-            sender = component, task, stream
-            way = self._ways[sender] = _Way(self.execution, sender, self._routes_of(component, task, stream))
-        return way
-
-    def _routes_of(self, component: str, task: int, stream: str) -> list[_TaskRoute]:
+        sender = component, task, stream
+        way = self._ways.get(sender)
+        if way is not None:
+            return way
         topology = self.execution.topology
         output = topology.components[component].outputs.get(stream)
         routes = []
@@ -425,7 +421,8 @@ class StageWriter:
             spread = spread_of(grouping, reader.parallelism, output.schema)
             ids, rows = self.execution.task_ids[reader.id], _Rows([], [], [], [])
             routes.append(_TaskRoute(reader.id, first, ids, choose, state, by_code, spread, rows, []))
-        return routes
+        way = self._ways[sender] = _Way(self.execution, sender, routes)
+        return way
 
     def _targets(self, component: str, routes: list[_TaskRoute], row: EmittedRow) -> _Targets:
         try:

@@ -21,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from windowing.execution.metrics import TaskMetrics
 from windowing.execution.plan import StageTask
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.acks import NO_ROOTS, Roots, root_of
@@ -49,7 +48,6 @@ from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
 from windowing.windows.aggregate import aggregated_fields
-from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
 
 # -- Behind a spout --------------------------------------------------------------------------------------------------------------
@@ -150,19 +148,20 @@ class StageTaskTurn:
             result.output = [*writer.take(), *result.output, *writer.finish()]
         finally:
             writer.abandon()
-        result.done = self._done(result.done, writer.done(), 1000 * (time.perf_counter() - began))
-        return result
-
-    def _done(self, own: Sequence[TaskMetrics], written: list[TaskMetrics], took_ms: float) -> list[TaskMetrics]:
-        """Return the metrics of this turn: the time of the task's own bolt is the total minus that of its fused bolts."""
+        took_ms, written = 1000 * (time.perf_counter() - began), writer.done()
         fused_ms = sum(each.execute_ms for each in written if each.component != self._name)
-        for each in own:
-            each.execute_ms = max(0.0, took_ms - fused_ms)
-        return [*own, *written]
+        for own in result.done:
+            own.execute_ms = max(0.0, took_ms - fused_ms)
+        result.done = [*result.done, *written]
+        return result
 
     def _stage(self) -> TaskStage:
         window = self._execution.windows[self._name]
-        late = self._component.outputs.get(window.config.late_stream or "")
+        config = window.config
+        late = self._component.outputs.get(config.late_stream or "")
+        # Of panes of counts on event time the tuples that are not numbered yet are stored, and these are no plain data.
+        by_count = config.event_time and type(config.length) is type(config.slide) is Count
+        stores_tuples = by_count and config.aggregate is not None and None in aggregated_fields(config.aggregate)
         return TaskStage(
             bolt=window,
             format=self._format,
@@ -170,7 +169,7 @@ class StageTaskTurn:
             late_fields=None if late is None else late.schema.names[:-1],  # the last is the reason
             context=self._context,
             acks=self._acked,
-            keeps_tuples=_stores_whole_tuples(window.config),
+            keeps_tuples=stores_tuples,
         )
 
     def _window_turn(
@@ -236,13 +235,6 @@ class StageTaskTurn:
         found = TaskResult(writer.metrics(name, numbers), done=[running.metrics()])
         found.change(values)
         return found
-
-
-def _stores_whole_tuples(config: WindowConfig) -> bool:
-    """Return whether panes would store the tuples that are not numbered yet, and these are no plain data."""
-    if config.aggregate is None or not config.event_time:
-        return False
-    return type(config.length) is type(config.slide) is Count and None in aggregated_fields(config.aggregate)
 
 
 def stage_turn(

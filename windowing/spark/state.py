@@ -85,20 +85,16 @@ class Chunk:
 
     @property
     def key(self) -> bytes:
-        """The chunk's key in the store."""
         return _KEY.pack(self.id, self.nonce)
 
     @property
     def live_count(self) -> int:
-        """The number of rows that are still needed."""
         return sum(end - start for start, end in self.live)
 
     def positions(self) -> np.ndarray[Any, Any]:
-        """Return the positions of the rows that are still needed."""
         return np.concatenate([np.empty(0, np.int64), *(np.arange(start, end) for start, end in self.live)])
 
     def live_rows(self) -> pa.Table:
-        """Return the rows that are still needed."""
         if len(self.live) == 1:
             return self.table.slice(self.live[0][0], self.live_count)
         return self.table.take(pa.array(self.positions()))
@@ -126,26 +122,23 @@ class ChunkStore:
             return None
         names = [f"{self.what}, chunk {chunk.id}-{chunk.nonce.hex()}" for chunk in self.chunks]
         for chunk, name in zip(self.chunks, names, strict=True):
-            chunk.table = self._table(chunk, name)
+            blob = self.load(chunk.key)
+            if blob is None:
+                raise CorruptStateError(
+                    f"{name} is missing from the state store; restore the checkpoint, nothing was reset"
+                )
+            try:
+                table = decode_table(unframe(CHUNK_MAGIC, blob, name))
+            except pa.ArrowInvalid as problem:
+                raise CorruptStateError(f"{name} is no Arrow stream: {problem}; nothing was reset") from problem
+            if table.num_rows != chunk.rows:
+                raise CorruptStateError(f"{name} has {table.num_rows} rows, wanted {chunk.rows}; nothing was reset")
+            chunk.table = table.rename_columns([*table.column_names[:-2], TIMESTAMP, SEQUENCE])
         newest = max(self.chunks, key=attrgetter("id"))
         schema = pa.schema(list(newest.table.schema)[:-2]) if columns is None else columns
         for chunk, name in zip(self.chunks, names, strict=True):
             chunk.table = _fitted(chunk.table, schema, name)
         return pa.concat_tables([chunk.live_rows() for chunk in self.chunks])
-
-    def _table(self, chunk: Chunk, name: str) -> pa.Table:
-        blob = self.load(chunk.key)
-        if blob is None:
-            raise CorruptStateError(
-                f"{name} is missing from the state store; restore the checkpoint, nothing was reset"
-            )
-        try:
-            table = decode_table(unframe(CHUNK_MAGIC, blob, name))
-        except pa.ArrowInvalid as problem:
-            raise CorruptStateError(f"{name} is no Arrow stream: {problem}; nothing was reset") from problem
-        if table.num_rows != chunk.rows:
-            raise CorruptStateError(f"{name} has {table.num_rows} rows, wanted {chunk.rows}; nothing was reset")
-        return table.rename_columns([*table.column_names[:-2], TIMESTAMP, SEQUENCE])
 
     def write(
         self,
@@ -286,7 +279,6 @@ class StoredTask:
         return cls(executor, chunks, *numbers, seen, keys, head.get("deadlines", ""), seen_of)
 
     def stored(self) -> bytes:
-        """Return the metadata as it is stored."""
         executor = self.executor or b""
         with_keys = {"executor": len(executor), "deadlines": self.deadlines}
         head = dumps(

@@ -209,7 +209,6 @@ class BoltBatch(RetriedBatch[Tuple]):
         self._flush("prepare")
 
     def take(self, given: Iterable[Tuple | TupleRun]) -> None:
-        """Pass each tuple to the bolt once. Raises BoltError."""
         by_return = self._caller.by_return() if self._is_basic else None
         if by_return is not None:
             self._take_all(given, *by_return)
@@ -450,11 +449,9 @@ class StreamBatch:
     _roots: Roots
 
     def take(self, at: Numbers) -> StreamBatch:
-        """Return the rows at these positions."""
         return replace(self, table=self.table.take(pa.array(at)))
 
     def tuples(self) -> Iterator[Tuple]:
-        """Yield the rows as Tuples."""
         kind = tuple_type(Tuple, self.origin.fields.names)
         return (kind(values, self.origin) for values in tuples_in(self.table.columns, self.table.column_names))
 
@@ -530,18 +527,13 @@ def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | N
     """Return a column in its declared type, None if its values must be checked one by one."""
     kind = column.type
     if kind == declared and not _holds_maps(kind):  # maps are checked for duplicate keys
-        return _one(column)
-    if pa.types.is_large_string(kind) and pa.types.is_string(declared):  # the string type of pandas
-        return _one(column.cast(declared))
-    found = fitted_column(column, declared)
-    return None if found is None else _one(found)
+        found = column
+    elif pa.types.is_large_string(kind) and pa.types.is_string(declared):  # the string type of pandas
+        found = column.cast(declared)
+    else:
+        found = fitted_column(column, declared)
+    return found if found is None else found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
 
 
 def _holds_maps(kind: pa.DataType) -> bool:
     return pa.types.is_map(kind) or any(_holds_maps(kind.field(at).type) for at in range(kind.num_fields))
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)

@@ -122,7 +122,6 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_given": None, "_opened": None, "_made": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the offset before the first batch."""
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -140,7 +139,6 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._offset(number) if answer is Readiness.READY else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the rows of a batch, task by task. Raises FailedException after the last attempt has failed."""
         number = end["batch"]
         if start["batch"] == number:
             return []
@@ -150,7 +148,6 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(self._made[1])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task."""
         assert isinstance(partition, _SpoutRows)
         if partition.count:
             yield from decode_table(partition.data).cast(arrow_schema(self._schema)).to_batches()
@@ -166,7 +163,6 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 guarded(self._who, f"in success of {self._made[0]}", each.success, self._made[0])
 
     def stop(self) -> None:
-        """Close the spout at the end of the query."""
         if self._opened is not None:
             with marked():
                 guarded(self._who, "in close", self._opened.close)

@@ -154,7 +154,6 @@ class PacketWriter:
         """Pending tuples by target, kind and stream of their exchange rows."""
 
     def emit(self, emitted: GroupOutput) -> None:
-        """Send the output of a stage."""
         for id, rows in emitted.exchanges.items():
             exchange, writer = self._plan.exchanges[id], self._writers.get(id)
             if writer is None:
@@ -266,7 +265,14 @@ def _processed_with_windows(
 ) -> TaskResult:
     """Return the result of a task with windows: its rows, the counts of its tuples, and the windows to store."""
     component = task.stage.component
-    _restore(subtopology, stored, f"windows of {component}, task {task.task}")
+    if stored is not None:
+        what = f"windows of {component}, task {task.task}"
+        kept = kept_windows(stored, what)
+        for number, window in subtopology.windows().items():
+            if str(number) not in kept:
+                raise CorruptStateError(f"the {what} lack those of step {number}; put the checkpoint back from a copy")
+            now = kept[str(number)]
+            window.restore({"txid": now["txid"], "before": now["windows"], "now": now["windows"]})
     before, late_before = subtopology.window_counts()
     sent = _processed(plan, task, rows, batch, subtopology)
     after, late = subtopology.window_counts()
@@ -276,26 +282,9 @@ def _processed_with_windows(
     windows = TaskMetrics(task.stage.id, task.task, late=dict(late), windows_fired=numbers["fired"])
     windows.expired, windows.skipped, windows.pending = (numbers[name] for name in ("expired", "skipped", "pending"))
     windows.acked = windows.expired + late.total()
-    return TaskResult(sent, _snapshot(subtopology), done=[windows])
-
-
-def _restore(subtopology: Subtopology, stored: bytes | None, what: str) -> None:
-    if stored is None:
-        return
-    kept = kept_windows(stored, what)
-    for number, window in subtopology.windows().items():
-        if str(number) not in kept:
-            raise CorruptStateError(f"the {what} lack those of step {number}; put the checkpoint back from a copy")
-        now = kept[str(number)]
-        window.restore({"txid": now["txid"], "before": now["windows"], "now": now["windows"]})
-
-
-def _snapshot(subtopology: Subtopology) -> bytes:
-    kept = {}
-    for number, window in subtopology.windows().items():
-        found = window.snapshot()
-        kept[str(number)] = {"txid": found["txid"], "windows": found["now"]}
-    return stored_windows(kept)
+    made = {str(number): window.snapshot() for number, window in subtopology.windows().items()}
+    keeps = {number: {"txid": found["txid"], "windows": found["now"]} for number, found in made.items()}
+    return TaskResult(sent, stored_windows(keeps), done=[windows])
 
 
 def kept_windows(stored: bytes, what: str) -> Any:
@@ -724,7 +713,6 @@ class TridentBatchStage(ArrowStage):
         self._before = {task.number for each in before for task in plan.value.tasks_at(each)}
 
     def in_attempt(self, attempt: TransactionAttempt) -> TridentBatchStage:
-        """Return a copy of the stage for an attempt."""
         found = copy(self)
         found.attempt = attempt
         return found

@@ -150,7 +150,6 @@ class TaskStage:
 
     @property
     def late_stream(self) -> str:
-        """The stream of late tuples."""
         return self.bolt.config.late_stream or SIDE_STREAM
 
     def turn(
@@ -259,7 +258,19 @@ class _Turn:
             done=[done],
             rows=self.rows,
             late=self.late,
-            metrics=self._metrics(done, size_of(packets), now),
+            metrics={
+                "tuples": done.executed,
+                "fired": done.windows_fired,
+                "late": sum(done.late.values()),
+                "skipped": done.skipped,
+                "pending": done.pending,
+                "expired": done.expired,
+                "failed": self.windows.failures,
+                "duplicates": None if self.known is None else done.duplicates,
+                "bytes": size_of(packets),
+                "watermark": done.watermark_ms,
+                "now": now,
+            },
         )
         found.change(self.values)
         return found
@@ -475,7 +486,13 @@ class _Turn:
         else:
             held = np.array(sorted(named), dtype=np.int64)
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
-        fresh = None if table is None or not self.manager.keeps_tuples else self._fresh(table, accepted, numbers)
+        fresh = None
+        if table is not None and self.manager.keeps_tuples:
+            chosen = table if len(accepted) == table.num_rows else table.take(pa.array(accepted))
+            stamps = chosen.column(TIMESTAMP)
+            if not self.config.event_time:
+                stamps = pa.repeat(pa.scalar(self.executor.now_ms, pa.int64()), len(accepted))
+            fresh = with_order(self.format.kept(chosen), stamps, pa.array(numbers, pa.int64()))
         idle_rows = None if self.idle is None else self.idle.idle_rows
         written = self.chunks.write(fresh, held, self.stored.next_id, idle_rows)
         # Without message_id= rows pass by, so the ids would have gaps.
@@ -516,31 +533,6 @@ class _Turn:
             windows=tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired),
             late_rows=tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late),
         )
-
-    def _metrics(self, done: TaskMetrics, packed_bytes: int, now_ms: int) -> dict[str, int | None]:
-        """Return the metrics of the turn for its query (`METRICS` of output.py)."""
-        return {
-            "tuples": done.executed,
-            "fired": done.windows_fired,
-            "late": sum(done.late.values()),
-            "skipped": done.skipped,
-            "pending": done.pending,
-            "expired": done.expired,
-            "failed": self.windows.failures,
-            "duplicates": None if self.known is None else done.duplicates,
-            "bytes": packed_bytes,
-            "watermark": done.watermark_ms,
-            "now": now_ms,
-        }
-
-    def _fresh(self, table: pa.Table, accepted: np.ndarray[Any, Any], numbers: Any) -> pa.Table:
-        """Return the accepted rows in the form of chunks; on processing time their timestamp is the clock."""
-        chosen = table if len(accepted) == table.num_rows else table.take(pa.array(accepted))
-        if self.config.event_time:
-            stamps = chosen.column(TIMESTAMP)
-        else:
-            stamps = pa.repeat(pa.scalar(self.executor.now_ms, pa.int64()), len(accepted))
-        return with_order(self.format.kept(chosen), stamps, pa.array(numbers, pa.int64()))
 
     def _named(self, value: Any, named: set[int]) -> int | dict[str, Any] | None:
         number = self.number_of.get(id(value)) if self.format.is_row(value) else None

@@ -75,7 +75,6 @@ class SinkStreams:
         self._conditions: dict[str, Column] = {}
 
     def schema_of(self, stream: str) -> StructType:
-        """Return the schema of the rows of a stream."""
         return struct_of(self._streams[stream][1])
 
     def count(self, stream: str) -> Column:
@@ -113,7 +112,6 @@ class SinkStreams:
         return {**counts, "_late": late, "_largest": largest, "acks": acks}
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
-        """Return the rows of a stream. Cost: a Python worker that copies Arrow bytes."""
         packed = output.where(self._is_of(stream)).select("data")
         return packed.mapInArrow(_Unpacked(), self._streams[stream][1])
 
@@ -279,7 +277,6 @@ class BatchWriter:
 
     @property
     def schemas(self) -> dict[str, StructType]:
-        """The schemas of the streams that have a sink."""
         return {stream: self._streams.schema_of(stream) for stream in self.sinks}
 
     def _write_at_once(self, output: DataFrame, batch_id: int) -> None:
