@@ -79,6 +79,14 @@ def partials_of(
     return list(map(list, zip(sizes, *found, strict=True)))
 
 
+def folded(part: AggregateFunction, values: pa.ChunkedArray, groups: Numbers, before: list[Any]) -> list[Any] | None:
+    """Return the accumulator of each group, `before` so far (None: none), with these values added, each to its group; None where
+    numpy's result may differ from a value at a time.
+    """
+    column = _read(values, groups, len(before))
+    return _added(part, column, None if all(acc is None for acc in before) else before)
+
+
 def _read(values: pa.ChunkedArray, groups: Numbers, count: int) -> _Column | None:
     floats = pa.types.is_float32(values.type) or pa.types.is_float64(values.type)
     if not floats and not pa.types.is_signed_integer(values.type):
@@ -164,16 +172,12 @@ def _extreme(part: AggregateFunction, column: _Column, before: Before) -> list[A
 
 def _merged_accumulators(before: Before, counts: Numbers, found: list[Any], join: Any) -> list[Any]:
     """Return for each group its old accumulator if it got no value, its new one if it had none, and else both joined."""
+    if not counts.all():
+        found = [new if count else None for count, new in zip(counts.tolist(), found, strict=True)]
     if before is None:
-        return (
-            found
-            if counts.all()
-            else [new if count else None for count, new in zip(counts.tolist(), found, strict=True)]
-        )
-    return [
-        acc if not count else new if acc is None else join(acc, new)
-        for acc, count, new in zip(before, counts.tolist(), found, strict=True)
-    ]
+        return found
+    pairs = zip(before, found, strict=True)
+    return [acc if new is None else new if acc is None else join(acc, new) for acc, new in pairs]
 
 
 # -- TableWindow -----------------------------------------------------------------------------------------------------------------

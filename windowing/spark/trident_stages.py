@@ -42,6 +42,7 @@ import pyarrow.compute as pc
 
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.bolts import arrow_schema
+from windowing.columnar.panes import folded
 from windowing.columnar.rows import Keys, decode_table
 from windowing.errors import (
     CorruptStateError,
@@ -76,6 +77,7 @@ from windowing.trident.operations import Aggregate, AggregationStage, Operation
 from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook, partition_of
 from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
+from windowing.windows.aggregate import AggregateFunction, Largest, Smallest, Summed
 
 _MAX_TEXT = 500
 
@@ -317,7 +319,7 @@ _Fold = Callable[[Any, Codes, Sequence[Any]], "list[Any] | None"]
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _KEYS = ("string", "boolean", *_INTEGERS)
-_LARGEST = 2**63 - 1
+_FUNCTIONS: Mapping[type, AggregateFunction] = {Sum: Summed(), Min: Smallest(), Max: Largest()}
 
 
 class ColumnFold:
@@ -387,9 +389,9 @@ def _grouped(columns: Sequence[pa.Array]) -> tuple[Codes, list[Row]] | None:
 def _fold_of(aggregator: type, kind: str | None) -> _Fold | None:
     if aggregator is Count:
         return _counted
-    if kind in _INTEGERS:
-        return _OF_INTEGERS.get(aggregator)
-    return _sum_of_doubles if aggregator is Sum and kind in ("float", "double") else None
+    if aggregator in _FUNCTIONS and (kind in _INTEGERS or (aggregator is Sum and kind in ("float", "double"))):
+        return partial(_folded, _FUNCTIONS[aggregator])
+    return None
 
 
 def _counted(column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
@@ -397,43 +399,13 @@ def _counted(column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | No
     return [more if start is NOTHING else start + more for start, more in zip(starts, added, strict=True)]
 
 
-def _sum_of_integers(column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
-    values = (column.fill_null(0) if column.null_count else column).to_numpy().astype(np.int64)
-    known = [0 if start is NOTHING else start for start in starts]
-    bound = max(-int(values.min()), int(values.max())) * len(values) + max(map(abs, known))
-    if bound > _LARGEST:
+def _folded(function: AggregateFunction, column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
+    if type(function) is Summed and pa.types.is_integer(column.type):
+        column = column.fill_null(0)
+    if column.null_count or None in starts:  # a sum counts None as the whole number 0
         return None
-    total = np.array(known, np.int64)
-    np.add.at(total, codes, values)
-    found: list[Any] = total.tolist()
-    return found
-
-
-def _sum_of_doubles(column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
-    if column.null_count or not all(start is NOTHING or type(start) is float for start in starts):
-        return None  # None counts as the whole number 0
-    # -0.0 is the neutral element: adding it changes no value, not even 0.0 or -0.0.
-    total = np.array([-0.0 if start is NOTHING else start for start in starts], np.float64)
-    with np.errstate(all="ignore"):
-        np.add.at(total, codes, column.to_numpy().astype(np.float64))
-    found: list[Any] = total.tolist()
-    return found
-
-
-def _extreme(better: np.ufunc, worst: int, column: Any, codes: Codes, starts: Sequence[Any]) -> list[Any] | None:
-    if column.null_count or None in starts:
-        return None
-    best = np.array([worst if start is NOTHING else start for start in starts], np.int64)
-    better.at(best, codes, column.to_numpy().astype(np.int64))
-    found: list[Any] = best.tolist()
-    return found
-
-
-_OF_INTEGERS: Mapping[type, _Fold] = {
-    Sum: _sum_of_integers,
-    Min: partial(_extreme, np.minimum, _LARGEST),
-    Max: partial(_extreme, np.maximum, -_LARGEST - 1),
-}
+    before = [None if start is NOTHING else start for start in starts]
+    return folded(function, pa.chunked_array([column]), codes, before)
 
 
 # -- What Spark runs of a Trident topology ---------------------------------------------------------------------------------------
