@@ -243,7 +243,13 @@ def _tasks_of(bolt: StoredBolt, states: Iterable[TaskState]) -> list[_Task]:
         what = _what(bolt, task)
         stored = StoredTask.of(state.metadata, what)
         tuples = ChunkStore(stored.chunks, state.chunks.get, what).read(None)
-        executor = loads(stored.executor or b"", what, _record(what))
+
+        def record(row: int | dict[str, Any], what: str = what) -> Any:
+            if isinstance(row, dict):
+                return record_of(row)
+            raise CorruptStateError(f"{what} names row {row}, as only windows with policies of a user's do")
+
+        executor = loads(stored.executor or b"", what, record)
         if stored.keys is not None:
             executor["manager"]["tracks"] = states_of(stored.keys, what)
         found.append(_Task(task, stored, executor, tuples))
@@ -252,15 +258,6 @@ def _tasks_of(bolt: StoredBolt, states: Iterable[TaskState]) -> list[_Task]:
 
 def _what(bolt: StoredBolt, task: int) -> str:
     return f"state of bolt {bolt.name!r}, task {task}"
-
-
-def _record(what: str) -> Callable[[Any], Any]:
-    def record(stored: int | dict[str, Any]) -> Any:
-        if isinstance(stored, dict):
-            return record_of(stored)
-        raise CorruptStateError(f"{what} names row {stored}, as only windows with policies of a user's do")
-
-    return record
 
 
 # -- Redistribution --------------------------------------------------------------------------------------------------------------

@@ -283,8 +283,9 @@ class TaskTotals:
                 if batch < self._batch:
                     continue
                 if batch > self._batch:
-                    self._close()
-                    self._batch, self._logged = batch, 0
+                    self._add(self._totals)
+                    self._clock_ms = max((each.now_ms for each in self._last.values()), default=self._clock_ms)
+                    self._last, self._batch, self._logged = {}, batch, 0
                 self._last[upstream] = _Said(*said)
                 self._log_errors(batch, _Said(*said).found)
 
@@ -295,12 +296,6 @@ class TaskTotals:
             self._add(found)
         tasks = tuple(found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or 0)))
         return RunMetrics(name=self.name, at_ms=at_ms, tasks=tasks, batch=batch, phases=dict(phases or {}))
-
-    def _close(self) -> None:
-        self._add(self._totals)
-        if self._last:
-            self._clock_ms = max(said.now_ms for said in self._last.values())
-        self._last = {}
 
     def _add(self, totals: dict[tuple[str, int | None], TaskMetrics]) -> None:
         for said in self._last.values():

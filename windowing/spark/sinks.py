@@ -325,8 +325,10 @@ class MemorySink(StormNames):
         """Store the batch, in place of an older attempt."""
         try:
             self.batches[batch_id] = rows.collect()
-        except (ValueError, OverflowError):  # a date that Python cannot hold
-            self.batches[batch_id] = _collected(rows)
+        except (ValueError, OverflowError):  # a date that Python cannot hold, in whose place an Unreadable is stored
+            found = rows.toArrow()
+            columns = [python_values(found.column(name), name) for name in rows.columns]
+            self.batches[batch_id] = [Row(*rows.columns)(*values) for values in zip(*columns, strict=True)]
 
     def skip(self, batch_id: int) -> None:
         """Remove an older attempt at a batch that has no rows."""
@@ -338,13 +340,6 @@ class NoopSink:
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         rows.write.format("noop").mode("overwrite").save()
-
-
-def _collected(rows: DataFrame) -> list[Row]:
-    """Return rows in which each value that Python cannot hold is replaced by an Unreadable (unreadable.py)."""
-    found = rows.toArrow()
-    columns = [python_values(found.column(name), name) for name in rows.columns]
-    return [Row(*rows.columns)(*values) for values in zip(*columns, strict=True)]
 
 
 def _name(batch_id: int) -> str:
