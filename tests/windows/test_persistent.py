@@ -113,7 +113,7 @@ class Task:
 
     def roll_back(self) -> None:
         assert self.executor.roll_back()
-        self.executor.begin_again()
+        self.init(self.executor.txid)
         self.executor.check()
 
     def show(self, effects: Any) -> None:

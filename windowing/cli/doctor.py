@@ -40,9 +40,7 @@ class Finding(NamedTuple):
 
 
 def diagnose(query: bool) -> Iterator[Finding]:
-    """Yield the result of each check. query: at the end run ten rows on Spark, if all required checks are good.
-    Cost: a JVM start.
-    """
+    """Yield the result of each check. query: at the end run ten rows on Spark, if all else is good. Cost: a JVM start."""
     python = ".".join(map(str, sys.version_info[:3]))
     yield Finding("Python", python, sys.version_info >= (3, 11), "install Python 3.11 or later")
     yield _package("windowing", "install the library", True)

@@ -95,9 +95,7 @@ class CommandGroup(click.Group):
 
 @contextmanager
 def _sigterm_raised() -> Iterator[None]:
-    """Let the first SIGTERM raise Terminated in the `with` block; a second one ends the process, and the first a process that user
-    code forks.
-    """
+    """Let the first SIGTERM raise Terminated in the `with` block; a second one, or one in a forked process, ends the process."""
     command = os.getpid()
 
     def raising(number: int, _: Any) -> None:
@@ -281,9 +279,7 @@ def _accepted(read: Any, value: Any) -> bool:
 
 
 def mistakes_of(declared: Callable[[], Any]) -> list[str]:
-    """Return the mistakes of the component or topology that a call returns, one sentence each. A component alone is checked by its
-    declaration only.
-    """
+    """Return the mistakes of the component, by its declaration only, or topology that a call returns, one sentence each."""
     try:
         value = declared()
         if isinstance(value, TopologyBuilder):

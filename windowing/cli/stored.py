@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windowing.cli.loading import CommandFailed, CommandRefused
 from windowing.errors import CheckpointError, WindowingError, quote
@@ -35,6 +35,9 @@ from windowing.stores.remote import masked
 from windowing.stores.sqlite_files import translated
 from windowing.trident.fence import Fence, PartitionId
 from windowing.windows.measures import Count, Duration, describe_measure
+
+if TYPE_CHECKING:
+    from windowing.spark.hadoop import Folder
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
@@ -58,32 +61,8 @@ _COPY = (
 )
 
 
-class CheckpointFiles(Protocol):
-    """A folder of a checkpoint: `LocalFiles`, or `Folder` of spark/hadoop.py. Reading a missing file raises FileNotFoundError or
-    CheckpointError.
-    """
-
-    @property
-    def path(self) -> str:
-        """The folder, for messages."""
-
-    def __truediv__(self, name: str) -> Self: ...
-
-    def names(self) -> list[str]:
-        """Return the names in the folder; none if it does not exist."""
-
-    def of(self, name: str) -> str:
-        """Return the full path of the file `name`."""
-
-    def exists(self, name: str) -> bool:
-        """Return whether there is a file or folder with this name."""
-
-    def read(self, name: str) -> bytes:
-        """Return the content of the file `name`."""
-
-
 class LocalFiles:
-    """A folder of a checkpoint on a file system of this machine, without a JVM."""
+    """A folder of a checkpoint on a file system of this machine, without a JVM: what is used here of `Folder` (spark/hadoop.py)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -111,6 +90,10 @@ class LocalFiles:
         return (self._folder / name).read_bytes()
 
 
+CheckpointFiles: TypeAlias = "LocalFiles | Folder"
+"""A folder of a checkpoint. Reading a missing file raises FileNotFoundError, or CheckpointError on another file system."""
+
+
 def is_elsewhere(given: str) -> bool:
     """Return whether a path is a URI of another file system than this machine's.
 
@@ -136,12 +119,11 @@ def checkpoint_files(given: str, settings: Mapping[str, str]) -> CheckpointFiles
     from windowing.spark.hadoop import Folder
 
     try:
-        files: CheckpointFiles = Folder(spark, given)
+        return Folder(spark, given)
     except CheckpointError as problem:
         raise CheckpointError(
             f"{problem.args[0]}. What Spark needs to reach it comes from HADOOP_CONF_DIR, spark-defaults.conf or --conf KEY=VALUE"
         ) from problem
-    return files
 
 
 def spark_session(name: str, settings: Mapping[str, str], why: str = "") -> Any:

@@ -94,14 +94,11 @@ class CheckPointState:
     state: TxState = TxState.COMMITTED
 
     def plain(self) -> dict[str, Any]:
-        """Return the record as plain data."""
         return {"format": _FORMAT, "txid": self.txid, "state": self.state.value}
 
     @classmethod
     def of(cls, data: Any) -> CheckPointState:
-        """Return the record of plain data; None gives the initial record. Raises CorruptStateError for damaged data, and never
-        starts from -1 again instead.
-        """
+        """Return the record of plain data, the initial one of None. Raises CorruptStateError for damaged data."""
         if data is None:
             return cls()
         states = [state.value for state in TxState]
@@ -137,7 +134,7 @@ class StatefulBoltExecutor:
     def __init__(self, task: StatefulBoltTask | CheckpointedWindowTask) -> None:
         self.states: list[CheckpointedState] = []
         self.txid = NEVER
-        self._task = task
+        self.task = task
         self._open: dict[Delivery, None] = {}
         self._acked: dict[Delivery, None] = {}
         self.prepared: tuple[Delivery, ...] | None = None
@@ -156,7 +153,7 @@ class StatefulBoltExecutor:
     def fail(self, message: Delivery, reason: str = Reason.FAILED) -> None:
         """Fail a tuple at once. Raises AckError for a tuple that is not open."""
         self._settle(message)
-        self._task.router.fail(message._anchors, self._task.context.component, reason)
+        self.task.router.fail(message._anchors, self.task.context.component, reason)
 
     def is_open(self, message: Delivery) -> bool:
         """Whether the tuple was executed and has not been acked, failed or rolled back since."""
@@ -190,32 +187,28 @@ class StatefulBoltExecutor:
     def agrees(self, method: str, *arguments: int) -> bool:
         """Call a hook of the bolt; return False if it refuses by a FailedException, which is added to the errors of the result."""
         try:
-            self._task.hook(method, *arguments)
+            self.task.hook(method, *arguments)
         except BoltError as problem:
             if not isinstance(problem.__cause__, FailedException):
                 raise
-            self._task.router.report(self._task.context.component, self._task.context.task_index, problem)
+            self.task.router.report(self.task.context.component, self.task.context.task_index, problem)
             return False
         return True
 
     def prepare(self, txid: int) -> None:
-        """Make the current states durable under `txid`."""
         for state in self.states:
             state.prepare_commit(txid)
         self.prepared, self._acked = tuple(self._acked), {}
 
     def commit(self, txid: int) -> None:
-        """Commit the prepared states and send the acks."""
         for state in self.states:
             state.commit(txid)
         prepared, self.prepared, self.txid = self.prepared or (), None, txid
         acked = [message._anchors for message in prepared if message._anchors is not None]
-        self._task.router.ack_all(acked, self._task.context.component)
+        self.task.router.ack_all(acked, self.task.context.component)
 
     def roll_back(self) -> bool:
-        """Restore the states of the last commit and fail the tuples since then; `begin_again` must follow. Return False if the bolt
-        refuses.
-        """
+        """Restore the last commit and fail the tuples since then; `init` of the task must follow. Return False if it refuses."""
         if not self.agrees("pre_rollback"):
             return False
         for state in self.states:
@@ -223,12 +216,8 @@ class StatefulBoltExecutor:
         lost = [*(self.prepared or ()), *self._acked, *self._open]
         self.prepared, self._acked, self._open = None, {}, {}
         for message in lost:
-            self._task.router.fail(message._anchors, self._task.context.component)
+            self.task.router.fail(message._anchors, self.task.context.component)
         return True
-
-    def begin_again(self) -> None:
-        """Call the bolt's `init_state` again, after the states of all tasks have been rolled back."""
-        self._task.init(self.txid)
 
     def check(self) -> None:
         """Assert the invariant: each tuple is in exactly one of open, acked and prepared."""
@@ -244,7 +233,7 @@ class CheckpointTask(Task):
 
     A checkpoint begins an interval after the previous one has ended. So one that takes longer than that leaves time for tuples.
 
-    `recovering`: whether a commit or a rollback was refused and will be tried again.
+    `refused`: the step that was refused and will be tried again, else None.
     The number of consecutive refusals is limited to the number of attempts of a message, or to 1,000 if attempts have no limit, so
     that a run always ends. `definition`: the definition of the states.
     """
@@ -268,13 +257,9 @@ class CheckpointTask(Task):
             for bolt in bolts
         ]
         self._executors = [executor for _, executor in self._bolts if executor is not None]
-        self._refused: Callable[[], None] | None = None
+        self.refused: Callable[[], None] | None = None
         self._refusals = 0
         self._due_ms = 0
-
-    @property
-    def recovering(self) -> bool:
-        return self._refused is not None
 
     def open(self) -> None:
         definition = self._provider.record(DEFINITION)
@@ -298,12 +283,10 @@ class CheckpointTask(Task):
 
     def take(self) -> None:
         """Take a checkpoint now, or retry the step that was refused."""
-        (self._refused or self._prepare)()
+        (self.refused or self._prepare)()
 
     def _emptied(self) -> Iterator[StatefulBoltExecutor]:
-        """Yield the executors of stateful bolts in topological order, each after its inbox, with all that the bolts before it
-        emitted, has been emptied.
-        """
+        """Yield the executors in topological order, each after its inbox, with all that the bolts before it emitted, is empty."""
         for bolt, executor in self._bolts:
             bolt.step(None)
             if executor is not None:
@@ -336,7 +319,7 @@ class CheckpointTask(Task):
                 self._save(txid, TxState.COMMITTED)
         if agreed != prepared:
             self._count_refusal(txid, "COMMIT")
-            self._again(self._commit, at_once=self._refused is None)
+            self._again(self._commit, at_once=self.refused is None)
             return
         self.router.result.checkpoints += 1
         self._refusals = 0
@@ -346,7 +329,7 @@ class CheckpointTask(Task):
         done = [(executor, executor.roll_back()) for executor in self._emptied()]
         for executor, agreed in done:
             if agreed:
-                executor.begin_again()
+                executor.task.init(executor.txid)
         if not all(agreed for _, agreed in done):
             self._count_refusal(self.record.txid + 1, "ROLLBACK")
             self._again(self._roll_back)
@@ -356,11 +339,11 @@ class CheckpointTask(Task):
 
     def _again(self, step: Callable[[], None], at_once: bool = False) -> None:
         """Schedule a refused step to be retried, at once or after an interval."""
-        self._refused = step
+        self.refused = step
         self._due_ms = self.router.now_ms + (0 if at_once else self._interval_ms)
 
     def _done(self) -> None:
-        self._refused, self._due_ms = None, self.router.clock.now_ms() + self._interval_ms
+        self.refused, self._due_ms = None, self.router.clock.now_ms() + self._interval_ms
 
     def _save(self, txid: int, state: TxState) -> None:
         self.record = CheckPointState(txid, state)
@@ -394,7 +377,7 @@ class StatefulBoltTask(BoltTask):
         super().__init__(parts, tick_ms)
         self.stateful = StatefulBoltExecutor(self)
         self.stateful.states.append(state)
-        self.state = state
+        self.state, self.hook = state, self.caller.hook
         # Of the call of the bolt: its tuple, whether it has failed that, and whether it has acked any tuple.
         self._called: Delivery | None = None
         self._failed = self._acked = False
@@ -406,13 +389,8 @@ class StatefulBoltTask(BoltTask):
         self.caller.prepare(self.context, self.collector())
 
     def init(self, txid: int) -> None:
-        """Call the bolt's `init_state` with its state as of `txid`."""
         self.state.require(txid)
         self.hook("init_state", self.state)
-
-    def hook(self, method: str, *arguments: Any) -> None:
-        """Call an optional method of the bolt."""
-        self.caller.hook(method, *arguments)
 
     def handle(self, message: Delivery) -> None:
         if message._origin.component != SYSTEM:
@@ -434,7 +412,6 @@ class StatefulBoltTask(BoltTask):
             self._acked = True
 
     def fail(self, message: Delivery, reason: str = Reason.FAILED) -> None:
-        """Fail the tuple at once."""
         if message._origin.component != SYSTEM:
             self.stateful.fail(message, reason)
         self._failed = self._failed or message is self._called
@@ -457,7 +434,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
     ) -> None:
         super().__init__(parts, by_hand, executor=executor, recovery=recovery)
         self.stateful = StatefulBoltExecutor(self)
-        self.state = state
+        self.state, self.hook = state, self.windows.runner.hook
         if state is not None:
             self.stateful.states.append(state)
 
@@ -474,14 +451,9 @@ class CheckpointedWindowTask(WindowedBoltTask):
         self.windows.timer.turned(self.router.now_ms)
 
     def init(self, txid: int) -> None:
-        """Restore the windows and the state of checkpoint `txid`."""
         self._begin(txid)
         if self.state is not None:
             self.hook("init_state", self.state)
-
-    def hook(self, method: str, *arguments: Any) -> None:
-        """Call a method that the bolt may have."""
-        self.windows.runner.hook(method, *arguments)
 
     def _begin(self, txid: int) -> bool:
         if self.state is not None:
@@ -546,11 +518,9 @@ class RecoveredWindowTask(CheckpointedWindowTask):
         self.rows.prepare_commit(txid)
 
     def commit(self, txid: int) -> None:
-        """Commit the stored windows."""
         self.rows.commit(txid)
 
     def rollback(self) -> None:
-        """Discard the prepared windows; `init` must follow."""
         self.rows.rollback()
 
     def resume(self, txid: int) -> bool:

@@ -72,76 +72,6 @@ from windowing.windows.measures import Count, Duration
 _log = logging.getLogger("windowing")
 
 
-class StatesInUse:
-    """The states of a topology while one cluster uses them. `provider` is None for a topology without states.
-
-    A provider that was passed in stays open at the end; one that was made here, from the path or the settings, is closed.
-    Raises ConfigError for a provider or a path that the topology does not need, or for both; DefinitionChangedError for states
-    of another definition; and the store's error for a file that it cannot use.
-    """
-
-    def __init__(self, topology: Topology, given: StateProvider | None, path: str | Path | None) -> None:
-        _refuse_contradictions(topology, given, path)
-        self._topology = topology
-        self._made = given is None
-        self.provider = given
-        if not topology.stateful:
-            return
-        if given is None:
-            self.provider = state_provider(topology.config.state_provider, topology.name, path)
-        assert self.provider is not None
-        try:
-            self._compare(self.provider)
-        except BaseException:
-            self.release()
-            raise
-
-    def begin(self) -> None:
-        """Discard uncommitted changes that an earlier cluster left in the states."""
-        if self.provider is not None:
-            self.provider.forget()
-
-    def _compare(self, states: StateProvider) -> None:
-        if CheckPointState.of(states.record(RECORD)).committed == NEVER:
-            return
-        stored, what = states.record(DEFINITION), f"the stored states of topology {self._topology.name!r}"
-        if stored is None:
-            raise CheckpointError(
-                f"{what} have checkpoints but no definition of what they are of; restore all of the store from one copy, or begin "
-                "with new states; nothing was reset"
-            )
-        place = DefinitionLocation(
-            what,
-            f"the definition of {what}",
-            "restore the old definition, or begin with new states (another state_path=, say); nothing was reset",
-            "restore the store from a copy, or use the version that wrote it; nothing was reset",
-            record=True,
-        )
-        compare(read(stored, place), of_states(self._topology), place)
-
-    def release(self) -> None:
-        """Release the states; changes that are not prepared are lost."""
-        if self.provider is None:
-            return
-        if self._made:
-            self.provider.close()
-        else:
-            self.provider.forget()
-
-
-def _refuse_contradictions(topology: Topology, given: StateProvider | None, path: str | Path | None) -> None:
-    if given is not None and path is not None:
-        raise ConfigError(
-            f"topology {topology.name!r} was given both states= and state_path={quote(str(path))}; leave one of the two out"
-        )
-    if not topology.stateful and (given is not None or path is not None):
-        what = "states=" if path is None else f"state_path={quote(str(path))}"
-        raise ConfigError(
-            f"topology {topology.name!r} keeps nothing in {what}: no bolt has init_state or max_events_in_memory=; leave it out, "
-            "or give a bolt a state"
-        )
-
-
 # -- ClusterTasks ----------------------------------------------------------------------------------------------------------------
 
 
@@ -231,7 +161,6 @@ class ClusterTasks:
     def _checkpointed(
         self, component: Component, index: int, parts: TaskParts, tick_ms: int | None, states: StateProvider
     ) -> ComponentTask:
-        """Return a task whose state outlives the process."""
         window = component.window
         state = states.state(component.id, index) if component.stateful else None
         if window is None:
@@ -320,9 +249,8 @@ class LocalCluster(LoopedCluster):
         self._read = [each for streams in roots.values() for each in streams]
         self._closes += [each.close for each in self._read]
         try:
-            self._states = StatesInUse(topology, states, state_path)
-            self._closes.insert(0, self._states.release)
-            self.task_set = ClusterTasks(topology, router, batches is not None, self._states.provider, roots)
+            self._states = self._opened_states(states, state_path)
+            self.task_set = ClusterTasks(topology, router, batches is not None, self._states, roots)
         except BaseException:
             self._end("it could not be made")
             raise
@@ -366,10 +294,7 @@ class LocalCluster(LoopedCluster):
         self._undisturbed(self._turns)
 
     def checkpoint(self) -> bool:
-        """Commit the states now; return False if a hook refused and the states were rolled back.
-
-        Do nothing in a topology without states.
-        """
+        """Commit the states, if there are any; return False if a hook refused and they were rolled back."""
         self._begin()
         coordinator = self.task_set.coordinator
         if coordinator is None:
@@ -417,8 +342,48 @@ class LocalCluster(LoopedCluster):
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
+    def _opened_states(self, given: StateProvider | None, path: str | Path | None) -> StateProvider | None:
+        """Return the states of the topology, None without any; states that are made here are closed at the end.
+
+        Raises ConfigError for a provider or a path that the topology does not need, or for both; DefinitionChangedError for states
+        of another definition; and the store's error for a file that it cannot use.
+        """
+        topology = self.topology
+        if given is not None and path is not None:
+            raise ConfigError(
+                f"topology {topology.name!r} was given both states= and state_path={quote(str(path))}; leave one of the two out"
+            )
+        if not topology.stateful:
+            if given is not None or path is not None:
+                what = "states=" if path is None else f"state_path={quote(str(path))}"
+                raise ConfigError(
+                    f"topology {topology.name!r} keeps nothing in {what}: no bolt has init_state or max_events_in_memory=; leave "
+                    "it out, or give a bolt a state"
+                )
+            return None
+        states = state_provider(topology.config.state_provider, topology.name, path) if given is None else given
+        self._closes.insert(0, states.close if given is None else states.forget)
+        if CheckPointState.of(states.record(RECORD)).committed == NEVER:
+            return states
+        stored, what = states.record(DEFINITION), f"the stored states of topology {topology.name!r}"
+        if stored is None:
+            raise CheckpointError(
+                f"{what} have checkpoints but no definition of what they are of; restore all of the store from one copy, or begin "
+                "with new states; nothing was reset"
+            )
+        place = DefinitionLocation(
+            what,
+            f"the definition of {what}",
+            "restore the old definition, or begin with new states (another state_path=, say); nothing was reset",
+            "restore the store from a copy, or use the version that wrote it; nothing was reset",
+            record=True,
+        )
+        compare(read(stored, place), of_states(topology), place)
+        return states
+
     def _take_hold(self) -> None:
-        self._states.begin()
+        if self._states is not None:
+            self._states.forget()  # changes that an earlier cluster has not prepared
         for roots in self._read:
             roots.begin()
 
@@ -470,7 +435,7 @@ class LocalCluster(LoopedCluster):
         """Make rounds until no task has messages and no checkpoint waits for its retry."""
         coordinator = self.task_set.coordinator
         self._busy()
-        while coordinator is not None and coordinator.recovering and self._pass_time():
+        while coordinator is not None and coordinator.refused is not None and self._pass_time():
             self._busy()
 
     def _drain(self) -> None:

@@ -153,9 +153,7 @@ class LoopedCluster(StormNames, ABC):
         return self._wait(self.tasks, end_ms)
 
     def _run_for(self, span: Duration | timedelta) -> None:
-        """Run for `span` of the clock's time. With a VirtualClock each round that emits takes one millisecond; otherwise an endless
-        spout would stop time.
-        """
+        """Run for `span` of the clock. A VirtualClock moves 1 ms in each round that emits: an endless spout would stop time."""
         self._begin()
         end_ms = self.clock.now_ms() + as_duration_ms(span, "span")
         while self.clock.now_ms() < end_ms:

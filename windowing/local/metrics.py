@@ -51,7 +51,6 @@ class ClusterMetrics:
         self._errors, self._dead_letters = _Additions(), _Additions()
 
     def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows: the current numbers of the components."""
         return self.now()._repr_html_()
 
     def now(self) -> RunMetrics:
@@ -141,7 +140,6 @@ class _TaskWatch:
         setattr(self.task, name, call)
 
     def _counted_send(self, stream: str, send: Callable[..., list[int]]) -> Callable[..., list[int]]:
-        """Return `send` of a stream, with its calls counted."""
         emitted = self.found.emitted
 
         def counted(*arguments: Any, **options: Any) -> list[int]:
@@ -151,7 +149,6 @@ class _TaskWatch:
         return counted
 
     def counted(self, name: str, count: Callable[..., None]) -> None:
-        """Call `count` with the arguments of each call of a method, before it."""
         inner = getattr(self.task, name)
 
         def call(*arguments: Any) -> Any:

@@ -101,7 +101,6 @@ class ClusterResult(StormNames):
         return brief_repr(self)
 
     def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows: the counts of the run, not its rows."""
         rows: list[list[object]] = [["acked", self.acked], ["failures", self.failures]]
         rows += [[f"output {name}", len(found)] for name, found in self.outputs.items()]
         rows += [[f"late of {component}: {reason}", count] for (component, reason), count in self.late.items()]
@@ -205,9 +204,7 @@ class Router:
         )
 
     def counts_that_wait(self, spout: str) -> str:
-        """Return a sentence about the windows of counts in memory that a repeated tuple of a spout enters again; empty if there is
-        none.
-        """
+        """Return a sentence about windows of counts in memory that a repeated tuple of a spout enters again; empty without one."""
         kept = self._kept_in_memory(spout)
         found = {bolt: each for bolt, each in kept.items() if each.message_id is None and _counts(each)}
         if not found:
@@ -224,7 +221,6 @@ class Router:
         return self._bits(64) or 1
 
     def tell(self, root: int, message: tuple[Any, ...]) -> None:
-        """Send a message to the acker of a root."""
         self.ackers[root % len(self.ackers)].append(message)
 
     def init_all(self, inits: list[tuple[int, int]], task: int) -> None:
@@ -233,7 +229,6 @@ class Router:
             inbox.append((INITS, some, task))
 
     def ack(self, anchors: Anchors | None, component: str) -> None:
-        """Ack a tuple in each of its trees."""
         if anchors is not None:
             for root, xor in anchors.ack():
                 self.ackers[root % len(self.ackers)].append((ACK, root, xor, component))
@@ -260,7 +255,6 @@ class Router:
                 self.tell(root, (FAIL, root, component, reason))
 
     def reset_timeout(self, anchors: Anchors | None) -> None:
-        """Restart the timeout of each tree of a tuple."""
         for root in () if anchors is None else anchors.edges:
             self.tell(root, (RESET, root))
 

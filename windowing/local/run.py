@@ -86,7 +86,6 @@ class LocalResult(StormNames):
         return brief_repr(self)
 
     def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows: the counts of the run, not its rows."""
         rows: list[list[object]] = [[f"stream {name}", len(found)] for name, found in self.rows.items()]
         rows += [
             ["late", len(self.late)],

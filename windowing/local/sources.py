@@ -123,7 +123,6 @@ class SpoutRoots:
         self._count = 0
 
     def begin(self) -> None:
-        """Notify the spout that a run begins, and read its initial offsets."""
         if self._spout.takes_acks:
             self._spout.begin(f"LocalCluster {uuid4().hex}", None)
         self._at = self._progress.initial()
@@ -133,7 +132,6 @@ class SpoutRoots:
         self._ended = True
 
     def close(self) -> None:
-        """Close the spout."""
         self._spout.close()
 
     def next_row(self, task: int) -> tuple[MessageId, tuple[Any, ...]] | None:
@@ -217,9 +215,7 @@ class SpoutRoots:
 
 
 class RootSource(TupleSource):
-    """The source of one spout task: the rows of its roots, one stream after the other in turn. The task emits a failed row again;
-    the other rows of its batch are not repeated.
-    """
+    """The source of one spout task: the rows of its roots, stream after stream. A failed row alone is emitted again."""
 
     over = False
 

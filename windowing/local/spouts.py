@@ -2,8 +2,8 @@
 
     TupleSource           next_tuple                        ack / fail of a message id
       RowsSource          the next row of a function        the task emits a failed row again
-      FunctionSource      calls a function of (collector)   the same
-      ObjectSource        calls next_tuple of an object     calls its ack and fail, with the values if the methods take them
+      UserSource          calls a function of (collector)   the same
+                          calls next_tuple of an object     calls its ack and fail, with the values if the methods take them
       InputSource         the next row that was fed         the task emits a failed row again
       RootSource          the next row of a PartitionedSpout (sources.py)     the same; the spout gets acks of whole batches
 
@@ -30,6 +30,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 from windowing.acking.acker import Acked, AckedRoots, Failed, Reason
@@ -43,7 +44,7 @@ from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle
 from windowing.topology.dead_letters import DeadLetter
-from windowing.topology.decorators import ComponentKind, Declaration
+from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Topology
 from windowing.topology.user_code import OutputStreams, file_of, user_code_error
 from windowing.windows.measures import Duration, as_duration_ms
@@ -199,7 +200,6 @@ class InputSource(TupleSource):
         self._number = 0
 
     def feed(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add rows."""
         self._rows.extend(rows)
         self.over = not self._rows
 
@@ -210,26 +210,17 @@ class InputSource(TupleSource):
         self._number += 1
 
 
-class FunctionSource(TupleSource):
-    """A function of (collector), called once per `next_tuple`."""
+class UserSource(TupleSource):
+    """The code of a spout, and its instance if it is a class. `values_back` names those of "ack", "fail" and "give_up" that also
+    take the values.
+    """
 
     over = False
 
-    def __init__(self, function: Callable[[Any], Any], collector: SpoutCollector) -> None:
-        self._function = function
-        self._collector = collector
-
-    def next_tuple(self) -> Any:
-        return self._function(self._collector)
-
-
-class ObjectSource(TupleSource):
-    """An instance of a spout class. `values_back` names those of "ack", "fail" and "give_up" that also take the values."""
-
-    over = False
-
-    def __init__(self, instance: Any, values_back: frozenset[str]) -> None:
-        self.next_tuple = instance.next_tuple  # type: ignore[method-assign]  # without a frame for each tuple
+    def __init__(
+        self, next_tuple: Callable[[], Any], instance: Any = None, values_back: frozenset[str] = frozenset()
+    ) -> None:
+        self.next_tuple = next_tuple  # type: ignore[method-assign]  # without a frame for each tuple
         self._instance = instance
         self._values_back = values_back
         self._ack = getattr(instance, "ack", None)
@@ -295,28 +286,25 @@ class SpoutTask(ComponentTask):
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        declaration = self.component.declaration
-        collector = SpoutCollector(self)
+        declaration, collector = self.component.declaration, SpoutCollector(self)
+        target: Any = declaration.target
         self._senders = {name: routes.send for name, routes in self.outbox.items()}
         if self._read is not None:
             self.source = self._read(collector)
         elif declaration.kind is ComponentKind.INPUT:
             self.source = InputSource(collector)
         elif declaration.is_class:
-            self._instance = self._guarded("when it was made", _target(declaration))
-            if getattr(self._instance, "open", None) is not None:
-                self._guarded("in open", self._instance.open, self.context, collector)
-            self.source = ObjectSource(self._instance, declaration.values_back)
+            self._instance = self._guarded("when it was made", target)
+            self._hook("open", self.context, collector)
+            self.source = UserSource(self._instance.next_tuple, self._instance, declaration.values_back)
         elif declaration.style is CallStyle.ROWS:
-            schema = declaration.outputs[DEFAULT_STREAM]
-            returned = self._guarded("when it was called", _target(declaration))
-            self.source = RowsSource(rows_of(returned, schema, DEFAULT_STREAM), collector)
+            returned = self._guarded("when it was called", target)
+            self.source = RowsSource(rows_of(returned, declaration.outputs[DEFAULT_STREAM], DEFAULT_STREAM), collector)
         else:
-            self.source = FunctionSource(_target(declaration), collector)
+            self.source = UserSource(partial(target, collector))
         self._track()
 
     def activate(self) -> None:
-        """Resume taking tuples from the source."""
         self.active = True
         self._hook("activate")
         self._track()
@@ -568,10 +556,10 @@ class SpoutTask(ComponentTask):
         if not heard and taken:
             self._guarded("in ack", self.source.ack, letter.message_id, letter.values)
 
-    def _hook(self, method: str) -> None:
+    def _hook(self, method: str, *arguments: Any) -> None:
         written = getattr(self._instance, method, None)
         if written is not None:
-            self._guarded(f"in {method}", written)
+            self._guarded(f"in {method}", written, *arguments)
 
     def _guarded(self, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -598,7 +586,6 @@ class SpoutCollector(StormNames):
         self._task, self._emit = task, task.emit
 
     def emit(self, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]:
-        """Emit one row; a row with a message id is tracked. Returns the ids of the tasks that receive it."""
         if stray:
             raise self._task.refuse((values, *stray), "emit")
         return self._emit(values, stream, message_id, None)
@@ -606,25 +593,17 @@ class SpoutCollector(StormNames):
     def emit_direct(
         self, task: int, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit one row to the task with this id, on a stream that is declared direct."""
         if stray:
             raise self._task.refuse((values, *stray), "emit_direct")
         self._task.emit(values, stream, message_id, task)
 
     def sleep(self, span: Duration | timedelta) -> None:
-        """Return at once; `next_tuple` is not called again before `span` has passed by the clock of the cluster."""
         self._task.sleep(span)
 
     def report_error(self, error: BaseException) -> None:
-        """Add an error to the result of the run."""
         self._task.report_error(error)
 
 
 def _cause(problem: BaseException) -> BaseException | None:
     """Return the cause of an error that is attributed to the spout: for an error of this library, the error behind it."""
     return problem.__cause__ if isinstance(problem, WindowingError) else problem
-
-
-def _target(declaration: Declaration) -> Callable[..., Any]:
-    assert declaration.target is not None
-    return declaration.target

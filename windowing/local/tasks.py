@@ -64,7 +64,6 @@ class Task:
         return count > 0
 
     def handle(self, message: Any) -> None:
-        """Handle one message."""
         raise NotImplementedError
 
     def tick(self) -> None:
@@ -145,7 +144,6 @@ class ComponentTask(Task):
         self.outbox, self.component = parts.outbox, parts.component
 
     def step(self, limit: int | None) -> bool:
-        """Handle the messages of the inbox in order."""
         inbox = self.inbox
         if not inbox:
             return False
@@ -158,12 +156,10 @@ class ComponentTask(Task):
         return True
 
     def arrive(self, arrived: list[Any]) -> None:
-        """Handle messages, in order."""
         for message in arrived:
             self.handle(message)
 
     def report_error(self, error: BaseException) -> None:
-        """Add an error to the result of the run."""
         self.router.report(self.context.component, self.context.task_index, error)
 
     def send_dead_letter(self, letter: DeadLetter, anchors: Sequence[Anchors] = ()) -> None:
@@ -214,11 +210,9 @@ class BoltTask(ComponentTask):
         self.lose(message, problem)
 
     def ack(self, message: Delivery) -> None:
-        """Ack a tuple."""
         self.router.ack(message._anchors, self.context.component)
 
     def fail(self, message: Delivery, reason: str = Reason.FAILED) -> None:
-        """Fail a tuple."""
         self.router.fail(message._anchors, self.context.component, reason)
 
     def lose(self, message: Delivery, error: BaseException | str) -> None:
@@ -235,7 +229,6 @@ class BoltTask(ComponentTask):
         )
 
     def is_settled(self, message: Delivery) -> bool:
-        """Whether the tuple was acked or failed."""
         return message._anchors is None or message._anchors.settled
 
     def tick(self) -> None:
@@ -367,7 +360,6 @@ class BoltCollector(StormNames):
     def emit(
         self, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
-        """Emit one row anchored to these tuples; return the ids of the tasks that receive it."""
         if stray:
             raise self._task.caller.streams.refuse((values, *stray), "anchors")
         checked = self._task.caller.streams.checked(values, stream, False)
@@ -376,7 +368,6 @@ class BoltCollector(StormNames):
     def emit_direct(
         self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit one row to the task with this id, on a stream that is declared direct."""
         if stray:
             raise self._task.caller.streams.refuse((values, *stray), "anchors", "emit_direct")
         checked = self._task.caller.streams.checked(values, stream, True)
@@ -393,11 +384,9 @@ class BoltCollector(StormNames):
         self._task.lose(message, "failed")
 
     def reset_timeout(self, tuple: Tuple) -> None:
-        """Restart the timeout of the tuple's trees."""
         self._task.router.reset_timeout(_delivered(tuple)._anchors)
 
     def report_error(self, error: BaseException) -> None:
-        """Add an error to the result of the run."""
         self._task.report_error(error)
 
 

@@ -122,9 +122,7 @@ class TimeLine(StormNames):
     events: tuple[TimeLineEvent, ...]
 
     def text(self, width: int = 110) -> str:
-        """Return the time line as text, `width` columns wide: one line for each batch of tuples and for each window. Cost:
-        O(events).
-        """
+        """Return the time line as text, `width` columns wide: a line for each batch of tuples and each window. Cost: O(events)."""
         from windowing.local.time_line_drawing import to_text  # imports this module
 
         return to_text(self, width)

@@ -81,8 +81,6 @@ class _Row:
 
 
 class _Picture:
-    """The rows of a time line, with their texts, times and scale."""
-
     def __init__(self, line: TimeLine) -> None:
         self.tuples: dict[int, Any] = {}
         self._draw_times(line)
@@ -211,7 +209,6 @@ class _Picture:
         return f"{printable(line.about)}; times from {since} on"
 
     def summary(self, line: TimeLine) -> str:
-        """Return the content of the picture as one sentence."""
         windows = sum(row.kind == "window" for row in self.rows)
         late = sum(what == "late" for row in self.rows for _, what in row.dots)
         return f"{printable(line.title)}, {self.about(line)}: {len(self.tuples)} tuples, {late} of them late; {windows} windows"

@@ -30,7 +30,7 @@ from windowing.errors import (
     cause_of,
     quote,
 )
-from windowing.local.spouts import FunctionSource, ObjectSource, RowsSource, TupleSource
+from windowing.local.spouts import RowsSource, TupleSource, UserSource
 from windowing.local.tasks import Task
 from windowing.local.trident_tasks import (
     Begun,
@@ -126,12 +126,12 @@ class SingleTuples:
             self._instance = declared.target()
             if getattr(self._instance, "open", None) is not None:
                 self._instance.open(context, collector)
-            self._source = ObjectSource(self._instance, declared.values_back)
+            self._source = UserSource(self._instance.next_tuple, self._instance, declared.values_back)
         elif declared.style is CallStyle.ROWS:
             rows = rows_of(declared.target(), declared.outputs[DEFAULT_STREAM], DEFAULT_STREAM)
             self._source = RowsSource(rows, collector)
         else:
-            self._source = FunctionSource(declared.target, collector)
+            self._source = UserSource(partial(declared.target, collector))
 
     def next_tuple(self) -> Any:
         """Emit some tuples, or none. What the user's code returned is returned, to be checked."""

@@ -117,16 +117,13 @@ class WindowedBoltTask(ComponentTask):
             self.turn()
 
     def turn(self) -> None:
-        """Make a watermark turn (on processing time: a tick). With `by_hand` all tasks of the bolt share one watermark, as on
-        Spark.
-        """
+        """Make a watermark turn (on processing time: a tick); `by_hand` with one watermark for all tasks, as on Spark."""
         if self.by_hand:
             for other in self._peers:
                 self.executor.generator.merge(other.executor.generator)
         self.perform(self.windows.turn(self.router.now_ms))
 
     def drain(self) -> None:
-        """End the input: fire the last windows and expire all tuples."""
         self.step(None)
         self.perform(self.windows.drain(self.router.now_ms))
 
@@ -139,7 +136,6 @@ class WindowedBoltTask(ComponentTask):
     # -- the work ------------------------------------------------------------------------------------------------------
 
     def arrive(self, arrived: list[Delivery]) -> None:
-        """Offer tuples to the windows, in order."""
         if self.windows.is_due(self.router.now_ms):
             self.turn()
         columns = self.windows.columns(arrived, self._streams_of(arrived))
@@ -169,7 +165,6 @@ class WindowedBoltTask(ComponentTask):
         self._counts = counts
 
     def perform_one(self, effect: Any) -> None:
-        """Perform one effect."""
         if isinstance(effect, WindowEmitted):
             self._emit(effect)
         elif isinstance(effect, Expired):

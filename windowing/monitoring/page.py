@@ -183,7 +183,6 @@ class _PageState:
         self.over = threading.Event()
 
     def sample(self) -> None:
-        """Call the source once a second until the page is closed."""
         while not self.over.wait(_EVERY_S):
             self.take()
 
@@ -256,7 +255,6 @@ class _PageHandler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        """Answer one request."""
         if not self._is_ours():
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"this page answers requests of this machine only\n")
         elif self.path in _FILES:

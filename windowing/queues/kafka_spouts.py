@@ -72,7 +72,6 @@ class _TopicSpout:
         self.opened().require()
 
     def opened(self) -> SourceTopic:
-        """Return a new reader of the topic."""
         return SourceTopic(*self._topic)
 
     def __repr__(self) -> str:
@@ -110,8 +109,6 @@ class KafkaTridentSpoutTransactional(_TopicSpout, IPartitionedTridentSpout):
 
 
 class _MessageRows:
-    """Converts messages to rows."""
-
     def __init__(self, schema: Schema) -> None:
         kinds = dict(zip(schema.names, schema.types, strict=True))
         for name, wanted in _METADATA.items():

@@ -181,9 +181,7 @@ class RabbitQueue(MessageSource):
         return found
 
     def _require_same(self, behind: int) -> None:
-        """Raise SourceError if the stream ends before the last offset that was read. Runs once per process, and after the count
-        fell.
-        """
+        """Raise SourceError if the stream ends before the last offset that was read: once per process, and after the count fell."""
         last = self._read(_PAGE, "last", _STREAM_LAST_S)
         if last and int(last[-1].id or 0) < behind - 1:
             raise SourceError(
@@ -276,7 +274,6 @@ class RabbitQueue(MessageSource):
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Raise errors of the client library as SourceError."""
         try:
             yield
         except (amqp.AMQPError, AMQPConnectorException, OSError) as problem:

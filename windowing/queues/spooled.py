@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from windowing.codec import encode_value
 from windowing.errors import ConfigError, SourceError, quote
@@ -141,8 +141,8 @@ class Spooled(SqliteQueue):
         self._source.close()
 
     def _put(self, messages: Sequence[Message]) -> None:
-        rows: list[tuple[int, bytes]] = []
-        odd: list[tuple[str, bytes]] = []
+        rows: list[tuple[Any, bytes]] = []
+        odd: list[tuple[Any, bytes]] = []
         with self._transaction() as (db, facts):
             for message in messages:
                 if message.id is not None:
@@ -160,7 +160,7 @@ class Spooled(SqliteQueue):
                         ) from problem
                     odd.append((str(problem), encode_value((message.body.decode(errors="replace"),))))
             self._append(db, facts, rows)
-            self._to_dead_letters(db, facts, odd)
+            self._append(db, facts, odd, "dead")
             if messages[-1].id is not None:
                 facts["after"] = messages[-1].id
             db.execute("DELETE FROM taken WHERE n <= (SELECT max(n) FROM taken) - ?", (_REMEMBERED,))

@@ -140,7 +140,6 @@ rows were lost, or it is another source; offsets only grow
         self._spout, self._name = spout, name
 
     def initial(self) -> Offsets:
-        """Return the offsets where a new run begins."""
         return self.checked(self._spout.initial(), {})
 
     def newest(self, since: Offsets) -> Offsets:

@@ -117,7 +117,7 @@ class SqliteQueue(PartitionedSpout):
         if isinstance(rows, str | bytes | Mapping):
             raise ConfigError(f"the queue {self.path} takes a list of rows, got {quote(rows)}; write put([row, row])")
         try:
-            values = [(1, encode_value(row_of(row, self._schema, "queue"))) for row in rows]
+            values: list[Any] = [(1, encode_value(row_of(row, self._schema, "queue"))) for row in rows]
         except (RowError, TypeError) as problem:
             raise ConfigError(f"the queue {self.path} takes rows of {self.fields}: {problem.args[0]}") from problem
         with self._transaction() as (db, facts):
@@ -208,24 +208,21 @@ class SqliteQueue(PartitionedSpout):
                 found += db.execute(f"SELECT id, attempt, row, crc {_IN_RANGE}", bounds)
             for row in found:
                 self._checked(*row)
-            again = [(attempt + 1, row) for _, attempt, row, _ in sorted(found) if attempt < self._max_attempts]
+            again: list[Any] = [
+                (attempt + 1, row) for _, attempt, row, _ in sorted(found) if attempt < self._max_attempts
+            ]
             dead = [(number, component, row) for number, attempt, row, _ in found if attempt >= self._max_attempts]
             self._append(db, facts, again)
             db.executemany("INSERT INTO dead VALUES (?, ?, ?, ?)", (_summed(*row) for row in dead))
             self._remove(db, root)
 
-    def _append(self, db: sqlite3.Connection, facts: dict[str, str], rows: list[tuple[int, bytes]]) -> None:
+    def _append(
+        self, db: sqlite3.Connection, facts: dict[str, str], rows: list[tuple[Any, bytes]], to: str = "queue"
+    ) -> None:
+        """Store new rows, each with its attempt, or among the `dead` with its reason, under the next numbers."""
         last = int(facts["last"])
-        numbered = (_summed(last + 1 + at, attempt, row) for at, (attempt, row) in enumerate(rows))
-        db.executemany("INSERT INTO queue VALUES (?, ?, ?, ?)", numbered)
-        facts["last"] = str(last + len(rows))
-
-    def _to_dead_letters(self, db: sqlite3.Connection, facts: dict[str, str], rows: list[tuple[str, bytes]]) -> None:
-        """Store rows that were never in the queue as dead letters, each with its reason and a number of its own."""
-        last = int(facts["last"])
-        db.executemany(
-            "INSERT INTO dead VALUES (?, ?, ?, ?)", (_summed(last + 1 + at, *row) for at, row in enumerate(rows))
-        )
+        numbered = (_summed(last + 1 + at, *row) for at, row in enumerate(rows))
+        db.executemany(f"INSERT INTO {to} VALUES (?, ?, ?, ?)", numbered)
         facts["last"] = str(last + len(rows))
 
     def _remove(self, db: sqlite3.Connection, root: Root) -> None:

@@ -196,9 +196,7 @@ class KafkaTopic:
         return True
 
     def _require_same(self, batch_id: int) -> None:
-        """Raise SinkError if a topic without a mark is not the one that had the last batch. Kafka also deletes the mark of a group
-        without activity.
-        """
+        """Raise SinkError if a topic without a mark is another one: Kafka deletes the mark of a group without activity too."""
         found = self._identity()
         if self._last_batch >= 0 and found != self._topic_id:
             raise SinkError(
@@ -349,9 +347,7 @@ class KafkaTopic:
 
 
 class SourceTopic(KafkaTopic):
-    """A topic that is read; only messages of committed transactions, and those without a transaction, are visible
-    (`read_committed`).
-    """
+    """A topic that is read; messages of open or aborted transactions are not visible (`read_committed`)."""
 
     _denied = _DENIED - {KafkaError.GROUP_AUTHORIZATION_FAILED}  # no group is used; the client asks for it anyway
     _rights = "allow it Read on the topic (kafka-acls --add)"

@@ -150,9 +150,7 @@ class Bounded(psycopg.Connection[Any]):
     deadline = math.inf
 
     def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
-        """Run a generator of psycopg, which yields the event it waits for and receives the events that are ready. Raises
-        OperationalError at the deadline.
-        """
+        """Run a generator of psycopg: it yields the event it waits for. Raises OperationalError at the deadline."""
         try:
             wanted = next(gen)
             with _Selector() as selector:

@@ -244,9 +244,7 @@ class RedisMap(Remote):
 
 
 def client_of(url: str, whose: str, **waits: float) -> redis.Redis:
-    """Return a client that does not retry: a store and a stream do, and first read what was written. Raises ConfigError for an
-    address that redis-py cannot use.
-    """
+    """Return a client that does not retry, as its users first read what was written. Raises ConfigError for a wrong address."""
     try:
         client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **waits)
         pool: Any = client.connection_pool

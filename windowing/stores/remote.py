@@ -49,13 +49,13 @@ def masked(text: str, address: str = "") -> str:
     for secret in sorted(_secrets_of(address), key=len, reverse=True):
         text = text.replace(secret, _MASK)
     for pattern in _SECRETS:
-        text = pattern.sub(lambda found: _without(found, found.string), text)
+        text = pattern.sub(_without_secret, text)
     return text
 
 
-def _without(found: re.Match[str], text: str) -> str:
+def _without_secret(found: re.Match[str]) -> str:
     start, end = found.span("secret")
-    return text[found.start() : start] + _MASK + text[end : found.end()]
+    return found.string[found.start() : start] + _MASK + found.string[end : found.end()]
 
 
 def _secrets_of(address: str) -> set[str]:
@@ -145,7 +145,6 @@ class Patient(ABC):
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _left_s(self) -> float:
-        """Return the time that the current call may still wait."""
         return max(0.05, self._deadline - time.monotonic())
 
     def _text(self, problem: BaseException) -> str:

@@ -185,5 +185,4 @@ class SqliteFile:
         raise NotImplementedError
 
     def _translated(self) -> AbstractContextManager[None]:
-        """Translate errors of SQLite and the file system into those of this class."""
         return translated(lambda problem, code: self._error(problem, code in DAMAGED))

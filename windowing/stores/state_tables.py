@@ -102,9 +102,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 class View(NamedTuple):
-    """A view on the rows of a state. cells: (name, position in the key or None for the value, type in PostgreSQL)
-    of each column.
-    """
+    """A view on the rows of a state. cells: (name, position in the key or None for the value, PostgreSQL type) of each."""
 
     name: str
     state: str

@@ -83,7 +83,6 @@ class Head:
         return replace(self, rows=rows, digest=digest)
 
     def crc(self, name: Any) -> int:
-        """Return the checksum of the row."""
         return zlib.crc32(repr((name, astuple(self))).encode(errors="surrogateescape"))
 
 
@@ -200,7 +199,6 @@ class FileStore:
         )
 
     def verify(self) -> None:
-        """Read all rows of the state."""
         checksums = [checksum_of(self.name, key, value) for key, value in self.items()]
         self._whole("committed", checksums, self.head.rows, self.head.digest)
         self.prepared()
@@ -345,13 +343,10 @@ class StateFile:
             raise
 
     def rows(self, query: str, *bound: Any) -> list[Any]:
-        """Return the rows of a constant query."""
         with self._explained("read"):
             return self._db.execute(query, bound).fetchall()
 
     def _explained(self, done: str) -> AbstractContextManager[None]:
-        """Translate errors of SQLite and the file system into errors of this library."""
-
         def error_of(problem: Exception, code: int | None) -> WindowingError:
             if code in DAMAGED:
                 return CorruptStateError(
@@ -386,7 +381,6 @@ class StateFile:
             raise self.damaged(f"{counted} committed and prepared values were found, its states have {wanted}")
 
     def damaged(self, what: str) -> CorruptStateError:
-        """Return the error for damage."""
         return CorruptStateError(
             f"the state file {self.path} is damaged: {what}; restore it from a copy; nothing was reset"
         )
@@ -447,14 +441,12 @@ class _Provider:
         self._pages: dict[tuple[str, int], SqlitePages] = {}
 
     def state(self, component: str, task: int, name: str = "state") -> BufferedState:
-        """Return the state of a task, always the same object."""
         full = f"{component}/{task}/{name}"
         if full not in self._states:
             self._states[full] = BufferedState(self._store(full))
         return self._states[full]
 
     def pages(self, component: str, task: int) -> SqlitePages:
-        """Return the pages of a task's window, always the same object."""
         if (component, task) not in self._pages:
             self._pages[component, task] = SqlitePages(self._page_file(component, task))
         return self._pages[component, task]

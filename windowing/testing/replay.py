@@ -267,7 +267,6 @@ class LosslessReplay:
             self.executor.turn()
 
     def build(self) -> WindowedBoltExecutor:
-        """Return a new executor for the case."""
         return WindowedBoltExecutor(self.config, self.streams)
 
     def feed(self, first: int, ops: list[Op]) -> list[Recorded]:

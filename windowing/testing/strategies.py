@@ -229,7 +229,6 @@ class Script:
     generator: WatermarkModel | None = None
 
     def write(self, steps: list[CaseStep]) -> list[list[Any]]:
-        """Return the ops of all steps, in order."""
         self.clock_ms = self.front_ms = self.case["clock_start_ms"]
         if event_time := self.case["event_time"]:
             self.generator = WatermarkModel(
@@ -244,7 +243,6 @@ class Script:
         return self.ops
 
     def write_step(self, step: CaseStep) -> None:
-        """Append the ops of one step."""
         match step:
             case ("tuple", aim, delta, stream, key, source):
                 self.write_tuple(stream, self.aimed(aim) + delta, key, source)
@@ -289,7 +287,6 @@ class Script:
             self.generator.offer(name, source, timestamp, self.clock_ms)
 
     def options(self, key: int, source: int) -> list[dict[str, Any]]:
-        """Return the optional last item of an op."""
         options: dict[str, Any] = {}
         if self.case.get("keyed"):
             options["key"] = KEYS[key]

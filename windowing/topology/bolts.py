@@ -75,6 +75,21 @@ def class_of(factory: Any) -> type[Any] | None:
     return type(factory.args[0]) if factory.func is copy.deepcopy else class_of(factory.func)
 
 
+_FREE = (
+    *(
+        "lag_ms",
+        "watermark_interval_ms",
+        "late_stream",
+        "idle_timeout_ms",
+        "max_future_ms",
+        "max_repeats",
+        "key_ttl_ms",
+    ),
+    *("on_error", "on_invalid", "max_events_in_memory", "message_id", "recovery_timeout_ms", "columnar"),
+)
+"""The options of a window that may change at every restart, in the order in which they are stored."""
+
+
 # -- WindowedBolt ----------------------------------------------------------------------------------------------------------------
 
 
@@ -140,22 +155,8 @@ class WindowedBolt:
                 stream: [list(field) for field in schema.kinds.items()] for stream, schema in self.outputs.items()
             },
         }
-        free = {
-            "lag_ms": config.lag_ms,
-            "watermark_interval_ms": config.watermark_interval_ms,
-            "late_stream": config.late_stream,
-            "idle_timeout_ms": config.idle_timeout_ms,
-            "max_future_ms": config.max_future_ms,
-            "max_repeats": config.max_repeats,
-            "key_ttl_ms": config.key_ttl_ms,
-            "on_error": config.on_error.value,
-            "on_invalid": config.on_invalid,
-            "max_events_in_memory": config.max_events_in_memory,
-            "message_id": config.message_id,
-            "recovery_timeout_ms": config.recovery_timeout_ms,
-            "columnar": config.columnar,
-        }
-        return {"fixed": fixed, "free": free}
+        free = {name: getattr(config, name) for name in _FREE}
+        return {"fixed": fixed, "free": free | {"on_error": config.on_error.value}}
 
 
 def declared_html(title: str, outputs: Mapping[str, Schema], rows: Sequence[tuple[str, str]] = ()) -> str:

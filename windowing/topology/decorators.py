@@ -300,7 +300,6 @@ class Declaration:
 
     @property
     def is_spout(self) -> bool:
-        """Whether it is a source of tuples."""
         return self.kind in (ComponentKind.SPOUT, ComponentKind.INPUT)
 
     @property
@@ -638,9 +637,7 @@ def _refuse_marked(target: Any, title: str) -> None:
 
 
 def _marked(target: Any) -> _Mark | None:
-    """Return the declaration of a function, a class, a partial of one, or an instance of a class, with the function or the factory
-    to use; None without a mark.
-    """
+    """Return the declaration that `target` or what it is made of is marked with, with the code to call; None without a mark."""
     mark = _mark_of(target)
     if mark is not None:
         if isinstance(target, type):

@@ -107,7 +107,6 @@ class PlacedArrow(NamedTuple):
         return found
 
     def head(self) -> list[Point]:
-        """Return the corners of the arrow head."""
         x, y = self.points[-1]
         return [(x - 8, y - 4), (x, y), (x - 8, y + 4)]
 

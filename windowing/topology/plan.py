@@ -65,9 +65,7 @@ def stream_name(component: str, stream: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OutputStream:
-    """A stream of a component. `direct`: its emitter names the task. `late`: the side stream of a windowed bolt. `dead`: the stream
-    of its dead letters (dead_letters.py).
-    """
+    """A stream. `direct`: its emitter names the task. `late`: of late tuples. `dead`: of dead letters (dead_letters.py)."""
 
     schema: Schema
     direct: bool = False
@@ -125,27 +123,22 @@ class Component:
 
     @property
     def kind(self) -> ComponentKind:
-        """The kind of the component."""
         return self.declaration.kind
 
     @property
     def is_spout(self) -> bool:
-        """Whether it is a source of tuples."""
         return self.declaration.is_spout
 
     @property
     def stateful(self) -> bool:
-        """Whether it has a state, that is, an `init_state`."""
         return self.declaration.stateful
 
     @property
     def checkpointed(self) -> bool:
-        """Whether checkpoints contain a state or a window on disk of it."""
         return self.declaration.checkpointed
 
     @property
     def window(self) -> WindowedBolt | None:
-        """Its windowed bolt, None for other components."""
         return self.declaration.window
 
 
@@ -249,7 +242,6 @@ class Topology:
         return mermaid(self.boxes(), self.arrows())
 
     def _repr_svg_(self) -> str:
-        """Return the representation for notebooks."""
         return svg_of(self.boxes(), self.arrows())
 
     def boxes(self) -> Iterator[Box]:
@@ -272,9 +264,7 @@ class Topology:
 
 
 def required(given: Any, runner: str) -> Topology:
-    """Return `given` if it is a Topology, else raise ConfigError that says what to pass; Storm's arguments are (name, conf,
-    topology).
-    """
+    """Return `given` if it is a Topology, else raise ConfigError that says what to pass; Storm also takes a name and a conf."""
     if isinstance(given, Topology):
         return given
     if hasattr(given, "set_bolt"):

@@ -92,11 +92,9 @@ class ResolvedTopology:
     problems: list[str] = field(default_factory=list)
 
     def bolts(self) -> Iterator[ComponentDeclaration]:
-        """Yield the components of bolts."""
         return (component for component in self.components.values() if not component.is_spout)
 
     def windowed(self) -> Iterator[tuple[ComponentDeclaration, WindowedBolt]]:
-        """Yield the windowed bolts."""
         for name, declared in self.declarations.items():
             if declared.window is not None:
                 yield self.components[name], declared.window

@@ -190,17 +190,14 @@ class EncodedState(StormNames):
         self._before: dict[bytes, tuple[bool, bytes | None]] | None = None
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, `default` if there is none."""
         blob = self._found(encode_value(key))
         return default if blob is None else self._decoded(blob, key)
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key. Raises TypeError for a value that is not plain data."""
         encoded, blob = encode_value(key), encode_value(value)
         self._set(encoded, blob)
 
     def delete(self, key: Any) -> Any:
-        """Remove a key; return the value that it had, or None."""
         encoded = encode_value(key)
         blob = self._found(encoded)
         if blob is None:
@@ -212,11 +209,9 @@ class EncodedState(StormNames):
         return self._found(encode_value(key)) is not None
 
     def begin(self) -> None:
-        """Begin a call that can be undone."""
         self._before = {}
 
     def undo(self) -> None:
-        """Revert all writes since `begin`."""
         for encoded, (changed, blob) in (self._before or {}).items():
             if changed:
                 self._changes[encoded] = blob
@@ -247,7 +242,6 @@ class BufferedState(EncodedState):
 
     @property
     def committed_txid(self) -> int:
-        """The txid that was committed last, NEVER before the first."""
         return self.store.committed_txid
 
     # -- for the bolt --------------------------------------------------------------------------------------------------
@@ -305,16 +299,13 @@ class BufferedState(EncodedState):
         self._prepared = {}
 
     def rollback(self) -> None:
-        """Restore the state that was committed last."""
         self.store.rollback()
         self._prepared, self._changes, self._before = {}, {}, None
 
     def forget(self) -> None:
-        """Discard all that is not prepared."""
         self._prepared, self._changes, self._before = self.store.prepared(), {}, None
 
     def require(self, txid: int) -> None:
-        """Raise CorruptStateError unless the state is that of `txid`, or has never been committed (a new task)."""
         found = self.store.committed_txid
         if found not in (txid, NEVER):
             raise CorruptStateError(

@@ -149,11 +149,9 @@ class UserCode:
 
     @property
     def _file(self) -> str | None:
-        """The file of the user's code, for errors."""
         return file_of(self._target, self._method)
 
     def make(self) -> None:
-        """Make the instance of a class."""
         try:
             self.instance = self._target()
         except BaseException as problem:
@@ -270,9 +268,7 @@ def warn_of(problem: str) -> None:
 
 
 class EmittedRow(NamedTuple):
-    """One row that a component emitted: its stream, its values in the stream's order, and, for a direct emit, the id of the
-    task.
-    """
+    """One emitted row: its stream, its values in the stream's order, and, for a direct emit, the id of the task."""
 
     stream: str
     values: tuple[Any, ...]
@@ -353,14 +349,12 @@ class CollectedRows(StormNames):
         self.rows: list[EmittedRow] = []
 
     def emit(self, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
-        """Emit one row, anchored to the tuple that is being executed."""
         self._check_open(values)
         if stray or type(stream) is not str:
             raise self._streams.refuse((values, stream, *stray))
         self.rows.append(EmittedRow(stream, self._streams.checked(values, stream, False)))
 
     def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
-        """Emit one row to the task with this id, on a stream that is declared direct."""
         self._check_open(values)
         if stray or type(stream) is not str:
             raise self._streams.refuse((values, stream, *stray), method="emit_direct")
@@ -533,7 +527,6 @@ class BoltRunner(UserCode):
         self._call: Any = None
 
     def open(self, context: Any = None, state: Any = None) -> None:
-        """Make the instance of a class and prepare it."""
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
         if isinstance(context, TaskContext):
@@ -553,9 +546,14 @@ class BoltRunner(UserCode):
         """Call the bolt on `window` and return its rows in the order in which it made them. Raises BoltError."""
         if self._call is None:
             raise BoltError(f"bolt {self._bolt.name!r} is not open; call open() before it gets a window")
-        if self._bolt.style is CallStyle.COLLECTOR:
-            return self._collect(window)
         try:
+            if self._bolt.style is CallStyle.COLLECTOR:
+                collector = Collector(self._bolt)
+                try:
+                    refuse_returned(self._call(window, collector))
+                finally:
+                    emissions = collector.take()
+                return emissions
             returned = self._call(window)
             if self._converted is None:
                 refuse_rows(returned)
@@ -577,16 +575,6 @@ class BoltRunner(UserCode):
         """Return the BoltError that names this bolt; for a wrong row it names the first line of the bolt's code."""
         home = home_of(self._target, self._method) if isinstance(problem, RowError) else None
         return user_code_error(self._owner, problem, where, self._file, home)
-
-    def _collect(self, window: TupleWindow) -> list[Emission]:
-        collector = Collector(self._bolt)
-        try:
-            refuse_returned(self._call(window, collector))
-        except BaseException as problem:
-            raise self.user_code_error(problem, f"on {_line(window)}") from problem
-        finally:
-            emissions = collector.take()
-        return emissions
 
 
 def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:

@@ -93,7 +93,6 @@ class WindowFailed:
         self.window, self.error, self.action, self.report, self.tuples = window, error, action, report, tuples
 
     def __str__(self) -> str:
-        """Return the sentence to log."""
         return f"{self.error.args[0]}; {'it is skipped' if self.action is OnError.SKIP else 'its tuples fail'}"
 
 
@@ -228,7 +227,6 @@ class WindowTask:
         return self.perform(self.executor.turn())
 
     def drain(self, now_ms: int | None) -> Iterator[TaskEffect]:
-        """End the input: fire the remaining windows and expire all tuples."""
         if self.recovery is not None:
             assert now_ms is not None
             return self.perform(self.recovery.drain(now_ms))
@@ -263,7 +261,6 @@ class WindowTask:
                 yield effect
 
     def dead_letter(self, window: TupleWindow, error: BoltError) -> DeadLetter:
-        """Return the dead letter of a window on which the bolt failed."""
         return DeadLetter.of_window(self.bolt.name, self._task, error, window)
 
     def _added(
@@ -272,7 +269,20 @@ class WindowTask:
         timestamps, streams, keys, sources, ids, _ = columns
         try:
             if self.recovery is not None:
-                yield from self._added_in_recovery(self.recovery, rows, columns, now_ms, channels)
+                assert now_ms is not None
+                assert ids is not None
+                assert channels is not None
+                for at, row in enumerate(rows):
+                    yield from self.recovery.offer(
+                        row,
+                        channels[at],
+                        ids[at],
+                        None if timestamps is None else timestamps[at],
+                        now_ms=now_ms,
+                        stream=streams if isinstance(streams, str) else streams[at],
+                        key=None if keys is None else keys[at],
+                        source=None if sources is None else sources[at],
+                    )
                 return
             self._set_clock(now_ms)
             identities: dict[str, Any] = {} if channels is None else {"channels": channels, "message_ids": ids}
@@ -283,30 +293,6 @@ class WindowTask:
         except Exception:
             _require_hash(self.bolt.name, self.config.key or (), keys or ())
             raise
-
-    def _added_in_recovery(
-        self,
-        recovery: WindowRecovery,
-        rows: Sequence[Any],
-        columns: TupleColumns,
-        now_ms: int | None,
-        channels: Sequence[Hashable] | None,
-    ) -> Iterator[Any]:
-        timestamps, streams, keys, sources, ids, _ = columns
-        assert now_ms is not None
-        assert ids is not None
-        assert channels is not None
-        for at, row in enumerate(rows):
-            yield from recovery.offer(
-                row,
-                channels[at],
-                ids[at],
-                None if timestamps is None else timestamps[at],
-                now_ms=now_ms,
-                stream=streams if isinstance(streams, str) else streams[at],
-                key=None if keys is None else keys[at],
-                source=None if sources is None else sources[at],
-            )
 
     def _set_clock(self, now_ms: int | None) -> None:
         if now_ms is not None:
@@ -528,6 +514,5 @@ class WindowTimer:
         return max(due, self._turned_ms) + 1  # a trigger that always requests a tick gets one a millisecond
 
     def due(self, now_ms: int) -> bool:
-        """Return whether an advance is due."""
         deadline_ms = self.next_deadline_ms()
         return deadline_ms is not None and now_ms >= deadline_ms
