@@ -341,6 +341,42 @@ def test_a_batch_spout_that_yields_its_rows_is_an_error_and_not_an_empty_batch()
         run_trident(counting(Returning()), clock=VirtualClock())
 
 
+def test_an_aggregator_that_returns_what_it_should_change_or_emit_is_an_error_and_not_a_wrong_row() -> None:
+    class Mutable:
+        def init(self, batch_id: Any, collector: Any) -> list[int]:
+            return [0]
+
+        def aggregate(self, value: Any, row: Any, collector: Any) -> Any:
+            value[0] += 1
+            return value
+
+        def complete(self, value: Any, collector: Any) -> Any:
+            collector.emit((value[0],))
+
+    class Immutable(Mutable):
+        def aggregate(self, value: Any, row: Any, collector: Any) -> Any:
+            return [value[0] + 1]
+
+    class Completes(Mutable):
+        def complete(self, value: Any, collector: Any) -> Any:
+            return (value[0],)
+
+    def counted(aggregator: Any) -> Any:
+        topology = TridentTopology("count")
+        topology.new_stream("words", InputSpout("word string")).aggregate("word", aggregator, "n long").sink("n")
+        return run_trident(topology, {"words": [[("to",), ("be",)]]}, clock=VirtualClock())["n"]
+
+    assert counted(Mutable()) == [(2,)]
+    with pytest.raises(
+        BoltError, match=r"aggregate Immutable .*its aggregate returned \[1\], .*; change init.s value in place"
+    ):
+        counted(Immutable())
+    with pytest.raises(
+        BoltError, match=r"aggregate Completes .*it takes a collector, yet it returned \(2,\); emit rows"
+    ):
+        counted(Completes())
+
+
 def test_an_ended_stream_emits_empty_batches_until_the_others_have_ended() -> None:
     topology = TridentTopology("two")
     long, short = topology.new_stream("long", fixed(1)), topology.new_stream("short", fixed(2, [("be",), ("to",)]))

@@ -533,11 +533,13 @@ class _AggregatorFold:
         return self._aggregator.init(batch_id, collector), collector
 
     def add(self, value: Any, row: Row) -> Any:
-        self._aggregator.aggregate(value[0], self._record(row), value[1])
+        returned = self._aggregator.aggregate(value[0], self._record(row), value[1])
+        if returned is not None and returned is not value[0]:
+            raise RowError(f"its aggregate returned {quote(returned)}, which is lost; change init's value in place")
         return value
 
     def rows(self, value: Any) -> list[Row]:
-        self._aggregator.complete(*value)
+        refuse_returned(self._aggregator.complete(*value))
         taken: list[Row] = value[1].take()
         return taken
 

@@ -46,7 +46,7 @@ class Count(metaclass=_Measure):
 
     def __post_init__(self) -> None:
         if not isinstance(self.value, int) or isinstance(self.value, bool):
-            raise ConfigError(f"a Count is a whole number of tuples, got {quote(self.value)}; write count(100)")
+            raise ConfigError(f"a Count is an int, a number of tuples, got {quote(self.value)}; write count(100)")
         if self.value <= 0:
             raise ConfigError(f"a Count must be positive, got {quote(self.value)}; the smallest window is count(1)")
 
@@ -66,7 +66,7 @@ class Duration(metaclass=_Measure):
 
     def __post_init__(self) -> None:
         if not isinstance(self.ms, int) or isinstance(self.ms, bool):
-            raise ConfigError(f"a Duration is a whole number of milliseconds, got {quote(self.ms)}; write seconds(1.5)")
+            raise ConfigError(f"a Duration is an int of milliseconds, got {quote(self.ms)}; write seconds(1.5)")
         if self.ms < 0:
             raise ConfigError(
                 f"a Duration cannot be negative, got {quote(self.ms)} ms; give the span itself, without a sign"
