@@ -84,7 +84,7 @@ class RetriedBatch(ABC, Generic[T]):
     def take(self, given: Iterable[T | TupleRun], /) -> None:
         """Pass each to the bolt once. Raises BoltError."""
         for each in self._writer.in_phases(given):
-            self.taken += self._size_of(each)
+            self.taken += _size_of(each)
             self._attempt(each)
 
     def close(self, txid: int = 0) -> None:
@@ -99,14 +99,6 @@ class RetriedBatch(ABC, Generic[T]):
     @abstractmethod
     def _attempt(self, given: T) -> None:
         """Call the bolt once."""
-
-    @abstractmethod
-    def _size_of(self, given: T) -> int:
-        """Return the number of its tuples."""
-
-    @abstractmethod
-    def _tuples_of(self, given: T) -> tuple[Iterable[Tuple], Roots]:
-        """Return its tuples and their roots."""
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of failed tuples, of tuples left out because the bolt read a value that Python cannot hold and no
@@ -157,7 +149,7 @@ class RetriedBatch(ABC, Generic[T]):
         return self._failures.get(id(given), (given, 0))[1]
 
     def _fail(self, given: T, reason: str) -> None:
-        self.failed += self._size_of(given)
+        self.failed += _size_of(given)
         count = self._failures_of(given) + 1
         self._failures[id(given)] = (given, count)
         if self._retry.is_last(count):
@@ -167,7 +159,7 @@ class RetriedBatch(ABC, Generic[T]):
 
     def _leave_out(self, given: T, reason: str) -> None:
         """Leave out tuples of which the bolt read a value that Python cannot hold; another attempt would fail in the same way."""
-        count = self._size_of(given)
+        count = _size_of(given)
         if self._gives_up:
             self.failed += count
             self._give_up(given, 1, reason)
@@ -178,8 +170,8 @@ class RetriedBatch(ABC, Generic[T]):
 
     def _give_up(self, given: T, attempts: int, reason: str) -> None:
         who, task = self._name, self._task
-        tuples, roots = self._tuples_of(given)
-        for tuple in tuples:
+        roots = given._roots if isinstance(given, StreamBatch) else _roots_of(given)
+        for tuple in given.tuples() if isinstance(given, StreamBatch) else (given,):
             if not self._gives_up:
                 each = f"each of {attempts} attempts" if attempts > 1 else "its only attempt"
                 raise BoltError(
@@ -307,12 +299,6 @@ class BoltBatch(RetriedBatch[Tuple]):
         self._collector.forget(tuple)
         self._again += [each for each in call.acked if each is not tuple]
 
-    def _size_of(self, tuple: Tuple) -> int:
-        return 1
-
-    def _tuples_of(self, tuple: Tuple) -> tuple[Iterable[Tuple], Roots]:
-        return (tuple,), _roots_of(tuple)
-
     def _flush(self, method: str) -> None:
         """Emit the rows of a method that is called once per batch. Raises BoltError for a tuple that it failed there."""
         call = self._collector.end()
@@ -325,7 +311,12 @@ class BoltBatch(RetriedBatch[Tuple]):
             self._writer.emit(self._name, self._task, *sent)
 
 
-def _roots_of(tuple: Tuple) -> Roots:
+def _size_of(given: Any) -> int:
+    """Return the number of tuples of a tuple or a batch."""
+    return int(given.table.num_rows) if type(given) is StreamBatch else 1
+
+
+def _roots_of(tuple: Any) -> Roots:
     if not isinstance(tuple, Tuple):
         raise not_handed(tuple)
     return tuple._roots if isinstance(tuple, Arrival) else NO_ROOTS
@@ -502,12 +493,6 @@ class ColumnarBoltBatch(RetriedBatch[StreamBatch]):
             for field, values in zip(judged, by_field, strict=True):
                 taken[field.name] = arrow_column(self._name, stream, field, values)
         return pa.RecordBatch.from_arrays([taken[field.name] for field in declared], schema=declared)
-
-    def _size_of(self, batch: StreamBatch) -> int:
-        return int(batch.table.num_rows)
-
-    def _tuples_of(self, batch: StreamBatch) -> tuple[Iterable[Tuple], Roots]:
-        return batch.tuples(), batch._roots
 
 
 def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -> dict[str, pa.Array]:
