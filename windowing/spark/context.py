@@ -32,7 +32,8 @@ class ExecutionContext:
     `schemas`, `sinks`: by `stream_name`, the fields of each stream, and the streams with a sink. `windows`: the windowed bolts by
     component id, with Spark's defaults in their configuration. `acks`: the streams of spouts, as (component, stream), whose batches
     are roots (acks.py), with the number of each. `batches_before`: the number of batches of earlier checkpoints that this one
-    continues; the numbers of roots and edges continue too.
+    continues; the numbers of roots and edges continue too. `task_ids`: the ids of the tasks of each component. `turns`: the tasks
+    that have worked in this process (StageTaskTurn), by number.
     """
 
     topology: Topology
@@ -41,16 +42,14 @@ class ExecutionContext:
     sinks: frozenset[str]
     retry: RetryPolicy
     windows: Mapping[str, WindowedBolt]
-    acks: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    batches_before: int = 0
+    task_ids: Mapping[str, range]
+    acks: Mapping[tuple[str, str], int]
+    batches_before: int
+    turns: dict[int, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _origins: dict[tuple[str, int, str], Origin] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def component(self, name: str) -> Component:
         return self.topology.components[name]
-
-    @cached_property
-    def task_ids(self) -> Mapping[str, range]:
-        """The ids of the tasks of each component."""
-        return self.topology.task_ids
 
     def context(self, component: str, task: int) -> TaskContext:
         """Return the TaskContext of the task with this index."""
@@ -64,15 +63,6 @@ class ExecutionContext:
             fields = fields_of(self.component(component).outputs[stream].schema.names)
             self._origins[key] = Origin(component, task, fields, stream, self.task_ids)
         return self._origins[key]
-
-    @cached_property
-    def _origins(self) -> dict[tuple[str, int, str], Origin]:
-        return {}
-
-    @cached_property
-    def turns(self) -> dict[int, Any]:
-        """The tasks that have worked in this process (StageTaskTurn), by number."""
-        return {}
 
     @cached_property
     def columnar(self) -> frozenset[str]:
@@ -143,7 +133,9 @@ def execution_context(
             windows[name] = replace(component.window, name=name, config=with_max_future(component.window.config))
             _require_channels(topology, component)
     plan = plan_of_topology(topology)
-    context = ExecutionContext(topology, plan, schemas, sinks, retry, windows, acks or {}, batches_before)
+    context = ExecutionContext(
+        topology, plan, schemas, sinks, retry, windows, topology.task_ids, acks or {}, batches_before
+    )
     for name in sorted(context.rooted & windows.keys()):
         refuse_tables(windows[name].config, name)
     return context
