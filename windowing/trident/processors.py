@@ -30,12 +30,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, product
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from windowing.errors import (
     BoltError,
@@ -435,14 +435,6 @@ class AggregatorKind(Enum):
     AGGREGATOR = "aggregator"
 
 
-class BatchFold(Protocol):
-    """Folds the tuples of a batch, or of one of its keys, into rows."""
-
-    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any: ...
-    def add(self, value: Any, row: Row) -> Any: ...
-    def rows(self, value: Any) -> list[Row]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class AggregatorPart:
     """One aggregator with its input and output fields. `combines`: it combines partial results, not tuples."""
@@ -472,93 +464,74 @@ def kind_of(aggregator: Any) -> AggregatorKind | None:
     return None
 
 
+NOTHING: Any = object()
+"""The value of a combiner before the first tuple. That tuple's value is taken unchanged, which equals combining it with zero."""
+
+
+class BatchFold(NamedTuple):
+    """The functions that fold the tuples of a batch, or of one of its keys, into rows.
+
+    start: (batch id, reporter) -> value. add: (value, row) -> value. rows: value -> rows.
+    """
+
+    start: Callable[[Any, Reporter], Any]
+    add: Callable[[Any, Row], Any]
+    rows: Callable[[Any], list[Row]]
+
+
 def fold_of(part: AggregatorPart, schema: Schema) -> BatchFold:
     """Return the fold of one aggregator over rows of `schema`."""
-    kind = kind_of(part.aggregator)
+    kind, aggregator, record = kind_of(part.aggregator), part.aggregator, recorder(schema, part.inputs)
+    make = row_converter(part.output, DEFAULT_STREAM)
+    if kind is AggregatorKind.REDUCER:
+        reduce = aggregator.reduce
+        return BatchFold(
+            lambda batch_id, report: aggregator.init(),
+            lambda value, row: reduce(value, record(row)),
+            lambda value: [make((value,))],
+        )
     if kind is AggregatorKind.COMBINER:
-        return _CombinerFold(part, schema)
-    return _ReducerFold(part, schema) if kind is AggregatorKind.REDUCER else _AggregatorFold(part, schema)
-
-
-NOTHING: Any = object()
-"""The value of a combiner before the first tuple."""
-
-
-class _CombinerFold:
-    """The fold of a combiner. The first value is taken unchanged, which equals combining it with zero."""
-
-    def __init__(self, part: AggregatorPart, schema: Schema) -> None:
-        self._aggregator, self._make = part.aggregator, row_converter(part.output, DEFAULT_STREAM)
-        record = recorder(schema, part.inputs)
+        init, combine = aggregator.init, aggregator.combine
         position = schema.names.index(part.inputs[0]) if part.combines else 0
-        init = part.aggregator.init
-        self._value: Callable[[Row], Any] = itemgetter(position) if part.combines else (lambda row: init(record(row)))
 
-    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
-        return NOTHING
+        def combined(value: Any, row: Row) -> Any:
+            new = row[position] if part.combines else init(record(row))
+            return new if value is NOTHING else combine(value, new)
 
-    def add(self, value: Any, row: Row) -> Any:
-        new = self._value(row)
-        return new if value is NOTHING else self._aggregator.combine(value, new)
+        return BatchFold(
+            lambda batch_id, report: NOTHING,
+            combined,
+            lambda value: [make((aggregator.zero() if value is NOTHING else value,))],
+        )
 
-    def rows(self, value: Any) -> list[Row]:
-        result = self._aggregator.zero() if value is NOTHING else value
-        return [self._make((result,))]
+    def start(batch_id: Any, report: Reporter) -> tuple[Any, TridentOutput]:
+        collector = TridentOutput(part.output, report)
+        return aggregator.init(batch_id, collector), collector
 
-
-class _ReducerFold:
-    def __init__(self, part: AggregatorPart, schema: Schema) -> None:
-        self._aggregator, self._make = part.aggregator, row_converter(part.output, DEFAULT_STREAM)
-        self._record = recorder(schema, part.inputs)
-
-    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
-        return self._aggregator.init()
-
-    def add(self, value: Any, row: Row) -> Any:
-        return self._aggregator.reduce(value, self._record(row))
-
-    def rows(self, value: Any) -> list[Row]:
-        return [self._make((value,))]
-
-
-class _AggregatorFold:
-    """The fold of an Aggregator: the user's value, and the collector to which it emits."""
-
-    def __init__(self, part: AggregatorPart, schema: Schema) -> None:
-        self._aggregator, self._output = part.aggregator, part.output
-        self._record = recorder(schema, part.inputs)
-
-    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
-        collector = TridentOutput(self._output, report)
-        return self._aggregator.init(batch_id, collector), collector
-
-    def add(self, value: Any, row: Row) -> Any:
-        returned = self._aggregator.aggregate(value[0], self._record(row), value[1])
+    def add(value: tuple[Any, TridentOutput], row: Row) -> tuple[Any, TridentOutput]:
+        returned = aggregator.aggregate(value[0], record(row), value[1])
         if returned is not None and returned is not value[0]:
             raise RowError(f"its aggregate returned {quote(returned)}, which is lost; change init's value in place")
         return value
 
-    def rows(self, value: Any) -> list[Row]:
-        refuse_returned(self._aggregator.complete(*value))
-        taken: list[Row] = value[1].take()
-        return taken
+    def rows(value: tuple[Any, TridentOutput]) -> list[Row]:
+        refuse_returned(aggregator.complete(*value))
+        return value[1].take()
+
+    return BatchFold(start, add, rows)
 
 
-class _Chained:
-    """Several folds over the same rows; the result is the cross product of their rows."""
-
-    def __init__(self, folds: list[BatchFold]) -> None:
-        self._folds = folds
-
-    def start(self, batch_id: Any, report: Reporter = drop_report) -> list[Any]:
-        return [fold.start(batch_id, report) for fold in self._folds]
-
-    def add(self, value: list[Any], row: Row) -> list[Any]:
-        return [fold.add(each, row) for fold, each in zip(self._folds, value, strict=True)]
-
-    def rows(self, value: list[Any]) -> list[Row]:
-        made = [fold.rows(each) for fold, each in zip(self._folds, value, strict=True)]
-        return [tuple(chain.from_iterable(row)) for row in product(*made)]
+def chained(folds: Sequence[BatchFold]) -> BatchFold:
+    """Return one fold for several over the same rows: the cross product of their rows. Its value is a list of theirs."""
+    starts, adds, ends = zip(*folds, strict=True)
+    return BatchFold(
+        lambda batch_id, report: [start(batch_id, report) for start in starts],
+        lambda value, row: [add(each, row) for add, each in zip(adds, value, strict=True)],
+        lambda value: [
+            tuple(chain.from_iterable(row))
+            for row in product(*(end(each) for end, each in zip(ends, value, strict=True)))
+        ],
+    )
 
 
 @dataclass(slots=True)
@@ -616,7 +589,7 @@ class AggregateProcessor(TridentProcessor):
     ) -> None:
         folds = [fold_of(part, schema) for part in parts]
         self._owner = who
-        self._fold: BatchFold = folds[0] if len(folds) == 1 else _Chained(folds)
+        self._fold = folds[0] if len(folds) == 1 else chained(folds)
         self._group, self._to, self._partial = group, to, partial
         self._key = None if group is None else key_picker(schema, group)
         self._pick = picker(schema, group or ())
