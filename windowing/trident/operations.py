@@ -1,8 +1,8 @@
-"""Operations: the nodes of a plan as data. Each operation resolves its output fields and makes its processor for a task.
+"""Operations: the nodes of a plan as data. Each operation resolves its fields and makes its processor for a task.
 
-    resolve(check) -> Schema      when the topology is built: mistakes are noted in `check`; None if there is one
-    bound(inputs) -> Operation    once after that: the operation with its user code and fields resolved
-    processor(node)               for each task, from the bound operation
+    resolve(check) -> Schema, Operation     when the topology is built: the output fields, and the operation with its user code and
+                                            fields resolved; mistakes are noted in `check`, and None is returned if there is one
+    processor(node)                         for each task, from the resolved operation
 
 | operation | Storm's processor |
 |---|---|
@@ -44,14 +44,15 @@ from windowing.trident.processors import (
     AggregateProcessor,
     AggregatorKind,
     AggregatorPart,
-    Code,
     EachProcessor,
     FilterProcessor,
+    FlatMapProcessor,
     InitProcessor,
     MapProcessor,
     PeekProcessor,
     PickProcessor,
     ProcessorContext,
+    RowProcessor,
     TridentProcessor,
     code_of,
     key_picker,
@@ -122,17 +123,16 @@ class Operation:
         """Its name in messages and drawings."""
         return type(self).__name__.lower()
 
-    def resolve(self, check: Check) -> Schema | None:
-        """Return the output fields; if there are mistakes, note each and return None."""
+    def resolve(self, check: Check) -> Resolved | None:
+        """Return the output fields and the resolved operation; if there are mistakes, note each and return None."""
         raise NotImplementedError
 
-    def bound(self, inputs: tuple[Schema, ...]) -> Operation:
-        """Return the operation bound to these inputs, after `resolve` found no mistake. The node keeps the title."""
-        return self
-
     def processor(self, node: ProcessorNode) -> TridentProcessor:
-        """Return the processor of one task, by default one that passes all rows on; the operation must be bound."""
+        """Return the processor of one task, by default one that passes all rows on; the operation must be resolved."""
         return TridentProcessor()
+
+
+Resolved = tuple[Schema, Operation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +143,13 @@ class FunctionOperation(Operation):
     output: Any = None
     inputs: tuple[Any, ...] | None = None
 
+    runs: ClassVar[type[RowProcessor]]
     method: ClassVar[str] = "execute"
     """The method of an object that is given instead of a function."""
     returns: ClassVar[bool] = False
     """Whether it gets no collector."""
+    appends: ClassVar[bool] = False
+    """Whether its output is appended to the existing fields."""
     verb: ClassVar[str]
     of_fields: ClassVar[bool] = False
     """Whether the title names the fields."""
@@ -157,74 +160,49 @@ class FunctionOperation(Operation):
         fields = f"({', '.join(map(str, self.inputs or ()))})" if self.of_fields else ""
         return f"{self.verb}{fields} with {short_title(self.function)}"
 
-    def resolve(self, check: Check) -> Schema | None:
+    def resolve(self, check: Check) -> Resolved | None:
         schema = check.inputs[0]
         read = schema if self.inputs is None else check.attempt(chosen, schema, self.inputs)
-        code = check.attempt(self._code)
-        output = self._output(check)
-        return None if read is None or code is None else output
+        code = check.attempt(code_of, self.function, self.method, returns=self.returns)
+        output = schema if self.output is None else check.output(self.output)
+        if self.appends and output is not None:
+            output = check.attempt(extended, schema, output)
+        return None if read is None or code is None or output is None else (output, replace(self, function=code))
 
-    def bound(self, inputs: tuple[Schema, ...]) -> FunctionOperation:
-        return replace(self, function=self._code())
-
-    def _code(self) -> Code:
-        return code_of(self.function, self.method, returns=self.returns)
-
-    def _output(self, check: Check) -> Schema | None:
-        return check.inputs[0] if self.output is None else check.output(self.output)
-
-    def _record(self, node: ProcessorNode) -> Callable[[Row], Any]:
-        """Return the function from a row to the argument of the code."""
-        return recorder(node.inputs[0], node.inputs[0].names if self.inputs is None else self.inputs)
+    def processor(self, node: ProcessorNode) -> TridentProcessor:
+        schema = node.inputs[0]
+        record = recorder(schema, schema.names if self.inputs is None else self.inputs)
+        return self.runs(node.called, self.function, record, node.appended if self.appends else node.schema)
 
 
 class Each(FunctionOperation):
     """A function of some fields; its output fields are appended to the existing ones."""
 
-    verb, of_fields = "each", True
-
-    def _output(self, check: Check) -> Schema | None:
-        new = check.output(self.output)
-        return None if new is None else check.attempt(extended, check.inputs[0], new)
-
-    def processor(self, node: ProcessorNode) -> TridentProcessor:
-        return EachProcessor(node.called, self.function, self._record(node), node.appended, keep=True)
+    verb, of_fields, appends, runs = "each", True, True, EachProcessor
 
 
 class Filter(FunctionOperation):
     """A condition on some fields, or on the whole tuple; keeps the tuples for which it is true."""
 
-    verb, of_fields, method, returns = "filter", True, "keep", True
-
-    def processor(self, node: ProcessorNode) -> TridentProcessor:
-        return FilterProcessor(node.called, self.function, self._record(node))
+    verb, of_fields, method, returns, runs = "filter", True, "keep", True, FilterProcessor
 
 
 class Peek(FunctionOperation):
     """A function that is called with each tuple for its side effects; the stream is unchanged."""
 
-    verb, method, returns = "peek", "accept", True
-
-    def processor(self, node: ProcessorNode) -> TridentProcessor:
-        return PeekProcessor(node.called, self.function, self._record(node))
+    verb, method, returns, runs = "peek", "accept", True, PeekProcessor
 
 
 class Map(FunctionOperation):
     """A function whose row replaces the tuple."""
 
-    verb, returns = "map", True
-
-    def processor(self, node: ProcessorNode) -> TridentProcessor:
-        return MapProcessor(node.called, self.function, self._record(node), node.schema)
+    verb, returns, runs = "map", True, MapProcessor
 
 
 class FlatMap(FunctionOperation):
     """A function whose rows, none or many, replace the tuple."""
 
-    verb = "flat_map"
-
-    def processor(self, node: ProcessorNode) -> TridentProcessor:
-        return EachProcessor(node.called, self.function, self._record(node), node.schema, keep=False)
+    verb, runs = "flat_map", FlatMapProcessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +216,12 @@ class Project(Operation):
     def title(self) -> str:
         return f"project({', '.join(map(str, self.names))})"
 
-    def resolve(self, check: Check) -> Schema | None:
+    def resolve(self, check: Check) -> Resolved | None:
         if not self.names:
             check.note("it names no field; name those that are to stay")
             return None
-        return check.attempt(chosen, check.inputs[0], self.names)
+        output = check.attempt(chosen, check.inputs[0], self.names)
+        return None if output is None else (output, self)
 
     def processor(self, node: ProcessorNode) -> TridentProcessor:
         return PickProcessor(picker(node.inputs[0], node.schema.names))
@@ -255,7 +234,7 @@ class Merge(Operation):
     names: tuple[Any, ...] | None = None
     by_itself = True
 
-    def resolve(self, check: Check) -> Schema | None:
+    def resolve(self, check: Check) -> Resolved | None:
         first = check.inputs[0]
         for number, other in enumerate(check.inputs[1:], 2):
             if other.types != first.types:
@@ -264,9 +243,9 @@ class Merge(Operation):
                     "same order: project or map them"
                 )
                 return None
-        if self.names is None:
-            return first
-        return check.renamed(self.names, first.types, f"{first.ddl}; name each of them")
+        told = f"{first.ddl}; name each of them"
+        output = first if self.names is None else check.renamed(self.names, first.types, told)
+        return None if output is None else (output, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +259,9 @@ class SinkOperation(Operation):
     def title(self) -> str:
         return f"sink {self.name}"
 
-    def resolve(self, check: Check) -> Schema | None:
+    def resolve(self, check: Check) -> Resolved | None:
         named = check.attempt(checked_name, self.name, "the name of a sink")
-        return None if named is None else check.inputs[0]
+        return None if named is None else (check.inputs[0], self)
 
 
 # -- joins -----------------------------------------------------------------------------------------------------------------------
@@ -399,7 +378,7 @@ class Aggregate(Operation):
     """Aggregators over the tuples of a batch. group: the fields of the key, None for all tuples together.
 
     to: if there is no key, the exchange before it that brings all tuples to one partition; None without one.
-    parts: the aggregators with resolved fields, after `bound`.
+    parts: the aggregators with resolved fields, after `resolve`.
     """
 
     specs: tuple[AggSpec, ...]
@@ -417,7 +396,7 @@ class Aggregate(Operation):
     def by_itself(self) -> bool:
         return self.stage in (AggregationStage.PARTIAL, AggregationStage.INIT)
 
-    def resolve(self, check: Check) -> Schema | None:
+    def resolve(self, check: Check) -> Resolved | None:
         if not self.specs:
             check.note("the chain names no aggregator; add .aggregate(...) before .chain_end()")
             return None
@@ -425,15 +404,10 @@ class Aggregate(Operation):
         parts = self._parts(check)
         if parts is None or group is None:
             return None
-        whole = check.together(group, [part.output for part in parts])
-        if whole is None or self.stage is not AggregationStage.INIT:
-            return whole
-        return self._begun(check.inputs[0], group, parts)
-
-    def bound(self, inputs: tuple[Schema, ...]) -> Aggregate:
-        parts = self._parts(Check(self.title, inputs, []))
-        assert parts is not None
-        return replace(self, parts=parts)
+        output = check.together(group, [part.output for part in parts])
+        if output is not None and self.stage is AggregationStage.INIT:
+            output = self._begun(check.inputs[0], group, parts)
+        return None if output is None else (output, replace(self, parts=parts))
 
     def processor(self, node: ProcessorNode) -> TridentProcessor:
         parts = self.parts
@@ -510,7 +484,7 @@ class Join(Operation):
     def title(self) -> str:
         return f"join by {' and '.join(', '.join(map(str, key)) for key in self.keys)}"
 
-    def resolve(self, check: Check) -> Schema | None:
+    def resolve(self, check: Check) -> Resolved | None:
         keys = [check.attempt(_key, schema, key, check) for schema, key in zip(check.inputs, self.keys, strict=True)]
         for kind in self.kinds:
             if not isinstance(kind, JoinType):
@@ -527,22 +501,19 @@ class Join(Operation):
                     "give the keys the same types in the same order"
                 )
                 return None
-        return self._joined(check, first)
-
-    def processor(self, node: ProcessorNode) -> JoinProcessor:
-        return JoinProcessor(node.inputs, self.keys, self.kinds)
-
-    def _joined(self, check: Check, key: Schema) -> Schema | None:
-        """Return the fields of the key, then the other fields of each side, with their new names."""
+        # The fields of the key, then the other fields of each side, with their new names.
         rests = [
             chosen(schema, [name for name in schema.names if name not in key])
             for schema, key in zip(check.inputs, self.keys, strict=True)
         ]
-        if self.names is None:
-            return check.together(key, rests)
-        made = [name for part in (key, *rests) for name in part.names]
-        types = [kind for part in (key, *rests) for kind in part.types]
-        return check.renamed(self.names, types, f"{', '.join(made)}; name each of them, the key first")
+        made = [name for part in (first, *rests) for name in part.names]
+        types = [kind for part in (first, *rests) for kind in part.types]
+        told = f"{', '.join(made)}; name each of them, the key first"
+        output = check.together(first, rests) if self.names is None else check.renamed(self.names, types, told)
+        return None if output is None else (output, self)
+
+    def processor(self, node: ProcessorNode) -> JoinProcessor:
+        return JoinProcessor(node.inputs, self.keys, self.kinds)
 
 
 def _combines(aggregator: Any) -> bool:

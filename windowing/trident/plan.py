@@ -502,7 +502,7 @@ class TridentPlan(ExecutionPlan):
         return replace(self, stages=stages, exchanges=cut.exchanges, states=states)
 
     def title(self, operator: Any) -> str:
-        """Return the title of a node in drawings; that of a window is complete only when it is bound."""
+        """Return the title of a node in drawings; that of a window is complete only when it is resolved."""
         node = self.graph.nodes[operator]
         return node.operation.title if isinstance(node, ProcessorNode) and node.keeps_window else node.title
 

@@ -138,10 +138,8 @@ def _node(resolved: ResolvedTrident, step: StepDeclaration, nodes: dict[int, Nod
     known = tuple(schema for schema in inputs if schema is not None)
     check = Check(step.called, known, resolved.problems)
     if isinstance(step.what, Operation):
-        output = step.what.resolve(check)
-        if output is None:
-            return None
-        return ProcessorNode(schema=output, operation=step.what.bound(known), inputs=known, **common)
+        made = step.what.resolve(check)
+        return None if made is None else ProcessorNode(schema=made[0], operation=made[1], inputs=known, **common)
     good = _good_partition(check, step.what)
     return PartitionNode(schema=known[0], grouping=step.what, **common) if good else None
 

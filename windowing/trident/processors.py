@@ -349,7 +349,11 @@ class UserProcessor(TridentProcessor):
 
 
 class RowProcessor(UserProcessor):
-    """Calls user code on each row."""
+    """Calls user code on each row. output: the fields of the rows that the code makes."""
+
+    def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema) -> None:
+        super().__init__(who, code, record)
+        self._output, self._make = output, row_converter(output, DEFAULT_STREAM)
 
     def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:
         emitted: list[Row] = []
@@ -388,10 +392,6 @@ class PeekProcessor(RowProcessor):
 class MapProcessor(RowProcessor):
     """Replaces each row by the one that the code returns."""
 
-    def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema) -> None:
-        super().__init__(who, code, record)
-        self._make = row_converter(output, DEFAULT_STREAM)
-
     def _one(self, row: Row, emitted: list[Row]) -> None:
         returned = self._call(self._record(row))
         if type(returned) is not tuple:
@@ -399,29 +399,29 @@ class MapProcessor(RowProcessor):
         emitted.append(self._make(returned))
 
 
-class EachProcessor(RowProcessor):
-    """Emits for each row the rows that the code returns; with `keep`, appended to the existing fields."""
-
-    def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema, keep: bool) -> None:
-        super().__init__(who, code, record)
-        self._keep, self._output = keep, output
-        self._collects = code.style is CallStyle.COLLECTOR
-        self._make = row_converter(output, DEFAULT_STREAM)
+class FlatMapProcessor(RowProcessor):
+    """Replaces each row by the rows that the code returns or emits."""
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
-        tuple = self._record(row)
-        made = self._collected(tuple) if self._collects else self._rows(self._call(tuple))
-        emitted.extend(map(row.__add__, made) if self._keep else made)
+        emitted += self._made(row)
 
-    def _rows(self, returned: Any) -> list[Row]:
+    def _made(self, row: Row) -> list[Row]:
+        tuple = self._record(row)
+        if self._code.style is CallStyle.COLLECTOR:
+            collector = TridentOutput(self._output, self.report)
+            refuse_returned(self._call(tuple, collector))
+            return collector.rows
+        returned = self._call(tuple)
         if type(returned) is list:
             return list(map(self._make, returned))
         return list(rows_of(returned, self._output, DEFAULT_STREAM))
 
-    def _collected(self, tuple: Any) -> list[Row]:
-        collector = TridentOutput(self._output, self.report)
-        refuse_returned(self._call(tuple, collector))
-        return collector.take()
+
+class EachProcessor(FlatMapProcessor):
+    """Appends to each row those that the code returns or emits."""
+
+    def _one(self, row: Row, emitted: list[Row]) -> None:
+        emitted.extend(map(row.__add__, self._made(row)))
 
 
 # -- aggregation inside a batch --------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from windowing.schema.types import Schema
 from windowing.schema.values import stored_key
 from windowing.trident.fields import Row, chosen, extended, short_title
 from windowing.trident.kinds import Guarantee, StateType
-from windowing.trident.operations import NO_FIELDS, Check, Operation
+from windowing.trident.operations import NO_FIELDS, Check, Operation, Resolved
 from windowing.trident.processors import (
     AGGREGATOR_METHODS,
     AggregatorKind,
@@ -237,7 +237,7 @@ class Persist(Operation):
     """Writes a state in the commit phase. output: the fields of the new values, after those of the key; None for none.
 
     inputs: the fields that the updater gets, None for all; group: the fields of the key. reduces: `updater` is a ReducerAggregator.
-    After `bound`, `updater` is Code, and `read` are the fields of its tuples, those of the key first.
+    After `resolve`, `updater` is Code, and `read` are the fields of its tuples, those of the key first.
     """
 
     state: str
@@ -256,24 +256,21 @@ class Persist(Operation):
         what = self.updater.aggregator if isinstance(self.updater, CombinerUpdater) else self.updater
         return f"persist {self.state} with {short_title(what)}"
 
-    def resolve(self, check: Check) -> Schema | None:
-        read = check.attempt(self._read, check.inputs[0])
+    def resolve(self, check: Check) -> Resolved | None:
+        read, updater = check.attempt(self._read, check.inputs[0]), self.updater
         if self.reduces:
-            wrong = wrong_method(self.updater, AGGREGATOR_METHODS[AggregatorKind.REDUCER])
+            wrong = wrong_method(updater, AGGREGATOR_METHODS[AggregatorKind.REDUCER])
             if wrong is not None:
                 check.note(wrong)
                 return None
-        elif not callable(getattr(self.updater, "update_state", None)):
-            check.note(f"{quote(self.updater)} has no update_state(state, tuples, collector); give a StateUpdater")
+        elif not callable(getattr(updater, "update_state", None)):
+            check.note(f"{quote(updater)} has no update_state(state, tuples, collector); give a StateUpdater")
             return None
-        elif check.attempt(_updater_code, self.updater) is None:
+        elif check.attempt(_updater_code, updater) is None:
             return None
-        if (
-            isinstance(self.updater, CombinerUpdater)
-            and kind_of(self.updater.aggregator) is not AggregatorKind.COMBINER
-        ):
+        if isinstance(updater, CombinerUpdater) and kind_of(updater.aggregator) is not AggregatorKind.COMBINER:
             check.note(
-                f"{short_title(self.updater.aggregator)} emits rows, and has no value to add to the stored one; give an aggregator "
+                f"{short_title(updater.aggregator)} emits rows, and has no value to add to the stored one; give an aggregator "
                 "with init, combine, zero, or init, reduce, or keep its rows by partition_persist"
             )
             return None
@@ -281,15 +278,12 @@ class Persist(Operation):
         if read is None or new is None:
             return None
         if self.reduces and len(new) != 1:
-            check.note(f"{short_title(self.updater)} makes one value, but its output is {new.ddl}; declare one field")
+            check.note(f"{short_title(updater)} makes one value, but its output is {new.ddl}; declare one field")
             return None
-        return check.attempt(extended, chosen(read, self.group), new)
-
-    def bound(self, inputs: tuple[Schema, ...]) -> Persist:
-        read, updater = self._read(inputs[0]), self.updater
+        output = check.attempt(extended, chosen(read, self.group), new)
         if self.reduces:
             updater = ReducerUpdater(updater, len(self.group), read, read.names if self.inputs is None else self.inputs)
-        return replace(self, read=read, updater=_updater_code(updater))
+        return None if output is None else (output, replace(self, read=read, updater=_updater_code(updater)))
 
     def processor(self, node: ProcessorNode) -> PersistProcessor:
         record = recorder(node.inputs[0], self.read.names)
@@ -313,26 +307,21 @@ class Query(Operation):
     def title(self) -> str:
         return f"query {self.state} with {short_title(self.function)}"
 
-    def resolve(self, check: Check) -> Schema | None:
+    def resolve(self, check: Check) -> Resolved | None:
         read = check.inputs[0] if self.inputs is None else check.attempt(chosen, check.inputs[0], self.inputs)
         missing = [name for name in ("batch_retrieve", "execute") if not callable(getattr(self.function, name, None))]
         if missing:
             check.note(f"{quote(self.function)} has no {missing[0]}; give a QueryFunction")
-        code = None if missing else check.attempt(self._code)
+        arguments = ("tuple", "result", "collector")
+        code = None if missing else check.attempt(object_code, self.function, "execute", arguments)
         new = check.output(self.output)
         whole = None if new is None else check.attempt(extended, check.inputs[0], new)
-        return None if read is None or code is None else whole
-
-    def bound(self, inputs: tuple[Schema, ...]) -> Query:
-        return replace(self, function=self._code())
+        return None if read is None or code is None or whole is None else (whole, replace(self, function=code))
 
     def processor(self, node: ProcessorNode) -> QueryProcessor:
         schema = node.inputs[0]
         inputs = schema.names if self.inputs is None else self.inputs
         return QueryProcessor(node.called, self.function, recorder(schema, inputs), self.state, node.appended)
-
-    def _code(self) -> Code:
-        return object_code(self.function, "execute", ("tuple", "result", "collector"))
 
 
 def _updater_code(updater: Any) -> Code:

@@ -32,7 +32,7 @@ from windowing.topology.rules import REASON, fields_named
 from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times
 from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
 from windowing.trident.fields import Row, chosen, extended, short_title
-from windowing.trident.operations import AggSpec, Check, Operation, resolve_spec
+from windowing.trident.operations import AggSpec, Check, Operation, Resolved, resolve_spec
 from windowing.trident.processors import (
     AggregatorPart,
     ProcessorContext,
@@ -410,7 +410,7 @@ class WindowOperation(Operation):
     """An aggregator, or a function of (window), over windows of a length and a slide. group: the fields of the key, if any.
 
     The output of a function is declared in full; the rows of an aggregator follow the fields of the key. config, part: the
-    WindowConfig, and the aggregator if it is one, after `bound`.
+    WindowConfig, and the aggregator if it is one, after `resolve`.
     """
 
     name: str
@@ -427,7 +427,7 @@ class WindowOperation(Operation):
 
     @property
     def title(self) -> str:
-        """Its name for people; before `bound`, and so in stored definitions, with the length and slide as given."""
+        """Its name for people; before `resolve`, and so in stored definitions, with the length and slide as given."""
         given = (
             describe_measure(each) if isinstance(each, Count | Duration) else str(each)
             for each in (self.length, self.slide)
@@ -435,17 +435,18 @@ class WindowOperation(Operation):
         measures = " / ".join(given) if self.config is None else self.config.measures
         return f"window {measures} with {short_title(self.spec.aggregator)}"
 
-    def resolve(self, check: Check) -> Schema | None:
+    def resolve(self, check: Check) -> Resolved | None:
         config = check.attempt(self._checked_config)
         named = config is not None and self._named_fields(check, config)
-        key = check.attempt(chosen, check.inputs[0], self.group or ())
-        output = self._output(check, key)
-        return output if named and key is not None else None
-
-    def bound(self, inputs: tuple[Schema, ...]) -> WindowOperation:
-        is_function = kind_of(self.spec.aggregator) is None
-        part = None if is_function else resolve_spec(Check(self.name, inputs, []), self.spec, inputs[0])
-        return replace(self, config=self._checked_config(), part=part)
+        key, part = check.attempt(chosen, check.inputs[0], self.group or ()), None
+        if kind_of(self.spec.aggregator) is None:
+            output = self._output_of_function(check)
+        else:
+            part = resolve_spec(check, self.spec, check.inputs[0])
+            output = None if part is None or key is None else check.attempt(extended, key, part.output)
+        if not named or key is None or output is None:
+            return None
+        return output, replace(self, config=config, part=part)
 
     def bolt(self, node: ProcessorNode) -> WindowedBolt:
         """Return the windowed bolt of this operation, which is that of the node."""
@@ -503,10 +504,7 @@ class WindowOperation(Operation):
             return f"key is {quote(name)}, a field that has no hash: {reason}"
         return None
 
-    def _output(self, check: Check, key: Schema | None) -> Schema | None:
-        if kind_of(self.spec.aggregator) is not None:
-            part = resolve_spec(check, self.spec, check.inputs[0])
-            return None if part is None or key is None else check.attempt(extended, key, part.output)
+    def _output_of_function(self, check: Check) -> Schema | None:
         code = check.attempt(code_of, self.spec.aggregator, "execute", "window", returns=True)
         if code is not None and code.method is not None:
             check.note(f"{quote(self.spec.aggregator)} is a bolt; give an aggregator, or a function of (window)")
@@ -525,8 +523,9 @@ class LateTuples(Operation):
     def title(self) -> str:
         return "late tuples"
 
-    def resolve(self, check: Check) -> Schema | None:
+    def resolve(self, check: Check) -> Resolved | None:
         if not self.event_time:
             check.note("no tuple is late without a timestamp; give the window timestamp=")
             return None
-        return check.attempt(extended, check.inputs[0], Schema((REASON,), ("string",)))
+        output = check.attempt(extended, check.inputs[0], Schema((REASON,), ("string",)))
+        return None if output is None else (output, self)
