@@ -53,9 +53,7 @@ from windowing.trident.executors import (
     BatchId,
     Commit,
     EmitBatch,
-    Fail,
     Outgoing,
-    SendBatch,
     Succeed,
     TridentSpoutCoordinator,
     TridentSpoutExecutor,
@@ -286,15 +284,18 @@ class CoordinatorTask(Task):
             self._begin(message)
 
     def _begin(self, message: Begun) -> None:
-        given = message.attempt, message.after, message.skip, message.anchors
-        where = f"on the metadata of {message.attempt}"
-        for effect in guarded(self._who, where, lambda: list(self.machine.batch(*given))):
-            if isinstance(effect, SendBatch):
-                self._send(effect.batch, effect.skip, effect.message)
-                continue
-            if isinstance(effect, Fail) and effect.reported is not None:
-                self._report(effect.reported)
-            self.router.settle(effect, self.context.component)
+        attempt, anchors, component = message.attempt, message.anchors, self.context.component
+        try:
+            where = f"on the metadata of {attempt}"
+            batch = guarded(self._who, where, self.machine.batch, attempt, message.after)
+        except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                self._report(problem)
+            self.router.fail(anchors, component, str(problem))
+            return
+        if batch is not None:
+            self._send(batch, message.skip, anchors)
+            self.router.ack(anchors, component)
 
     def _report(self, error: BaseException) -> None:
         self.router.report(self.context.component, 0, error)

@@ -39,7 +39,7 @@ from windowing.spark.spouts import ReadAllAvailable, ReadLimit, SupportsTriggerA
 from windowing.spark.trident_stages import table_of
 from windowing.topology.components import TaskContext
 from windowing.trident.coordinator import Readiness
-from windowing.trident.executors import Fail, SendBatch, TridentSpoutCoordinator
+from windowing.trident.executors import TridentSpoutCoordinator
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.processors import TridentOutput, guarded, refuse_unrun
@@ -230,15 +230,14 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _batch(self, attempt: TransactionAttempt) -> SpoutBatch:
         """Return the batch from the coordinator. Raises FailedException if it fails, and if metadata of a later batch is stored."""
-        where, coordinator = f"on the metadata of {attempt}", self._spout.coordinator
-        found = guarded(self._who, where, lambda: list(coordinator.batch(attempt, None, None, None)))
-        sent = [effect.batch for effect in found if isinstance(effect, SendBatch)]
-        for effect in found:
-            if isinstance(effect, Fail) and effect.reported is not None:
-                self._spout.report(effect.reported)
-        if not sent:
-            raise FailedException(f"{self._who}: {', '.join(each.cause for each in found if isinstance(each, Fail))}")
-        return sent[0]
+        try:
+            where = f"on the metadata of {attempt}"
+            batch: SpoutBatch = guarded(self._who, where, self._spout.coordinator.batch, attempt, None)
+        except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                self._spout.report(problem)
+            raise FailedException(f"{self._who}: {problem}") from problem
+        return batch
 
     def _offset(self, number: int) -> dict[str, Any]:
         return {"spout": self._name, "batch": number}

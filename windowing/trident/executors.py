@@ -18,7 +18,7 @@ TridentSpoutExecutor for a spout of batches, TridentBoltExecutor for a bolt.
         +-----------------------------------------------------+--- a failure, a timeout, a greater attempt ---> FAILED
 
 A batch is (group, attempt), because each batch group numbers its own txids. `message` is the driver's object that carries a
-`$batch`, a report or a `$commit`; exactly one Ack or Fail returns it.
+`$batch`, a report or a `$commit`; exactly one Ack or Fail returns it. TridentSpoutCoordinator returns the batch, or raises.
 
 Laws of spouts
 - The metadata of a batch is made once and is durable before it is sent. It is made from the metadata of the batch that it builds
@@ -54,7 +54,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from windowing.errors import FailedException, ReportedFailedException, quote
+from windowing.errors import FailedException, quote
 from windowing.trident.coordinator import Readiness
 from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.spouts import BatchCoordinator, SpoutBatch
@@ -140,11 +140,10 @@ class Ack(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """Fail the message, and with it its batch. reported: an error to add to the result of the run."""
+    """Fail the message, and with it its batch."""
 
     message: Any
     cause: str
-    reported: BaseException | None = None
 
 
 class Outgoing:
@@ -170,14 +169,6 @@ class Outgoing:
 # -- spouts ----------------------------------------------------------------------------------------------------------------------
 
 
-class SendBatch(NamedTuple):
-    """Send the batch to every task of the spout, anchored to `message`, together with `skip`."""
-
-    batch: SpoutBatch
-    skip: str | None
-    message: Any
-
-
 class TridentSpoutCoordinator:
     """The coordinator of one spout. `state`: the spout's records.
 
@@ -189,7 +180,6 @@ class TridentSpoutCoordinator:
         self._metadata = RotatingTransactionalState(state, "meta")
         self._seen: dict[int, int] = {}
         self._done = 0
-        self._guard = Guard()
 
     def is_ready(self, txid: int) -> Readiness:
         """Return the spout's answer to AskReady. Raises TypeError for another value, such as the True of Storm."""
@@ -198,15 +188,23 @@ class TridentSpoutCoordinator:
             raise TypeError(f"is_ready returned {quote(answer)}; return Readiness.READY, WAIT (no batch now) or ENDED")
         return answer
 
-    def batch(
-        self, attempt: TransactionAttempt, after: TransactionAttempt | None, skip: str | None, message: Any
-    ) -> Iterator[SendBatch | Ack | Fail]:
-        """Handle a `$batch`; `message` carries it and is acked or failed by the effects."""
-        return self._guard.run(self._batch(attempt, after, skip, message))
+    def batch(self, attempt: TransactionAttempt, after: TransactionAttempt | None) -> SpoutBatch | None:
+        """Handle a `$batch`: return the batch to send to every task of the spout, None for a second copy of the message. Raises
+        FailedException if the message, and with it the batch, fails.
+        """
+        txid = attempt.txid
+        if self._seen.get(txid) == attempt.attempt:
+            return None
+        self._check_order(attempt, after)
+        known, current = txid in self._metadata, self._metadata.get(txid)
+        metadata = self._coordinator.initialize_transaction(txid, self._metadata.previous(txid), current)
+        if not known or metadata != current:
+            self._metadata.put(txid, metadata)
+        self._seen[txid] = attempt.attempt
+        return SpoutBatch(attempt, metadata, after)
 
     def success(self, attempt: TransactionAttempt) -> None:
         """Handle a `$success`."""
-        self._guard.enter()
         if attempt.txid <= self._done:
             return
         self._done = attempt.txid
@@ -217,21 +215,6 @@ class TridentSpoutCoordinator:
     def close(self) -> None:
         """End."""
         self._coordinator.close()
-
-    def _batch(
-        self, attempt: TransactionAttempt, after: TransactionAttempt | None, skip: str | None, message: Any
-    ) -> Iterator[SendBatch | Ack | Fail]:
-        if self._seen.get(attempt.txid) == attempt.attempt:
-            return
-        try:
-            self._check_order(attempt, after)
-            metadata = self._metadata_of(attempt.txid)
-        except FailedException as problem:
-            yield Fail(message, str(problem), problem if isinstance(problem, ReportedFailedException) else None)
-            return
-        self._seen[attempt.txid] = attempt.attempt
-        yield SendBatch(SpoutBatch(attempt, metadata, after), skip, message)
-        yield Ack(message)
 
     def _check_order(self, attempt: TransactionAttempt, after: TransactionAttempt | None) -> None:
         txid = attempt.txid
@@ -244,13 +227,6 @@ class TridentSpoutCoordinator:
             raise FailedException(f"batch {attempt} comes after {txid}:{self._seen[txid]}, which supersedes it")
         if after is not None and after.txid not in self._metadata:
             raise FailedException(f"batch {attempt} came before {after}, on which it rests")
-
-    def _metadata_of(self, txid: int) -> Any:
-        known, current = txid in self._metadata, self._metadata.get(txid)
-        metadata = self._coordinator.initialize_transaction(txid, self._metadata.previous(txid), current)
-        if not known or metadata != current:
-            self._metadata.put(txid, metadata)
-        return metadata
 
 
 # -- TridentSpoutExecutor --------------------------------------------------------------------------------------------------------
