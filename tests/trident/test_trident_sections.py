@@ -21,7 +21,7 @@ from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import TridentTopology
-from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, Subtopology, TridentRun
+from windowing.trident.subtopology import ExchangeWriter, GroupBatch, Subtopology, TridentRun
 from windowing.windows.measures import count
 
 
@@ -60,7 +60,7 @@ class StageRun:
         sunk: list[Row] = []
 
         def send(exchange: Any, task: int, what: list[Row]) -> None:
-            outlet = ExchangeBatch(ExchangeWriter(self.plan, exchange, task), facts)
+            outlet = ExchangeWriter(self.plan, exchange, task, facts)
             for target, part in outlet.route(what).items():
                 waiting.setdefault((exchange.target, target), []).append((exchange, part))
             if outlet.largest:

@@ -44,7 +44,7 @@ from windowing.trident.plan import ProcessorNode
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import Stream, TridentState, TridentTopology
-from windowing.trident.subtopology import ExchangeBatch, GroupBatch, TridentRun
+from windowing.trident.subtopology import ExchangeWriter, GroupBatch, TridentRun
 from windowing.trident.transactional_state import MemoryRecordStore
 from windowing.trident.windows import WindowOperation, changed_windows, window_changes
 from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy
@@ -369,9 +369,9 @@ def test_shuffle_distributes_tuples_evenly() -> None:
 
 
 def test_a_shuffle_starts_at_another_task_in_each_batch_and_continues_from_piece_to_piece() -> None:
-    sent = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3))
-    [[_, second]] = sent.writers.values()
-    batches = [ExchangeBatch(second, ProcessorContext(TransactionAttempt(txid, 0))) for txid in (1, 2, 3)]
+    plan = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3)).plan
+    contexts = [ProcessorContext(TransactionAttempt(txid, 0)) for txid in (1, 2, 3)]
+    batches = [ExchangeWriter(plan, plan.exchanges[0], 1, context) for context in contexts]
     assert [batch.route([("a", 0)]) for batch in batches] == [{2: [("a", 0)]}, {0: [("a", 0)]}, {1: [("a", 0)]}]
     run = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3), tasks=1)
     run.piece = 1

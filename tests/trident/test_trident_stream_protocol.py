@@ -17,7 +17,7 @@ from windowing.trident.executors import TridentBoltExecutor
 from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.plan import TaskId, TridentPlan, coord_specs, targets_of
 from windowing.trident.processors import ProcessorContext
-from windowing.trident.subtopology import ExchangeBatch, GroupBatch, GroupOutput, TridentRun
+from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, TridentRun
 
 
 class Network:
@@ -36,7 +36,7 @@ class Network:
         self.channels: dict[tuple[TaskId, TaskId], deque[tuple[str, Any]]] = {}
         self.live: dict[tuple[TaskId, effects.BatchId], GroupBatch] = {}
         self.came: dict[tuple[TaskId, effects.BatchId], list[Any]] = {}
-        self.outlets: dict[tuple[TaskId, effects.BatchId], dict[int, ExchangeBatch]] = {}
+        self.outlets: dict[tuple[TaskId, effects.BatchId], dict[int, ExchangeWriter]] = {}
         self.sinks: dict[int, list[Row]] = {}
         self.open: dict[int, int] = {}
         self.failed: list[str] = []
@@ -123,7 +123,7 @@ class Network:
 
     def begin(self, me: TaskId, batch: effects.BatchId) -> None:
         started = {
-            exchange.id: ExchangeBatch(self.run.writers[exchange.id][me[1]], ProcessorContext(batch.attempt))
+            exchange.id: ExchangeWriter(self.plan, exchange, me[1], ProcessorContext(batch.attempt))
             for exchange in self.plan.out_of(me[0])
         }
         self.outlets[me, batch] = started

@@ -39,7 +39,7 @@ from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.plan import TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.spouts import SpoutBatch
-from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
+from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 from windowing.trident.transactional_state import TransactionalState
 from windowing.trident.windows import WindowRecords, store_windows
 
@@ -261,16 +261,16 @@ class Sending:
         self._router, self._plan, self._me = task.router, task.plan, task.me
         self._batch, self._number = batch, number
         self._writers = {
-            writer.exchange.id: (writer.exchange, ExchangeBatch(writer, context))
-            for writer in task.writers
-            if writer.exchange.batch_group == batch.group
+            exchange.id: ExchangeWriter(task.plan, exchange, task.me[1], context)
+            for exchange in task.plan.out_of(task.me[0])
+            if exchange.batch_group == batch.group
         }
 
     def rows(self, exchange: int, rows: list[Row]) -> None:
         """Send rows over an exchange."""
-        found, writer = self._writers[exchange]
+        writer = self._writers[exchange]
         for task, part in writer.route(rows).items():
-            self._post((found.target, task), Piece(found, self._me[1], part, None))
+            self._post((writer.exchange.target, task), Piece(writer.exchange, self._me[1], part, None))
 
     def everywhere(self, rows: list[Row]) -> None:
         """Send rows over all exchanges; spouts do this."""
@@ -279,9 +279,10 @@ class Sending:
 
     def send_time(self) -> None:
         """Send every task of each window the largest timestamps that were sent to any of its tasks."""
-        for exchange, writer in self._writers.values():
-            for task in range(self._plan.stages[exchange.target].parallelism if writer.largest else 0):
-                self._post((exchange.target, task), Piece(exchange, self._me[1], None, writer.largest))
+        for writer in self._writers.values():
+            target = writer.exchange.target
+            for task in range(self._plan.stages[target].parallelism if writer.largest else 0):
+                self._post((target, task), Piece(writer.exchange, self._me[1], None, writer.largest))
 
     def _post(self, target: TaskId, piece: Piece) -> None:
         self._router.inboxes[target].append(TupleParts(self._batch, self._me, self._number(target), (piece,)))
@@ -299,7 +300,6 @@ class StagedTask(Task):
         self.me = (stage.id, task)
         super().__init__(router, TaskContext(stage.id, task, stage.parallelism, plan.config), id, router.inbox(self.me))
         self.plan = plan
-        self.writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(stage.id)]
 
     def respond(self, group: str, effect: Report | Ack | Fail) -> None:
         """Report to a target task the number of pieces that were sent to it, or ack or fail a message."""

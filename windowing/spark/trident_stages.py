@@ -76,7 +76,7 @@ from windowing.trident.kinds import Phase, TransactionAttempt
 from windowing.trident.operations import Aggregate, AggregationStage, Operation
 from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.processors import NOTHING, AggregateSlot, ProcessorContext, call_hook, partition_of
-from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
+from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 from windowing.windows.aggregate import AggregateFunction, Largest, Smallest, Summed
 
 _MAX_TEXT = 500
@@ -151,7 +151,7 @@ class PacketWriter:
     def __init__(self, plan: TridentPlan, task: int, upstream: int, batch: ProcessorContext, now: int) -> None:
         self._plan, self._task, self._batch = plan, task, batch
         self._sent = RowNumbering(upstream, now)
-        self._writers: dict[int, ExchangeBatch] = {}
+        self._writers: dict[int, ExchangeWriter] = {}
         self._rows: dict[tuple[int, str, str], tuple[Schema, list[Row]]] = {}
         """Pending tuples by target, kind and stream of their exchange rows."""
 
@@ -159,8 +159,7 @@ class PacketWriter:
         for id, rows in emitted.exchanges.items():
             exchange, writer = self._plan.exchanges[id], self._writers.get(id)
             if writer is None:
-                writer = ExchangeBatch(ExchangeWriter(self._plan, exchange, self._task), self._batch)
-                self._writers[id] = writer
+                writer = self._writers[id] = ExchangeWriter(self._plan, exchange, self._task, self._batch)
             first = self._plan.stages[exchange.target].first
             for task, part in writer.route(rows).items():
                 self.put("rows", str(id), exchange.schema, part, first + task)

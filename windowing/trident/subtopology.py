@@ -30,7 +30,7 @@ from windowing.execution.plan import Exchange
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.schema.rows import row_converter
 from windowing.topology.components import TaskContext
-from windowing.topology.groupings import Grouping
+from windowing.topology.groupings import Chooser, Grouping
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.fields import IdentityGrouping, Row
 from windowing.trident.kinds import FIRST_TXID, Phase, TransactionAttempt
@@ -42,44 +42,37 @@ from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, 
 
 
 class ExchangeWriter:
-    """One upstream task's side of an exchange. chooser: None for identity and batchGlobal, which choose no task for a tuple."""
+    """One upstream task's side of an exchange in one batch. largest: the timestamps to send to every target task after all rows."""
 
-    def __init__(self, plan: TridentPlan, exchange: Exchange, task: int) -> None:
-        self.exchange, self.task = exchange, task
-        self.tasks = plan.stages[exchange.target].parallelism
+    def __init__(self, plan: TridentPlan, exchange: Exchange, task: int, batch: ProcessorContext) -> None:
+        self.exchange = exchange
+        self._task, self._batch, self._tasks = task, batch, plan.stages[exchange.target].parallelism
         grouping = exchange.grouping
-        self.chooser = grouping.targets(self.tasks, exchange.schema) if isinstance(grouping, Grouping) else None
+        self._choose: Chooser | None = None  # identity and batchGlobal choose no task for a tuple
+        if isinstance(grouping, Grouping):
+            self._choose = grouping.targets(self._tasks, exchange.schema)
+            self._chosen = grouping.start(self._tasks, task + batch.txid)
         windows = [plan.processor(target) for target, _ in exchange.targets]
-        self.clocks = [
+        self._clocks = [
             WindowClock(node.operation.config, node.inputs[0])
             for node in windows
             if isinstance(node.operation, WindowOperation)
         ]
-
-
-class ExchangeBatch:
-    """One batch over an exchange. largest: the timestamps to send to every target task after all rows."""
-
-    def __init__(self, writer: ExchangeWriter, batch: ProcessorContext) -> None:
-        self._writer, self._batch = writer, batch
-        grouping, seed = writer.exchange.grouping, writer.task + batch.txid
-        self._chosen = [] if writer.chooser is None else grouping.start(writer.tasks, seed)
         self.largest: dict[str | None, int] = {}
 
     def route(self, rows: list[Row]) -> dict[int, list[Row]]:
-        """Return the rows for each task of the target, in their order. Cost: one choice per row; none without a chooser."""
-        writer, txid = self._writer, self._batch.txid
-        for clock in writer.clocks:
+        """Return the rows for each task of the target, in their order. Cost: at most one choice per row."""
+        for clock in self._clocks:
             for source, timestamp in clock.largest(rows, self._batch.now_ms).items():
                 self.largest[source] = max(timestamp, self.largest.get(source, timestamp))
         if not rows:
             return {}
-        if writer.chooser is None:
-            is_identity = isinstance(writer.exchange.grouping, IdentityGrouping)
-            return {writer.task if is_identity else txid % writer.tasks: rows}
+        if self._choose is None:
+            is_identity = isinstance(self.exchange.grouping, IdentityGrouping)
+            return {self._task if is_identity else self._batch.txid % self._tasks: rows}
         routed: dict[int, list[Row]] = {}
         for row in rows:
-            for task in writer.chooser(row, self._chosen):
+            for task in self._choose(row, self._chosen):
                 routed.setdefault(task, []).append(row)
         return routed
 
@@ -278,12 +271,6 @@ class TridentRun:
             id: [Subtopology(plan, id, task, self._partitions(task)) for task in range(group.parallelism)]
             for id, group in plan.stages.items()
         }
-        self.writers = {
-            exchange.id: [
-                ExchangeWriter(plan, exchange, task) for task in range(plan.stages[exchange.stage].parallelism)
-            ]
-            for exchange in plan.exchanges
-        }
         try:
             for task in (task for tasks in self.tasks.values() for task in tasks):
                 task.prepare()
@@ -359,8 +346,12 @@ class BatchInFlight:
             for name in group.batch_groups
             if name in batch_groups and not group.is_spout
         }
-        self._writers: dict[int, list[ExchangeBatch]] = {
-            id: [ExchangeBatch(writer, batch) for writer in writers] for id, writers in run.writers.items()
+        self._writers = {
+            exchange.id: [
+                ExchangeWriter(run.plan, exchange, task, batch)
+                for task in range(run.plan.stages[exchange.stage].parallelism)
+            ]
+            for exchange in run.plan.exchanges
         }
         for spout in self._plan.spouts:
             if self._plan.batch_groups[spout.number] in batch_groups:
