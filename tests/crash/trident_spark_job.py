@@ -142,7 +142,7 @@ def states(job: TridentJob) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for id, state in topology_of(job).build().states.items():
         for part in range(state.partitions):
-            opened = state.spec.factory.make_state(part, state.partitions)
+            opened = state.factory.make_state(part, state.partitions)
             found[f"{id}/{part}"] = dict(opened.items()) if hasattr(opened, "items") else opened.get()
             opened.close()
     return found

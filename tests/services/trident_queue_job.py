@@ -74,7 +74,7 @@ def states(job: QueuesJob) -> dict[str, dict[Any, int]]:
     found: dict[str, dict[Any, int]] = {}
     for id, state in topology_of(job).build().states.items():
         for part in range(state.partitions):
-            opened = state.spec.factory.make_state(part, state.partitions)
+            opened = state.factory.make_state(part, state.partitions)
             found.setdefault(id, {}).update(opened.items())
             opened.close()
     return found

@@ -54,7 +54,7 @@ def values_in(topology: TridentTopology) -> dict[str, Any]:
     """Return the content of the states of a topology."""
     found = {}
     for id, state in topology.build().states.items():
-        parts = [state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions)]
+        parts = [state.factory.make_state(part, state.partitions) for part in range(state.partitions)]
         whole = hasattr(parts[0], "items")
         found[id] = {key: value for part in parts for key, value in part.items()} if whole else parts[0].get()
         for part in parts:

@@ -78,7 +78,7 @@ def counted(tmp_path: Path, spout: Any, tasks: int = 1) -> TridentTopology:
 
 def values(topology: TridentTopology) -> dict[Any, Any]:
     (state,) = topology.build().states.values()
-    opened = state.spec.factory.make_state(0, state.partitions)
+    opened = state.factory.make_state(0, state.partitions)
     try:
         return dict(opened.items())
     finally:

@@ -39,7 +39,7 @@ class StageRun:
         self.plan = plan
         plan.check()
         states = {
-            id: [state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions)]
+            id: [state.factory.make_state(part, state.partitions) for part in range(state.partitions)]
             for id, state in plan.states.items()
         }
         self.tasks = {

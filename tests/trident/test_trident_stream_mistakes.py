@@ -661,7 +661,7 @@ def test_a_weaker_guarantee_may_be_accepted_by_name() -> None:
     topology = TridentTopology()
     spec = StateSpec(counts("c", StateType.NON_TRANSACTIONAL), accept=Guarantee.AT_LEAST_ONCE)
     topology.new_stream("in", Given()).partition_persist(spec, "n", Updater())
-    assert topology.build().states["state1"].spec is spec
+    assert topology.build().states["state1"].factory is spec.factory
 
 
 def test_build_may_be_called_again_with_the_same_result() -> None:

@@ -504,7 +504,7 @@ class TridentCluster(LoopedCluster):
             for id, state in self.plan.states.items():
                 self.states[id] = []
                 for part in range(state.partitions):
-                    made = partition_of(state.spec.factory, id, part, state.partitions)
+                    made = partition_of(state.factory, id, part, state.partitions)
                     self.states[id].append(made)
                     self._closes.append(partial(call_hook, made, "close"))
             if coordination is None:

@@ -59,7 +59,7 @@ class Attempts:
 
     def __init__(self, plan: TridentPlan) -> None:
         self._ledgers: list[tuple[Any, int]] = []
-        for id, factory, partitions, _ in sorted(plan.written):
+        for id, factory, partitions, *_ in sorted(plan.written):
             own = factory.factory if isinstance(factory, SnapshotFactory) else factory
             if callable(getattr(own, "claim_attempt", None)):
                 self._ledgers.append((factory, partitions))

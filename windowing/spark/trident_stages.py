@@ -217,7 +217,7 @@ def process(
     with ExitStack() as closing:
         states = {}
         for id in task.stage.states:
-            states[id] = partition_of(plan.states[id].spec.factory, id, task.task, plan.states[id].partitions)
+            states[id] = partition_of(plan.states[id].factory, id, task.task, plan.states[id].partitions)
             closing.callback(call_hook, states[id], "close")
         subtopology = Subtopology(plan, task.stage.id, task.task, states)
         subtopology.prepare()

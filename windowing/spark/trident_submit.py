@@ -204,7 +204,7 @@ def _require_runnable(plan: TridentPlan) -> None:
             "run it in a TridentCluster, or read the state from its store"
         )
     for id, state in plan.states.items():
-        if getattr(_store_of(state.spec.factory), "in_this_process", False):
+        if getattr(_store_of(state.factory), "in_this_process", False):
             raise ConfigError(
                 f"{id} of topology {plan.name!r} lies in a MemoryStore, in the memory of this process, which Spark's workers "
                 "do not see; give SqliteStore(path), PostgresStore(url) or RedisStore(url)"
@@ -221,9 +221,9 @@ def _require_skippable(plan: TridentPlan, on_failure: OnFailure) -> None:
             "on_failure=OnFailure.SKIP"
         )
     for id, state in plan.states.items():
-        if state.spec.kind is not StateType.OPAQUE:
+        if (kind := state.factory.kind) is not StateType.OPAQUE:
             raise ConfigError(
-                f"{id} of topology {plan.name!r} is {quote(state.spec.kind)}, and a batch that failed may be in it in part: only "
+                f"{id} of topology {plan.name!r} is {quote(kind)}, and a batch that failed may be in it in part: only "
                 "an opaque state can take that back; make it opaque, or leave out on_failure=OnFailure.SKIP"
             )
 

@@ -486,14 +486,17 @@ class Progress(NamedTuple):
         return cls.of(who, committed, _ANY if is_begun else None)
 
 
-class WrittenState(NamedTuple):
-    """A state that a topology writes: its name in errors, its factory, and its number of partitions. meaning: what is known of its
-    values: `key`, `aggregator` and `field`, as plain JSON data.
+class StatePlan(NamedTuple):
+    """A state of a plan: its name in errors, its factory, its number of partitions, and the group whose task i holds partition i
+    (None: no node uses it). is_written: by a step. meaning: what is known of the values that it writes: `key`, `aggregator` and
+    `field`, as plain JSON data.
     """
 
     id: str
     factory: Any
     partitions: int
+    group: str | None = None
+    is_written: bool = False
     meaning: Mapping[str, Any] = {}
 
     @property
@@ -536,7 +539,7 @@ class Life:
 
 
 def owned(
-    life: Life, states: Iterable[WrittenState], progress: Progress, *, claims: bool
+    life: Life, states: Iterable[StatePlan], progress: Progress, *, claims: bool
 ) -> tuple[Life, dict[str, Owner]]:
     """Compare the records with the fence of each partition; return the life to store, and the owner of each state by its id.
 
@@ -567,7 +570,7 @@ def owned(
     return Life(life.id, since, meanings or None), owners
 
 
-def kept_by(states: Iterable[WrittenState], txid: int) -> Iterator[str]:
+def kept_by(states: Iterable[StatePlan], txid: int) -> Iterator[str]:
     """Yield the names of the transactional states with a partition at this txid, which keeps its values if the batch comes again.
     Cost: one read and one count of rows per partition of such a state.
     """
@@ -578,7 +581,7 @@ def kept_by(states: Iterable[WrittenState], txid: int) -> Iterator[str]:
                 yield f"{state.id} ({state.called})"
 
 
-def require_meaning(state: WrittenState, stored: Mapping[str, Any]) -> None:
+def require_meaning(state: StatePlan, stored: Mapping[str, Any]) -> None:
     """Raise DefinitionChangedError if the values of a state meant something else; a part that is not known of both is accepted."""
     for what in stored.keys() & state.meaning.keys():
         if stored[what] != state.meaning[what]:
@@ -589,7 +592,7 @@ def require_meaning(state: WrittenState, stored: Mapping[str, Any]) -> None:
 
 
 def _compare(
-    state: WrittenState, owner: Owner, progress: Progress, *, is_known: bool, is_older: bool, claims: bool
+    state: StatePlan, owner: Owner, progress: Progress, *, is_known: bool, is_older: bool, claims: bool
 ) -> bool:
     """Compare the partitions of one state; return whether its partitions without a fence have no rows."""
     is_counted, is_fenced = True, state.factory.kind is not StateType.NON_TRANSACTIONAL
@@ -620,7 +623,7 @@ def _is_expected(place: PartitionId, is_fenced: bool, claims: bool, is_older: bo
     return claims or not (is_fenced or is_older)
 
 
-def _refuse_foreign(state: WrittenState, owner: Owner, progress: Progress, fence: Fence, is_known: bool) -> None:
+def _refuse_foreign(state: StatePlan, owner: Owner, progress: Progress, fence: Fence, is_known: bool) -> None:
     if fence.owner == owner.id and not is_known:
         raise SupersededError(
             f"{progress.who}: {state.id} ({state.called}) holds batches up to {fence.attempt} of this topology, which has "
@@ -638,7 +641,7 @@ def _refuse_foreign(state: WrittenState, owner: Owner, progress: Progress, fence
     )
 
 
-def _refuse_ahead(state: WrittenState, progress: Progress, fence: Fence) -> None:
+def _refuse_ahead(state: StatePlan, progress: Progress, fence: Fence) -> None:
     if fence.attempt > progress.begun:
         raise SupersededError(
             f"{progress.who}: {state.id}, partition {fence.place}, is at {fence.attempt}, but by the records txid "

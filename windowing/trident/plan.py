@@ -67,7 +67,7 @@ from windowing.schema.types import Schema
 from windowing.topology.config import TopologyConfig
 from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.executors import CoordSpec
-from windowing.trident.fence import Owner, WrittenState
+from windowing.trident.fence import Owner, StatePlan
 from windowing.trident.fields import IdentityGrouping, Partitioning
 from windowing.trident.kinds import Phase, SpoutKind, StateType
 from windowing.trident.operations import Aggregate, Operation
@@ -390,16 +390,6 @@ def exchanges_of(
 
 
 @dataclass(frozen=True, slots=True)
-class StatePlan:
-    """A state: its factory and options, and the group whose task i holds partition i (None: no node uses the state)."""
-
-    id: str
-    spec: StateSpec
-    group: str | None
-    partitions: int
-
-
-@dataclass(frozen=True, slots=True)
 class Drpc:
     """A DRPC function: the source of its requests, and the node whose tuples are the answers."""
 
@@ -449,24 +439,17 @@ class TridentPlan(ExecutionPlan):
         return self.drpc[name]
 
     @property
-    def written(self) -> tuple[WrittenState, ...]:
+    def written(self) -> tuple[StatePlan, ...]:
         """The states that a step persists, in the order of their ids."""
-        operations = (node.operation for node in self.graph.nodes.values())
-        steps = {step.state: step for step in operations if isinstance(step, Persist)}
-        return tuple(
-            WrittenState(id, state.spec.factory, state.partitions, _meaning(steps[id]))
-            for id, state in self.states.items()
-            if id in steps
-        )
+        return tuple(state for state in self.states.values() if state.is_written)
 
     def owned_by(self, owners: Mapping[str, Owner]) -> TridentPlan:
         """Return the plan with these owners as the writers of its states, by the id of the state."""
         states = dict(self.states)
         for id, owner in owners.items():
-            spec = states[id].spec
-            take = getattr(spec.factory, "owned_by", None)
+            take = getattr(states[id].factory, "owned_by", None)
             if take is not None:
-                states[id] = replace(states[id], spec=replace(spec, factory=take(owner)))
+                states[id] = states[id]._replace(factory=take(owner))
         return replace(self, states=states)
 
     def processor(self, number: int) -> ProcessorNode:
@@ -497,7 +480,7 @@ class TridentPlan(ExecutionPlan):
         stages = numbered(cut.stages())
         holder = {id: stage.id for stage in stages.values() for id in stage.states}  # the last stage writes it
         states = {
-            id: state if state.group is None else replace(state, group=holder[id]) for id, state in self.states.items()
+            id: state if state.group is None else state._replace(group=holder[id]) for id, state in self.states.items()
         }
         return replace(self, stages=stages, exchanges=cut.exchanges, states=states)
 
@@ -592,7 +575,7 @@ class TridentPlan(ExecutionPlan):
         return node.operation.bolt(node).definition()
 
 
-def _meaning(step: Persist) -> dict[str, Any]:
+def meaning_of(step: Persist) -> dict[str, Any]:
     """Return what is known of the values that a step writes: the fields of the key, and a built-in aggregator with its field."""
     updater = step.updater.target
     if not isinstance(updater, AggregateUpdater):

@@ -41,6 +41,7 @@ from windowing.topology.decorators import ComponentKind, declaration_of
 from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping, GlobalGrouping
 from windowing.topology.plan import TopologyError
 from windowing.topology.rules import name_problem, own_settings
+from windowing.trident.fence import StatePlan
 from windowing.trident.fields import chosen
 from windowing.trident.kinds import Guarantee, Phase, SpoutKind, check_guarantee
 from windowing.trident.operations import Check, Operation, SinkOperation
@@ -55,12 +56,12 @@ from windowing.trident.plan import (
     PartitionNode,
     ProcessorNode,
     SpoutNode,
-    StatePlan,
     StepDeclaration,
     StreamSource,
     TridentPlan,
     crossings,
     exchanges_of,
+    meaning_of,
     united,
 )
 from windowing.trident.processors import wrong_method
@@ -539,13 +540,14 @@ class _Planner:
             for number in sorted(inside)
         }
         ids = self._ids(order)
+        written = {persist.state: meaning_of(persist) for _, persist in self.resolved.doing(Persist)}
         states = {
-            id: StatePlan(id, spec, ids[group], sizes[group])
+            id: StatePlan(id, spec.factory, sizes[group], ids[group], id in written, written.get(id, {}))
             for id, (spec, beside) in self.states.items()
             for group in [self.of[min(beside)]]
         }
         for id, spec in self.resolved.declared.static_states.items():
-            states.setdefault(id, StatePlan(id, spec, None, spec.partitions or 1))
+            states.setdefault(id, StatePlan(id, spec.factory, spec.partitions or 1))
         position = {group: number for number, group in enumerate(order)}
         ordered = sorted(
             self.crossings,

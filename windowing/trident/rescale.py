@@ -38,8 +38,8 @@ from windowing.trident.fence import (
     Owner,
     PartitionId,
     Progress,
+    StatePlan,
     StateRow,
-    WrittenState,
     owned,
 )
 from windowing.trident.fields import chosen
@@ -63,8 +63,8 @@ PartitionOf = Callable[[Any, int], int]
 class StateMove:
     """The move of one state from its old to its new partitions. partition_of: None if the partitions stay the same."""
 
-    old: WrittenState
-    new: WrittenState
+    old: StatePlan
+    new: StatePlan
     partition_of: PartitionOf | None
 
     def perform(self, owner: Owner) -> None:
@@ -195,7 +195,7 @@ def moves(before: TridentPlan, after: TridentPlan) -> list[StateMove]:
     return [_move(before, old[id], new[id]) for id in old]
 
 
-def _move(before: TridentPlan, old: WrittenState, new: WrittenState) -> StateMove:
+def _move(before: TridentPlan, old: StatePlan, new: StatePlan) -> StateMove:
     for state in (old, new):
         if not callable(getattr(state.factory, "rows", None)):
             raise ConfigError(
@@ -219,7 +219,7 @@ def _move(before: TridentPlan, old: WrittenState, new: WrittenState) -> StateMov
     )
 
 
-def _identity(state: WrittenState) -> Any:
+def _identity(state: StatePlan) -> Any:
     return getattr(state.factory, "identity", state.id)
 
 

@@ -264,7 +264,7 @@ class TridentRun:
         """The errors that user code has reported."""
         self._begun = False
         self.states: dict[str, list[Any]] = {
-            id: [partition_of(state.spec.factory, id, part, state.partitions) for part in range(state.partitions)]
+            id: [partition_of(state.factory, id, part, state.partitions) for part in range(state.partitions)]
             for id, state in plan.states.items()
         }
         self.tasks = {

@@ -103,7 +103,7 @@ class World:
 
     def _partition(self, part: int) -> Any:
         found = self.plan.states[self._state]
-        state = found.spec.factory.make_state(part, found.partitions)
+        state = found.factory.make_state(part, found.partitions)
         if hasattr(state, "own"):
             state.own(self._owners[self._state])
         return state
