@@ -215,13 +215,6 @@ class TridentRouter(Router):
         self.tell(root, (INIT, root, xor, owner))
         return root
 
-    def settle(self, effect: Ack | Fail, component: str) -> None:
-        """Ack or fail a message and its tree."""
-        if isinstance(effect, Ack):
-            self.ack(effect.message, component)
-        else:
-            self.fail(effect.message, component, effect.cause)
-
     # -- what batches gave ---------------------------------------------------------------------------------------------
 
     def held(self, attempt: TransactionAttempt) -> _AttemptOutput:
@@ -303,12 +296,14 @@ class StagedTask(Task):
 
     def respond(self, group: str, effect: Report | Ack | Fail) -> None:
         """Report to a target task the number of pieces that were sent to it, or ack or fail a message."""
-        if not isinstance(effect, Report):
-            self.router.settle(effect, self.context.component)
-            return
-        batch, target = BatchId(group, effect.attempt), cast(TaskId, effect.target)
-        anchors = anchored([effect.message], self.router.edge)
-        self.router.inboxes[target].append(Reported(batch, self.me, effect.sent, anchors))
+        if isinstance(effect, Ack):
+            self.router.ack(effect.message, self.context.component)
+        elif isinstance(effect, Fail):
+            self.router.fail(effect.message, self.context.component, effect.cause)
+        else:
+            anchors = anchored([effect.message], self.router.edge)
+            reported = Reported(BatchId(group, effect.attempt), self.me, effect.sent, anchors)
+            self.router.inboxes[cast(TaskId, effect.target)].append(reported)
 
 
 class GroupTask(StagedTask):

@@ -437,37 +437,25 @@ class Aggregate(Operation):
             kept = extended(kept, Schema((name,), part.output.types))
         return kept
 
-    def _folded(self, check: Check) -> tuple[AggregatorPart, ...]:
-        """Return the parts of FOLD; the INIT stage before it has found all mistakes."""
-        schema = check.inputs[0]
-        begun = len(schema) - sum(_combines(spec.aggregator) for spec in self.specs)
-        values, given = iter(schema.names[begun:]), Schema(schema.names[:begun], schema.types[:begun])
-        parts = []
-        for spec in self.specs:
-            if _combines(spec.aggregator):
-                output = chosen(given, spec.inputs or given.names) if spec.output is None else check.output(spec.output)
-                part = (
-                    None if output is None else AggregatorPart(spec.aggregator, (next(values),), output, combines=True)
-                )
-            else:
-                part = resolve_spec(check, spec, given)
-            assert part is not None
-            parts.append(part)
-        return tuple(parts)
-
     def _parts(self, check: Check) -> tuple[AggregatorPart, ...] | None:
-        if self.stage is AggregationStage.FOLD:
-            return self._folded(check)
-        if self.stage is AggregationStage.COMBINE:  # the partial stage has found all mistakes
-            behind_key, schema = len(self.group or ()), check.inputs[0]
-            fields = zip(self.specs, schema.names[behind_key:], schema.types[behind_key:], strict=True)
-            return tuple(
-                AggregatorPart(spec.aggregator, (name,), Schema((name,), (kind,)), combines=True)
-                for spec, name, kind in fields
-            )
+        """Return the parts; behind the exchange a combiner reads its value of the stage before, one of the last fields."""
+        schema = check.inputs[0]
+        is_behind = self.stage in (AggregationStage.COMBINE, AggregationStage.FOLD)
+        begun = len(schema) - is_behind * sum(_combines(spec.aggregator) for spec in self.specs)
+        values, given = iter(schema.names[begun:]), schema.of(schema.names[:begun])
         parts: list[AggregatorPart] = []
         for spec in self.specs:
-            part = resolve_spec(check, spec, check.inputs[0])
+            part: AggregatorPart | None
+            if is_behind and _combines(spec.aggregator):  # the stage before has found all mistakes
+                name = next(values)
+                output: Schema | None = schema.of((name,))
+                if self.stage is AggregationStage.FOLD:
+                    names = spec.inputs or given.names
+                    output = chosen(given, names) if spec.output is None else check.output(spec.output)
+                assert output is not None
+                part = AggregatorPart(spec.aggregator, (name,), output, combines=True)
+            else:
+                part = resolve_spec(check, spec, given)
             parts += [] if part is None else [part]
         return tuple(parts) if len(parts) == len(self.specs) else None
 

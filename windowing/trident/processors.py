@@ -626,16 +626,10 @@ class AggregateProcessor(TridentProcessor):
             if self._key is not None:
                 return [key + row for key, value in slot.keys.values() for row in self._fold.rows(value)]
             if slot.value is NOTHING:
-                if self._partial or not self._speaks(slot.batch):
-                    return []
+                task = slot.batch.txid % self._context.tasks if isinstance(self._to, BatchGlobalGrouping) else 0
+                if self._partial or (self._to is not None and self._context.task_index != task):
+                    return []  # another partition emits the row of no tuples
                 slot.value = self._fold.start(slot.batch.id, self.report)
             return self._fold.rows(slot.value)
         except BaseException as problem:
             raise raised(self._owner, problem, f"at the end of batch {slot.batch.id}") from problem
-
-    def _speaks(self, batch: ProcessorContext) -> bool:
-        """Return whether this partition emits a row even without tuples."""
-        if self._to is None:
-            return True
-        task = batch.txid % self._context.tasks if isinstance(self._to, BatchGlobalGrouping) else 0
-        return bool(self._context.task_index == task)
