@@ -60,7 +60,6 @@ class BatchRecord:
     notified: int = -1
 
     def plain(self) -> dict[str, Any]:
-        """Return the record as plain data."""
         return {
             "version": _VERSION,
             "batch": self.batch,
@@ -238,7 +237,6 @@ class BatchLedger:
         return ledger
 
     def check(self) -> None:
-        """Assert the invariants. Cost: O(open roots)."""
         for root in self._roots.values():
             # A held root has edges outstanding.
             assert root.edges > 0

@@ -209,7 +209,6 @@ class SpoutPending:
             flying[root] = _new(_Tree, (message_id, payload, attempt))
 
     def acked(self, root: int, now_ms: int) -> Iterator[PendingEffect]:
-        """Process the acker's Acked."""
         return iter(self.acked_all((root,), now_ms))
 
     def acked_all(self, roots: Iterable[int], now_ms: int) -> list[Done]:
@@ -229,7 +228,6 @@ class SpoutPending:
         return done
 
     def failed(self, root: int, now_ms: int, reason: str, seen: str | None = None) -> Iterator[PendingEffect]:
-        """Process the acker's Failed."""
         self._now_ms = max(self._now_ms, now_ms)
         tree = self._flying.pop(root, None)
         if tree is None:
@@ -249,7 +247,6 @@ class SpoutPending:
         return iter(effects)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next deadline, None if there is none. Cost: O(1)."""
         deadlines = [self._counts.next_deadline_ms(), self._waiting[0][0] if self._waiting else None]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -289,7 +286,6 @@ class SpoutPending:
         self._counts.put(tree.message_id, _Count(failures, deadline_ms), self._now_ms)
 
     def check(self) -> None:
-        """Assert the invariants. Cost: O(n)."""
         self._counts.check()
         # Attempts count from 1.
         assert all(tree.attempt >= 1 for tree in self._flying.values())

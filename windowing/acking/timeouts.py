@@ -156,16 +156,13 @@ class ExactTimeouts(Generic[K, V]):
         return expired
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next expiry, None if the map is empty."""
         items = self._items
         return self._deadline_of(items[next(iter(items))]) if items else None
 
     def buckets(self) -> list[list[tuple[K, V]]]:
-        """Return all items, oldest first."""
         return [list(self._items.items())]
 
     def load(self, buckets: Iterable[Iterable[tuple[K, V]]], next_rotation_ms: int | None, now_ms: int) -> None:
-        """Restore the items that `buckets` returned."""
         self._hold(OrderedDict(item for bucket in buckets for item in bucket))
 
     @property

@@ -189,7 +189,6 @@ class MasterTask(Task):
         return self.machine.next_deadline_ms()
 
     def switch(self, active: bool) -> None:
-        """Begin batches again, or no more."""
         machine = self.machine
         self._coordinate((machine.activate if active else machine.deactivate)(self.router.now_ms))
 
@@ -359,7 +358,6 @@ class TridentTasks:
 
     @property
     def ids(self) -> list[TaskId]:
-        """The ids of all tasks, in the order of `tasks`."""
         return list(self._numbers)
 
     def make(self, id: TaskId) -> Any:

@@ -113,7 +113,6 @@ class SingleTuples:
 
     @property
     def over(self) -> bool:
-        """Whether the source has ended; only failed messages can still be emitted."""
         return self._source.over and not self._again
 
     def open(self, context: Any, collector: Any) -> None:
@@ -143,7 +142,6 @@ class SingleTuples:
         return returned
 
     def ack(self, message_id: Any, values: Any) -> None:
-        """Forward the ack of a committed message to the source."""
         self._source.ack(message_id, values)
 
     def fail(self, message_id: Any, values: Any) -> None:
@@ -152,7 +150,6 @@ class SingleTuples:
             self._again.append((message_id, values))
 
     def close(self) -> None:
-        """Close the source of this task."""
         close = getattr(self._instance, "close", None)
         if close is not None:
             close()
@@ -397,7 +394,6 @@ class RequestTask(_Source):
         self._answered: dict[int, list[Row] | FailedException] = {}
 
     def ask(self, args: Any) -> int:
-        """Send a request and return its number."""
         output = TridentOutput(self.node.schema)
         output.emit((args,))
         self._asked += 1
@@ -413,7 +409,6 @@ class RequestTask(_Source):
         return number
 
     def answer(self, number: int) -> list[Row] | None:
-        """Return the answer to a request, once. Raises FailedException if it failed."""
         answer = self._answered.pop(number, None)
         if isinstance(answer, FailedException):
             raise answer

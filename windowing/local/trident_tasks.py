@@ -218,7 +218,6 @@ class TridentRouter(Router):
     # -- what batches gave ---------------------------------------------------------------------------------------------
 
     def held(self, attempt: TransactionAttempt) -> _AttemptOutput:
-        """Return what an attempt gave so far."""
         return self._held.setdefault(attempt, _AttemptOutput())
 
     def hold(self, attempt: TransactionAttempt, component: str, emitted: GroupOutput, late: Mapping[str, int]) -> None:
@@ -229,7 +228,6 @@ class TridentRouter(Router):
         held.late.update({(component, reason): count for reason, count in late.items()})
 
     def hold_dead(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
-        """Hold the dead letters of an attempt until it is committed."""
         self.held(attempt).dead.append(dead)
 
     def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
@@ -260,7 +258,6 @@ class Sending:
         }
 
     def rows(self, exchange: int, rows: list[Row]) -> None:
-        """Send rows over an exchange."""
         writer = self._writers[exchange]
         for task, part in writer.route(rows).items():
             self._post((writer.exchange.target, task), Piece(writer.exchange, self._me[1], part, None))

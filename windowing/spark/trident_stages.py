@@ -171,7 +171,6 @@ class PacketWriter:
         self._rows.setdefault((target, kind, stream), (schema, []))[1].extend(rows)
 
     def drop(self) -> None:
-        """Discard the tuples sent since the last call of `take`."""
         self._rows.clear()
 
     def take(self) -> Iterator[ExchangeRow]:
@@ -581,7 +580,6 @@ class _SpoutWork:
         self._writer.emit(emitted)
 
     def done(self) -> list[TaskMetrics]:
-        """Return the metrics of the source and of the groups behind it."""
         self._source.emitted = dict(self._sent)
         for id, found in self._groups.items():
             found.executed = self._sent[id]

@@ -102,7 +102,6 @@ class MinBy:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The fields that it reads by name."""
         return () if self.field is None else (self.field,)
 
     def init(self, batch_id: Any, collector: Any) -> list[Any]:
@@ -155,7 +154,6 @@ class FirstN:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The fields that it reads by name."""
         return () if self.field is None else (self.field,)
 
     def init(self, batch_id: Any, collector: Any) -> list[Any]:

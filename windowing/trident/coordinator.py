@@ -62,7 +62,6 @@ class Tries(NamedTuple):
     cause: str = ""
 
     def failed(self, cause: str) -> Tries:
-        """Return the same with one more failure."""
         return self._replace(failures=self.failures + 1, cause=printable(cause, _CAUSE_CHARACTERS))
 
 
@@ -74,7 +73,6 @@ class CoordinatorRecord:
     tries: Mapping[int, Tries] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """Return the record as plain data."""
         tries = [[txid, *each] for txid, each in sorted(self.tries.items())]
         return {"format": _FORMAT, "current": self.current, "tries": tries}
 
@@ -131,7 +129,6 @@ class StoredRecord:
         self._state = state
 
     def load(self) -> CoordinatorRecord:
-        """Return the record. Raises CorruptStateError."""
         return CoordinatorRecord.of(self._state.read(self._NAME))
 
     def save(self, record: CoordinatorRecord) -> None:

@@ -204,7 +204,6 @@ class TridentSpoutCoordinator:
         return SpoutBatch(attempt, metadata, after)
 
     def success(self, attempt: TransactionAttempt) -> None:
-        """Handle a `$success`."""
         if attempt.txid <= self._done:
             return
         self._done = attempt.txid
@@ -213,7 +212,6 @@ class TridentSpoutCoordinator:
         self._metadata.cleanup_before(attempt.txid)
 
     def close(self) -> None:
-        """End."""
         self._coordinator.close()
 
     def _check_order(self, attempt: TransactionAttempt, after: TransactionAttempt | None) -> None:
@@ -277,13 +275,11 @@ class TridentSpoutExecutor:
 
     @property
     def held(self) -> int:
-        """The number of batches it holds."""
         return len(self._emissions)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def batch(self, batch: SpoutBatch, skip: str | None, message: Any) -> Iterator[SpoutEffect]:
-        """Handle a batch from the spout's coordinator."""
         return self._guard.run(self._emit(batch, skip, message))
 
     def commit(self, attempt: TransactionAttempt, message: Any) -> Iterator[SpoutEffect]:
@@ -291,7 +287,6 @@ class TridentSpoutExecutor:
         return self._guard.run(self._commit(attempt, message))
 
     def success(self, attempt: TransactionAttempt) -> Iterator[SpoutEffect]:
-        """Handle a `$success`."""
         return self._guard.run(self._succeed(attempt))
 
     # -- while an effect is performed ----------------------------------------------------------------------------------
@@ -347,7 +342,6 @@ class TridentSpoutExecutor:
         yield Succeed(attempt)
 
     def check(self) -> None:
-        """Assert the invariants."""
         # No entry is of a finished txid, and each entry is under its own txid.
         assert all(txid > self._done for txid in self._emissions)
         assert all(each.attempt.txid == txid for txid, each in self._emissions.items())
@@ -441,7 +435,6 @@ class TrackedBatch:
         self._held: dict[Phase, Any] = {}
 
     def has_arrived(self) -> bool:
-        """Whether the processing phase is complete."""
         return all(self.incoming[task].complete for task in self.spec.reports)
 
     def is_to_finish(self) -> bool:
@@ -459,7 +452,6 @@ class TrackedBatch:
         return True
 
     def hold_commit(self, message: Any) -> None:
-        """Hold the message of a commit until it is done."""
         self.committing = True
         self._held[Phase.COMMIT] = message
 
@@ -468,14 +460,12 @@ class TrackedBatch:
         return [self._held.pop(phase)] if phase in self._held else []
 
     def missing(self) -> str:
-        """Describe what has not arrived."""
         open_tasks = [task for task, came in self.incoming.items() if not came.complete]
         if not open_tasks:
             return "its commit did not come"
         return f"not all has come from {', '.join(sorted(map(quote, open_tasks)))}"
 
     def check(self) -> None:
-        """Assert the invariants."""
         ended = self.stage in (BatchStage.FINISHED, BatchStage.FAILED)
         # An ended batch holds no message; a batch with a cause has ended.
         assert not (ended and self._held)
@@ -519,11 +509,9 @@ class TridentBoltExecutor:
 
     @property
     def held(self) -> int:
-        """The number of tracked batches."""
         return len(self._tracked)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time at which `tick` has something to do."""
         return next(iter(self._tracked.values())).deadline_ms if self._tracked else None
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -671,7 +659,6 @@ class TridentBoltExecutor:
         yield Forget(tracked.batch)
 
     def check(self) -> None:
-        """Assert the invariants."""
         # At most one attempt per batch is tracked, and none of finished batches.
         assert all(key == (each.batch.group, each.batch.attempt.txid) for key, each in self._tracked.items())
         assert all(txid > self._done[group] for group, txid in self._tracked)

@@ -444,7 +444,6 @@ class AttemptLedger:
             self._backing.multi_put({}, Claim(None, mine))
 
     def close(self) -> None:
-        """Release the store."""
         self._backing.close()
 
     def _next(self, found: Fence | None, txid: int, at_least: int) -> TransactionAttempt:
@@ -517,7 +516,6 @@ class Life:
     meanings: Mapping[str, Mapping[str, Any]] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain data."""
         meanings = {"meanings": dict(self.meanings)} if self.meanings else {}
         return {"format": _FORMAT, "id": self.id, "since": dict(self.since or {}), **meanings}
 

@@ -223,12 +223,10 @@ class CachedMap:
             self._rows.popitem(last=False)
 
     def forget(self) -> None:
-        """Clear the cache."""
         self._rows.clear()
         self._known, self._fence = False, None
 
     def check(self) -> None:
-        """Assert the invariants."""
         # The cache has at most `size` rows.
         assert len(self._rows) <= self.size
         # Rows are cached only together with their fence.
@@ -440,7 +438,6 @@ class SnapshottableMap:
         self.values = values
 
     def own(self, owner: Owner) -> None:
-        """Set the owner of the following commits."""
         own = getattr(self.values, "own", None)
         if own is not None:
             own(owner)
@@ -475,7 +472,6 @@ class SnapshotFactory:
 
     @property
     def kind(self) -> StateType:
-        """How the state handles a replayed batch."""
         kind: StateType = self.factory.kind
         return kind
 
@@ -491,7 +487,6 @@ class SnapshotFactory:
         return getattr(self.factory, name)
 
     def owned_by(self, owner: Owner) -> SnapshotFactory:
-        """Return the factory with this owner as writer."""
         own = getattr(self.factory, "owned_by", None)
         return self if own is None else SnapshotFactory(own(owner))
 

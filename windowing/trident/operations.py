@@ -77,7 +77,6 @@ class Check:
         self._where, self.inputs, self._problems = where, inputs, problems
 
     def note(self, sentence: str) -> None:
-        """Note a mistake of this node."""
         self._problems.append(f"{self._where}: {sentence}")
 
     def attempt(self, ask: Callable[..., _T], *arguments: Any, **options: Any) -> _T | None:
@@ -93,7 +92,6 @@ class Check:
         return written if isinstance(written, Schema) else self.attempt(Schema.parse, written)
 
     def together(self, first: Schema, others: Iterable[Schema]) -> Schema | None:
-        """Return the fields of several schemas, one after the other."""
         whole: Schema | None = first
         for other in others:
             whole = None if whole is None else self.attempt(extended, whole, other)
@@ -120,7 +118,6 @@ class Operation:
 
     @property
     def title(self) -> str:
-        """Its name in messages and drawings."""
         return type(self).__name__.lower()
 
     def resolve(self, check: Check) -> Resolved | None:
@@ -343,7 +340,6 @@ class AggSpec:
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
         return short_title(self.aggregator)
 
 

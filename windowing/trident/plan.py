@@ -90,7 +90,6 @@ class StreamSource:
 
     @property
     def title(self) -> str:
-        """What a person calls it."""
         return f"{'drpc' if self.is_drpc else 'spout'} {self.name}"
 
 
@@ -111,12 +110,10 @@ class StepDeclaration:
 
     @property
     def title(self) -> str:
-        """The title in sentences and drawings."""
         return self.what.title if isinstance(self.what, StreamSource | Operation) else f"partition by {self.what}"
 
     @property
     def is_partition(self) -> bool:
-        """Whether it moves tuples."""
         return isinstance(self.what, Partitioning)
 
 
@@ -135,7 +132,6 @@ class GraphBuilder:
         sources: tuple[StepDeclaration, ...],
         name: str | None = None,
     ) -> StepDeclaration:
-        """Add a step behind other steps."""
         step = StepDeclaration(len(self.steps) + 1, what, sources, name)
         self.steps.append(step)
         return step
@@ -146,7 +142,6 @@ class GraphBuilder:
             self.problems.append(problem)
 
     def state_id(self) -> str:
-        """Return the id for the next state."""
         self._states += 1
         return f"state{self._states}"
 
@@ -167,7 +162,6 @@ class Node:
 
     @property
     def called(self) -> str:
-        """Its name in messages."""
         return f"step {self.number}, {self.title}"
 
     @property
@@ -228,12 +222,10 @@ class Graph:
 
     @classmethod
     def of(cls, nodes: Iterable[Node], edges: Iterable[IndexedEdge]) -> Graph:
-        """Return the graph of these nodes and edges."""
         return cls({node.number: node for node in sorted(nodes, key=lambda node: node.number)}, tuple(sorted(edges)))
 
     @cached_property
     def out_edges(self) -> dict[int, list[IndexedEdge]]:
-        """The edges out of each node."""
         out: dict[int, list[IndexedEdge]] = {number: [] for number in self.nodes}
         for edge in self.edges:
             out[edge.source].append(edge)
@@ -490,7 +482,6 @@ class TridentPlan(ExecutionPlan):
         return node.operation.title if isinstance(node, ProcessorNode) and node.keeps_window else node.title
 
     def line_of(self, operator: Any) -> str:
-        """Return the line of `explain` for a node."""
         node = self.graph.nodes[operator]
         phase = " [commit]" if self.phases[operator] is Phase.COMMIT else ""
         reads = ", ".join(str(edge.source) for edge in self.graph.in_edges[operator])
@@ -543,7 +534,6 @@ class TridentPlan(ExecutionPlan):
         }
 
     def check(self) -> None:
-        """Assert the invariants of a plan."""
         super().check()
         of = {number: group.id for group in self.stages.values() for number in group.operators}
         operations = {number for number, node in self.graph.nodes.items() if not isinstance(node, PartitionNode)}

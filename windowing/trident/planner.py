@@ -86,11 +86,9 @@ class ResolvedTrident:
 
     @property
     def spouts(self) -> list[SpoutNode]:
-        """The sources that were resolved."""
         return [node for node in self.graph.nodes.values() if isinstance(node, SpoutNode)]
 
     def doing(self, kind: type[_Operation]) -> Iterator[tuple[ProcessorNode, _Operation]]:
-        """Yield the nodes of one kind of operation."""
         for node in self.graph.nodes.values():
             if isinstance(node, ProcessorNode) and isinstance(node.operation, kind):
                 yield node, node.operation
@@ -533,7 +531,6 @@ class _Planner:
                     ahead.append(edge.source)
 
     def plan(self, name: str, order: list[Group], sizes: dict[Group, int]) -> TridentPlan:
-        """Return the plan."""
         batch_groups = {
             number: f"bg{position}"
             for position, inside in enumerate(self.graph.components())

@@ -88,7 +88,6 @@ class TridentOutput(StormNames):
         self._report(error)
 
     def take(self) -> list[Row]:
-        """Return the rows emitted since the last call."""
         taken, self.rows = self.rows, []
         return taken
 

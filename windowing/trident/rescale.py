@@ -92,7 +92,6 @@ class StateMove:
             ledger.claim(self._fence(ledger.rows.place, _DONE, owner))
 
     def _require_own(self, ledger: _Filling, into: Sequence[_Filling]) -> None:
-        """Refuse a new state that has rows of another life."""
         found = ledger.fence
         if found is not None and found.owner == ledger.begun.owner:
             return
@@ -153,7 +152,6 @@ class _Filling:
         self._write(rows, self.fence)
 
     def clear(self) -> None:
-        """Remove all rows."""
         rows = self.rows.items()
         while keys := [key for key, _ in islice(rows, _AT_ONCE)]:
             self.put(dict.fromkeys(keys))

@@ -182,7 +182,6 @@ class GroupBatch:
         return self._slots[number]
 
     def execute(self, exchange: Exchange, rows: list[Row]) -> None:
-        """Process rows that arrived over an exchange."""
         for target, index in exchange.targets:
             self._run([(target, index, rows)])
 
@@ -204,7 +203,6 @@ class GroupBatch:
                 self._run(self._onward(number, slot.late, late=True)[::-1])
 
     def take(self) -> GroupOutput:
-        """Return the rows emitted since the last call."""
         taken, self._emitted = self._emitted, GroupOutput()
         return taken
 
@@ -359,7 +357,6 @@ class BatchInFlight:
         self._walk(Phase.PROCESS)
 
     def commit(self) -> dict[str, list[Row]]:
-        """Commit, and return the rows of each sink."""
         self._walk(Phase.COMMIT)
         return self.sinks
 

@@ -96,7 +96,6 @@ class TransactionalState:
         self.root = root
 
     def at(self, name: str) -> TransactionalState:
-        """Return the state whose root is `name` below this one."""
         return TransactionalState(self._store, f"{self.root}/{name}")
 
     def read(self, name: str) -> Any:
@@ -145,7 +144,6 @@ class TransactionalState:
         self._known |= blobs
 
     def names(self, name: str = "") -> list[str]:
-        """Return the names directly below `name`, sorted."""
         prefix = f"{self._path(name) if name else self.root}/"
         return sorted({path[len(prefix) :].split("/")[0] for path in self._store.paths(prefix)})
 
@@ -219,14 +217,12 @@ class RotatingTransactionalState:
         self._values, self._gone = {int(text): value for text, value in values.items()}, []
 
     def txids(self) -> list[int]:
-        """Return the txids that have a value, ascending."""
         return sorted(self._values)
 
     def __contains__(self, txid: object) -> bool:
         return txid in self._values
 
     def get(self, txid: int) -> Any:
-        """Return the value of a txid, None if there is none."""
         return self._values.get(txid)
 
     def previous(self, txid: int) -> Any:
@@ -262,7 +258,6 @@ class RotatingTransactionalState:
         return f"{self._name}/{txid}"
 
     def check(self, live: Iterable[int] = ()) -> None:
-        """Assert the invariants."""
         # Memory and store have the same values, except for those that the next write deletes.
         assert {*map(self._entry, self._values), *self._gone} == {
             f"{self._name}/{each}" for each in self._state.names(self._name)

@@ -94,7 +94,6 @@ class WindowClock:
             return None
 
     def source(self, row: Row) -> str | None:
-        """Return the source of a row as text, None for none."""
         value = None if self._source is None else row[self._source]
         return None if value is None else str(value)
 
@@ -186,7 +185,6 @@ class WindowProcessor(TridentProcessor):
         return {"txid": self._txid, "before": self._before, "now": self._now}
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Restore the windows from a snapshot."""
         self._txid, self._before, self._now = data["txid"], self._with_rows(data["before"]), None
         self._executor.restore(self._with_rows(data["now"]))
 
@@ -449,7 +447,6 @@ class WindowOperation(Operation):
         return output, replace(self, config=config, part=part)
 
     def bolt(self, node: ProcessorNode) -> WindowedBolt:
-        """Return the windowed bolt of this operation, which is that of the node."""
         schema, part = node.inputs[0], self.part
         return WindowedBolt(
             name=self.name,
