@@ -373,8 +373,25 @@ class TridentTasks:
             return AckerTask(router, number, 0, plan.config, inboxes)
         if id in self._streams:
             return CoordinatorTask(router, number, router.inbox(id), self._streams[id])
-        group = plan.stages[id[0]]
-        return self._emitter(group, id, number) if group.is_spout else self._operations(group, id, number)
+        group, task = plan.stages[id[0]], id[1]
+        if not group.is_spout:
+            return GroupTask(
+                router,
+                number,
+                plan,
+                group,
+                task,
+                states={name: partitions[task] for name, partitions in self._states.items() if task < len(partitions)},
+                windows=_root(plan, self._store).at(f"windows/{part_of(group.id)}/{task}"),
+                # A task may hold a batch while earlier batches are retried, so only the trees have a timeout.
+                timeout_ms=2 * tree_timeout_ms(plan.config) * (self._config.max_pending + 1),
+            )
+        stream = self._streams.get((f"${group.id}", 0))
+        if stream is not None:
+            return EmitterTask(router, number, stream, task)
+        node = plan.graph.nodes[group.operators[0]]
+        assert isinstance(node, SpoutNode)
+        return RequestTask(router, number, plan, node)
 
     def attach(self, id: TaskId, task: Any) -> None:
         """Connect a new task to the tasks that call it or share objects with it."""
@@ -397,28 +414,6 @@ class TridentTasks:
         self._readers += [(inbox, group_of_batches) for inbox in (self._router.inbox(id), *emitters)]
         if isinstance(stream.spouts[0][0], ICommitterTridentSpout):
             self._committers += [(inbox, group_of_batches) for inbox in emitters]
-
-    def _emitter(self, group: Stage, id: TaskId, number: int) -> Task:
-        stream = self._streams.get((f"${group.id}", 0))
-        if stream is not None:
-            return EmitterTask(self._router, number, stream, id[1])
-        node = self._plan.graph.nodes[group.operators[0]]
-        assert isinstance(node, SpoutNode)
-        return RequestTask(self._router, number, self._plan, node)
-
-    def _operations(self, group: Stage, id: TaskId, number: int) -> GroupTask:
-        task = id[1]
-        return GroupTask(
-            self._router,
-            number,
-            self._plan,
-            group,
-            task,
-            states={name: partitions[task] for name, partitions in self._states.items() if task < len(partitions)},
-            windows=_root(self._plan, self._store).at(f"windows/{part_of(group.id)}/{task}"),
-            # A task may hold a batch while earlier batches are retried, so only the trees have a timeout.
-            timeout_ms=2 * tree_timeout_ms(self._plan.config) * (self._config.max_pending + 1),
-        )
 
 
 def coordinator_state(plan: TridentPlan, store: RecordStore) -> TransactionalState:

@@ -529,7 +529,9 @@ class MasterBatchCoordinator:
     def _count(self, attempt: TransactionAttempt, cause: str) -> int:
         """Count a failure of the first batch, and stop if it was the last attempt; return the number of failures."""
         tries = self._note(attempt.txid, self.record.tries[attempt.txid].failed(cause))
-        if self._is_too_often(tries):
+        limit = self.config.retry.max_attempts
+        # With skipping, the skip itself has as many attempts again.
+        if limit is not None and tries.failures >= (2 * limit if self._is_to_skip(tries) else limit):
             self.stopped = Stop(attempt, tries.failures, tries.committing, tries.cause)
         return tries.failures
 
@@ -541,13 +543,6 @@ class MasterBatchCoordinator:
         if self.config.on_failure is OnFailure.STOP or tries.committing:
             return False
         return tries.failures > 0 and self.config.retry.is_last(tries.failures)
-
-    def _is_too_often(self, tries: Tries) -> bool:
-        """Whether no further attempt follows; with skipping, the skip itself has as many attempts again."""
-        limit = self.config.retry.max_attempts
-        if limit is None or (self._is_to_skip(tries) and tries.failures < 2 * limit):
-            return False
-        return tries.failures >= limit
 
     def check(self) -> None:
         """Assert the invariants."""

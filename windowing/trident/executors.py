@@ -233,24 +233,15 @@ class TridentSpoutCoordinator:
 SpoutEffect = EmitBatch | Commit | Succeed | Report | Ack | Fail
 
 
-class _Stage(Enum):
-    BEGUN = "begun"
-    EMITTED = "emitted"
-    COMMITTED = "committed"
-    FAILED = "failed"
-
-
 @dataclass(slots=True)
 class _AttemptEmission:
-    """The progress of one attempt. cause: why it failed."""
+    """The progress of one attempt. cause: why it failed, None if it has not."""
 
     attempt: TransactionAttempt
     outgoing: Outgoing
-    stage: _Stage = _Stage.BEGUN
-    cause: str = ""
-
-    def has_failed(self) -> bool:
-        return self.stage is _Stage.FAILED
+    is_emitted: bool = False
+    is_committed: bool = False
+    cause: str | None = None
 
 
 class TridentSpoutExecutor:
@@ -297,8 +288,7 @@ class TridentSpoutExecutor:
 
     def failed(self, attempt: TransactionAttempt, cause: str) -> None:
         """Record that the emitter raised FailedException; call it while EmitBatch or Commit is performed."""
-        emission = self._emissions[attempt.txid]
-        emission.stage, emission.cause = _Stage.FAILED, cause
+        self._emissions[attempt.txid].cause = cause
 
     # -- handlers ------------------------------------------------------------------------------------------------------
 
@@ -312,27 +302,24 @@ class TridentSpoutExecutor:
             return
         emission = self._emissions[attempt.txid] = _AttemptEmission(attempt, Outgoing(self.targets))
         yield EmitBatch(batch, skip)
-        if emission.has_failed():
+        if emission.cause is not None:
             yield Fail(message, emission.cause)
             return
-        emission.stage = _Stage.EMITTED
+        emission.is_emitted = True
         for target, count in emission.outgoing.counts.items():
             yield Report(attempt, target, count, message)
         yield Ack(message)
 
     def _commit(self, attempt: TransactionAttempt, message: Any) -> Iterator[SpoutEffect]:
         emission = self._emissions.get(attempt.txid)
-        if emission is None or emission.attempt != attempt or emission.stage in (_Stage.BEGUN, _Stage.FAILED):
+        if emission is None or emission.attempt != attempt or not emission.is_emitted or emission.cause is not None:
             yield Fail(message, f"the commit of {attempt} came to a task that has not emitted it")
             return
-        if emission.stage is _Stage.COMMITTED:
+        if emission.is_committed:
             return
         yield Commit(attempt)
-        if emission.has_failed():
-            yield Fail(message, emission.cause)
-            return
-        emission.stage = _Stage.COMMITTED
-        yield Ack(message)
+        emission.is_committed = emission.cause is None
+        yield Ack(message) if emission.cause is None else Fail(message, emission.cause)
 
     def _succeed(self, attempt: TransactionAttempt) -> Iterator[SpoutEffect]:
         if attempt.txid <= self._done:
@@ -421,7 +408,7 @@ class BatchStage(Enum):
 class TrackedBatch:
     """One attempt. It holds a message in each phase, so that the phase's tree stays open. `cause`: why it failed, or will fail."""
 
-    __slots__ = ("_held", "batch", "cause", "committing", "deadline_ms", "incoming", "outgoing", "spec", "stage")
+    __slots__ = ("batch", "cause", "committing", "deadline_ms", "held", "incoming", "outgoing", "spec", "stage")
 
     def __init__(self, batch: BatchId, spec: CoordSpec, deadline_ms: int) -> None:
         self.batch = batch
@@ -432,7 +419,7 @@ class TrackedBatch:
         self.outgoing = Outgoing(spec.targets)
         self.committing = False
         self.cause = ""
-        self._held: dict[Phase, Any] = {}
+        self.held: dict[Phase, Any] = {}
 
     def has_arrived(self) -> bool:
         return all(self.incoming[task].complete for task in self.spec.reports)
@@ -446,18 +433,14 @@ class TrackedBatch:
     def hold_report(self, sender: TaskKey, message: Any) -> bool:
         """Hold the message of a report until its phase is over; return False if another message is or will be held instead."""
         phase = Phase.COMMIT if sender in self.spec.commit_reports else Phase.PROCESS
-        if phase in self._held or (phase is Phase.COMMIT and self.spec.commits):
+        if phase in self.held or (phase is Phase.COMMIT and self.spec.commits):
             return False
-        self._held[phase] = message
+        self.held[phase] = message
         return True
-
-    def hold_commit(self, message: Any) -> None:
-        self.committing = True
-        self._held[Phase.COMMIT] = message
 
     def release(self, phase: Phase) -> list[Any]:
         """Return and release the message held for a phase; an empty list if there is none."""
-        return [self._held.pop(phase)] if phase in self._held else []
+        return [self.held.pop(phase)] if phase in self.held else []
 
     def missing(self) -> str:
         open_tasks = [task for task, came in self.incoming.items() if not came.complete]
@@ -468,10 +451,10 @@ class TrackedBatch:
     def check(self) -> None:
         ended = self.stage in (BatchStage.FINISHED, BatchStage.FAILED)
         # An ended batch holds no message; a batch with a cause has ended.
-        assert not (ended and self._held)
+        assert not (ended and self.held)
         assert (self.stage is BatchStage.FAILED) == bool(self.cause)
         # A task that waits for the commit holds no message of the processing phase once that phase is complete.
-        assert self.stage is BatchStage.RECEIVING or not self.spec.waits or Phase.PROCESS not in self._held
+        assert self.stage is BatchStage.RECEIVING or not self.spec.waits or Phase.PROCESS not in self.held
         # A batch marked as arrived is complete, and it is not finished without its commit.
         assert self.stage not in (BatchStage.ARRIVED, BatchStage.FINISHED) or self.has_arrived()
         assert self.stage is not BatchStage.FINISHED or self.is_to_finish()
@@ -592,7 +575,7 @@ class TridentBoltExecutor:
             cause = tracked.cause if tracked is not None and tracked.cause else "it has not arrived here"
             yield Fail(message, f"batch {batch} cannot be committed: {cause}")
             return
-        tracked.hold_commit(message)
+        tracked.committing, tracked.held[Phase.COMMIT] = True, message
         yield from self._go_on(tracked)
 
     def _succeed(self, batch: BatchId) -> Iterator[BoltEffect]:

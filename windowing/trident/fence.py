@@ -383,11 +383,6 @@ def base(row: StateRow | None, txid: int, rule: Rule) -> bytes | None:
     return row.previous if rule.undo and row.txid == txid else row.value
 
 
-def written(row: StateRow | None, txid: int, value: bytes | None, rule: Rule) -> StateRow:
-    """Return the row with its new value in this txid. A row without a value is kept, because it records the txid."""
-    return StateRow(txid, value, base(row, txid, rule))
-
-
 def undone(left: Mapping[bytes, StateRow]) -> dict[bytes, StateRow | None]:
     """Return the rows of an earlier attempt at the txid, restored to their values before it; None deletes a row that was new."""
     return {
@@ -604,21 +599,21 @@ def _compare(
             if not is_fenced and (not claims or fence.attempt.txid == NO_TXID):
                 continue
             _refuse_foreign(state, owner, progress, fence, is_known)
-            _refuse_ahead(state, progress, fence)
+            if fence.attempt > progress.begun:
+                raise SupersededError(
+                    f"{progress.who}: {state.id}, partition {fence.place}, is at {fence.attempt}, but by the records txid "
+                    f"{progress.committed} was committed last: they are older than the state, or belong to another; put records "
+                    "(or checkpoint) and states back from one copy"
+                )
             if fence.rows is not None and fence.rows != rows:
                 raise lost(place, f"has {rows} rows, expected {fence.rows} by its fence ({fence.attempt})")
-        if is_known and progress.committed >= owner.since and _is_expected(place, is_fenced, claims, is_older):
+        # Whether the partition must have a fence after the first commit.
+        is_expected = is_fenced if place.partition != LEDGER else claims or not (is_fenced or is_older)
+        if is_known and progress.committed >= owner.since and is_expected:
             check_unbroken(fence, progress.committed if is_fenced or claims else 0, place)
             if fence is None:
                 raise lost(place, f"has no sign that it was begun, but txid {progress.committed} is committed")
     return is_counted
-
-
-def _is_expected(place: PartitionId, is_fenced: bool, claims: bool, is_older: bool) -> bool:
-    """Whether a partition must have a fence after the first commit."""
-    if place.partition != LEDGER:
-        return is_fenced
-    return claims or not (is_fenced or is_older)
 
 
 def _refuse_foreign(state: StatePlan, owner: Owner, progress: Progress, fence: Fence, is_known: bool) -> None:
@@ -637,12 +632,3 @@ def _refuse_foreign(state: StatePlan, owner: Owner, progress: Progress, fence: F
         "from 1, so the state could not tell them apart; to continue that run, start with its records (state_path=, records=) or "
         "its checkpoint; for a new run, give the state another name or store"
     )
-
-
-def _refuse_ahead(state: StatePlan, progress: Progress, fence: Fence) -> None:
-    if fence.attempt > progress.begun:
-        raise SupersededError(
-            f"{progress.who}: {state.id}, partition {fence.place}, is at {fence.attempt}, but by the records txid "
-            f"{progress.committed} was committed last: they are older than the state, or belong to another; put records (or "
-            "checkpoint) and states back from one copy"
-        )

@@ -52,7 +52,6 @@ from windowing.trident.fence import (
     check_repeated,
     judged,
     undone,
-    written,
 )
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.states import MapState, ReplaceUpdater, Snapshottable, StateCodec, TypedJson, ValueUpdater
@@ -113,7 +112,8 @@ class CachedBatchReadsMap:
 
     def put(self, key: bytes, value: bytes | None, rule: Rule) -> None:
         """Set the new value of a key that was read; only this batch reads it until `commit`."""
-        self.written[key] = written(self._read[key], self.txid, value, rule)
+        # A row without a value is kept, because it records the txid.
+        self.written[key] = StateRow(self.txid, value, base(self._read[key], self.txid, rule))
 
     def commit(self) -> None:
         """Write all rows and the fence, unless they are already written. Raises the errors of `State.commit`."""
@@ -126,8 +126,9 @@ class CachedBatchReadsMap:
         mine = self.mine._replace(rows=self._counted(reading, {**back, **self.written}))
         found = self._backing.multi_put({**back, **self.written}, Claim(reading.fence, mine))
         if found is not None and judged(found, self.mine, self._since).claim:
+            before = "no batch" if reading.fence is None else reading.fence.attempt
             raise StateConflictError(
-                f"the state {self.mine.place} went from {_attempt(reading.fence)} to {found.attempt} while {self.mine.attempt} "
+                f"the state {self.mine.place} went from {before} to {found.attempt} while {self.mine.attempt} "
                 "was being committed; nothing was written, the batch is to be tried again"
             )
 
@@ -170,7 +171,8 @@ class CachedMap:
 
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
         missing = [key for key in keys if key not in self._rows]
-        if self._known and not missing and not self._leaves_something(undo):
+        leaves = undo is not None and self._fence is not None and self._fence.attempt.txid == undo.txid
+        if self._known and not missing and not leaves:
             return Reading(self._fence, [self._used(key) for key in keys])
         reading = self.beneath.multi_get(missing, undo)
         if not self._known or reading.fence != self._fence:
@@ -207,9 +209,6 @@ class CachedMap:
     def close(self) -> None:
         self.forget()
         self.beneath.close()
-
-    def _leaves_something(self, undo: TransactionAttempt | None) -> bool:
-        return undo is not None and self._fence is not None and self._fence.attempt.txid == undo.txid
 
     def _used(self, key: bytes) -> StateRow | None:
         self._rows.move_to_end(key)
@@ -504,7 +503,3 @@ def _is_attempt(attempt: Any) -> bool:
     if not isinstance(attempt, tuple) or [type(number) for number in attempt] != [int, int]:
         return False
     return bool(attempt[0] > NO_TXID and attempt[1] >= 0)
-
-
-def _attempt(fence: Fence | None) -> str:
-    return "no batch" if fence is None else str(fence.attempt)

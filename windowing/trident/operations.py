@@ -280,13 +280,13 @@ class JoinProcessor(TridentProcessor):
     def __init__(
         self, schemas: tuple[Schema, ...], keys: tuple[tuple[str, ...], ...], kinds: tuple[JoinType, ...]
     ) -> None:
-        self._kinds = kinds
         sides = list(zip(schemas, keys, strict=True))
         rests = [tuple(name for name in schema.names if name not in key) for schema, key in sides]
         self._keys: list[Callable[[Row], Any]] = [key_picker(schema, key) for schema, key in sides]
         self._key_rows = [picker(schema, key) for schema, key in sides]
         self._rests = [picker(schema, rest) for (schema, _), rest in zip(sides, rests, strict=True)]
-        self._missing = [[(None,) * len(rest)] for rest in rests]
+        outer = zip(rests, kinds, strict=True)
+        self._missing = [[(None,) * len(rest)] if kind is JoinType.OUTER else [] for rest, kind in outer]
 
     def start_batch(self, batch: ProcessorContext) -> dict[Any, tuple[Row, list[list[Row]]]]:
         return {}
@@ -297,7 +297,7 @@ class JoinProcessor(TridentProcessor):
             key = key_of(row)
             found = slot.get(key)
             if found is None:
-                found = slot[key] = key_row(row), [[] for _ in self._kinds]
+                found = slot[key] = key_row(row), [[] for _ in self._keys]
             found[1][source].append(rest(row))
         return []
 
@@ -305,12 +305,8 @@ class JoinProcessor(TridentProcessor):
         return [
             (*key, *chain.from_iterable(match))
             for key, sides in slot.values()
-            for match in product(*map(self._side, sides, self._kinds, self._missing))
+            for match in product(*(rows or missing for rows, missing in zip(sides, self._missing, strict=True)))
         ]
-
-    @staticmethod
-    def _side(rows: list[Row], kind: JoinType, missing: list[Row]) -> list[Row]:
-        return missing if not rows and kind is JoinType.OUTER else rows
 
 
 # -- operations over the tuples of a batch ---------------------------------------------------------------------------------------

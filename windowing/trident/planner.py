@@ -276,7 +276,17 @@ def good_states(resolved: ResolvedTrident) -> Iterator[str]:
     static = [(f"new_static_state ({name})", spec) for name, spec in resolved.declared.static_states.items()]
     written = [(step.called, step.what.spec) for step in resolved.declared.steps if isinstance(step.what, Persist)]
     for where, spec in [*written, *static]:
-        yield from _bad_spec(where, spec)
+        if spec.kind is None:
+            yield (
+                f"{where} is given the state {quote(spec.factory)}; give a StateFactory: map_state(SqliteStore('counts.db'), "
+                "'counts') of windowing.stores, or an object with kind, a StateType, and make_state(partition, partitions)"
+            )
+        elif problem := wrong_method(spec.factory, {"make_state": ("partition", "partitions")}):
+            yield f"{where} is given a state whose {problem}"
+        if spec.partitions is not None and (type(spec.partitions) is not int or spec.partitions <= 0):
+            yield f"{where} wants {quote(spec.partitions)} partitions; give a whole number, 1 or more, or None"
+        if not isinstance(spec.accept, Guarantee):
+            yield f"{where} has accept={quote(spec.accept)}; give a Guarantee, for example Guarantee.AT_LEAST_ONCE"
 
 
 def one_writer(resolved: ResolvedTrident) -> Iterator[str]:
@@ -377,20 +387,6 @@ TRIDENT_RULES: tuple[Callable[[ResolvedTrident], Iterator[str]], ...] = (
 """All rules, in the order in which their sentences are reported."""
 
 
-def _bad_spec(where: str, spec: StateSpec) -> Iterator[str]:
-    if spec.kind is None:
-        yield (
-            f"{where} is given the state {quote(spec.factory)}; give a StateFactory: map_state(SqliteStore('counts.db'), 'counts') "
-            "of windowing.stores, or an object with kind, a StateType, and make_state(partition, partitions)"
-        )
-    elif problem := wrong_method(spec.factory, {"make_state": ("partition", "partitions")}):
-        yield f"{where} is given a state whose {problem}"
-    if spec.partitions is not None and (type(spec.partitions) is not int or spec.partitions <= 0):
-        yield f"{where} wants {quote(spec.partitions)} partitions; give a whole number, 1 or more, or None"
-    if not isinstance(spec.accept, Guarantee):
-        yield f"{where} has accept={quote(spec.accept)}; give a Guarantee, for example Guarantee.AT_LEAST_ONCE"
-
-
 # -- the planner -----------------------------------------------------------------------------------------------------------------
 
 
@@ -475,9 +471,10 @@ class _Planner:
         hints = [node for node in nodes if node.hint is not None]
         size = max([node.hint or 1 for node in hints], default=1)
         size = size if limit is None else min(size, limit)
-        fixed = {wanted: id for id, wanted in self._wanted(numbers)}
+        wanted = ((id, spec.partitions) for id, (spec, beside) in self.states.items() if beside & set(numbers))
+        fixed = {partitions: id for id, partitions in wanted if partitions is not None}
         if len(fixed) > 1:
-            states = ", ".join(f"{id} wants {wanted} partitions" for wanted, id in fixed.items())
+            states = ", ".join(f"{id} wants {partitions} partitions" for partitions, id in fixed.items())
             problems.append(
                 f"{states}, but nothing between them moves tuples; put a repartition between, or give them one number"
             )
@@ -491,11 +488,6 @@ class _Planner:
                 "tuples; put .shuffle(), or .partition_by(key), between"
             )
         return size
-
-    def _wanted(self, numbers: list[int]) -> Iterable[tuple[str, int]]:
-        for id, (spec, beside) in self.states.items():
-            if spec.partitions is not None and beside & set(numbers):
-                yield id, spec.partitions
 
     def stray_queries(self, sizes: dict[Group, int]) -> Iterable[str]:
         """Yield a sentence for each query whose tuples do not reach the partition of their key."""

@@ -145,18 +145,16 @@ class _Filling:
 
     def claim(self, fence: Fence) -> None:
         """Write this fence. Raises CorruptStateError if another life has written one."""
-        self._write({}, fence)
-
-    def put(self, rows: Mapping[bytes, StateRow | None]) -> None:
-        """Write rows together with the stored fence, by which some stores count rows."""
-        self._write(rows, self.fence)
+        self.put({}, fence)
 
     def clear(self) -> None:
         rows = self.rows.items()
         while keys := [key for key, _ in islice(rows, _AT_ONCE)]:
             self.put(dict.fromkeys(keys))
 
-    def _write(self, rows: Mapping[bytes, StateRow | None], fence: Fence | None) -> None:
+    def put(self, rows: Mapping[bytes, StateRow | None], fence: Fence | None = None) -> None:
+        """Write rows and a fence, by default the stored one, by which some stores count rows."""
+        fence = fence or self.fence
         other = self.rows.multi_put(rows, None if fence is None else Claim(self.fence, fence))
         if other not in (None, fence):
             raise CorruptStateError(

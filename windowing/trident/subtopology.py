@@ -35,7 +35,7 @@ from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.fields import IdentityGrouping, Row
 from windowing.trident.kinds import FIRST_TXID, Phase, TransactionAttempt
 from windowing.trident.operations import SinkOperation
-from windowing.trident.plan import SpoutNode, TridentPlan
+from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import ProcessorContext, TridentProcessor, call_hook, partition_of
 from windowing.trident.state_operations import QueryProcessor, StatefulProcessor
 from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, WindowProcessor
@@ -353,20 +353,16 @@ class BatchInFlight:
         }
         for spout in self._plan.spouts:
             if self._plan.batch_groups[spout.number] in batch_groups:
-                self._emit_spout(spout, list(rows.get(spout.number, ())))
+                checked = list(map(row_converter(spout.schema, DEFAULT_STREAM), rows.get(spout.number, ())))
+                group = self._plan.stage_of(spout.number)
+                for task in range(group.parallelism):
+                    for exchange in self._plan.out_of(group.id):
+                        self._send(exchange, task, checked[task :: group.parallelism])
         self._walk(Phase.PROCESS)
 
     def commit(self) -> dict[str, list[Row]]:
         self._walk(Phase.COMMIT)
         return self.sinks
-
-    def _emit_spout(self, spout: SpoutNode, rows: list[Any]) -> None:
-        group = self._plan.stage_of(spout.number)
-        checked = list(map(row_converter(spout.schema, DEFAULT_STREAM), rows))
-        for task in range(group.parallelism):
-            part = checked[task :: group.parallelism]
-            for exchange in self._plan.out_of(group.id):
-                self._send(exchange, task, part)
 
     def _walk(self, phase: Phase) -> None:
         """Finish every group in order, each after the groups that it reads."""

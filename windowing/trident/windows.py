@@ -486,20 +486,17 @@ class WindowOperation(Operation):
         """Note each field that the window names and the stream lacks, or that cannot be a key or a timestamp."""
         kinds, good = check.inputs[0].kinds, True
         for option, name in fields_named(config):
-            problem = self._problem(option, name, kinds)
+            problem = None
+            if name not in kinds:
+                problem = f"{option} is {quote(name)}, a field that is not there; {did_you_mean(name, kinds)}"
+            elif option == "timestamp" and not holds_times(kinds[name]):
+                problem = f"timestamp is {quote(name)}, a field of type {kinds[name]}: {TIMELESS}"
+            elif option == "key" and (reason := hashable(kinds[name])) is not None:
+                problem = f"key is {quote(name)}, a field that has no hash: {reason}"
             if problem is not None:
                 check.note(problem)
                 good = False
         return good
-
-    def _problem(self, option: str, name: str, kinds: dict[str, str]) -> str | None:
-        if name not in kinds:
-            return f"{option} is {quote(name)}, a field that is not there; {did_you_mean(name, kinds)}"
-        if option == "timestamp" and not holds_times(kinds[name]):
-            return f"timestamp is {quote(name)}, a field of type {kinds[name]}: {TIMELESS}"
-        if option == "key" and (reason := hashable(kinds[name])) is not None:
-            return f"key is {quote(name)}, a field that has no hash: {reason}"
-        return None
 
     def _output_of_function(self, check: Check) -> Schema | None:
         code = check.attempt(code_of, self.spec.aggregator, "execute", "window", returns=True)
