@@ -333,7 +333,7 @@ class ColumnFold:
             return None
         types = dict(zip(schema.names, schema.types, strict=True))
         parts = []
-        for part in operation.parts:
+        for part in operation.specs:
             read = part.inputs[0] if part.inputs else None
             fold = _fold_of(type(part.aggregator), None if read is None else types[read])
             if fold is None:

@@ -383,6 +383,11 @@ def base(row: StateRow | None, txid: int, rule: Rule) -> bytes | None:
     return row.previous if rule.undo and row.txid == txid else row.value
 
 
+def written(row: StateRow | None, txid: int, value: bytes | None, rule: Rule) -> StateRow:
+    """Return the row with its new value in this txid. A row without a value is kept, because it records the txid."""
+    return StateRow(txid, value, base(row, txid, rule))
+
+
 def undone(left: Mapping[bytes, StateRow]) -> dict[bytes, StateRow | None]:
     """Return the rows of an earlier attempt at the txid, restored to their values before it; None deletes a row that was new."""
     return {

@@ -52,6 +52,7 @@ from windowing.trident.fence import (
     check_repeated,
     judged,
     undone,
+    written,
 )
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.states import MapState, ReplaceUpdater, Snapshottable, StateCodec, TypedJson, ValueUpdater
@@ -112,8 +113,7 @@ class CachedBatchReadsMap:
 
     def put(self, key: bytes, value: bytes | None, rule: Rule) -> None:
         """Set the new value of a key that was read; only this batch reads it until `commit`."""
-        # A row without a value is kept, because it records the txid.
-        self.written[key] = StateRow(self.txid, value, base(self._read[key], self.txid, rule))
+        self.written[key] = written(self._read[key], self.txid, value, rule)
 
     def commit(self) -> None:
         """Write all rows and the fence, unless they are already written. Raises the errors of `State.commit`."""

@@ -43,7 +43,7 @@ from windowing.trident.processors import (
     AGGREGATOR_METHODS,
     AggregateProcessor,
     AggregatorKind,
-    AggregatorPart,
+    AggSpec,
     EachProcessor,
     FilterProcessor,
     FlatMapProcessor,
@@ -326,20 +326,7 @@ class AggregationStage(Enum):
     FOLD = "fold"
 
 
-@dataclass(frozen=True, slots=True)
-class AggSpec:
-    """A declared aggregator: its input fields (None: all), and its output fields (None: the same)."""
-
-    inputs: tuple[Any, ...] | None
-    aggregator: Any
-    output: Any
-
-    @property
-    def title(self) -> str:
-        return short_title(self.aggregator)
-
-
-def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggregatorPart | None:
+def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
     """Return an aggregator with resolved fields; note its mistakes and return None if there are any."""
     read = schema if spec.inputs is None else check.attempt(chosen, schema, spec.inputs)
     if read is not None and check.attempt(chosen, read, getattr(spec.aggregator, "needs", ())) is None:
@@ -362,7 +349,7 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggregatorPart 
             f"{spec.title} is a {kind.value}, which makes one value, but its output is {output.ddl}; declare one field"
         )
         return None
-    return AggregatorPart(spec.aggregator, read.names, output)
+    return replace(spec, inputs=read.names, output=output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,14 +357,12 @@ class Aggregate(Operation):
     """Aggregators over the tuples of a batch. group: the fields of the key, None for all tuples together.
 
     to: if there is no key, the exchange before it that brings all tuples to one partition; None without one.
-    parts: the aggregators with resolved fields, after `resolve`.
     """
 
     specs: tuple[AggSpec, ...]
     group: tuple[Any, ...] | None = None
     to: Partitioning | None = None
     stage: AggregationStage = AggregationStage.WHOLE
-    parts: tuple[AggregatorPart, ...] = ()
 
     @property
     def title(self) -> str:
@@ -399,18 +384,17 @@ class Aggregate(Operation):
         output = check.together(group, [part.output for part in parts])
         if output is not None and self.stage is AggregationStage.INIT:
             output = self._begun(check.inputs[0], group, parts)
-        return None if output is None else (output, replace(self, parts=parts))
+        return None if output is None else (output, replace(self, specs=parts))
 
     def processor(self, node: ProcessorNode) -> TridentProcessor:
-        parts = self.parts
         if self.stage is AggregationStage.INIT:
-            combiners = tuple(part for part in parts if _combines(part.aggregator))
+            combiners = tuple(part for part in self.specs if _combines(part.aggregator))
             kept = node.schema.names[: len(node.schema) - len(combiners)]
             return InitProcessor(node.called, node.inputs[0], kept, combiners)
         partial = self.stage is AggregationStage.PARTIAL
-        return AggregateProcessor(node.called, node.inputs[0], parts, self.group, self.to, partial)
+        return AggregateProcessor(node.called, node.inputs[0], self.specs, self.group, self.to, partial)
 
-    def _begun(self, schema: Schema, group: Schema, parts: tuple[AggregatorPart, ...]) -> Schema:
+    def _begun(self, schema: Schema, group: Schema, parts: tuple[AggSpec, ...]) -> Schema:
         """Return the fields of the exchange: those read behind it, in their order, then a value for each combiner."""
         written = zip(self.specs, parts, strict=True)
         read = {
@@ -429,15 +413,15 @@ class Aggregate(Operation):
             kept = extended(kept, Schema((name,), part.output.types))
         return kept
 
-    def _parts(self, check: Check) -> tuple[AggregatorPart, ...] | None:
+    def _parts(self, check: Check) -> tuple[AggSpec, ...] | None:
         """Return the parts; behind the exchange a combiner reads its value of the stage before, one of the last fields."""
         schema = check.inputs[0]
         is_behind = self.stage in (AggregationStage.COMBINE, AggregationStage.FOLD)
         begun = len(schema) - is_behind * sum(_combines(spec.aggregator) for spec in self.specs)
         values, given = iter(schema.names[begun:]), schema.of(schema.names[:begun])
-        parts: list[AggregatorPart] = []
+        parts: list[AggSpec] = []
         for spec in self.specs:
-            part: AggregatorPart | None
+            part: AggSpec | None
             if is_behind and _combines(spec.aggregator):  # the stage before has found all mistakes
                 name = next(values)
                 output: Schema | None = schema.of((name,))
@@ -445,7 +429,7 @@ class Aggregate(Operation):
                     names = spec.inputs or given.names
                     output = chosen(given, names) if spec.output is None else check.output(spec.output)
                 assert output is not None
-                part = AggregatorPart(spec.aggregator, (name,), output, combines=True)
+                part = AggSpec((name,), spec.aggregator, output, combines=True)
             else:
                 part = resolve_spec(check, spec, given)
             parts += [] if part is None else [part]

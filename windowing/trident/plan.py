@@ -658,7 +658,7 @@ class _Cut:
         operation, readers = plan.processor(number).operation, plan.graph.out_edges[number]
         if not isinstance(operation, Aggregate) or operation.group is None or len(readers) != 1:
             return False
-        ours = all(part.combines and type(part.aggregator) in _OURS for part in operation.parts)
+        ours = all(part.combines and type(part.aggregator) in _OURS for part in operation.specs)
         written = readers[0].target
         persist = plan.graph.nodes[written].operation
         if not ours or not isinstance(persist, Persist):

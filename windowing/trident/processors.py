@@ -54,7 +54,7 @@ from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle, bound, check_call, refuse_abstract, style_of_function
 from windowing.topology.decorators import columnar_of
 from windowing.topology.user_code import UserCode, user_code_error
-from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row
+from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row, short_title
 from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
 from windowing.windows.key_state import one_nan
@@ -435,13 +435,19 @@ class AggregatorKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AggregatorPart:
-    """One aggregator with its input and output fields. `combines`: it combines partial results, not tuples."""
+class AggSpec:
+    """An aggregator with its input fields (None: all) and its output fields (None: the same), as declared; in a plan it is
+    resolved, with names and a Schema. `combines`: it combines partial results, not tuples.
+    """
 
+    inputs: Any
     aggregator: Any
-    inputs: tuple[str, ...]
-    output: Schema
+    output: Any
     combines: bool = False
+
+    @property
+    def title(self) -> str:
+        return short_title(self.aggregator)
 
 
 AGGREGATOR_METHODS: Mapping[AggregatorKind, Mapping[str, tuple[str, ...]]] = {
@@ -478,7 +484,7 @@ class BatchFold(NamedTuple):
     rows: Callable[[Any], list[Row]]
 
 
-def fold_of(part: AggregatorPart, schema: Schema) -> BatchFold:
+def fold_of(part: AggSpec, schema: Schema) -> BatchFold:
     """Return the fold of one aggregator over rows of `schema`."""
     kind, aggregator, record = kind_of(part.aggregator), part.aggregator, recorder(schema, part.inputs)
     make = row_converter(part.output, DEFAULT_STREAM)
@@ -547,7 +553,7 @@ class AggregateSlot:
 class InitProcessor(TridentProcessor):
     """Reduces each row to the fields that are read later, and the first value of each combiner. Cost: O(combiners) per row."""
 
-    def __init__(self, who: str, schema: Schema, kept: tuple[str, ...], combiners: tuple[AggregatorPart, ...]) -> None:
+    def __init__(self, who: str, schema: Schema, kept: tuple[str, ...], combiners: tuple[AggSpec, ...]) -> None:
         self._owner = who
         self._pick = picker(schema, kept)
         self._inits = [
@@ -581,7 +587,7 @@ class AggregateProcessor(TridentProcessor):
         self,
         who: str,
         schema: Schema,
-        parts: tuple[AggregatorPart, ...],
+        parts: tuple[AggSpec, ...],
         group: tuple[str, ...] | None,
         to: Partitioning | None,
         partial: bool,

@@ -49,7 +49,6 @@ from windowing.trident.maps import SnapshotFactory
 from windowing.trident.operations import (
     Aggregate,
     AggregationStage,
-    AggSpec,
     Each,
     Filter,
     FlatMap,
@@ -64,7 +63,7 @@ from windowing.trident.operations import (
 )
 from windowing.trident.plan import GraphBuilder, StepDeclaration, StreamSource, TridentPlan
 from windowing.trident.planner import built
-from windowing.trident.processors import AggregatorKind, kind_of
+from windowing.trident.processors import AggregatorKind, AggSpec, kind_of
 from windowing.trident.state_operations import CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
 from windowing.windows.config import WindowOptions

@@ -32,9 +32,9 @@ from windowing.topology.rules import REASON, fields_named
 from windowing.topology.user_code import TIMELESS, TimestampFunction, holds_times
 from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
 from windowing.trident.fields import Row, chosen, extended, short_title
-from windowing.trident.operations import AggSpec, Check, Operation, Resolved, resolve_spec
+from windowing.trident.operations import Check, Operation, Resolved, resolve_spec
 from windowing.trident.processors import (
-    AggregatorPart,
+    AggSpec,
     ProcessorContext,
     Reporter,
     TridentProcessor,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 class WindowFold:
     """A windowed bolt that folds the tuples of a window with an aggregator. `key`: each row begins with the window's key."""
 
-    def __init__(self, part: AggregatorPart, schema: Schema, key: tuple[str, ...] = ()) -> None:
+    def __init__(self, part: AggSpec, schema: Schema, key: tuple[str, ...] = ()) -> None:
         self.report: Reporter = drop_report
         self._fold = fold_of(part, schema)
         self._key = picker(schema, key)
@@ -407,8 +407,8 @@ _ON_ERROR = (OnError.RAISE, OnError.SKIP)
 class WindowOperation(Operation):
     """An aggregator, or a function of (window), over windows of a length and a slide. group: the fields of the key, if any.
 
-    The output of a function is declared in full; the rows of an aggregator follow the fields of the key. config, part: the
-    WindowConfig, and the aggregator if it is one, after `resolve`.
+    The output of a function is declared in full; the rows of an aggregator follow the fields of the key. config: the WindowConfig,
+    after `resolve`.
     """
 
     name: str
@@ -418,7 +418,6 @@ class WindowOperation(Operation):
     group: tuple[Any, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Any = None
-    part: AggregatorPart | None = None
 
     committer = True
     keeps_window = True
@@ -436,23 +435,23 @@ class WindowOperation(Operation):
     def resolve(self, check: Check) -> Resolved | None:
         config = check.attempt(self._checked_config)
         named = config is not None and self._named_fields(check, config)
-        key, part = check.attempt(chosen, check.inputs[0], self.group or ()), None
+        key, spec = check.attempt(chosen, check.inputs[0], self.group or ()), None
         if kind_of(self.spec.aggregator) is None:
-            output = self._output_of_function(check)
+            spec, output = self.spec, self._output_of_function(check)
         else:
-            part = resolve_spec(check, self.spec, check.inputs[0])
-            output = None if part is None or key is None else check.attempt(extended, key, part.output)
-        if not named or key is None or output is None:
+            spec = resolve_spec(check, self.spec, check.inputs[0])
+            output = None if spec is None or key is None else check.attempt(extended, key, spec.output)
+        if not named or key is None or spec is None or output is None:
             return None
-        return output, replace(self, config=config, part=part)
+        return output, replace(self, config=config, spec=spec)
 
     def bolt(self, node: ProcessorNode) -> WindowedBolt:
-        schema, part = node.inputs[0], self.part
+        schema, target = node.inputs[0], self.spec.aggregator
         return WindowedBolt(
             name=self.name,
             config=self.config,
             outputs={"default": node.schema},
-            target=self.spec.aggregator if part is None else WindowFold(part, schema, self.group or ()),
+            target=target if kind_of(target) is None else WindowFold(self.spec, schema, self.group or ()),
             style=CallStyle.ROWS,
         )
 
