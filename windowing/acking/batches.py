@@ -167,7 +167,8 @@ class BatchLedger:
                 )
             changed[number] = _Root(payload)
         for partial in record.partials:
-            root = changed.get(partial.root) or self._copy(partial.root)
+            held = self._roots.get(partial.root)
+            root = changed.get(partial.root) or (held and replace(held))
             if root is None or not 0 <= partial.xor <= VALUE_MASK:
                 raise AckError(
                     f"batch {record.batch} says {quote(partial)}, but that root is not open, or the XOR not in [0, 2**64); "
@@ -185,10 +186,6 @@ class BatchLedger:
                     "together unless a tuple was lost, or acked twice; nothing was acked"
                 )
         return changed
-
-    def _copy(self, number: int) -> _Root | None:
-        held = self._roots.get(number)
-        return None if held is None else replace(held)
 
     def _judge(self, number: int, root: _Root) -> None:
         before = self._roots.get(number)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from windowing.errors import ConfigError, quote
 
@@ -123,6 +123,8 @@ class ExactTimeouts(Generic[K, V]):
 
     __slots__ = ("_deadline_of", "_items", "_timeout_ms", "add", "get", "remove", "replace")
 
+    next_rotation_ms: ClassVar[int | None] = None
+
     def __init__(self, timeout_ms: int, deadline_of: Callable[[V], int]) -> None:
         self._timeout_ms = timeout_ms
         self._deadline_of = deadline_of
@@ -165,11 +167,6 @@ class ExactTimeouts(Generic[K, V]):
     def load(self, buckets: Iterable[Iterable[tuple[K, V]]], next_rotation_ms: int | None, now_ms: int) -> None:
         self._hold(OrderedDict(item for bucket in buckets for item in bucket))
 
-    @property
-    def next_rotation_ms(self) -> int | None:
-        """The time of the next rotation, None without rotation or before the first put."""
-        return None
-
     def __len__(self) -> int:
         return len(self._items)
 
@@ -181,17 +178,17 @@ class ExactTimeouts(Generic[K, V]):
 
 class RotatingTimeouts(Generic[K, V]):
     """Values expire in whole buckets and have no deadlines of their own: `deadline` is 0, and there is no `add`. The other methods
-    are those of ExactTimeouts. Cost: O(buckets) a call, O(1) for `expire`.
+    are those of ExactTimeouts. Cost: O(buckets) a call, O(1) for `expire`. next_rotation_ms: None before the first put.
 
     One `expire` rotates at most once, and the next rotation is due T after it, so that a driver that was stopped for several T
     drops nothing early. Source: the rotations of Storm's `Acker` (3 buckets) and `SpoutExecutor` (2).
     """
 
-    __slots__ = ("_map", "_next_rotation_ms", "_timeout_ms", "add", "get", "remove", "replace")
+    __slots__ = ("_map", "_timeout_ms", "add", "get", "next_rotation_ms", "remove", "replace")
 
     def __init__(self, timeout_ms: int, num_buckets: int) -> None:
         self._timeout_ms = timeout_ms
-        self._next_rotation_ms: int | None = None
+        self.next_rotation_ms: int | None = None
         self._map: RotatingMap[K, V] = RotatingMap(num_buckets)
         self.get: Callable[[K], V | None] = self._map.get
         self.replace: Callable[[K, V], None] = self._map.replace
@@ -202,18 +199,18 @@ class RotatingTimeouts(Generic[K, V]):
         return 0
 
     def put(self, key: K, value: V, now_ms: int) -> None:
-        if self._next_rotation_ms is None:
-            self._next_rotation_ms = now_ms + self._timeout_ms
+        if self.next_rotation_ms is None:
+            self.next_rotation_ms = now_ms + self._timeout_ms
         self._map.put(key, value)
 
     def expire(self, now_ms: int) -> list[tuple[K, V]]:
-        if self._next_rotation_ms is None or now_ms < self._next_rotation_ms:
+        if self.next_rotation_ms is None or now_ms < self.next_rotation_ms:
             return []
-        self._next_rotation_ms = now_ms + self._timeout_ms
+        self.next_rotation_ms = now_ms + self._timeout_ms
         return list(self._map.rotate().items())
 
     def next_deadline_ms(self) -> int | None:
-        return self._next_rotation_ms if len(self._map) else None
+        return self.next_rotation_ms if len(self._map) else None
 
     def buckets(self) -> list[list[tuple[K, V]]]:
         return self._map.buckets()
@@ -221,11 +218,7 @@ class RotatingTimeouts(Generic[K, V]):
     def load(self, buckets: Iterable[Iterable[tuple[K, V]]], next_rotation_ms: int | None, now_ms: int) -> None:
         self._map.load(buckets)
         latest_ms = now_ms + self._timeout_ms
-        self._next_rotation_ms = None if next_rotation_ms is None else min(next_rotation_ms, latest_ms)
-
-    @property
-    def next_rotation_ms(self) -> int | None:
-        return self._next_rotation_ms
+        self.next_rotation_ms = None if next_rotation_ms is None else min(next_rotation_ms, latest_ms)
 
     def __len__(self) -> int:
         return len(self._map)
@@ -233,7 +226,7 @@ class RotatingTimeouts(Generic[K, V]):
     def check(self) -> None:
         self._map.check()
         # If the map has items, a rotation is scheduled.
-        assert not len(self._map) or self._next_rotation_ms is not None
+        assert not len(self._map) or self.next_rotation_ms is not None
 
 
 Timeouts = ExactTimeouts[K, V] | RotatingTimeouts[K, V]

@@ -198,7 +198,7 @@ def _move(before: TridentPlan, old: StatePlan, new: StatePlan) -> StateMove:
                 f"{state.id} has a factory of its own, {quote(state.factory)}, whose rows cannot be read: only states of "
                 f"map_state, snapshot_state and state_table can be moved; {KEEP}"
             )
-    if _identity(old) == _identity(new):
+    if getattr(old.factory, "identity", old.id) == getattr(new.factory, "identity", new.id):
         raise ConfigError(
             f"{new.id} of the new topology is the state of the old one, {new.called}; rescale copies "
             "the states, and leaves the old ones as they are: give the new one another name or store"
@@ -213,10 +213,6 @@ def _move(before: TridentPlan, old: StatePlan, new: StatePlan) -> StateMove:
     return StateMove(
         old, new, None if old.partitions == new.partitions else _by_key(before, old.id, old.partitions, new.partitions)
     )
-
-
-def _identity(state: StatePlan) -> Any:
-    return getattr(state.factory, "identity", state.id)
 
 
 def _by_key(plan: TridentPlan, id: str, partitions: int, now: int) -> PartitionOf:
