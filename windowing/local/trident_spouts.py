@@ -1,13 +1,8 @@
 """Spouts of TridentCluster: the executor for each kind of spout, and the tasks that coordinate and emit its batches.
 
-    Spout (rows one by one)           SingleTuples > RichSpoutBatchExecutor     non-transactional
-    IBatchSpout, batches= of a run    BatchSpoutExecutor
-    ITridentSpout, committer spouts   used directly
-    IPartitionedTridentSpout          PartitionedTridentSpoutExecutor
-    IOpaquePartitionedTridentSpout    OpaquePartitionedTridentSpoutExecutor
-
-A spout of the last three kinds makes coordinators and emitters, so the object itself is used. Of the other kinds each task has its
-own copy, which is opened before its first use. Source: the choice in Storm's `TridentTopology.newStream`.
+A spout of single tuples is read by SingleTuples for a RichSpoutBatchExecutor, the other kinds as in trident/spouts.py. A spout that
+makes coordinators and emitters is used itself; of a spout of tuples or an IBatchSpout each task has its own copy, which is opened
+before its first use. Source: the choice in Storm's `TridentTopology.newStream`.
 
     $batch --> CoordinatorTask (TridentSpoutCoordinator: metadata, durable) --> EmitterTask (TridentSpoutExecutor: rows, reports)
     ask() ---> RequestTask: one row, reports, its own tree; the request is answered when the tree is acked
@@ -269,30 +264,25 @@ class CoordinatorTask(Task):
         return answer
 
     def handle(self, message: Begun | Success) -> None:
-        attempt = message.batch.attempt if isinstance(message, Success) else message.attempt
-        drains = self.router.drains(attempt)
         if isinstance(message, Success):
-            if not drains:
+            attempt = message.batch.attempt
+            if not self.router.drains(attempt):
                 guarded(self._who, f"in success of {attempt}", self.machine.success, attempt)
-        elif drains:
-            self._send(SpoutBatch(attempt, None, message.after), None, message.anchors)
-            self.router.ack(message.anchors, self.context.component)
-        else:
-            self._begin(message)
-
-    def _begin(self, message: Begun) -> None:
-        attempt, anchors, component = message.attempt, message.anchors, self.context.component
+            return
+        attempt, anchors = message.attempt, message.anchors
+        batch: SpoutBatch | None = SpoutBatch(attempt, None, message.after)
         try:
-            where = f"on the metadata of {attempt}"
-            batch = guarded(self._who, where, self.machine.batch, attempt, message.after)
+            if not self.router.drains(attempt):
+                where = f"on the metadata of {attempt}"
+                batch = guarded(self._who, where, self.machine.batch, attempt, message.after)
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 self._report(problem)
-            self.router.fail(anchors, component, str(problem))
+            self.router.fail(anchors, self.context.component, str(problem))
             return
         if batch is not None:
             self._send(batch, message.skip, anchors)
-            self.router.ack(anchors, component)
+            self.router.ack(anchors, self.context.component)
 
     def _report(self, error: BaseException) -> None:
         self.router.report(self.context.component, 0, error)

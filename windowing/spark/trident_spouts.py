@@ -43,7 +43,7 @@ from windowing.trident.executors import TridentSpoutCoordinator
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import SpoutNode, TridentPlan
 from windowing.trident.processors import TridentOutput, guarded, refuse_unrun
-from windowing.trident.spouts import CommitterEmitter, SpoutBatch, SpoutContext, as_batches
+from windowing.trident.spouts import CommitterEmitter, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 
 _log = logging.getLogger("windowing.spark")
@@ -212,8 +212,14 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return attempt
 
     def _emitted(self, attempt: TransactionAttempt) -> list[_SpoutRows]:
-        batch, where = self._batch(attempt), f"on batch {attempt}"
-        made = []
+        where = f"on the metadata of {attempt}"
+        try:
+            batch = guarded(self._who, where, self._spout.coordinator.batch, attempt, None)
+        except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                self._spout.report(problem)
+            raise FailedException(f"{self._who}: {problem}") from problem
+        where, made = f"on batch {attempt}", []
         for emitter in self._spout.emitters:
             output = TridentOutput(self._schema, self._spout.report)
             guarded(
@@ -227,17 +233,6 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if isinstance(emitter, CommitterEmitter):
                 guarded(self._who, f"in commit of batch {attempt}", emitter.commit, attempt)
         return made
-
-    def _batch(self, attempt: TransactionAttempt) -> SpoutBatch:
-        """Return the batch from the coordinator. Raises FailedException if it fails, and if metadata of a later batch is stored."""
-        try:
-            where = f"on the metadata of {attempt}"
-            batch: SpoutBatch = guarded(self._who, where, self._spout.coordinator.batch, attempt, None)
-        except FailedException as problem:
-            if isinstance(problem, ReportedFailedException):
-                self._spout.report(problem)
-            raise FailedException(f"{self._who}: {problem}") from problem
-        return batch
 
     def _offset(self, number: int) -> dict[str, Any]:
         return {"spout": self._name, "batch": number}

@@ -266,7 +266,10 @@ class TridentRun:
             for id, state in plan.states.items()
         }
         self.tasks = {
-            id: [Subtopology(plan, id, task, self._partitions(task)) for task in range(group.parallelism)]
+            id: [
+                Subtopology(plan, id, task, {name: all[task] for name, all in self.states.items() if task < len(all)})
+                for task in range(group.parallelism)
+            ]
             for id, group in plan.stages.items()
         }
         try:
@@ -276,9 +279,6 @@ class TridentRun:
             with suppress(Exception):
                 self.close()
             raise
-
-    def _partitions(self, task: int) -> dict[str, Any]:
-        return {id: partitions[task] for id, partitions in self.states.items() if task < len(partitions)}
 
     def batch(self, rows: RowsByStream, now_ms: int | None = None, drain: bool = False) -> dict[str, list[Row]]:
         """Process and commit one batch, given by the names of the streams; return the rows of each sink.
