@@ -45,10 +45,10 @@ class Driven:
         words = []
         for effect in effects:
             match effect:
-                case Execute(batch, items):
-                    words += self.work(batch, items)
+                case Execute(batch, item):
+                    words += self.work(batch, item)
                 case Finish(batch):
-                    words += self.work(batch, ["finish"])
+                    words += self.work(batch, "finish")
                 case Report(_, target, sent, message):
                     words.append(f"tell {target} {sent} by {message}")
                 case Ack(message):
@@ -64,22 +64,20 @@ class Driven:
         self.machine.check()
         return words
 
-    def work(self, batch: BatchId, items: Any) -> list[str]:
-        """Return the calls of the bolt, up to the first one that fails."""
-        for place, item in enumerate(items, 1):
-            for target in self.emits.get(item, []):
-                self.machine.emitted(batch, target)
-            if item in self.fails:
-                self.machine.failed(batch, f"{item} failed")
-                return list(items[:place])
-        return list(items)
+    def work(self, batch: BatchId, item: str) -> list[str]:
+        """Return the call of the bolt."""
+        for target in self.emits.get(item, []):
+            self.machine.emitted(batch, target)
+        if item in self.fails:
+            self.machine.failed(batch, f"{item} failed")
+        return [item]
 
     def tuple(self, name: str, sender: str, number: int, item: Any = None, group: str = "g0") -> list[str]:
         item = f"{sender}{number}" if item is None else item
-        return self.do(self.machine.tuples(BatchId(group, attempt(name)), sender, number, [item], self.now))
+        return self.do(self.machine.arrive(BatchId(group, attempt(name)), sender, number, item, self.now))
 
     def run(self, name: str, sender: str, first: int, items: str) -> list[str]:
-        return self.do(self.machine.tuples(BatchId("g0", attempt(name)), sender, first, items, self.now))
+        return [word for number, item in enumerate(items, first) for word in self.tuple(name, sender, number, item)]
 
     def report(self, name: str, sender: str, sent: int, message: str = "", group: str = "g0") -> list[str]:
         return self.do(

@@ -121,7 +121,7 @@ class OneTask(RuleBasedStateMachine):
         if kind != "tuple" and not repeated:
             self.open[rest] = attempt
         if kind == "tuple":
-            effects = self.machine.tuples(BatchId("g", attempt), sender, rest, [rest], self.now)
+            effects = self.machine.arrive(BatchId("g", attempt), sender, rest, rest, self.now)
         elif kind == "report":
             effects = self.machine.report(BatchId("g", attempt), sender, SIZE, rest, self.now)
         else:

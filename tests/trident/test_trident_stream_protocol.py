@@ -74,7 +74,7 @@ class Network:
             executor = self.executors[target]
             if kind == "tuple":
                 batch, number, item = what
-                found = executor.tuples(batch, sender, number, [item], now_ms=0)
+                found = executor.arrive(batch, sender, number, item, now_ms=0)
             elif kind == "report":
                 batch, sent = what
                 found = executor.report(batch, sender, sent, self.message(batch), now_ms=0)
@@ -99,7 +99,7 @@ class Network:
             )
             self.came[me, effect.batch] = []
         elif isinstance(effect, effects.Execute):
-            self.came[me, effect.batch] += effect.items
+            self.came[me, effect.batch].append(effect.item)
         elif isinstance(effect, effects.Finish):
             batch = self.live[me, effect.batch]
             for exchange, _, rows, largest in sorted(self.came[me, effect.batch], key=lambda p: (p[0].id, p[1])):

@@ -27,7 +27,7 @@ from windowing.local.router import Delivery
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import BoltTask, ComponentTask, Task
 from windowing.local.trident_spouts import EmitterTask
-from windowing.local.trident_tasks import GroupTask, TupleParts
+from windowing.local.trident_tasks import GroupTask, Piece
 from windowing.local.windowed import WindowedBoltTask
 from windowing.topology.window_task import WindowEmitted
 from windowing.trident.subtopology import GroupOutput
@@ -305,8 +305,8 @@ class _GroupWatch(_TaskWatch):
             self.found.late[reason] = self.found.late.get(reason, 0) + count
 
     def _came(self, message: Any) -> None:
-        if isinstance(message, TupleParts):
-            self.found.executed += sum(len(piece.rows or ()) for piece in message.pieces)
+        if isinstance(message, Piece):
+            self.found.executed += len(message.rows or ())
 
     def _finished(self, _: Any) -> None:
         self.found.acked = self.found.executed

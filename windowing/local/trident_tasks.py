@@ -20,7 +20,7 @@ Laws
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
@@ -45,10 +45,14 @@ from windowing.trident.windows import WindowRecords, store_windows
 
 
 class Piece(NamedTuple):
-    """A message over an exchange and its upstream task: rows, or (rows is None) the largest timestamps for a window's tasks."""
+    """What an upstream task sends over an exchange: rows, or (rows is None) the largest timestamps for a window's tasks. number:
+    among the pieces for the same task.
+    """
 
+    batch: BatchId
+    sender: TaskId
+    number: int
     exchange: Exchange
-    task: int
     rows: list[Row] | None
     largest: dict[str | None, int] | None
 
@@ -68,15 +72,6 @@ class SpoutEmission(NamedTuple):
     batch: SpoutBatch
     skip: str | None
     anchors: Anchors
-
-
-class TupleParts(NamedTuple):
-    """Pieces of one upstream task, numbered from `first`."""
-
-    batch: BatchId
-    sender: TaskId
-    first: int
-    pieces: Sequence[Piece]
 
 
 class Reported(NamedTuple):
@@ -260,7 +255,7 @@ class Sending:
     def rows(self, exchange: int, rows: list[Row]) -> None:
         writer = self._writers[exchange]
         for task, part in writer.route(rows).items():
-            self._post((writer.exchange.target, task), Piece(writer.exchange, self._me[1], part, None))
+            self._post(writer.exchange, task, part, None)
 
     def everywhere(self, rows: list[Row]) -> None:
         """Send rows over all exchanges; spouts do this."""
@@ -270,12 +265,14 @@ class Sending:
     def send_time(self) -> None:
         """Send every task of each window the largest timestamps that were sent to any of its tasks."""
         for writer in self._writers.values():
-            target = writer.exchange.target
-            for task in range(self._plan.stages[target].parallelism if writer.largest else 0):
-                self._post((target, task), Piece(writer.exchange, self._me[1], None, writer.largest))
+            for task in range(self._plan.stages[writer.exchange.target].parallelism if writer.largest else 0):
+                self._post(writer.exchange, task, None, writer.largest)
 
-    def _post(self, target: TaskId, piece: Piece) -> None:
-        self._router.inboxes[target].append(TupleParts(self._batch, self._me, self._number(target), (piece,)))
+    def _post(
+        self, exchange: Exchange, task: int, rows: list[Row] | None, largest: dict[str | None, int] | None
+    ) -> None:
+        target = exchange.target, task
+        self._router.inboxes[target].append(Piece(self._batch, self._me, self._number(target), exchange, rows, largest))
 
 
 # -- GroupTask -------------------------------------------------------------------------------------------------------------------
@@ -341,10 +338,10 @@ class GroupTask(StagedTask):
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def handle(self, message: TupleParts | Reported | CommitMessage | Success) -> None:
+    def handle(self, message: Piece | Reported | CommitMessage | Success) -> None:
         executor, batch, now_ms = self.executor, message.batch, self.router.now_ms
-        if isinstance(message, TupleParts):
-            found = executor.tuples(batch, message.sender, message.first, message.pieces, now_ms)
+        if isinstance(message, Piece):
+            found = executor.arrive(batch, message.sender, message.number, message, now_ms)
         elif isinstance(message, Reported):
             found = executor.report(batch, message.sender, message.sent, message.anchors, now_ms)
         elif isinstance(message, CommitMessage):
@@ -368,7 +365,7 @@ class GroupTask(StagedTask):
             self._begin(effect.batch)
         elif isinstance(effect, Execute):
             _, _, came = self._live[effect.batch]
-            came.extend(effect.items)
+            came.append(effect.item)
         elif isinstance(effect, Finish):
             self._finish(effect.batch)
         elif isinstance(effect, Forget):
@@ -386,11 +383,11 @@ class GroupTask(StagedTask):
         """Run the operations of the batch and send their rows; a FailedException fails the attempt."""
         found, sending, came = self._live[batch]
         try:
-            for exchange, _, rows, largest in sorted(came, key=lambda piece: (piece.exchange.id, piece.task)):
-                if rows is None:
-                    found.observe(exchange, largest or {})
+            for piece in sorted(came, key=lambda piece: (piece.exchange.id, piece.sender)):
+                if piece.rows is None:
+                    found.observe(piece.exchange, piece.largest or {})
                 else:
-                    found.execute(exchange, rows)
+                    found.execute(piece.exchange, piece.rows)
             self._commit(found)
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):

@@ -82,11 +82,10 @@ class Begin(NamedTuple):
 
 
 class Execute(NamedTuple):
-    """Pass the tuples to the bolt, in order. If it raises FailedException, skip the rest and call `failed` before taking the next
-    effect."""
+    """Pass the tuple to the bolt. If it raises FailedException, call `failed` before taking the next effect."""
 
     batch: BatchId
-    items: Sequence[Any]
+    item: Any
 
 
 class Finish(NamedTuple):
@@ -362,22 +361,16 @@ class Incoming:
     """The tuples of one upstream task that arrived: all below `next`, and those in `ahead`. `sent`: the number it reported.
 
     >>> came = Incoming()
-    >>> came.take(0, "ab"), came.take(3, "d"), came.take(1, "bcd"), came.received
-    ('ab', ['d'], ['c'], 4)
+    >>> came.take(0), came.take(2), came.take(2), came.received, came.take(1), came.next
+    (True, True, False, 2, True, 3)
     """
 
     next: int = 0
     ahead: set[int] = field(default_factory=set)
     sent: int | None = None
 
-    def take(self, first: int, items: Sequence[Any]) -> Sequence[Any]:
-        """Record the tuples `first`, `first` + 1, ...; return those that are new. Cost: O(1) if they come in order."""
-        if first == self.next and not self.ahead:
-            self.next += len(items)
-            return items
-        return [item for number, item in enumerate(items, first) if self._take(number)]
-
-    def _take(self, number: int) -> bool:
+    def take(self, number: int) -> bool:
+        """Record a tuple; return whether it is new. Cost: O(1) if they come in order."""
         if number < self.next or number in self.ahead:
             return False
         self.ahead.add(number)
@@ -472,11 +465,11 @@ class TridentBoltExecutor:
 
     The tuples of a task arrive before its report, so a tuple that is missing at the report is lost, and the batch fails at once.
 
-    Cost: O(1) for a run of tuples in order, O(targets) per batch.
+    Cost: O(1) for a tuple in order, O(targets) per batch.
 
     >>> task = TridentBoltExecutor({"g": CoordSpec(reports={"a"}, targets=("next",))}, timeout_ms=30_000)
     >>> first = BatchId("g", TransactionAttempt(1, 0))
-    >>> [type(effect).__name__ for effect in task.tuples(first, "a", 0, ["to be"], now_ms=0)]
+    >>> [type(effect).__name__ for effect in task.arrive(first, "a", 0, "to be", now_ms=0)]
     ['Begin', 'Execute']
     >>> [type(effect).__name__ for effect in task.report(first, "a", 1, "m", now_ms=1)]
     ['Finish', 'Report', 'Ack', 'Forget']
@@ -499,12 +492,9 @@ class TridentBoltExecutor:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def tuples(
-        self, batch: BatchId, sender: TaskKey, first: int, items: Sequence[Any], now_ms: int
-    ) -> Iterator[BoltEffect]:
-        """Handle a run of tuples of an upstream task, numbered `first`, `first` + 1, ...; it numbers the tuples that it sends here
-        in this attempt from 0."""
-        return self._enter(now_ms, self._tuples(batch, sender, first, items))
+    def arrive(self, batch: BatchId, sender: TaskKey, number: int, item: Any, now_ms: int) -> Iterator[BoltEffect]:
+        """Handle a tuple of an upstream task, which numbers the tuples that it sends here in this attempt from 0."""
+        return self._enter(now_ms, self._arrive(batch, sender, number, item))
 
     def report(self, batch: BatchId, sender: TaskKey, sent: int, message: Any, now_ms: int) -> Iterator[BoltEffect]:
         """Handle the report of an upstream task with the total number of tuples that it sent here."""
@@ -539,13 +529,12 @@ class TridentBoltExecutor:
 
     # -- handlers ------------------------------------------------------------------------------------------------------
 
-    def _tuples(self, batch: BatchId, sender: TaskKey, first: int, items: Sequence[Any]) -> Iterator[BoltEffect]:
+    def _arrive(self, batch: BatchId, sender: TaskKey, number: int, item: Any) -> Iterator[BoltEffect]:
         tracked = yield from self._track(batch)
         if tracked is None or tracked.stage in (BatchStage.FAILED, BatchStage.FINISHED):
             return
-        new = tracked.incoming[sender].take(first, items)
-        if new:
-            yield Execute(batch, new)
+        if tracked.incoming[sender].take(number):
+            yield Execute(batch, item)
             yield from self._go_on(tracked)
 
     def _report(self, batch: BatchId, sender: TaskKey, sent: int, message: Any) -> Iterator[BoltEffect]:

@@ -25,7 +25,7 @@ from windowing.acking.acker import Anchors, Reason
 from windowing.local.clock import SystemClock
 from windowing.local.trident_cluster import ACKER
 from windowing.local.trident_spouts import EmitterTask
-from windowing.local.trident_tasks import DeadBatch, GroupTask, TridentRouter, TupleParts
+from windowing.local.trident_tasks import DeadBatch, GroupTask, Piece, TridentRouter
 from windowing.testing.simulator.scenario import Fault, SourceRow
 from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
@@ -212,6 +212,6 @@ os.register_at_fork(after_in_child=Strand._idle.clear)  # threads do not survive
 
 def plain(message: Any) -> tuple[str, tuple[Any, ...]]:
     """Return the type and the content of a message, without the parts that differ between equal runs."""
-    if isinstance(message, TupleParts):
-        return "TupleParts", (*message[:3], [piece.rows for piece in message.pieces])
+    if isinstance(message, Piece):
+        return "Piece", (*message[:3], message.rows)
     return type(message).__name__, tuple(part for part in message if not isinstance(part, Anchors))
