@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.columnar.panes import ColumnarPaneManager, TablePaneManager
-from windowing.columnar.rows import UNFIT, ColumnRows, MakeRows, Shared, column, dicts_of
+from windowing.columnar.rows import UNFIT, ColumnRows, MakeRows, Shared, column, dicts_of, numbers_of
 from windowing.errors import ConfigError, StaleWindowError
 from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
@@ -56,13 +56,11 @@ class ColumnBuffer:
         self._columns = Shared(pa.table({}))
         self._timestamps = _NONE
         self._sequences = _NONE
-        self._staged_timestamps: list[int] = []
-        self._staged_sequences: list[int] = []
-        self._staged: list[ColumnRows] = []
-        self._single: list[Any] = []  # rows that were added one by one, after all of `_staged`
+        self._staged: list[tuple[_Numbers, ColumnRows, _Numbers]] = []
+        self._single: list[tuple[int, Any, int]] = []  # tuples that were added one by one, after all of `_staged`
 
     def __len__(self) -> int:
-        return len(self._timestamps) + len(self._staged_timestamps)
+        return len(self._timestamps) + sum(len(rows) for _, rows, _ in self._staged) + len(self._single)
 
     @property
     def end(self) -> int:
@@ -70,48 +68,43 @@ class ColumnBuffer:
 
     @property
     def staged(self) -> Sequence[int]:
-        return self._staged_timestamps
+        self._gather()
+        return list(chain.from_iterable(timestamps.tolist() for timestamps, _, _ in self._staged))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
-        self.stage_at(timestamps, payloads, range(first_sequence, first_sequence + len(timestamps)))
+        self.stage_at(timestamps, payloads, np.arange(first_sequence, first_sequence + len(timestamps)))
 
-    def stage_at(self, timestamps: Sequence[int], payloads: Sequence[Any], sequences: Sequence[int]) -> None:
+    def stage_at(self, timestamps: Sequence[int] | _Numbers, payloads: Sequence[Any], sequences: _Numbers) -> None:
         """Append a run of tuples with these sequence numbers."""
         rows = self._rows(payloads)
         self._gather()
-        self._staged.append(rows)
-        self._staged_timestamps.extend(timestamps)
-        if self.sequenced:
-            self._staged_sequences.extend(sequences)
+        self._staged.append((numbers_of(timestamps), rows, sequences if self.sequenced else _NONE))
 
     def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
-        self._single.append(payload)
-        self._staged_timestamps.append(timestamp)
-        if self.sequenced:
-            self._staged_sequences.append(sequence)
+        self._single.append((timestamp, payload, sequence))
 
     def _rows(self, payloads: Sequence[Any]) -> ColumnRows:
         return ColumnRows.of(payloads, self._make)
 
     def _gather(self) -> None:
         if self._single:
-            self._staged.append(self._rows(self._single))
-            self._single = []
+            (timestamps, payloads, sequences), self._single = zip(*self._single, strict=True), []
+            self.stage_at(timestamps, payloads, numbers_of(sequences))
 
     def settle(self) -> None:
-        if not self._staged_timestamps:
-            return
         self._gather()
-        timestamps = np.array(self._staged_timestamps, dtype=np.int64)
-        sequences = np.array(self._staged_sequences, dtype=np.int64)
+        if not self._staged:
+            return
+        staged, rows, numbers = zip(*self._staged, strict=True)
+        timestamps = np.concatenate(staged)
         cut = int(np.searchsorted(self._timestamps, timestamps.min(), side="right"))
         held = self._columns.table
-        changed = _concatenated([held.slice(cut), *(rows.table for rows in self._staged)])
-        self._staged_timestamps, self._staged_sequences, self._staged = [], [], []
+        changed = _concatenated([held.slice(cut), *(each.table for each in rows)])
+        self._staged = []
         timestamps = np.concatenate([self._timestamps[cut:], timestamps])
-        sequences = np.concatenate([self._sequences[cut:], sequences])
+        sequences = np.concatenate([self._sequences[cut:], *numbers])
         if bool((timestamps[1:] < timestamps[:-1]).any()):
             order = np.argsort(timestamps, kind="stable")
             timestamps, changed = timestamps[order], changed.take(pa.array(order))
@@ -197,7 +190,7 @@ class ColumnBuffer:
         # The columns are parallel, in (timestamp, arrival) order.
         assert self._columns.table.num_rows == len(self._timestamps)
         assert bool((self._timestamps[1:] >= self._timestamps[:-1]).all())
-        assert len(self._staged_timestamps) == sum(map(len, self._staged)) + len(self._single)
+        assert all(len(timestamps) == len(rows) > 0 for timestamps, rows, _ in self._staged)
         assert self.base >= 0
         if self.sequenced:
             keys = list(zip(self._timestamps.tolist(), self._sequences.tolist(), strict=True))
@@ -335,12 +328,12 @@ class ColumnarWindowManager(WindowManager):
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
     ) -> list[tuple[KeyState, Sequence[int] | None]]:
-        rows, times = ColumnRows.of(payloads, self._make), list(timestamps)
+        rows, times = ColumnRows.of(payloads, self._make), numbers_of(timestamps)
         staged: list[tuple[KeyState, Sequence[int] | None]] = []
         for key, at in positions_by_key(keys).items():
             state = self._touched[key] = self._states.get(key) or self._add_key(key)
-            numbers = [self._sequence + position for position in at]
-            _columns(state).stage_at([times[position] for position in at], rows.take(at), numbers)
+            positions = np.array(at)
+            _columns(state).stage_at(times[positions], rows.take(positions), positions + self._sequence)
             staged.append((state, at))
         return staged
 

@@ -179,6 +179,11 @@ class Timestamps(Sequence[int]):
         return Timestamps(self.array[np.asarray(positions, dtype=np.int64)])
 
 
+def numbers_of(timestamps: Sequence[int] | Numbers) -> Numbers:
+    """Return timestamps, or other whole numbers, as an array of 64 bits."""
+    return timestamps.array if isinstance(timestamps, Timestamps) else np.asarray(timestamps, dtype=np.int64)
+
+
 class Keys(Sequence[Any]):
     """The key of each tuple: the value of one column, or a tuple of several. Raises ConfigError for a column that is not
     `codable`.
@@ -310,13 +315,21 @@ def dicts_of(table: pa.Table) -> Sequence[Any]:
 
 
 class Shared:
-    """A table with the numpy arrays of its columns, each made once for all slices."""
+    """A table with its names and the numpy arrays of its columns, each made once for all slices."""
 
-    __slots__ = ("_arrays", "table")
+    __slots__ = ("_arrays", "_names", "table")
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
+        self._names: list[str] | None = None
         self._arrays: dict[str, np.ndarray[Any, Any] | None] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns; Arrow takes 3 us for them."""
+        if self._names is None:
+            self._names = self.table.column_names
+        return self._names
 
     def array(self, name: str) -> np.ndarray[Any, Any] | None:
         """Return a whole column, read-only; for numbers without nulls it is the table's own memory. None if Python cannot hold a
@@ -379,8 +392,7 @@ class ColumnRows(Sequence[Any]):
     @property
     def names(self) -> list[str]:
         """The names of the columns."""
-        names: list[str] = self._shared.table.column_names
-        return names if self._names is None else self._names
+        return self._shared.names if self._names is None else self._names
 
     def select(self, names: Sequence[str]) -> ColumnRows:
         """Return the rows with only these columns, in the same memory; both share the numpy arrays of columns."""

@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from windowing.errors import BoltError, ConfigError, MachineSpentError, SnapshotError, describe_error, quote
-from windowing.windows.events import Activation, TupleWindow
+from windowing.windows.events import Activation
 
 T = TypeVar("T")
 
@@ -100,22 +100,18 @@ class Guard:
 
     def _guarded(self, effects: Iterator[Any], first: Any, positions: bool) -> Generator[Any, None, None]:
         """Yield None, so that a later `close()` runs the finally block; then yield the effects."""
-        window: TupleWindow | None = None
-        state = _SPENT
+        effect, state = None, _SPENT
         try:
             yield None
             for item in chain((first,), effects):
                 effect = item[1] if positions else item
+                yield item
                 if type(effect) is Activation:
-                    window = effect.window
-                    yield item
-                    window.invalidate()
-                else:
-                    yield item
+                    effect.window.invalidate()
             state = FREE
         finally:
-            if window is not None:
-                window.invalidate()
+            if type(effect) is Activation:
+                effect.window.invalidate()
             if isinstance(effects, Generator):
                 effects.close()
             self._run, self.state = None, state

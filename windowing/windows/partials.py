@@ -158,7 +158,7 @@ class Aggregation:
         part = self.parts[0][1] if len(self.parts) == 1 else None
         if type(part) is Summed:
             with suppress(Exception):  # a value is None or no number; `of` adds or explains it
-                return list(map(list, zip(map(len, runs), part.of_each(runs), strict=True)))
+                return [[len(run), total] for run, total in zip(runs, part.of_each(runs), strict=True)]
         return list(map(self.of, runs))
 
     def merge(self, older: Partial, newer: Partial) -> Partial:
