@@ -28,7 +28,6 @@ import pyarrow as pa
 from windowing.columnar.panes import ColumnarPaneManager, TablePaneManager
 from windowing.columnar.rows import UNFIT, ColumnRows, MakeRows, Shared, column, dicts_of, numbers_of
 from windowing.errors import ConfigError, StaleWindowError
-from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import ConvertedContent, TupleWindow, WindowContent
 from windowing.windows.key_state import KeyState, positions_by_key
@@ -146,9 +145,6 @@ class ColumnBuffer:
 
     def arrived_before(self, low: int, high: int, sequence: int) -> ColumnRows:
         return self._picked(low, self._numbers(low, high) < sequence)
-
-    def count_after(self, low: int, high: int, sequence: int) -> int:
-        return int((self._numbers(low, high) >= sequence).sum())
 
     def _picked(self, low: int, chosen: np.ndarray[Any, Any]) -> ColumnRows:
         positions = np.flatnonzero(chosen) + low - self.base
@@ -312,18 +308,10 @@ class ColumnarWindowManager(WindowManager):
             raise ConfigError(
                 "a machine of columns needs to know what windows hand out; give columnar='arrow' or 'numpy'"
             )
-        self._form = config.columnar
-        self._make = make
-        self._declared = declared
-
-    def _buffer(self) -> ColumnBuffer:
-        return ColumnBuffer(self._sequenced, self._make)
-
-    def _window(self, state: KeyState, firing: Firing) -> TupleWindow:
-        return state.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=self._column_window)
-
-    def _column_window(self, content: WindowContent, start: int | None, end: int, key: Any) -> TupleWindow:
-        return TupleWindow(ColumnContent(content, self._form, self._declared), start, end, key)
+        form, self._make = config.columnar, make
+        self._buffer = lambda: ColumnBuffer(self._sequenced, make)
+        self._made = lambda content, *place: TupleWindow(ColumnContent(content, form, declared), *place)
+        self.inbox = None
 
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
@@ -333,7 +321,7 @@ class ColumnarWindowManager(WindowManager):
         for key, at in positions_by_key(keys).items():
             state = self._touched[key] = self._states.get(key) or self._add_key(key)
             positions = np.array(at)
-            _columns(state).stage_at(times[positions], rows.take(positions), positions + self._sequence)
+            state.buffer.stage_at(times[positions], rows.take(positions), positions + self._sequence)
             staged.append((state, at))
         return staged
 
@@ -344,7 +332,7 @@ class ColumnarWindowManager(WindowManager):
         held = [np.empty(0, dtype=np.int64)]
         for state in self._states.values():
             state.settle(self._by_window)
-            held.append(_columns(state).sequences_from(state.held_from))
+            held.append(state.buffer.sequences_from(state.held_from))
         return np.concatenate(held)
 
     def load(
@@ -362,15 +350,9 @@ class ColumnarWindowManager(WindowManager):
         low = 0
         for key, places in groups.items():
             high = low + len(places)
-            buffer = _columns(self._states[key])
+            buffer = self._states[key].buffer
             buffer.load(times[low:high], rows[low:high], numbers[low:high], buffer.base)
             low = high
-
-
-def _columns(state: KeyState) -> ColumnBuffer:
-    buffer = state.buffer
-    assert isinstance(buffer, ColumnBuffer), "all queues of this machine are columns"
-    return buffer
 
 
 class ColumnarMachines:

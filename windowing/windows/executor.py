@@ -25,7 +25,7 @@ from windowing.errors import ConfigError, InvalidTimestampError, WindowingError,
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.events import Effect, Late, LateReason, values_at
-from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.guard import FREE, NO_EFFECTS, SNAPSHOT_FORMAT, one_for_each, refuse_foreign
 from windowing.windows.manager import Machine, WindowManager
 from windowing.windows.measures import Count
 from windowing.windows.paged_manager import PagedWindowManager
@@ -459,7 +459,8 @@ class WindowedBoltExecutor:
         """
         apart = None if keys else self.manager.numbered
         return {
-            **snapshot_header("WindowedBoltExecutor"),
+            "format": SNAPSHOT_FORMAT,
+            "machine": "WindowedBoltExecutor",
             "manager": self.manager.snapshot(events) if apart is None else apart.snapshot_without_keys(),
             "generator": self.generator.snapshot(),
             "side": dict(self.side),

@@ -12,7 +12,7 @@ Activation is yielded until the driver requests the next effect, or the iterator
 
 An exception of a user's policy or aggregator inside a machine becomes one BoltError that names bolt, part, window and line
 (`fault`); exceptions of a bolt on its window are handled in topology/user_code.py. Each snapshot begins with the name and the
-format of its machine (`snapshot_header`); a machine restores only snapshots with its own.
+format of its machine; a machine restores only snapshots with its own.
 """
 
 from __future__ import annotations
@@ -175,15 +175,15 @@ SNAPSHOT_FORMAT = 1
 """The snapshot format of all machines."""
 
 
-def snapshot_header(machine: str) -> dict[str, Any]:
-    """Return the first entries of a machine's snapshot."""
-    return {"format": SNAPSHOT_FORMAT, "machine": machine}
+FORMER_MACHINES = {"ColumnarWindowManager": "WindowManager"}
+"""Machines with a name of their own in older versions; the data are the same."""
 
 
 def refuse_foreign(data: dict[str, Any], machine: str) -> None:
     """Raise SnapshotError for a snapshot of another machine, or of another format."""
-    if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != machine:
+    found: Any = data.get("machine")
+    if data.get("format") != SNAPSHOT_FORMAT or FORMER_MACHINES.get(found, found) != machine:
         raise SnapshotError(
-            f"a {machine} snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(data.get('machine'))} of "
+            f"a {machine} snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(found)} of "
             f"format {quote(data.get('format'))}; read it with the version of the library that wrote it"
         )

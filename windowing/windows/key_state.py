@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from windowing.codec import NAN
 from windowing.windows.assigners import Firing, QueueProgress
-from windowing.windows.events import PayloadFold, TupleWindow
+from windowing.windows.events import PayloadFold
 from windowing.windows.queue import Buffer
 
 _DETACH_OVER = 1024
@@ -89,13 +89,6 @@ class Tally:
         """The number of tuples that no window has shown yet and a later one may show."""
         return self.accepted - self.shown - self.skipped
 
-    def snapshot(self) -> dict[str, int]:
-        return asdict(self)
-
-    def restore(self, data: dict[str, int]) -> None:
-        for field in fields(self):
-            setattr(self, field.name, data[field.name])
-
 
 class RangeView:
     """The content of a window as ranges of a queue; a list is made only when a method is called.
@@ -104,10 +97,10 @@ class RangeView:
     range with a later number arrived afterwards (`lateness="window"`), so that window did not hold it.
     """
 
-    __slots__ = ("_buffer", "_fired_at", "_fold", "_high", "_last", "_last_high", "_last_low", "_low")
+    __slots__ = ("_fired_at", "_fold", "_high", "_last", "_last_high", "_last_low", "_low", "buffer")
 
     def __init__(self, state: KeyState, firing: Firing, fold: PayloadFold | None) -> None:
-        self._buffer = state.buffer
+        self.buffer: Buffer = state.buffer
         _, self._low, self._high = firing
         self._last_low, self._last_high = state.last_low, state.last_high
         self._last = state.last
@@ -118,13 +111,13 @@ class RangeView:
         return self._high - self._low
 
     def current(self) -> Sequence[Any]:
-        return self._buffer.slice(self._low, self._high)
+        return self.buffer.slice(self._low, self._high)
 
     def new(self) -> Sequence[Any]:
         if self._fired_at is None:
             low, last_high = self._low, self._last_high
-            return self._buffer.slice(low if low > last_high else last_high, self._high)
-        return self._buffer.arrived_after(self._low, self._high, self._fired_at, all_from=self._last_high)
+            return self.buffer.slice(low if low > last_high else last_high, self._high)
+        return self.buffer.arrived_after(self._low, self._high, self._fired_at, all_from=self._last_high)
 
     def expired(self) -> Sequence[Any]:
         if self._last is not None:
@@ -135,8 +128,8 @@ class RangeView:
         if high <= self._last_low:
             return []
         if self._fired_at is None:
-            return self._buffer.slice(self._last_low, high)
-        return self._buffer.arrived_before(self._last_low, high, self._fired_at)
+            return self.buffer.slice(self._last_low, high)
+        return self.buffer.arrived_before(self._last_low, high, self._fired_at)
 
     def aggregate(self) -> Any:
         if self._fold is None:
@@ -220,6 +213,9 @@ class KeyState(KeyProgress):
 
     __slots__ = ("fired_at", "last", "last_high", "last_low", "late_insertions")
 
+    buffer: Any
+    """A Buffer, of the class that its machine makes."""
+
     def __init__(self, key: Any, ordinal: int, buffer: Buffer, sequence: int = 0) -> None:
         # KeyProgress.__init__ is not called: on Spark every batch makes a state for each of its keys.
         self.key = key
@@ -243,26 +239,6 @@ class KeyState(KeyProgress):
         self.late_insertions += before(self.last_high)
         self.shown_upto += before(self.shown_upto)
         self.last_high += before(self.last_high)  # before `last_low` there is no room: such a tuple is late
-
-    def fire(
-        self,
-        firing: Firing,
-        length_ms: int | None,
-        sequence: int,
-        tally: Tally,
-        fold: PayloadFold | None = None,
-        make: Callable[..., TupleWindow] = TupleWindow,
-    ) -> TupleWindow:
-        """Return the window of `firing`, made by `make`; it becomes the last fired window."""
-        reference, low, high = firing
-        start = None if length_ms is None else reference - length_ms
-        content = RangeView(self, firing, fold)
-        if self.late_insertions:
-            tally.shown += self.buffer.count_after(low, min(high, self.shown_upto), self.fired_at)
-        self.count_window(low, high, tally)
-        self.last_low, self.last_high, self.last = low, high, None
-        self.fired_at, self.late_insertions = sequence, 0
-        return make(content, start, reference, self.key)
 
     @property
     def held_from(self) -> int:

@@ -6,7 +6,7 @@ A micro-batch is: all its tuples in arrival order, then one watermark advance.
     advance(7)               W = 7, the end 5 passed    Activation (0, 5] holds 3 4, then Expired 3 4
     drain()                  W = infinity               Activation (5, 10] holds 9, then Expired 9
 
-    TaskMachine      the entries of a machine: advance, tick and drain, under a guard (guard.py)
+    Machine          the entries of a machine: advance, tick and drain, under a guard (guard.py)
     KeyedMachine     an advance visits only keys whose deadline W has reached
     WindowManager    keeps the tuples of each key in a queue (key_state.py); keys may be idle in a driver's store (IdleKeys)
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from heapq import heappop, heappush, merge
 from itertools import chain, count, islice
@@ -38,9 +39,9 @@ from windowing.errors import ConfigError, WindowingError, quote
 from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, assigner_of
 from windowing.windows.config import Lateness, Semantics, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, PayloadFold, TupleWindow, values_at
-from windowing.windows.guard import NO_EFFECTS, Guard, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import KeyProgress, KeyState, Tally, positions_by_key
-from windowing.windows.queue import Buffer, ListBuffer
+from windowing.windows.guard import NO_EFFECTS, SNAPSHOT_FORMAT, Guard, one_for_each, refuse_foreign
+from windowing.windows.key_state import KeyProgress, KeyState, RangeView, Tally, positions_by_key
+from windowing.windows.queue import ListBuffer
 
 _MACHINES = {
     "semantics": "StormMachine",
@@ -52,8 +53,16 @@ _MACHINES = {
 
 
 class Machine(ABC):
-    """A window machine as a driver uses it: tuples in, effects out. Every entry returns an iterator of effects; laws: see above."""
+    """A window machine as a driver uses it: tuples in, effects out. Every entry returns an iterator of effects; laws: see above.
 
+    assigner: that of a built-in length and slide, None where the user's policies decide which windows hold a tuple. Raises
+    ConfigError for a definition with an option that another machine implements.
+    """
+
+    kind: ClassVar[str]
+    """The name of the machine in its snapshots."""
+    not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
+    """The options that this machine does not implement."""
     takes_columns = False
     """Whether `add_batch` accepts columns (ColumnRows, Timestamps, Keys) without making rows of them."""
     keeps_tuples = True
@@ -67,9 +76,24 @@ class Machine(ABC):
     is free; the next entry adds them all at once. None where a tuple has a key, effects of its own, or can be refused.
     """
     guard: Guard
-    watermark: int | None
+    watermark: int | None = None
     """W after the last advance."""
+    closed = False
     _tally: Tally
+
+    def __init__(self, config: WindowConfig, assigner: WindowAssigner | None) -> None:
+        self.config = config
+        self._assigner = assigner
+        self._tally = Tally()
+        self.guard = Guard()
+        for option in self.not_done:
+            value = getattr(config, option)
+            if value is not None and value is not Semantics.LOSSLESS:
+                name = value.value if isinstance(value, Semantics) else value
+                raise ConfigError(
+                    f"a {type(self).__name__} does not do {option}={quote(name)}, a {_MACHINES[option]} does; make the machine by "
+                    "machine_for(config) (windowing.windows.executor), which chooses it"
+                )
 
     @property
     def numbered(self) -> WindowManager | None:
@@ -91,85 +115,6 @@ class Machine(ABC):
     ) -> Iterator[tuple[int, Effect]]:
         """Accept tuples in arrival order; each effect comes with the position of the tuple that caused it."""
 
-    @abstractmethod
-    def advance(self, watermark: int) -> Iterator[Effect]:
-        """Raise the watermark and fire the windows that are due."""
-
-    @abstractmethod
-    def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Advance the watermark by the clock (processing time)."""
-
-    def must_wait(self, now_ms: int) -> bool:
-        """Return whether a tick now comes too early, for a driver without a timer that asks at each batch. The first question
-        starts the time of a machine that waits.
-        """
-        return False
-
-    @abstractmethod
-    def drain(self) -> Iterator[Effect]:
-        """Fire the remaining windows and close the machine."""
-
-    @abstractmethod
-    def enter(self) -> None:
-        """Raise MachineSpentError unless an entry is allowed: the machine is free and has not failed."""
-
-    @abstractmethod
-    def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while no timestamp is late."""
-
-    @abstractmethod
-    def next_deadline_ms(self) -> int | None:
-        """Return the watermark (over the clock: the time, less 1 ms) at which an advance has an effect, or None."""
-
-    @abstractmethod
-    def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine's state as plain data."""
-
-    @abstractmethod
-    def restore(self, data: dict[str, Any]) -> None:
-        """Restore the machine's state from a snapshot."""
-
-    def shutdown(self) -> None:  # noqa: B027 - only machines with policies of the user have something to shut down
-        """Shut down the user's own triggers, once; a driver calls it at the end of the task, after the last snapshot."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Assert the machine's invariants."""
-
-
-class TaskMachine(Machine):
-    """The entries of a task's machine. Raises ConfigError for a definition with an option that another machine implements.
-
-    assigner: that of a built-in length and slide, None where the user's policies decide which windows hold a tuple.
-    """
-
-    not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
-    """The options that this machine does not implement."""
-
-    def __init__(self, config: WindowConfig, assigner: WindowAssigner | None) -> None:
-        self.config = config
-        self._assigner = assigner
-        self._tally = Tally()
-        self.watermark = None
-        self.closed = False
-        self.guard = Guard()
-        for option in self.not_done:
-            value = getattr(config, option)
-            if value is not None and value is not Semantics.LOSSLESS:
-                name = value.value if isinstance(value, Semantics) else value
-                raise ConfigError(
-                    f"a {type(self).__name__} does not do {option}={quote(name)}, a {_MACHINES[option]} does; make the machine by "
-                    "machine_for(config) (windowing.windows.executor), which chooses it"
-                )
-
-    @abstractmethod
-    def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
-        """Yield the effects of an advance of the watermark from `since` to `until`."""
-
-    @abstractmethod
-    def _end(self) -> Iterator[Effect]:
-        """Yield the effects of the end of the input."""
-
     def advance(self, watermark: int) -> Iterator[Effect]:
         """Raise W to `watermark` and fire the windows that are due; no effect if W is already as high.
 
@@ -186,6 +131,12 @@ class TaskMachine(Machine):
         """Advance W to clock - 1 ms (processing time), since this millisecond may bring more tuples."""
         return self.advance(now_ms - 1)
 
+    def must_wait(self, now_ms: int) -> bool:
+        """Return whether a tick now comes too early, for a driver without a timer that asks at each batch. The first question
+        starts the time of a machine that waits.
+        """
+        return False
+
     def drain(self) -> Iterator[Effect]:
         """Close the machine: fire the remaining windows (incomplete ones too) and expire all tuples. Idempotent."""
         self.enter()
@@ -194,16 +145,26 @@ class TaskMachine(Machine):
         self.closed = True
         return self.guard.run(self._end())
 
-    def enter(self) -> None:
-        self.guard.enter()
+    def _advance(self, since: int | None, until: int) -> Iterator[Effect]:
+        """Yield the effects of an advance of the watermark from `since` to `until`."""
+        raise NotImplementedError
 
-    def late_below(self) -> int | None:
-        return self.watermark if self._assigner is None else self._assigner.late_below(self.watermark)
+    def _end(self) -> Iterator[Effect]:
+        """Yield the effects of the end of the input."""
+        raise NotImplementedError
+
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed: the machine is free and has not failed."""
+        self.guard.enter()
 
     def _open(self) -> None:
         self.enter()
         if self.closed:
             raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
+
+    def late_below(self) -> int | None:
+        """Return the bound below which a timestamp is late, None while no timestamp is late."""
+        return self.watermark if self._assigner is None else self._assigner.late_below(self.watermark)
 
     def _past_ttl(self, states: Iterable[Any], watermark: int) -> set[int]:
         """Return the ordinals of those of the keys for which `key_ttl` has passed since their largest timestamp."""
@@ -211,6 +172,42 @@ class TaskMachine(Machine):
         if ttl is None:
             return set()
         return {state.ordinal for state in states if state.newest is not None and state.newest + ttl <= watermark}
+
+    @abstractmethod
+    def next_deadline_ms(self) -> int | None:
+        """Return the watermark (over the clock: the time, less 1 ms) at which an advance has an effect, or None."""
+
+    @abstractmethod
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the machine's state as plain data."""
+
+    @abstractmethod
+    def restore(self, data: dict[str, Any]) -> None:
+        """Restore the machine's state from a snapshot. Raises SnapshotError for another format."""
+
+    def _saved(self) -> dict[str, Any]:
+        """Return the part of a snapshot that all machines have."""
+        self.enter()
+        return {
+            "format": SNAPSHOT_FORMAT,
+            "machine": self.kind,
+            "watermark": self.watermark,
+            "closed": self.closed,
+            "tally": asdict(self.tally),
+        }
+
+    def _restore(self, data: dict[str, Any]) -> None:
+        """Restore that part. The machine is spent until the rest is restored too."""
+        self.guard.fail()
+        self.watermark, self.closed = data["watermark"], data["closed"]
+        self._tally = Tally(*map(data["tally"].__getitem__, Tally.__slots__))
+
+    def shutdown(self) -> None:  # noqa: B027 - only machines with policies of the user have something to shut down
+        """Shut down the user's own triggers, once; a driver calls it at the end of the task, after the last snapshot."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Assert the machine's invariants."""
 
 
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
@@ -248,11 +245,9 @@ def by_reference(queues: Iterable[Iterator[Firing]]) -> Iterator[tuple[int, Firi
 T = TypeVar("T", bound=KeyProgress)
 
 
-class KeyedMachine(TaskMachine, Generic[T]):
+class KeyedMachine(Machine, Generic[T]):
     """The advances and wake-ups of WindowManager and NumberPaneManager; for the laws see the top of this file."""
 
-    kind: ClassVar[str]
-    """The name of the machine in its snapshots."""
     _assigner: WindowAssigner
 
     def __init__(self, config: WindowConfig) -> None:
@@ -528,16 +523,7 @@ class KeyedMachine(TaskMachine, Generic[T]):
 
     def snapshot_without_keys(self) -> dict[str, Any]:
         """Return the snapshot of a machine of which a driver stores the keys apart (`WindowManager.loaded`)."""
-        self.enter()
-        return {
-            **snapshot_header(self.kind),
-            "watermark": self.watermark,
-            "closed": self.closed,
-            "sequence": self._sequence,
-            "ordinal": self._ordinal,
-            "tally": self.tally.snapshot(),
-            "tracks": [],
-        }
+        return {**self._saved(), "sequence": self._sequence, "ordinal": self._ordinal, "tracks": []}
 
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the machine's state from a snapshot. Raises SnapshotError for another format, and ConfigError for rows that
@@ -545,13 +531,12 @@ class KeyedMachine(TaskMachine, Generic[T]):
         """
         refuse_foreign(data, self.kind)
         states = [self._restored(each) for each in data["tracks"]]
-        self.guard.fail()  # until all is restored
-        self.watermark, self.closed = data["watermark"], data["closed"]
+        self._restore(data)
         self._sequence, self._ordinal = data["sequence"], data["ordinal"]
-        self._tally.restore(data["tally"])
         if self.inbox is not None:
             self.inbox.clear()
         self._states = {state.key: state for state in states}
+        self._idle = None
         self._touched.clear()
         self._wakeups.clear()
         # Deadlines are derived, so they are not stored; the next advance looks at every key.
@@ -574,9 +559,6 @@ class KeyedMachine(TaskMachine, Generic[T]):
 
 
 # -- WindowManager ---------------------------------------------------------------------------------------------------------------
-
-
-_OF_COLUMNS = "ColumnarWindowManager"
 
 
 class StoredKeys(NamedTuple):
@@ -630,26 +612,28 @@ class WindowManager(KeyedMachine[KeyState]):
         super().__init__(config)
         self._sequenced = sequenced or self._by_window
         self._fold = fold
-        if self._stepping is None and not self._keyed and type(self)._buffer is WindowManager._buffer:
+        self._buffer: Callable[[], Any] = partial(ListBuffer, self._sequenced)  # the queue of a new key
+        self._made: Callable[[RangeView, int | None, int, Any], TupleWindow] = TupleWindow
+        if self._stepping is None and not self._keyed:
             self.inbox = []
 
     def _new_state(self, key: Any, ordinal: int) -> KeyState:
         return KeyState(key, ordinal, self._buffer(), self._sequence)
 
-    def restore(self, data: dict[str, Any]) -> None:
-        # Older versions stored windows over columns under another machine name; the data are the same.
-        super().restore({**data, "machine": "WindowManager"} if data.get("machine") == _OF_COLUMNS else data)
-        self._idle = None
-
     def _restored(self, data: dict[str, Any]) -> KeyState:
         return KeyState.restored(data, self._buffer())
 
-    def _buffer(self) -> Buffer:
-        """Return the queue of a new key."""
-        return ListBuffer(self._sequenced)
-
     def _window(self, state: KeyState, firing: Firing) -> TupleWindow:
-        return state.fire(firing, self._assigner.length_ms, self._sequence, self._tally, self._fold)
+        reference, low, high = firing
+        content = RangeView(state, firing, self._fold)
+        if state.late_insertions:
+            upto = min(high, state.shown_upto)
+            self._tally.shown += len(state.buffer.arrived_after(low, upto, state.fired_at, all_from=upto))
+        state.count_window(low, high, self._tally)
+        state.last_low, state.last_high, state.last = low, high, None
+        state.fired_at, state.late_insertions = self._sequence, 0
+        length = self._assigner.length_ms
+        return self._made(content, None if length is None else reference - length, reference, state.key)
 
     def _tuples(self, state: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
         return partial(state.buffer.slice, low, high)
@@ -700,7 +684,7 @@ class WindowManager(KeyedMachine[KeyState]):
         self.enter()
         for state in self._states.values():
             state.settle(self._by_window)
-        held = (_listed(state.buffer).sequences_from(state.held_from) for state in self._states.values())
+        held = (state.buffer.sequences_from(state.held_from) for state in self._states.values())
         return list(chain.from_iterable(held))
 
     def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
@@ -712,7 +696,7 @@ class WindowManager(KeyedMachine[KeyState]):
         for state in self._states.values():
             state.settle(self._by_window)
             expired = state.horizon - state.held_from
-            for number, entry in enumerate(_listed(state.buffer).held(state.held_from)):
+            for number, entry in enumerate(state.buffer.held(state.held_from)):
                 yield state.key, *entry, number < expired
 
     def load(
@@ -728,17 +712,12 @@ class WindowManager(KeyedMachine[KeyState]):
             timestamps, sequences, payloads = pick(timestamps), pick(sequences), pick(payloads)
             keys = None if keys is None else pick(keys)
         if keys is None:
-            buffer = _listed(self._states[None].buffer)
+            buffer = self._states[None].buffer
             buffer.load(timestamps, payloads, sequences, buffer.base)
             return
         for key, at in positions_by_key(keys).items():
-            buffer = _listed(self._states[key].buffer)
+            buffer = self._states[key].buffer
             buffer.load(values_at(timestamps, at), values_at(payloads, at), values_at(sequences, at), buffer.base)
-
-
-def _listed(buffer: Buffer) -> ListBuffer:
-    assert isinstance(buffer, ListBuffer), "a driver stores the tuples of list buffers only"
-    return buffer
 
 
 class StatefulWindowManager(WindowManager):

@@ -30,9 +30,8 @@ from operator import attrgetter, itemgetter
 from typing import Any, overload
 
 from windowing.errors import StaleWindowError
-from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
-from windowing.windows.events import Effect, TupleWindow, WindowContent
+from windowing.windows.events import Effect, TupleWindow
 from windowing.windows.guard import NO_EFFECTS, Guard, one_for_each
 from windowing.windows.key_state import KeyState
 from windowing.windows.manager import WindowManager
@@ -286,9 +285,6 @@ class PagedBuffer:
     def arrived_before(self, low: int, high: int, sequence: int) -> PagedTuples:
         return PagedTuples(self, self._picked(low, high, sequence, False), self._lease)
 
-    def count_after(self, low: int, high: int, sequence: int) -> int:
-        return sum(end - start for start, end in self._picked(low, high, sequence, True))
-
     def _picked(self, low: int, high: int, sequence: int, after: bool) -> Iterator[PageRun]:
         """Yield the runs of [low, high) that arrived at `sequence` or later (or before). Reads only pages with both kinds."""
         while low < high:
@@ -383,11 +379,9 @@ class _PagedWindow(TupleWindow):
 
     __slots__ = ("_lease",)
 
-    def __init__(
-        self, content: WindowContent, start_timestamp: int | None, end_timestamp: int, key: Any, *, lease: Lease
-    ) -> None:
-        super().__init__(content, start_timestamp, end_timestamp, key)
-        self._lease = lease
+    def __init__(self, content: Any, start: int | None, end: int, key: Any) -> None:
+        super().__init__(content, start, end, key)
+        self._lease = content.buffer.lend()
 
     def invalidate(self) -> None:
         super().invalidate()
@@ -415,6 +409,8 @@ class PagedWindowManager(WindowManager):
         self._most_staged = max(self._page_tuples, limit // _STAGED_PART)
         most_waiting = max(min(limit // _STAGED_PART, limit - self._most_staged - _READ_AT_ONCE * self._page_tuples), 0)
         self.cache = PageCache(store, max(limit - self._most_staged, 1), most_waiting)
+        self._buffer, self._made = partial(PagedBuffer, self.cache, self._page_tuples), _PagedWindow
+        self.inbox = None
         self._unsettled: dict[Any, KeyState] = {}
         self._staged = 0
 
@@ -422,9 +418,6 @@ class PagedWindowManager(WindowManager):
     def resident(self) -> int:
         """The number of tuples in memory now, with those that are staged or wait for their page."""
         return self.cache.resident + self.cache.waiting + self._staged
-
-    def _buffer(self) -> PagedBuffer:
-        return PagedBuffer(self.cache, self._page_tuples)
 
     # -- tuples ----------------------------------------------------------------------------------------------------------
 
@@ -475,13 +468,8 @@ class PagedWindowManager(WindowManager):
 
     # -- windows ---------------------------------------------------------------------------------------------------------
 
-    def _window(self, state: KeyState, firing: Firing) -> TupleWindow:
-        make = partial(_PagedWindow, lease=_paged(state).lend())
-        return state.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=make)
-
     def _tuples(self, state: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
-        buffer = _paged(state)
-        return partial(buffer.slice, low, high, buffer.lend())
+        return partial(state.buffer.slice, low, high, state.buffer.lend())
 
     def _forget(self, state: KeyState) -> None:
         super()._forget(state)
@@ -526,7 +514,7 @@ class PagedWindowManager(WindowManager):
         self._settled()
 
     def _pages(self) -> list[Page]:
-        return [page for state in self._states.values() for page in _paged(state).pages]
+        return [page for state in self._states.values() for page in state.buffer.pages]
 
     def check(self) -> None:
         """Assert the invariants of every key and of the cache."""
@@ -543,11 +531,6 @@ def _spent_on_error(guard: Guard) -> Iterator[None]:
     except BaseException:
         guard.fail()
         raise
-
-
-def _paged(state: KeyState) -> PagedBuffer:
-    assert isinstance(state.buffer, PagedBuffer)
-    return state.buffer
 
 
 def _clear(state: KeyState) -> None:

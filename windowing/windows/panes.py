@@ -41,9 +41,9 @@ from windowing.errors import ConfigError, SnapshotError, quote
 from windowing.windows.assigners import Firing, QueueProgress, WindowAssigner, align_up, assigner_of, end_after
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
-from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign
 from windowing.windows.key_state import KeyProgress, Tally, restored_key
-from windowing.windows.manager import KeyedMachine, TaskMachine
+from windowing.windows.manager import KeyedMachine, Machine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
 from windowing.windows.queue import InOrder, ListBuffer, in_order
@@ -303,7 +303,7 @@ def _keys_of(saved: Sequence[Any]) -> Iterable[Any]:
     return map(restored_key, saved) if list in set(map(type, saved)) else saved
 
 
-class TimePaneManager(TaskMachine):
+class TimePaneManager(Machine):
     """The windows of a bolt with `aggregate=` whose length and slide are both Durations.
 
     A window has a length and an `aggregate`, but no tuples; an Expired effect has a count, but no tuples.
@@ -595,13 +595,9 @@ class TimePaneManager(TaskMachine):
         return self._assigner.deadline(self._progress, self.watermark)
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        self.enter()
         return {
-            **snapshot_header(self.kind),
+            **self._saved(),
             "aggregate": self._aggregation.spec,
-            "watermark": self.watermark,
-            "closed": self.closed,
-            "tally": self._tally.snapshot(),
             "keys": list(self._ordinals),
             "panes": [
                 [end, pane.shown, *saved_cells(pane.cells)]
@@ -612,9 +608,7 @@ class TimePaneManager(TaskMachine):
     def restore(self, data: dict[str, Any]) -> None:
         refuse_foreign(data, self.kind)
         _refuse_other(data, self._aggregation.spec)
-        self.guard.fail()  # until all is restored
-        self.watermark, self.closed = data["watermark"], data["closed"]
-        self._tally.restore(data["tally"])
+        self._restore(data)
         self._ordinal = len(data["keys"])
         self._ordinals = dict(zip(_keys_of(data["keys"]), range(self._ordinal), strict=True))
         self._newest.clear()

@@ -47,9 +47,9 @@ from windowing.windows.events import (
     WaterMarkEvent,
 )
 from windowing.windows.eviction import Action, EvictionContext, scan
-from windowing.windows.guard import NO_EFFECTS, fault, made, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.guard import NO_EFFECTS, fault, made, one_for_each, refuse_foreign
 from windowing.windows.key_state import restored_key
-from windowing.windows.manager import TaskMachine
+from windowing.windows.manager import Machine
 from windowing.windows.measures import Count, Duration, Measure
 from windowing.windows.trigger import QueueView, TriggerPolicy, next_tick_ms, tick_interval_ms
 
@@ -489,7 +489,7 @@ class PolicyKeyState(QueueView):
 # -- PolicyWindowManager ---------------------------------------------------------------------------------------------------------
 
 
-class PolicyWindowManager(TaskMachine):
+class PolicyWindowManager(Machine):
     """The windows of one task with the user's own `eviction=` or `trigger=` (or both); the other parts are lossless.
 
     `fold` computes `window.aggregate` from the list of a window's tuples; `component` names the bolt
@@ -652,24 +652,18 @@ class PolicyWindowManager(TaskMachine):
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine's state as plain data, always with the tuples."""
-        self.enter()
         return {
-            **snapshot_header(self.kind),
-            "watermark": self.watermark,
-            "closed": self.closed,
+            **self._saved(),
             "ordinal": self._ordinal,
-            "tally": self._tally.snapshot(),
             "tracks": [state.snapshot() for state in self._states.values()],
         }
 
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the machine's state from a snapshot. Raises SnapshotError for another format; the machine is then unchanged."""
         refuse_foreign(data, self.kind)
-        self.guard.fail()  # until all is restored
+        self._restore(data)
         self.shutdown()
-        self.watermark, self.closed = data["watermark"], data["closed"]
         self._ordinal = data["ordinal"]
-        self._tally.restore(data["tally"])
         states = [PolicyKeyState.restored(self.config, each, self._component) for each in data["tracks"]]
         self._states = {state.key: state for state in states}
         self._deadline = None

@@ -22,6 +22,7 @@ from typing import Any
 
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, quote
 from windowing.windows.deduplicator import ProcessedIds
+from windowing.windows.guard import FORMER_MACHINES
 from windowing.windows.key_state import restored_key
 from windowing.windows.panes import restored_cells, saved_cells
 from windowing.windows.partials import Partial
@@ -83,7 +84,7 @@ def union_of_ids(tasks: Iterable[list[Any]]) -> list[Any]:
 
 
 def _machine(manager: Data, component: str) -> Data:
-    name = "WindowManager" if manager["machine"] == "ColumnarWindowManager" else manager["machine"]
+    name = FORMER_MACHINES.get(manager["machine"], manager["machine"])
     if name not in (_QUEUES, _NUMBER_PANES, _TIME_PANES):
         raise ConfigError(
             f"bolt {component!r} has windows of a {name}, whose state cannot be dealt out to other tasks: only those with a length "

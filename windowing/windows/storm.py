@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import chain
 from typing import Any, ClassVar, NoReturn
 
@@ -55,7 +56,7 @@ from windowing.windows.eviction import (
     WatermarkTimeEvictionPolicy,
     scan,
 )
-from windowing.windows.guard import Guard, fault, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.guard import SNAPSHOT_FORMAT, Guard, fault, one_for_each, refuse_foreign
 from windowing.windows.key_state import Tally
 from windowing.windows.manager import Machine
 from windowing.windows.measures import Count, Duration
@@ -542,10 +543,11 @@ class StormMachine(StormWindowManager, Machine):
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine's state as plain data, always with the tuples."""
         return {
-            **snapshot_header("StormMachine"),
+            "format": SNAPSHOT_FORMAT,
+            "machine": "StormMachine",
             **super().snapshot(),
             "watermark": self.watermark,
-            "tally": self._tally.snapshot(),
+            "tally": asdict(self._tally),
             "shown": [event in self._shown for event in self._queue],
             "ticked": self._ticked_ms,
         }
@@ -554,7 +556,7 @@ class StormMachine(StormWindowManager, Machine):
         refuse_foreign(data, "StormMachine")
         super().restore(data)
         self.watermark = data["watermark"]
-        self._tally.restore(data["tally"])
+        self._tally = Tally(*map(data["tally"].__getitem__, Tally.__slots__))
         self._ticked_ms = data.get("ticked")
         self._shown = {event for event, was in zip(self._queue, data["shown"], strict=True) if was}
 
