@@ -196,11 +196,9 @@ class KeyProgress(QueueProgress, ABC):
         """Free tuples that are no longer needed; called at the end of a watermark advance."""
 
     @abstractmethod
-    def snapshot(self, events: bool) -> dict[str, Any]:
-        """Return the state as plain data."""
+    def snapshot(self, events: bool) -> dict[str, Any]: ...
 
     def check(self) -> None:
-        """Assert the invariants."""
         self.buffer.check()
         # The shown or skipped tuples end inside the queue; every expired tuple was shown or skipped.
         assert self.horizon <= self.shown_upto <= self.buffer.end

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from heapq import heappop, heappush, merge
-from itertools import chain, count, islice
+from itertools import chain, count, islice, repeat
 from operator import attrgetter, gt, itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -76,15 +76,16 @@ class Machine(ABC):
     is free; the next entry adds them all at once. None where a tuple has a key, effects of its own, or can be refused.
     """
     guard: Guard
-    watermark: int | None = None
+    watermark: int | None
     """W after the last advance."""
-    closed = False
     _tally: Tally
 
     def __init__(self, config: WindowConfig, assigner: WindowAssigner | None) -> None:
         self.config = config
         self._assigner = assigner
         self._tally = Tally()
+        self.watermark = None
+        self.closed = False
         self.guard = Guard()
         for option in self.not_done:
             value = getattr(config, option)
@@ -213,7 +214,7 @@ class Machine(ABC):
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
 
 
-def by_reference(queues: Iterable[Iterator[Firing]]) -> Iterator[tuple[int, Firing]]:
+def by_reference(queues: Sequence[Iterator[Firing]]) -> Iterator[tuple[int, Firing]]:
     """Yield the firings of all queues by their references, each with the number of its queue; equal references in order of the
     queues.
 
@@ -223,6 +224,9 @@ def by_reference(queues: Iterable[Iterator[Firing]]) -> Iterator[tuple[int, Firi
     >>> list(by_reference([iter([(9, 0, 1)]), iter([(5, 0, 2), (9, 2, 4)])]))
     [(1, (5, 0, 2)), (0, (9, 0, 1)), (1, (9, 2, 4))]
     """
+    if len(queues) == 1:
+        yield from zip(repeat(0), queues[0])
+        return
     waiting: defaultdict[int, list[tuple[int, Firing, Iterator[Firing]]]] = defaultdict(list)
     for number, later in enumerate(queues):
         first = next(later, None)
@@ -270,8 +274,7 @@ class KeyedMachine(Machine, Generic[T]):
     # -- implemented by subclasses -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _new_state(self, key: Any, ordinal: int) -> T:
-        """Return the state of a new key."""
+    def _new_state(self, key: Any, ordinal: int) -> T: ...
 
     @abstractmethod
     def _restored(self, data: dict[str, Any]) -> T:
@@ -285,8 +288,7 @@ class KeyedMachine(Machine, Generic[T]):
     def _tuples(self, state: T, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
         """Return a function that lists the tuples at [low, high), which have just expired; None if tuples are not kept."""
 
-    def _load_idle(self, found: StoredKeys | None) -> None:
-        """Load keys of a driver's store that are needed now."""
+    def _load_idle(self, found: StoredKeys | None) -> None: ...
 
     # -- entries -------------------------------------------------------------------------------------------------------
 
@@ -360,7 +362,6 @@ class KeyedMachine(Machine, Generic[T]):
         return super().tick(now_ms)
 
     def _add_inbox(self) -> None:
-        """Add the tuples of the inbox, if there are any."""
         if self.inbox:
             payloads, timestamps = zip(*self.inbox, strict=True)
             self.inbox.clear()
@@ -379,7 +380,8 @@ class KeyedMachine(Machine, Generic[T]):
             else self._assigner.due(state, since, until)
             for state in states
         ]
-        yield from self._activations(states, firings)
+        for number, firing in by_reference(firings):
+            yield Activation(self._window(states[number], firing))
         keeps = not self._keyed or self._assigner.keeps_keys
         for state in states:
             ended = state.ordinal in over
@@ -396,21 +398,13 @@ class KeyedMachine(Machine, Generic[T]):
         states = sorted(self._states.values(), key=attrgetter("ordinal"))
         for state in states:
             state.settle(self._by_window)
-        yield from self._activations(states, [self._assigner.rest(state, self.watermark) for state in states])
+        for number, firing in by_reference([self._assigner.rest(state, self.watermark) for state in states]):
+            yield Activation(self._window(states[number], firing))
         for state in states:
             yield from self._expire(state, state.buffer.end)
         self._states.clear()
         self._touched.clear()
         self._wakeups.clear()
-
-    def _activations(self, states: list[T], firings: list[Iterator[Firing]]) -> Iterator[Effect]:
-        if len(states) == 1:
-            state = states[0]
-            for firing in firings[0]:
-                yield Activation(self._window(state, firing))
-            return
-        for number, firing in by_reference(firings):
-            yield Activation(self._window(states[number], firing))
 
     def _expire(self, state: T, horizon: int, spread: bool = False) -> Sequence[Expired]:
         if horizon <= state.horizon:
@@ -544,7 +538,6 @@ class KeyedMachine(Machine, Generic[T]):
         self.guard.reset()
 
     def check(self) -> None:
-        """Assert the invariants of the machine and of every key."""
         tally = self.tally
         # Each tuple is shown, skipped or pending; an expired one is no longer pending.
         assert tally.pending >= 0

@@ -517,7 +517,6 @@ class PagedWindowManager(WindowManager):
         return [page for state in self._states.values() for page in state.buffer.pages]
 
     def check(self) -> None:
-        """Assert the invariants of every key and of the cache."""
         super().check()
         self.cache.check(self._pages())
         assert self._staged == sum(len(state.buffer.staged) for state in self._states.values())

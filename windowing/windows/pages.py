@@ -151,7 +151,6 @@ class Page:
         self.changed = True
 
     def check(self) -> None:
-        """Assert the invariants."""
         assert self.count > 0
         assert self.first <= self.last
         assert self.oldest <= self.newest

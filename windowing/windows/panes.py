@@ -175,7 +175,6 @@ class PaneKeyState(KeyProgress):
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Fill the state of a new key with a snapshot."""
         self.numbered_upto, self.horizon, panes = data["mark"], data["horizon"], data["panes"]
         self.newest, self.shown_upto = panes["newest"], panes["covered"]
         self._folded = panes["base"]

@@ -465,7 +465,6 @@ class PolicyKeyState(QueueView):
 
     @classmethod
     def restored(cls, config: WindowConfig, data: dict[str, Any], component: str = "bolt") -> PolicyKeyState:
-        """Return the key state of a snapshot."""
         state = cls(config, restored_key(data["key"]), data["ordinal"], None, component)
         state.newest_numbered = data["newest"]
         events = list(map(Event, data["payloads"], data["timestamps"]))
@@ -478,7 +477,6 @@ class PolicyKeyState(QueueView):
         return state
 
     def check(self) -> None:
-        """Assert the invariants."""
         times = [event.timestamp for event in self._live]
         assert times == sorted(times)
         assert not any(event.is_watermark for event in self._live)
@@ -659,7 +657,6 @@ class PolicyWindowManager(Machine):
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Restore the machine's state from a snapshot. Raises SnapshotError for another format; the machine is then unchanged."""
         refuse_foreign(data, self.kind)
         self._restore(data)
         self.shutdown()
@@ -679,7 +676,6 @@ class PolicyWindowManager(Machine):
                 remaining.callback(state.shutdown)
 
     def check(self) -> None:
-        """Assert the invariants of every key."""
         for key, state in self._states.items():
             state.check()
             assert state.key is key or state.key == key  # NaN is not equal to itself

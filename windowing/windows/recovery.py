@@ -400,7 +400,6 @@ class WindowRecovery:
         return rows | {(GONE, channel): ids.plain() for channel, ids in self._gone.items()}
 
     def check(self) -> None:
-        """Assert the invariants."""
         if self.recovering:
             # Each held tuple is either back or awaited.
             assert self.missing | self._returned.keys() == self._live.keys()
