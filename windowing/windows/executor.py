@@ -461,7 +461,7 @@ class WindowedBoltExecutor:
         return {
             "format": SNAPSHOT_FORMAT,
             "machine": "WindowedBoltExecutor",
-            "manager": self.manager.snapshot(events) if apart is None else apart.snapshot_without_keys(),
+            "manager": self.manager.snapshot(events) if apart is None else apart.snapshot(keys=False),
             "generator": self.generator.snapshot(),
             "side": dict(self.side),
             "closed": self.closed,

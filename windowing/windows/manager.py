@@ -508,16 +508,16 @@ class KeyedMachine(Machine, Generic[T]):
         self._touched.clear()
         return self._wakeups[0][0] if self._wakeups else None
 
-    def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine's state as plain data; without `events` the tuples are left out (a driver stores `held_sequences`)."""
-        self.enter()
-        for state in self._states.values():
+    def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
+        """Return the machine's state as plain data; without `events` the tuples are left out, and without `keys` all of the keys,
+        for a driver that stores these itself (`held_sequences`, `loaded`).
+        """
+        saved = self._saved()
+        states = self._states.values() if keys else ()
+        for state in states:
             state.settle(self._by_window)
-        return {**self.snapshot_without_keys(), "tracks": [state.snapshot(events) for state in self._states.values()]}
-
-    def snapshot_without_keys(self) -> dict[str, Any]:
-        """Return the snapshot of a machine of which a driver stores the keys apart (`WindowManager.loaded`)."""
-        return {**self._saved(), "sequence": self._sequence, "ordinal": self._ordinal, "tracks": []}
+        tracks = [state.snapshot(events) for state in states]
+        return {**saved, "sequence": self._sequence, "ordinal": self._ordinal, "tracks": tracks}
 
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the machine's state from a snapshot. Raises SnapshotError for another format, and ConfigError for rows that

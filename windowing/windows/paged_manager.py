@@ -484,7 +484,7 @@ class PagedWindowManager(WindowManager):
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
-    def snapshot(self, events: bool = True) -> dict[str, Any]:
+    def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
         """Return the machine as plain data that names pages; all its pages are durable in the store before it returns.
 
         Cost: O(tuples added since the last snapshot), and six numbers a page. `events=False` leaves the pages out.
@@ -495,7 +495,7 @@ class PagedWindowManager(WindowManager):
                 state.settle(self._by_window)
             self._settled()
             self.cache.flush()
-        data = super().snapshot(events)
+        data = super().snapshot(events, keys)
         data["cache"] = self.cache.prepared(self._pages())
         return data
 

@@ -248,8 +248,8 @@ class NumberPaneManager(KeyedMachine[PaneKeyState]):
     def _tuples(self, state: PaneKeyState, low: int, high: int) -> None:
         return None
 
-    def snapshot(self, events: bool = True) -> dict[str, Any]:
-        return super().snapshot(events) | {"aggregate": self._aggregation.spec}
+    def snapshot(self, events: bool = True, keys: bool = True) -> dict[str, Any]:
+        return super().snapshot(events, keys) | {"aggregate": self._aggregation.spec}
 
     def restore(self, data: dict[str, Any]) -> None:
         refuse_foreign(data, self.kind)

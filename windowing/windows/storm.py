@@ -110,10 +110,6 @@ class StormWindowManager(QueueView):
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
-    def enter(self) -> None:
-        """Raise MachineSpentError unless an entry is allowed."""
-        self.guard.enter()
-
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         """Add a tuple; on processing time `timestamp` is the clock. Keys are ignored."""
         return self.guard.run(self._enter(Event(payload, timestamp)))
@@ -398,28 +394,25 @@ class _ScannedTuples(Sequence[Any]):
 
 def storm_policies(config: WindowConfig) -> tuple[EvictionPolicy, TriggerPolicy]:
     """Return the policies of a definition, as Storm's executor chooses them; the user's own where there are some."""
-    return _eviction(config), _trigger(config)
-
-
-def _eviction(config: WindowConfig) -> EvictionPolicy:
+    length, slide, by_watermark = config.length, config.slide, config.event_time
+    eviction: EvictionPolicy
+    trigger: TriggerPolicy
     if config.eviction is not None:
-        own: EvictionPolicy = config.eviction()
-        return own
-    if isinstance(config.length, Duration):
-        if config.event_time:
-            return WatermarkTimeEvictionPolicy(config.length.ms, config.lag_ms)
-        return TimeEvictionPolicy(config.length.ms)
-    assert config.length is not None
-    return (WatermarkCountEvictionPolicy if config.event_time else CountEvictionPolicy)(config.length.value)
-
-
-def _trigger(config: WindowConfig) -> TriggerPolicy:
+        eviction = config.eviction()
+    elif isinstance(length, Count):
+        eviction = (WatermarkCountEvictionPolicy if by_watermark else CountEvictionPolicy)(length.value)
+    else:
+        assert length is not None
+        eviction = (
+            WatermarkTimeEvictionPolicy(length.ms, config.lag_ms) if by_watermark else TimeEvictionPolicy(length.ms)
+        )
     if config.trigger is not None:
-        own: TriggerPolicy = config.trigger()
-        return own
-    if isinstance(config.slide, Duration):
-        return (WatermarkTimeTriggerPolicy if config.event_time else TimeTriggerPolicy)(config.slide.ms)
-    return (WatermarkCountTriggerPolicy if config.event_time else CountTriggerPolicy)(config.slide.value)
+        trigger = config.trigger()
+    elif isinstance(slide, Count):
+        trigger = (WatermarkCountTriggerPolicy if by_watermark else CountTriggerPolicy)(slide.value)
+    else:
+        trigger = (WatermarkTimeTriggerPolicy if by_watermark else TimeTriggerPolicy)(slide.ms)
+    return eviction, trigger
 
 
 class StormMachine(StormWindowManager, Machine):
