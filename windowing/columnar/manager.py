@@ -328,12 +328,7 @@ class ColumnarWindowManager(WindowManager):
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
 
     def held_sequences(self) -> np.ndarray[Any, Any]:
-        self.enter()
-        held = [np.empty(0, dtype=np.int64)]
-        for state in self._states.values():
-            state.settle(self._by_window)
-            held.append(state.buffer.sequences_from(state.held_from))
-        return np.concatenate(held)
+        return np.concatenate([_NONE, *(state.buffer.sequences_from(state.held_from) for state in self.loaded())])
 
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]

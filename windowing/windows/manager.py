@@ -266,9 +266,8 @@ class KeyedMachine(Machine, Generic[T]):
         self._ordinal = 0
         self._states: dict[Any, T] = {}
         self._touched: dict[Any, T] = {}
-        self._wakeups: SortedList[tuple[int, int, T]] = (
-            SortedList()
-        )  # (deadline, ordinal, state); no two ordinals are equal
+        # (deadline, ordinal, state); no two ordinals are equal
+        self._wakeups: SortedList[tuple[int, int, T]] = SortedList()
         self._idle: IdleKeys | None = None
 
     # -- implemented by subclasses -------------------------------------------------------------------------------------
@@ -513,11 +512,17 @@ class KeyedMachine(Machine, Generic[T]):
         for a driver that stores these itself (`held_sequences`, `loaded`).
         """
         saved = self._saved()
-        states = self._states.values() if keys else ()
-        for state in states:
-            state.settle(self._by_window)
-        tracks = [state.snapshot(events) for state in states]
+        tracks = [state.snapshot(events) for state in self.loaded()] if keys else []
         return {**saved, "sequence": self._sequence, "ordinal": self._ordinal, "tracks": tracks}
+
+    def loaded(self) -> list[T]:
+        """Return the states of all keys that are not idle, settled, each with its deadline: what a driver stores of them.
+
+        Call it between advances only.
+        """
+        self.enter()
+        self.next_deadline_ms()
+        return list(self._states.values())
 
     def restore(self, data: dict[str, Any]) -> None:
         """Restore the machine's state from a snapshot. Raises SnapshotError for another format, and ConfigError for rows that
@@ -650,15 +655,6 @@ class WindowManager(KeyedMachine[KeyState]):
         """
         self._idle = idle
 
-    def loaded(self) -> list[KeyState]:
-        """Return the states of all keys that are not idle, each with its deadline: what a driver stores of them.
-
-        Call it between advances only.
-        """
-        self.enter()
-        self.next_deadline_ms()
-        return list(self._states.values())
-
     @property
     def next_sequence(self) -> int:
         """The arrival number of the next tuple, from 0."""
@@ -674,20 +670,14 @@ class WindowManager(KeyedMachine[KeyState]):
 
         For a driver that stores tuples apart (`sequenced=True`): it may delete all others. Call it between advances only.
         """
-        self.enter()
-        for state in self._states.values():
-            state.settle(self._by_window)
-        held = (state.buffer.sequences_from(state.held_from) for state in self._states.values())
-        return list(chain.from_iterable(held))
+        return list(chain.from_iterable(state.buffer.sequences_from(state.held_from) for state in self.loaded()))
 
     def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
         """Yield (key, sequence, timestamp, tuple, whether it has expired) of every held tuple, key by key in queue order.
 
         An expired tuple is held while the next window may report it as expired. Call it between advances only.
         """
-        self.enter()
-        for state in self._states.values():
-            state.settle(self._by_window)
+        for state in self.loaded():
             expired = state.horizon - state.held_from
             for number, entry in enumerate(state.buffer.held(state.held_from)):
                 yield state.key, *entry, number < expired

@@ -491,9 +491,7 @@ class PagedWindowManager(WindowManager):
         """
         self.enter()
         with _spent_on_error(self.guard):
-            for state in self._states.values():
-                state.settle(self._by_window)
-            self._settled()
+            self.next_deadline_ms()  # settles all keys
             self.cache.flush()
         data = super().snapshot(events, keys)
         data["cache"] = self.cache.prepared(self._pages())
