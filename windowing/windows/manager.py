@@ -39,7 +39,7 @@ from windowing.errors import ConfigError, WindowingError, quote
 from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, assigner_of
 from windowing.windows.config import Lateness, Semantics, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, PayloadFold, TupleWindow, values_at
-from windowing.windows.guard import NO_EFFECTS, SNAPSHOT_FORMAT, Guard, one_for_each, refuse_foreign
+from windowing.windows.guard import FREE, NO_EFFECTS, SNAPSHOT_FORMAT, Guard, one_for_each, refuse_foreign
 from windowing.windows.key_state import KeyProgress, KeyState, RangeView, Tally, positions_by_key
 from windowing.windows.queue import ListBuffer
 
@@ -296,7 +296,8 @@ class KeyedMachine(Machine, Generic[T]):
 
         Not late means `timestamp >= late_below()`. The executor checks this; the machine does not.
         """
-        self._open()
+        if self.closed or self.inbox or self.guard.state is not FREE:
+            self._open()
         try:
             state = self._states.get(key)
             if state is None:
