@@ -118,8 +118,8 @@ MANY = [[(1, "a"), (14, "b"), (3, "a")], [(2, "a"), (22, "a")], [(4, "b"), (40, 
     "bug", ["an expiry is noted twice", "a late tuple is not noted", "new is what is held", "emits nothing"]
 )
 def test_a_planted_bug_in_the_recorder_is_found(monkeypatch, bug):
-    watch = module._EventRecorder
-    noted, answered = watch.noted, watch.answered
+    watch = module._WatchedTask
+    noted, answered = watch._noted, watch._answered
 
     def wrong(self, effect):
         kind = type(effect).__name__
@@ -135,14 +135,14 @@ def test_a_planted_bug_in_the_recorder_is_found(monkeypatch, bug):
             self.events[before:] = [*self.events[before:-1], module.replace(fired, new=fired.held)]
         return found
 
-    monkeypatch.setattr(watch, "noted", wrong)
+    monkeypatch.setattr(watch, "_noted", wrong)
     if bug == "emits nothing":
-        monkeypatch.setattr(watch, "noted", noted)
-        monkeypatch.setattr(watch, "answered", lambda self, effect: None)
+        monkeypatch.setattr(watch, "_noted", noted)
+        monkeypatch.setattr(watch, "_answered", lambda self, effect: None)
     bolt = collected(seconds(0.01), seconds(0.005), timestamp="at")
     assert problem_of(bolt, batches_of(MANY)) is not None
-    monkeypatch.setattr(watch, "noted", noted)
-    monkeypatch.setattr(watch, "answered", answered)
+    monkeypatch.setattr(watch, "_noted", noted)
+    monkeypatch.setattr(watch, "_answered", answered)
     assert problem_of(bolt, batches_of(MANY)) is None
 
 

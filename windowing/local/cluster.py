@@ -313,7 +313,12 @@ class LocalCluster(LoopedCluster):
         """
         self._run_for(span)
         if isinstance(self.clock, VirtualClock):
-            self._work_off()
+            paused = [task for task in self.task_set.spouts if task.active]
+            for task in paused:
+                task.active = False
+            self._busy()
+            for task in paused:
+                task.active = True
         return self.result
 
     def drain(self) -> None:
@@ -393,15 +398,6 @@ class LocalCluster(LoopedCluster):
         while any(task.pending.waiting for task in self.task_set.spouts) and self._pass_time():
             self._busy()
 
-    def _work_off(self) -> None:
-        """Make rounds with paused spouts until no task has messages."""
-        paused = [task for task in self.task_set.spouts if task.active]
-        for task in paused:
-            task.active = False
-        self._busy()
-        for task in paused:
-            task.active = True
-
     def _emissions(self) -> int:
         return sum(task.emissions for task in self.task_set.spouts)
 
@@ -440,7 +436,7 @@ class LocalCluster(LoopedCluster):
 
     def _drain(self) -> None:
         for roots in self._read:
-            roots.end()
+            roots.ended = True
         self._recovered()
         self._settle()
         for task in self.tasks:

@@ -22,10 +22,7 @@ def to_svg(topology: Topology | ExecutionPlan) -> str:
 
 
 def to_png(topology: Topology | ExecutionPlan, dpi: int = 150) -> bytes:
-    """Return the plan as the bytes of a PNG. dpi: dots per inch. Raises ConfigError if matplotlib is not installed.
-
-    Cost: tens of milliseconds for a plan of ten components.
-    """
+    """Return the plan as a PNG of `dpi` dots per inch. Raises ConfigError without matplotlib. Cost: tens of milliseconds."""
     _require_plan(topology, "to_png")
     require_dpi(dpi)
     try:

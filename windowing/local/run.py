@@ -257,20 +257,22 @@ class LocalRun(StormNames):
         """Start the timer at the first step."""
         if not self._timed:
             self._timed = True
-            self._task.timer.turned(self.clock.now_ms())
+            self._task.timer.turned_ms = self.clock.now_ms()
 
     def _perform(self, step: Callable[[], Iterator[TaskEffect]], hooks: bool = False) -> list[Emission]:
-        """Make one step and perform its effects; change the result and the state only after all of them.
-
-        `hooks`: the step ends a batch, so the bolt's checkpoint hooks are called.
-        """
+        """Make a step and perform its effects, then change result and state. hooks: it ends a batch, so hooks are called."""
         done = LocalResult({})
         emitted: list[Emission] = []
         try:
             for effect in step():
                 self._perform_one(effect, done, emitted)
             if self._state is not None:
-                self._commit(self._state, hooks)
+                if hooks:  # once per batch, as on Spark
+                    self._txid += 1
+                    self._task.before_commit(self._txid)
+                self._steps += 1
+                self._state.prepare_commit(self._steps)
+                self._state.commit(self._steps)
         except BaseException as problem:
             self._over = f"it ended with {type(problem).__name__}"
             if self._state is not None:
@@ -288,15 +290,6 @@ class LocalRun(StormNames):
         self.result.duplicates = 0 if self._task.known is None else self._task.known.duplicates
         self.result.counts = self.executor.counts()
         return emitted
-
-    def _commit(self, state: KeyValueState, hooks: bool) -> None:
-        """Commit the bolt's changes of its state in this step. Hooks are called once per batch, as on Spark."""
-        if hooks:
-            self._txid += 1
-            self._task.before_commit(self._txid)
-        self._steps += 1
-        state.prepare_commit(self._steps)
-        state.commit(self._steps)
 
     def _perform_one(self, effect: TaskEffect, done: LocalResult, emitted: list[Emission]) -> None:
         if isinstance(effect, WindowEmitted):

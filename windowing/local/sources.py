@@ -116,7 +116,9 @@ class SpoutRoots:
         self._progress = SpoutOffsets(spout, name)
         self._at: Offsets = {}
         self._next = 0
-        self._ended = False
+        self.ended = False
+        """Whether no more batches begin, because the input has ended."""
+        self.close = spout.close
         self._open: dict[int, _OpenRoot] = {}
         self._in_order: deque[_OpenRoot] = deque()
         self._rows: list[Iterator[tuple[Any, ...]] | None] = [None] * tasks
@@ -126,13 +128,6 @@ class SpoutRoots:
         if self._spout.takes_acks:
             self._spout.begin(f"LocalCluster {uuid4().hex}", None)
         self._at = self._progress.initial()
-
-    def end(self) -> None:
-        """Begin no more batches: the input has ended."""
-        self._ended = True
-
-    def close(self) -> None:
-        self._spout.close()
 
     def next_row(self, task: int) -> tuple[MessageId, tuple[Any, ...]] | None:
         """Return the next row for this task to emit, with its message id; None if there is none now."""
@@ -147,8 +142,10 @@ class SpoutRoots:
             self._rows[task] = None
             if any(self._rows):
                 return None
-            self._all_emitted()
-            if self._ended or not self._cut():
+            if self._in_order and not self._in_order[-1].emitted:
+                self._in_order[-1].emitted = True
+                self._tell(self._in_order[-1])
+            if self.ended or not self._cut():
                 return None
 
     def done(self, message_id: MessageId, given_up: str | None = None) -> None:
@@ -188,11 +185,6 @@ class SpoutRoots:
             mine = _ranges_of(root, task, len(self._rows))
             self._rows[task] = _rows_of(self._spout, self._name, self._schema, mine) if mine else None
         return True
-
-    def _all_emitted(self) -> None:
-        if self._in_order and not self._in_order[-1].emitted:
-            self._in_order[-1].emitted = True
-            self._tell(self._in_order[-1])
 
     def _tell(self, found: _OpenRoot) -> None:
         if found.in_flight or not found.emitted or found.told:

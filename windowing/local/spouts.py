@@ -77,13 +77,6 @@ def batches_by_name(batches: Any, whose: str, require: Callable[[str], object]) 
     """Check the argument `batches=` of a run and return the batches by the name of their spout or stream.
 
     require: raises ConfigError for a name of no spout or stream.
-
-    >>> batches_by_name({"sentences": [["the cow"], ("jumped", "over")]}, "InputSpout", str)
-    {'sentences': [['the cow'], ('jumped', 'over')]}
-    >>> batches_by_name({"sentences": ["the cow"]}, "InputSpout", str)
-    Traceback (most recent call last):
-    windowing.errors.ConfigError: [CONFIG] InputSpout 'sentences' takes a list of batches, each a list of rows, got 'the cow'; \
-write [row, row], and [[row, row]] for a list of batches
     """
     if not isinstance(batches, Mapping | None):
         raise ConfigError(

@@ -316,14 +316,16 @@ class ColumnarBoltTask(BoltTask):
         self._columnar = self.caller = ColumnarCaller(parts.component)
 
     def arrive(self, arrived: list[Delivery]) -> None:
-        for _, run in groupby(arrived, key=_tree):
+        for _, run in groupby(
+            arrived, lambda one: (one._origin.component, one._origin.stream, one._anchors and id(one))
+        ):
             self._take(list(run))
 
     def _take(self, batch: list[Delivery]) -> None:
         origin = batch[0]._origin
         table = self._table_of([message._values for message in batch], self._schemas[origin.component, origin.stream])
         try:
-            emitted = self._columnar.execute_batch(table, origin.stream, _rows)
+            emitted = self._columnar.execute_batch(table, origin.stream, lambda *batch: list(rows_of(*batch)))
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 self.report_error(problem)
@@ -337,16 +339,6 @@ class ColumnarBoltTask(BoltTask):
                 self.outbox[stream].send(row, anchors)
         for message in batch:
             self.ack(message)
-
-
-def _tree(message: Delivery) -> tuple[str, str, int]:
-    """Return the key by which consecutive tuples form one batch."""
-    origin = message._origin
-    return origin.component, origin.stream, 0 if message._anchors is None else id(message)
-
-
-def _rows(table: Any, schema: Schema, stream: str) -> list[tuple[Any, ...]]:
-    return list(rows_of(table, schema, stream))
 
 
 class BoltCollector(StormNames):

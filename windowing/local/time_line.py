@@ -201,83 +201,70 @@ def _batches(rows: Iterable[Any], streams: tuple[str, ...]) -> Iterator[LocalBat
 
 
 class _WatchedRun(LocalRun):
-    """A run whose task reports each effect to an `_EventRecorder`."""
+    """A run whose task records its events."""
 
-    watch: _EventRecorder
+    watch: _WatchedTask
 
     def _made_task(self, bolt: WindowedBolt) -> WindowTask:
         config = replace(bolt.config, max_events_in_memory=None)
         executor = WindowedBoltExecutor(config, self.streams, bolt.name, keep_tuples=True)
-        task = _WatchedTask(bolt, executor, FailTarget.RUN, view=view_of(config), tracks=True)
-        self.watch = task.watch
-        return task
+        self.watch = _WatchedTask(bolt, executor, FailTarget.RUN, view=view_of(config), tracks=True)
+        return self.watch
 
 
 class _WatchedTask(WindowTask):
-    """A window task that reports its input and each effect to its recorder."""
+    """A window task that records its input and each effect; if several tuples are the same object, the earliest ones are taken
+    first.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.watch = _EventRecorder(self.config, self.executor)
-
-    def columns(self, rows: Sequence[Any], streams: str | Sequence[str] = DEFAULT_STREAM) -> TupleColumns:
-        columns = super().columns(rows, streams)
-        self.watch.arrive(rows, columns)
-        return columns
-
-    def add(
-        self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
-    ) -> Iterator[TaskEffect]:
-        self.watch.offer(rows, now_ms)
-        return super().add(rows, columns, now_ms, channels)
-
-    def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
-        return self.watch.turned(super().turn(now_ms))
-
-    def perform(self, effects: Iterable[Any]) -> Iterator[Any]:
-        for effect in super().perform(map(self.watch.noted, effects)):
-            if isinstance(effect, WindowEmitted | WindowFailed):
-                self.watch.answered(effect)
-            yield effect
-
-
-class _EventRecorder:
-    """Records the events of a task; if several tuples are the same object, the earliest ones are taken first."""
-
-    def __init__(self, config: WindowConfig, executor: WindowedBoltExecutor) -> None:
         self.events: list[TimeLineEvent] = []
-        self._config, self._executor = config, executor
         self._rows: list[Any] = []  # all rows, so that no id() is reused
         self._arrived: list[TupleArrived] = []  # not offered to the windows yet
         self._open: dict[int, list[int]] = {}  # by object: the numbers of its tuples that have not expired
         self._held: dict[Any, tuple[int, ...]] = {}  # by key: the last window
         self._watermark: int | None = None
 
-    def arrive(self, rows: Sequence[Any], columns: TupleColumns) -> None:
+    def columns(self, rows: Sequence[Any], streams: str | Sequence[str] = DEFAULT_STREAM) -> TupleColumns:
+        columns = super().columns(rows, streams)
         for at, row in enumerate(rows):
             number = len(self._rows)
             self._rows.append(row)
             stamp = None if columns.timestamps is None else columns.timestamps[at]
             usable = isinstance(stamp, int) and not isinstance(stamp, bool)
             key = None if columns.keys is None else columns.keys[at]
-            stream = columns.streams if isinstance(columns.streams, str) else columns.streams[at]
-            text = _text_of(row, self._config, number)
+            stream = streams if isinstance(streams, str) else streams[at]
+            text = _text_of(row, self.config, number)
             self._arrived.append(TupleArrived(number, text, stamp if usable else None, stream, key))
+        return columns
 
-    def offer(self, rows: Sequence[Any], now_ms: int | None) -> None:
-        """Record the arrived tuples; those that are not in `rows`, the tuples offered to the windows, are repeated."""
+    def add(
+        self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
+    ) -> Iterator[TaskEffect]:
+        """Record the arrived tuples; those that are not in `rows` are repeated."""
         offered = {id(row) for row in rows}
         for event in self._arrived:
-            over_clock = not self._config.event_time
-            self.events.append(replace(event, at_ms=now_ms) if over_clock else event)
+            self.events.append(event if self.config.event_time else replace(event, at_ms=now_ms))
             same = id(self._rows[event.number])
             if same in offered:
                 self._open.setdefault(same, []).append(event.number)
             else:
                 self.events.append(TupleRepeated(event.number))
         self._arrived = []
+        return super().add(rows, columns, now_ms, channels)
 
-    def noted(self, effect: Any) -> Any:
+    def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
+        yield from super().turn(now_ms)
+        self.rise()
+
+    def perform(self, effects: Iterable[Any]) -> Iterator[Any]:
+        for effect in super().perform(map(self._noted, effects)):
+            if isinstance(effect, WindowEmitted | WindowFailed):
+                self._answered(effect)
+            yield effect
+
+    def _noted(self, effect: Any) -> Any:
         if isinstance(effect, Activation):
             window = effect.window
             self.rise()
@@ -300,7 +287,7 @@ class _EventRecorder:
                 self.events.append(TupleLate(number, reason, self._watermark))
         return effect
 
-    def answered(self, effect: WindowEmitted | WindowFailed) -> None:
+    def _answered(self, effect: WindowEmitted | WindowFailed) -> None:
         fired = self.events[-1]
         assert isinstance(fired, WindowFired)
         if isinstance(effect, WindowEmitted):
@@ -308,14 +295,10 @@ class _EventRecorder:
         else:
             self.events[-1] = replace(fired, failure=str(effect.error))
 
-    def turned(self, effects: Iterator[TaskEffect]) -> Iterator[TaskEffect]:
-        yield from effects
-        self.rise()
-
     def rise(self) -> None:
         """Record a risen watermark. After the end of the input it is infinite, and not recorded."""
-        watermark = self._executor.watermark
-        if self._executor.closed or watermark is None or watermark == self._watermark:
+        watermark = self.executor.watermark
+        if self.executor.closed or watermark is None or watermark == self._watermark:
             return
         self._watermark = watermark
         self.events.append(WatermarkRose(watermark))

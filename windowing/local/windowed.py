@@ -108,7 +108,7 @@ class WindowedBoltTask(ComponentTask):
 
     def open(self) -> None:
         self.windows.open(self.context)
-        self.windows.timer.turned(self.router.now_ms)
+        self.windows.timer.turned_ms = self.router.now_ms
 
     def tick(self) -> None:
         """Make a turn if one is due, after handling the tuples that arrived before it."""
@@ -138,7 +138,11 @@ class WindowedBoltTask(ComponentTask):
     def arrive(self, arrived: list[Delivery]) -> None:
         if self.windows.is_due(self.router.now_ms):
             self.turn()
-        columns = self.windows.columns(arrived, self._streams_of(arrived))
+        names = self._streams
+        streams: str | list[str] = next(iter(names.values()))
+        if len(names) > 1:
+            streams = [names[row._origin.component, row._origin.stream] for row in arrived]
+        columns = self.windows.columns(arrived, streams)
         if columns.problem is not None and not self._warned:
             self._warned = True
             warn_of(columns.problem)
@@ -148,11 +152,6 @@ class WindowedBoltTask(ComponentTask):
     def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[MessageChannel] | None]:
         """Return the rows to offer to the windows, and the channel of each if the windows deduplicate by message id."""
         return arrived, None
-
-    def _streams_of(self, arrived: list[Delivery]) -> str | list[str]:
-        if len(self._streams) == 1:
-            return next(iter(self._streams.values()))
-        return [self._streams[row._origin.component, row._origin.stream] for row in arrived]
 
     def perform(self, effects: Iterator[Any]) -> None:
         """Perform the effects of the windows in order, each before the next one is taken."""

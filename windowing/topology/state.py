@@ -131,10 +131,8 @@ class StateProvider(Protocol):
 class StateStore(Protocol):
     """One task's values as bytes. Each write is atomic and durable."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The name of the store in errors."""
+    name: str
+    """The name of the store in errors."""
 
     @property
     @abstractmethod
@@ -172,10 +170,7 @@ class StateStore(Protocol):
 
 
 class EncodedState(StormNames):
-    """The base of states whose changes are in memory, as encoded keys and values.
-
-    Cost: a get or put encodes one value (2 us for a number) and reads one.
-    """
+    """The base of states whose changes are in memory, encoded. Cost: a get or put encodes one value (2 us) and reads one."""
 
     _elsewhere: ClassVar[Mapping[str, str]] = {
         "getOrDefault": "get(key, default)",

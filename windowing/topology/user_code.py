@@ -374,23 +374,6 @@ class BoltCaller(UserCode):
     """One task's instance of a BASIC_BOLT or a BOLT. Cost: one call of the user's code a tuple, plus O(rows) checks.
 
     A BOLT is prepared with the driver's collector, emits to it, and returns nothing from `execute`.
-
-    >>> from windowing.topology.builder import TopologyBuilder
-    >>> from windowing.topology.components import TaskContext
-    >>> from windowing.topology.decorators import bolt, spout
-    >>> from windowing.schema.tuples import Fields, Origin
-    >>> @spout(output="sentence string")
-    ... def sentences():
-    ...     yield "the cow"
-    >>> @bolt(output="word string")
-    ... def split(tuple):
-    ...     return tuple["sentence"].split()
-    >>> builder = TopologyBuilder()
-    >>> _ = builder.set_spout("sentences", sentences), builder.set_bolt("split", split).shuffle_grouping("sentences")
-    >>> caller = BoltCaller(builder.build().component("split"))
-    >>> caller.open(TaskContext("split"))
-    >>> [row.values for row in caller.execute(Tuple(("the cow",), Origin("sentences", 0, Fields("sentence"))))]
-    [('the',), ('cow',)]
     """
 
     __slots__ = ("_call", "_component", "_converted", "streams")

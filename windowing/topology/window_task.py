@@ -69,28 +69,25 @@ class FailTarget(Enum):
     RUN = "the run: the BoltError leaves the task, for nobody takes fails"
 
 
-class WindowEmitted:
+class WindowEmitted(NamedTuple):
     """The rows that the bolt emitted on a window, in order; they are anchored to the window's tuples."""
 
-    __slots__ = ("emissions", "window")
-
-    def __init__(self, window: TupleWindow, emissions: list[Emission]) -> None:
-        self.window, self.emissions = window, emissions
+    window: TupleWindow
+    emissions: list[Emission]
 
 
-class WindowFailed:
+class WindowFailed(NamedTuple):
     """The bolt failed on a window: the driver performs `action` (never RAISE).
 
     report: whether the error is reported. A plain FailedException is not if the tuples of the window come again, which those that
     fail do, unless `message_id=` drops them as repeated. tuples: those that had not failed before, if the task keeps FailedTuples.
     """
 
-    __slots__ = ("action", "error", "report", "tuples", "window")
-
-    def __init__(
-        self, window: TupleWindow, error: BoltError, action: OnError, report: bool, tuples: Sequence[Any]
-    ) -> None:
-        self.window, self.error, self.action, self.report, self.tuples = window, error, action, report, tuples
+    window: TupleWindow
+    error: BoltError
+    action: OnError
+    report: bool
+    tuples: Sequence[Any]
 
     def __str__(self) -> str:
         return f"{self.error.args[0]}; {'it is skipped' if self.action is OnError.SKIP else 'its tuples fail'}"
@@ -161,10 +158,7 @@ class WindowTask:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def open(self, context: TaskContext, state: Any = None) -> None:
-        """Make the bolt's instance and give it its state, if it has one.
-
-        Raises ConfigError for a state of a user's own provider that cannot revert what a failed window has written.
-        """
+        """Make the bolt's instance, with its state. Raises ConfigError for a state that cannot undo the writes of a call."""
         if state is not None:
             require_undo(context.called("bolt"), state)
         self._task, self._state = context.task_index, state
@@ -219,18 +213,20 @@ class WindowTask:
     def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
         """Advance the watermark (over the clock: tick it)."""
         if now_ms is not None:
-            self.timer.turned(now_ms)
+            self.timer.turned_ms = now_ms
         if self.recovery is not None:
             assert now_ms is not None
             return self.perform(self.recovery.turn(now_ms))
-        self._set_clock(now_ms)
+        if now_ms is not None:
+            self.executor.set_clock(now_ms)
         return self.perform(self.executor.turn())
 
     def drain(self, now_ms: int | None) -> Iterator[TaskEffect]:
         if self.recovery is not None:
             assert now_ms is not None
             return self.perform(self.recovery.drain(now_ms))
-        self._set_clock(now_ms)
+        if now_ms is not None:
+            self.executor.set_clock(now_ms)
         return self.perform(self.executor.drain())
 
     def perform(self, effects: Iterable[Any]) -> Iterator[Any]:
@@ -284,7 +280,8 @@ class WindowTask:
                         source=None if sources is None else sources[at],
                     )
                 return
-            self._set_clock(now_ms)
+            if now_ms is not None:
+                self.executor.set_clock(now_ms)
             identities: dict[str, Any] = {} if channels is None else {"channels": channels, "message_ids": ids}
             for _, effect in self.executor.add_batch(
                 rows, timestamps, stream=streams, keys=keys, sources=sources, **identities
@@ -293,10 +290,6 @@ class WindowTask:
         except Exception:
             _require_hash(self.bolt.name, self.config.key or (), keys or ())
             raise
-
-    def _set_clock(self, now_ms: int | None) -> None:
-        if now_ms is not None:
-            self.executor.set_clock(now_ms)
 
     def _failure(self, window: TupleWindow, error: BoltError) -> WindowFailed:
         """Return the action of `on_error`, or raise if that is to raise."""
@@ -490,28 +483,24 @@ def source_of(row: Any, name: str) -> str | None:
 
 
 class WindowTimer:
-    """Computes when to call `turn` of an executor; the caller reports each call by `turned`."""
+    """Computes when to call `turn` of an executor. turned_ms: when an interval began, by an advance or at the start."""
 
-    __slots__ = ("_every_ms", "_executor", "_turned_ms")
+    __slots__ = ("_every_ms", "_executor", "turned_ms")
 
     def __init__(self, executor: WindowedBoltExecutor) -> None:
         config = executor.config
         self._executor = executor
-        self._turned_ms: int | None = None
+        self.turned_ms: int | None = None
         self._every_ms = config.watermark_interval_ms if config.event_time else executor.manager.tick_interval_ms
-
-    def turned(self, now_ms: int) -> None:
-        """Begin an interval: after an advance, and at the start."""
-        self._turned_ms = now_ms
 
     def next_deadline_ms(self) -> int | None:
         """Return the clock's time at which the next advance is due, None if none is."""
         if self._every_ms is not None:
-            return None if self._turned_ms is None else self._turned_ms + self._every_ms
+            return None if self.turned_ms is None else self.turned_ms + self._every_ms
         due = self._executor.manager.next_deadline_ms()
-        if due is None or self._turned_ms is None:
+        if due is None or self.turned_ms is None:
             return None if due is None else due + 1
-        return max(due, self._turned_ms) + 1  # a trigger that always requests a tick gets one a millisecond
+        return max(due, self.turned_ms) + 1  # a trigger that always requests a tick gets one a millisecond
 
     def due(self, now_ms: int) -> bool:
         deadline_ms = self.next_deadline_ms()
