@@ -43,6 +43,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windowing.acking.acker import Reason
+from windowing.cli import stored
 from windowing.cli.doctor import diagnose
 from windowing.cli.loading import (
     CommandFailed,
@@ -62,19 +63,6 @@ from windowing.cli.loading import (
     write,
 )
 from windowing.cli.running import components_table, phases_line, run_on_page, run_on_screen
-from windowing.cli.stored import (
-    DAMAGED,
-    CheckpointFiles,
-    checkpoint_files,
-    is_elsewhere,
-    local_path,
-    metrics_in,
-    page_of,
-    read_checkpoint,
-    read_server_states,
-    read_states,
-    spark_session,
-)
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, describe_error, quote, represented
 from windowing.execution.metrics import RunMetrics
@@ -404,12 +392,12 @@ def ui_command(
     For a CHECKPOINT, a folder, serve a page of the query on Spark that another process runs there; it is some seconds behind. A
     checkpoint on hdfs://, s3a:// and the like is read through Spark, which this command starts on this machine.
     """
-    if is_elsewhere(target) or local_path(target, "").is_dir():
+    if stored.is_elsewhere(target) or stored.local_path(target, "").is_dir():
         for option in [name for name, given in (("--rows", rows), ("--state", state)) if given is not None]:
             raise CommandRefused(
                 f"{target} is the checkpoint of a query, which has its own sources and states; leave out {option}"
             )
-        _show_query(checkpoint_files(target, settings), for_seconds, port)
+        _show_query(stored.checkpoint_files(target, settings), for_seconds, port)
         return
     if settings:
         raise CommandRefused(f"{target} runs in one process, without Spark; leave out --conf")
@@ -427,9 +415,9 @@ def ui_command(
         click.echo(f"ended by {stopper(stop)}")
 
 
-def _show_query(checkpoint: CheckpointFiles, for_seconds: float | None, port: int) -> None:
+def _show_query(checkpoint: stored.CheckpointFiles, for_seconds: float | None, port: int) -> None:
     try:
-        with page_of(checkpoint, port) as page:
+        with stored.page_of(checkpoint, port) as page:
             click.echo(f"open {page.url}; Ctrl-C ends the page, not the query")
             threading.Event().wait(None if for_seconds is None else min(for_seconds, threading.TIMEOUT_MAX))
     except KeyboardInterrupt as stop:
@@ -480,13 +468,13 @@ def status_command(context: click.Context, checkpoint: str, by_task: bool, setti
     Only reads files, so it may run beside the query. A checkpoint on hdfs://, s3a:// and the like is read through Spark, which this
     command starts on this machine.
     """
-    table, files = Table(show_header=False, box=None), checkpoint_files(checkpoint, settings)
-    lines = read_checkpoint(files)
+    table, files = Table(show_header=False, box=None), stored.checkpoint_files(checkpoint, settings)
+    lines = stored.read_checkpoint(files)
     for title, text in lines:
         table.add_row(Text(title), Text(safe(text)))
     _console().print(table)
-    _show_stored(metrics_in(files), by_task)
-    context.exit(1 if any(title == DAMAGED for title, _ in lines) else 0)
+    _show_stored(stored.metrics_in(files), by_task)
+    context.exit(1 if any(title == stored.DAMAGED for title, _ in lines) else 0)
 
 
 def _show_stored(found: RunMetrics | None, by_task: bool) -> None:
@@ -545,7 +533,7 @@ def rescale_command(
     made: dict[str, Any] = {
         option: topology_of(target) for option, target in (("before", before), ("after", after)) if target
     }
-    spark = spark_session("windowing rescale", settings)
+    spark = stored.spark_session("windowing rescale", settings)
     from windowing.spark import rescale
 
     rescale(old, new, tasks=tasks, **made, partitions=partitions, spark=spark)
@@ -582,10 +570,10 @@ def states_command(store: str) -> None:
     """
     scheme, sign, _ = store.partition("://")
     if sign and scheme in REMOTE:
-        rows = read_server_states(store, REMOTE[scheme][0])
+        rows = stored.read_server_states(store, REMOTE[scheme][0])
         store = masked(store)
     else:
-        rows = read_states(local_path(store.removeprefix("sqlite:"), _STORES))
+        rows = stored.read_states(stored.local_path(store.removeprefix("sqlite:"), _STORES))
     if not rows:
         click.echo(f"{safe(store)} has no Trident states")
         return

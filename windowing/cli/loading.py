@@ -203,11 +203,7 @@ def _is_own(module: Any, value: Any) -> bool:
 
 
 def topology_of(target: str) -> Topology | TridentTopology:
-    """Return the topology that FILE:NAME names.
-
-    NAME is a Topology, its builder, a TridentTopology, or a function that returns one of them. Raises CommandRefused for another
-    object.
-    """
+    """Return the topology that FILE:NAME names: itself, its builder, or a function that returns one. Raises CommandRefused."""
     found = loaded(target)
     if _accepted(bolt_of, found):
         raise CommandRefused(

@@ -56,10 +56,7 @@ def run_on_page(
     opened: Callable[[str], None],
     state: Path | None,
 ) -> tuple[ClusterResult | TridentResult, LivePage]:
-    """Run a topology and serve a page of it, which stays open after the run. Raises as `run_on_screen`.
-
-    opened: called with the URL of the page before the run.
-    """
+    """Run a topology with a page, which stays open after it; `opened` is called with its URL. Raises as `run_on_screen`."""
     with _watched(topology, batches, for_seconds, state) as (metrics, work):
         page = serve_page(metrics.now, topology if isinstance(topology, Topology) else topology.build(), port)
         opened(page.url)

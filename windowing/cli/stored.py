@@ -137,9 +137,7 @@ def spark_session(name: str, settings: Mapping[str, str], why: str = "") -> Any:
 
 
 def local_path(given: str, way_out: str) -> Path:
-    """Return the path of a checkpoint or a store, given as a path or as a `file:` URI. Refuses any other URI by name, with the way
-    out. As in `checkpoint=`, a URI is not decoded.
-    """
+    """Return the path of a checkpoint or store, given as such or as a `file:` URI (not decoded); refuse any other URI."""
     if is_elsewhere(given):
         raise CommandRefused(f"{masked(given)} is on another file system or server; {way_out}")
     found = _URI.match(given)

@@ -155,10 +155,7 @@ class RabbitQueue(MessageSource):
         return found
 
     def _read(self, limit: int, offset: int | str | None, first_s: float = 0.0) -> list[Message]:
-        """Return the messages that the queue delivers, until `limit` or until it is quiet.
-
-        offset: where to start in a stream; first_s: seconds to wait for the first message.
-        """
+        """Return messages until `limit` or quiet. offset: where to start in a stream; first_s: the wait for the first one."""
         self._connect()
         until = time.monotonic() + first_s
         found: list[Message] = []
@@ -177,7 +174,12 @@ class RabbitQueue(MessageSource):
             found.append(Message(body, None if id is None else str(id)))
             if len(found) == limit:
                 break
-        self._end_reading()
+        try:
+            self._channel.cancel()  # the server requeues prefetched messages that were not read
+        except amqp.AMQPError as problem:
+            if not self._stream or getattr(problem, "reply_code", None) != _NOT_IMPLEMENTED:
+                raise
+            self.close()  # a consumer of a stream cannot requeue, and loses its connection
         return found
 
     def _require_same(self, behind: int) -> None:
@@ -208,18 +210,6 @@ class RabbitQueue(MessageSource):
                 'on_gap="skip"'
             )
         _log.warning("%s: left out", gap)
-
-    def _end_reading(self) -> None:
-        """Cancel the consumer; the server requeues prefetched messages that were not read.
-
-        A stream consumer does not support the requeue (reply code 540) and loses its connection, so it is closed.
-        """
-        try:
-            self._channel.cancel()
-        except amqp.AMQPError as problem:
-            if not self._stream or getattr(problem, "reply_code", None) != _NOT_IMPLEMENTED:
-                raise
-            self.close()
 
     def _is_stream(self) -> bool:
         """Return whether the queue is a stream, without taking a message: only a stream accepts a consumer with an offset."""

@@ -316,9 +316,7 @@ class RedisStream(PartitionedSpout, Patient):
         return self._each(int(float(first[1])) - 1 if first else int(last))
 
     def latest(self) -> Offsets:
-        """Take the new entries and those of idle consumers, about as many as there are now; return the offset assigned last, for
-        each partition.
-        """
+        """Take about as many entries as are new or of idle consumers; return the offset assigned last, by partition."""
         # The bound counts entries of the stream and of the group: those that an idle consumer holds may be deleted from the stream.
         total, bound = 0, None
         while True:

@@ -214,7 +214,14 @@ def store_of(address: str | os.PathLike[str]) -> Store:
     if scheme == "memory" and not rest:
         return MemoryStore()
     if scheme in REMOTE and rest.startswith("//"):
-        return _remote(text, *REMOTE[scheme])
+        module, name = REMOTE[scheme]
+        try:
+            kind: Any = getattr(import_module(f"windowing.stores.{module}"), name)
+        except ModuleNotFoundError as problem:
+            raise ConfigError(
+                f"the store at {masked(text)} needs the package {problem.name}; install windowing[{module}]"
+            ) from problem
+        return cast(Store, kind(text))
     if scheme == "sqlite" and rest and "://" not in rest and not rest.startswith("//"):
         return SqliteStore(rest)
     # A malformed address may hold a password where `masked` does not look for one.
@@ -224,14 +231,3 @@ def store_of(address: str | os.PathLike[str]) -> Store:
         f"there is no store at {shown}{why}; give the path of a SQLite file (sqlite:PATH if it begins with a word and a colon), "
         "postgresql://..., redis://... or memory:"
     )
-
-
-def _remote(address: str, module: str, name: str) -> Store:
-    try:
-        store: Any = getattr(import_module(f"windowing.stores.{module}"), name)
-    except ModuleNotFoundError as problem:
-        raise ConfigError(
-            f"the store at {masked(address)} needs the package {problem.name}; install windowing[{module}]"
-        ) from problem
-    made: Store = store(address)
-    return made

@@ -37,11 +37,7 @@ from windowing.schema.checks import checked_patience
 
 _SECRET = re.compile(r"password|secret|token|jaas|\.key$|\.pem$", re.IGNORECASE)
 _OURS = (
-    "bootstrap.servers",
-    "transactional.id",
-    "group.id",
-    "enable.idempotence",
-    "enable.auto.commit",
+    *("bootstrap.servers", "transactional.id", "group.id", "enable.idempotence", "enable.auto.commit"),
     "isolation.level",
 )
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -126,9 +122,7 @@ class KafkaTopic:
         self._patiently(look)
 
     def claim(self, query: str, stream: str, last_batch: int | None) -> int:
-        """Return the last batch in the topic, -1 for none. Raises ConfigError if the topic does not exist, or holds more batches
-        than the query has begun. last_batch: the last one begun.
-        """
+        """Return the last batch in the topic, -1 for none. Raises ConfigError without the topic, or if it is ahead of a query."""
 
         def look() -> int:
             with closing(self._consumer(query, stream)) as consumer:
@@ -359,18 +353,11 @@ class SourceTopic(KafkaTopic):
         self._at: tuple[int, int] | None = None
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """Return for each partition [the first offset, the offset after the last message).
-
-        Cost: a request for the partitions, and two for each partition. Raises SourceError, ConfigError.
-        """
+        """Return [first offset, offset after the last message) by partition. Cost: one request, and two for each partition."""
         return dict(self._patiently(self._bounds))
 
     def identity(self) -> str | None:
-        """Return the id of the topic, which changes when it is deleted and created again; None if the brokers have none (before
-        Kafka 2.8).
-
-        Cost: one request.
-        """
+        """Return the id of the topic, another one once it is created again; None before Kafka 2.8. Cost: one request."""
 
         def look() -> str:
             if self._admin is None:

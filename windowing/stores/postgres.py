@@ -179,10 +179,7 @@ def checked_database(url: str, whose: str) -> None:
 
 
 def connected(url: str, patience_s: float, left_s: float) -> Bounded:
-    """Return an autocommit connection in which no call and no pause takes longer than `patience_s` seconds.
-
-    left_s: seconds to wait for the connection, at least 2.
-    """
+    """Return an autocommit connection whose calls and pauses take at most `patience_s`; it is waited for `left_s`, 2 s or more."""
     given = psycopg.conninfo.conninfo_to_dict(url)
     wait_s = max(2, math.ceil(left_s))
     asked_s = str(given.pop("connect_timeout", ""))

@@ -108,7 +108,18 @@ class PostgresTable(PostgresClient):
         """The schema of the table, set by `claim`."""
         # The message does not show the address: in an invalid address, the password cannot be found and masked.
         checked_database(url, f"the table {quote('.'.join(table))}")
-        self._check_names()
+        names = [column.name for column in columns]
+        for name in names:
+            if not name or len(name.encode()) > _MAX_NAME:
+                raise ConfigError(
+                    f"column {quote(name)} cannot be one of {self}: a name has 1 to {_MAX_NAME} bytes there; rename it"
+                )
+        for name in key:
+            if name not in names:
+                raise ConfigError(
+                    f"the key of {self} has {quote(name)}, which the stream has not: there are {', '.join(names)}; give key= "
+                    "columns of the stream"
+                )
 
     def __str__(self) -> str:
         return f"table {'.'.join(self.table)} at {masked(self._url)}"
@@ -118,20 +129,6 @@ class PostgresTable(PostgresClient):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _check_names(self) -> None:
-        names = [column.name for column in self._columns]
-        for name in names:
-            if not name or len(name.encode()) > _MAX_NAME:
-                raise ConfigError(
-                    f"column {quote(name)} cannot be one of {self}: a name has 1 to {_MAX_NAME} bytes there; rename it"
-                )
-        for name in self._key:
-            if name not in names:
-                raise ConfigError(
-                    f"the key of {self} has {quote(name)}, which the stream has not: there are {', '.join(names)}; give key= "
-                    "columns of the stream"
-                )
 
     def _renew(self) -> Bounded:
         """Return the connection, with a deadline of the whole patience from now on."""
@@ -163,7 +160,6 @@ class PostgresTable(PostgresClient):
                 written = self._own(query, stream, last_batch, exists)
                 if exists:
                     self._check_columns()
-                    self._check_key()
                 else:
                     self._create()
             return written
@@ -272,9 +268,6 @@ class PostgresTable(PostgresClient):
                 f"{self} does not fit the stream: {'; '.join(wrong)}; change the table, select and cast what is emitted, or let "
                 "the sink make a table of another name"
             )
-
-    def _check_key(self) -> None:
-        bound = self._names["table"].as_string(self._db)
         if self._key and not any(set(columns) == set(self._key) for (columns,) in self._do(_UNIQUE, table=bound)):
             named = ", ".join(f'"{name}"' for name in self._key)
             raise ConfigError(

@@ -78,9 +78,7 @@ def _secrets_of(address: str) -> set[str]:
 
 
 def checked_address(address: Any, patience_s: Any, example: str, whose: str = "a store") -> None:
-    """Raise ConfigError for an address that is not a non-empty string with a scheme or, as libpq reads it, with settings
-    (`host=...`), and for a patience that is not a time.
-    """
+    """Raise ConfigError for text without a scheme or settings of libpq (`host=...`), and for a patience that is no time."""
     if not isinstance(address, str) or not address.strip():
         raise ConfigError(f"the address of {whose} is text, got {quote(address)}; write {example}")
     if "://" not in address and not re.match(r"\s*\w+\s*=", address):

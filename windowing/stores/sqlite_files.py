@@ -27,9 +27,7 @@ BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 class OwnedConnection(sqlite3.Connection):
-    """A connection that is closed at the latest when it is garbage collected, so that a dropped cluster closes its files. Python
-    3.13 warns of connections that are never closed.
-    """
+    """A connection that is closed when it is garbage collected, so that a dropped cluster closes its files."""
 
     def __del__(self) -> None:
         with suppress(sqlite3.Error):  # the connection belongs to another thread

@@ -47,17 +47,13 @@ _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=Fa
 
 
 def _to_string(value: Any, kind: FieldType) -> str | None:
-    if type(value) is not str or "\0" in value or not _is_utf8(value):
+    if type(value) is not str or "\0" in value:
+        return None
+    try:
+        value.encode()
+    except UnicodeEncodeError:
         return None
     return value
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _to_integer(value: Any, kind: FieldType) -> int | None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -154,7 +154,15 @@ class FileStore:
 
     def commit(self, txid: int) -> None:
         with self._file.transaction() as db:
-            head = self._after_commit(db, txid)
+            changed = db.execute(
+                "SELECT p.value IS NULL, p.checksum, c.checksum FROM prepared p "
+                "LEFT JOIN committed c ON c.state = p.state AND c.key = p.key WHERE p.state = ?",
+                (self.number,),
+            ).fetchall()
+            new = [checksum for _, checksum, _ in changed]
+            self._whole("prepared", new, self.head.prepared_rows, self.head.prepared_digest)
+            head = self.head.changed(changed)
+            head = replace(head, committed=txid, prepared=None, prepared_rows=0, prepared_digest=0)
             db.execute(
                 "REPLACE INTO committed SELECT state, key, value, checksum FROM prepared WHERE state = ? AND value IS NOT NULL",
                 (self.number,),
@@ -166,18 +174,6 @@ class FileStore:
             db.execute("DELETE FROM prepared WHERE state = ?", (self.number,))
             self._write(db, self.number, head)
         self.head = head
-
-    def _after_commit(self, db: sqlite3.Connection, txid: int) -> Head:
-        """Return the row of this state after the prepared values have replaced the committed ones."""
-        changed = db.execute(
-            "SELECT p.value IS NULL, p.checksum, c.checksum FROM prepared p "
-            "LEFT JOIN committed c ON c.state = p.state AND c.key = p.key WHERE p.state = ?",
-            (self.number,),
-        ).fetchall()
-        self._whole(
-            "prepared", [checksum for _, checksum, _ in changed], self.head.prepared_rows, self.head.prepared_digest
-        )
-        return replace(self.head.changed(changed), committed=txid, prepared=None, prepared_rows=0, prepared_digest=0)
 
     def rollback(self) -> None:
         if self.head.prepared is None:
@@ -267,8 +263,7 @@ class StateFile:
                 make_durable(self._db)
                 self._db.execute("BEGIN EXCLUSIVE")  # readers would block commits
                 self._db.execute("COMMIT")  # the lock is kept
-            self._check_tables()
-            self._check_topology()
+            self._check_content()
             self._stores = self._found()
             if verify:
                 self.verify()
@@ -296,16 +291,13 @@ class StateFile:
                 "library that wrote it"
             )
 
-    def _check_tables(self) -> None:
+    def _check_content(self) -> None:
         with closing(sqlite3.connect(":memory:")) as fresh:
             fresh.executescript(_SCHEMA)
             wanted = fresh.execute(_TABLES).fetchall()
         if self.rows(_TABLES) != wanted:
             raise self.damaged("its tables are not those of this format")
-
-    def _check_topology(self) -> None:
-        with self._explained("read"):
-            found = self._db.execute("SELECT value FROM meta WHERE name = 'topology'").fetchall()
+        found = self.rows("SELECT value FROM meta WHERE name = 'topology'")
         if [(self.topology,)] != found:
             owner = quote(found[0][0]) if found else "nobody"
             raise DefinitionChangedError(
@@ -327,9 +319,7 @@ class StateFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the body as one durable transaction, or as a part of the one that runs. After an error the file and its states are
-        those of before.
-        """
+        """Run the body as one durable transaction, or as a part of the one that runs; after an error all is as before."""
         if self._db.in_transaction:
             yield self._db
             return
@@ -434,9 +424,13 @@ class MemoryStateStore:
 
 
 class _Provider:
-    """The common base of providers: one state object per task and name, and one file of pages per window on disk."""
+    """The common base of providers: one state object per task and name, and one file of pages per window on disk.
 
-    def __init__(self) -> None:
+    store: opens the values of a state, by its full name. page_file: the path of the pages of a task, None for a temporary file.
+    """
+
+    def __init__(self, store: Callable[[str], StateStore], page_file: Callable[[str, int], Path | None]) -> None:
+        self._store, self._page_file = store, page_file
         self._states: dict[str, BufferedState] = {}
         self._pages: dict[tuple[str, int], SqlitePages] = {}
 
@@ -456,12 +450,6 @@ class _Provider:
         for state in self._states.values():
             state.forget()
 
-    def _store(self, name: str) -> StateStore:
-        raise NotImplementedError
-
-    def _page_file(self, component: str, task: int) -> Path | None:
-        raise NotImplementedError
-
 
 class MemoryStateProvider(_Provider):
     """States in memory. A topology that is started again with the same provider continues; the states end with the process.
@@ -473,14 +461,8 @@ class MemoryStateProvider(_Provider):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(MemoryStateStore, lambda component, task: None)
         self._records: dict[str, bytes] = {}
-
-    def _store(self, name: str) -> StateStore:
-        return MemoryStateStore(name)
-
-    def _page_file(self, component: str, task: int) -> Path | None:
-        return None
 
     def record(self, name: str) -> Any:
         """Return the record saved under `name`, None if there is none."""
@@ -505,8 +487,8 @@ class SqliteStateProvider(_Provider):
     """
 
     def __init__(self, path: str | Path, topology: str, *, verify: bool = True) -> None:
-        super().__init__()
-        self.file = StateFile(path, topology, verify=verify)
+        self.file = file = StateFile(path, topology, verify=verify)
+        super().__init__(file.store, lambda name, task: file.path.with_name(f"{file.path.name}.{name}-{task}.pages"))
         self._records = self.file.store("records")
 
     def __enter__(self) -> SqliteStateProvider:
@@ -514,12 +496,6 @@ class SqliteStateProvider(_Provider):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _store(self, name: str) -> StateStore:
-        return self.file.store(name)
-
-    def _page_file(self, component: str, task: int) -> Path | None:
-        return self.file.path.with_name(f"{self.file.path.name}.{component}-{task}.pages")
 
     def record(self, name: str) -> Any:
         """Return the record saved under `name`, None if there is none. Raises CorruptStateError if it is damaged."""
@@ -543,9 +519,7 @@ class SqliteStateProvider(_Provider):
 
 
 def state_provider(kind: str | None, topology: str, path: str | Path | None = None) -> StateProvider:
-    """Return the provider that `topology.state.provider` names: "memory", or "sqlite" with the path of its file. None: SQLite if
-    there is a path, else memory.
-    """
+    """Return the provider that `topology.state.provider` names: "memory" or "sqlite". None: SQLite if there is a path."""
     if kind not in (None, "memory", "sqlite"):
         raise ConfigError(f"topology.state.provider is 'memory' or 'sqlite', got {quote(kind)}; give one of them")
     if kind == "memory" and path is not None:

@@ -208,12 +208,9 @@ class WatermarkModel:
         """
         signs: list[tuple[float, int]] = list(self.seen.values())
         signs += [(-math.inf, self.clock_start_ms) for s in self.streams if all(s != seen for seen, _ in self.seen)]
-        awake = [largest for largest, at in signs if not self.is_idle(at, clock_ms)]
+        limit_ms = math.inf if self.idle_timeout_ms is None else self.idle_timeout_ms
+        awake = [largest for largest, at in signs if clock_ms - at < limit_ms]
         return max(before, min(awake) - self.lag_ms) if awake else before
-
-    def is_idle(self, last_seen_ms: int, clock_ms: int) -> bool:
-        """Idle at clock c: the last tuple arrived at clock t with `c - t >= idle_timeout`."""
-        return self.idle_timeout_ms is not None and clock_ms - last_seen_ms >= self.idle_timeout_ms
 
 
 @dataclass(slots=True)

@@ -19,21 +19,10 @@ from typing import Any, ClassVar
 from windowing.errors import quote, warn
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, spelled
 from windowing.schema.tuples import Fields
+from windowing.topology import groupings
 from windowing.topology.config import Setting, settings_of, without_effect
-from windowing.topology.groupings import (
-    AllGrouping,
-    CustomGrouping,
-    DirectGrouping,
-    FieldsGrouping,
-    GlobalGrouping,
-    Grouping,
-    LocalOrShuffleGrouping,
-    NoneGrouping,
-    PartialKeyGrouping,
-    ShuffleGrouping,
-)
 from windowing.topology.plan import Component, Subscription, Topology, TopologyError
-from windowing.topology.rules import RULES, ComponentDeclaration, ResolvedTopology, name_problem, resolve_topology
+from windowing.topology.rules import RULES, ComponentDeclaration, name_problem, resolve_topology
 
 _Names = Fields | str | Iterable[str]
 
@@ -57,15 +46,8 @@ class Declarer(StormNames):
         ),
         **dict.fromkeys(
             (
-                "withWindow",
-                "withTumblingWindow",
-                "withTimestampField",
-                "withTimestampExtractor",
-                "withLag",
-                "withWatermarkInterval",
-                "withLateTupleStream",
-                "withMessageIdField",
-                "withPersistence",
+                *("withWindow", "withTumblingWindow", "withTimestampField", "withTimestampExtractor", "withLag"),
+                *("withWatermarkInterval", "withLateTupleStream", "withMessageIdField", "withPersistence"),
                 "withMaxEventsInMemory",
             ),
             "the window above the bolt: @sliding(length, slide, timestamp=..., lag=..., late_stream=...) or @tumbling(length)",
@@ -77,41 +59,41 @@ class Declarer(StormNames):
 
     def fields_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; tuples with equal values of these fields go to one task."""
-        return self.grouping(component, FieldsGrouping(_names(fields)), stream)
+        return self.grouping(component, groupings.FieldsGrouping(_names(fields)), stream)
 
     def partial_key_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; tuples with equal values of these fields go to one of two tasks, the less loaded one."""
-        return self.grouping(component, PartialKeyGrouping(_names(fields)), stream)
+        return self.grouping(component, groupings.PartialKeyGrouping(_names(fields)), stream)
 
     def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; each task gets the same number of tuples."""
-        return self.grouping(component, ShuffleGrouping(), stream)
+        return self.grouping(component, groupings.ShuffleGrouping(), stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe as by shuffle; in Storm only to tasks in the emitter's own worker, and there are no such workers here."""
-        return self.grouping(component, LocalOrShuffleGrouping(), stream)
+        return self.grouping(component, groupings.LocalOrShuffleGrouping(), stream)
 
     def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe with any grouping; it is a shuffle."""
-        return self.grouping(component, NoneGrouping(), stream)
+        return self.grouping(component, groupings.NoneGrouping(), stream)
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; every task gets every tuple."""
-        return self.grouping(component, AllGrouping(), stream)
+        return self.grouping(component, groupings.AllGrouping(), stream)
 
     def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe; task 0 gets every tuple."""
-        return self.grouping(component, GlobalGrouping(), stream)
+        return self.grouping(component, groupings.GlobalGrouping(), stream)
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe to a stream on which the emitter names the task."""
-        return self.grouping(component, DirectGrouping(), stream)
+        return self.grouping(component, groupings.DirectGrouping(), stream)
 
     def custom_grouping(self, component: str, grouping: Any, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe with a function of (values, tasks) that returns the index of a task, or several."""
-        return self.grouping(component, CustomGrouping(grouping), stream)
+        return self.grouping(component, groupings.CustomGrouping(grouping), stream)
 
-    def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
+    def grouping(self, component: str, grouping: groupings.Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe to a stream with a grouping object."""
         self._component.inputs.append(Subscription(_text(component), _text(stream), grouping))
         return self
@@ -160,11 +142,7 @@ class TopologyBuilder(StormNames):
         **dict.fromkeys(("createTopology", "create_topology"), "build()"),
         **dict.fromkeys(
             (
-                "setDebug",
-                "setMaxSpoutPending",
-                "setMaxTaskParallelism",
-                "setMessageTimeoutSecs",
-                "setNumAckers",
+                *("setDebug", "setMaxSpoutPending", "setMaxTaskParallelism", "setMessageTimeoutSecs", "setNumAckers"),
                 "setNumWorkers",
             ),
             "configure(max_spout_pending=1000), say, or Storm's keys: configure({'topology.max.spout.pending': 1000})",
@@ -210,7 +188,19 @@ class TopologyBuilder(StormNames):
             problems += rule(resolved)
         if problems:
             raise TopologyError(self.name if isinstance(self.name, str) else quote(self.name), tuple(problems))
-        topology = _topology(self.name, resolved)
+        assert resolved.order is not None
+        components = {
+            id: Component(
+                id=id,
+                declaration=resolved.declarations[id],
+                parallelism=resolved.tasks(component),
+                outputs=resolved.outputs[id],
+                inputs=tuple(component.inputs),
+                config=resolved.configs[id],
+            )
+            for id, component in resolved.components.items()
+        }
+        topology = Topology(name=self.name, components=components, order=resolved.order, config=resolved.config)
         idle = without_effect([*topology.config.own, *(key for each in resolved.configs.values() for key in each.own)])
         if idle is not None:
             warn(f"topology {self.name!r}: settings {idle}")
@@ -233,26 +223,6 @@ class TopologyBuilder(StormNames):
         ).items():
             if times > 1:
                 yield f"the id {quote(name)} is given to {times} components; give each its own"
-
-
-def _topology(name: str, resolved: ResolvedTopology) -> Topology:
-    assert resolved.order is not None
-    return Topology(
-        name=name,
-        components={
-            id: Component(
-                id=id,
-                declaration=resolved.declarations[id],
-                parallelism=resolved.tasks(component),
-                outputs=resolved.outputs[id],
-                inputs=tuple(component.inputs),
-                config=resolved.configs[id],
-            )
-            for id, component in resolved.components.items()
-        },
-        order=resolved.order,
-        config=resolved.config,
-    )
 
 
 def _names(fields: Any) -> tuple[str, ...]:

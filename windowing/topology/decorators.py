@@ -225,17 +225,13 @@ def _name(target: Any, name: str | None) -> str:
 
 def _style(target: Any, title: str) -> CallStyle:
     """Return how `target` is called, or raise for a target that cannot be a bolt."""
-    if isinstance(target, type):
-        return _style_of_class(target, title)
-    if not callable(target):
-        raise ConfigError(
-            f"a bolt is a function or a class, got {quote(target)}; put the decorator on a function of (window)"
-        )
-    body = target if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target).__call__
-    return style_of_function(target, body, title)
-
-
-def _style_of_class(target: type[Any], title: str) -> CallStyle:
+    if not isinstance(target, type):
+        if not callable(target):
+            raise ConfigError(
+                f"a bolt is a function or a class, got {quote(target)}; put the decorator on a function of (window)"
+            )
+        body = target if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target).__call__
+        return style_of_function(target, body, title)
     execute = getattr(target, "execute", None)
     if not callable(execute):
         raise ConfigError(
@@ -554,13 +550,7 @@ _IN_STORM = {
     **dict.fromkeys(("declareOutputFields", "declare_output_fields"), 'output="word string, n long" of the decorator'),
 }
 _HOOKS = (
-    "cleanup",
-    "give_up",
-    "next_tuple",
-    "init_state",
-    "pre_prepare",
-    "pre_commit",
-    "pre_rollback",
+    *("cleanup", "give_up", "next_tuple", "init_state", "pre_prepare", "pre_commit", "pre_rollback"),
     "get_component_configuration",
 )
 """Methods whose misspelled name would be ignored; words that a helper may well be close to (prepare, open) are not among them."""
@@ -588,8 +578,12 @@ def _marker(declare: Callable[[Any, str], _Mark]) -> Callable[[_Target], _Target
     """Return a decorator that leaves the result of `declare(target, title)` on its target."""
 
     def mark(target: _Target) -> _Target:
-        title = title_of(target)
-        _refuse_marked(target, title)
+        title, before = title_of(target), _mark_of(target)
+        if before is not None:
+            what = "a spout" if isinstance(before, Declaration) and before.is_spout else "a bolt"
+            raise ConfigError(
+                f"{title!r} is already declared as {what}; keep one decorator, or wrap it in a new function"
+            )
         _refuse_uncalled_methods(target, title)
         declared = declare(target, title)
         in_batches = getattr(declared, "columnar", None) is not None  # its result may be a mapping of streams
@@ -627,13 +621,6 @@ def _mark_of(target: Any) -> _Mark | None:
     """Return the mark that a decorator has left on `target` itself, not on a base class."""
     mark = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
     return mark if isinstance(mark, _Mark) else None
-
-
-def _refuse_marked(target: Any, title: str) -> None:
-    mark = _mark_of(target)
-    if mark is not None:
-        what = "a spout" if isinstance(mark, Declaration) and mark.is_spout else "a bolt"
-        raise ConfigError(f"{title!r} is already declared as {what}; keep one decorator, or wrap it in a new function")
 
 
 def _marked(target: Any) -> _Mark | None:

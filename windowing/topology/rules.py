@@ -18,6 +18,7 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.checks import did_you_mean
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
+from windowing.topology import groupings
 from windowing.topology.bolts import WindowedBolt, class_of
 from windowing.topology.components import _Component
 from windowing.topology.config import (
@@ -31,16 +32,6 @@ from windowing.topology.config import (
 )
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import Declaration, declaration_of
-from windowing.topology.groupings import (
-    AllGrouping,
-    CustomGrouping,
-    DirectGrouping,
-    FieldsGrouping,
-    GlobalGrouping,
-    LocalOrShuffleGrouping,
-    PartialKeyGrouping,
-    ShuffleGrouping,
-)
 from windowing.topology.plan import OutputStream, Subscription
 from windowing.topology.user_code import TIMELESS, holds_times
 from windowing.windows.aggregate import aggregated_fields
@@ -228,22 +219,14 @@ _WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
 def nested(option: str, called: str, name: str, kind: str) -> str | None:
-    """Return the sentence about an option that names a field of a nested type, None for a plain type.
-
-    >>> nested("key", "bolt 'count'", "tags", "array<string>")
-    "key of bolt 'count' names column 'tags', which is array<string>; give a column of plain values"
-    """
+    """Return the sentence about an option that names a field of a nested type, None for a plain type."""
     if not kind.startswith(("array", "map", "struct")):
         return None
     return f"{option} of {called} names column {name!r}, which is {kind}; give a column of plain values"
 
 
 def no_id(called: str, name: str, kind: str) -> str | None:
-    """Return the sentence about a message_id that is not a whole number, None for one that is.
-
-    >>> no_id("bolt 'count'", "at", "double")
-    "message_id of bolt 'count' names 'at', which is double; give a field of whole numbers that rise, an offset at the source, say"
-    """
+    """Return the sentence about a message_id that is not a whole number, None for one that is."""
     if kind in _WHOLE:
         return None
     return (
@@ -336,7 +319,9 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
             for what, measure in (("length", window.length), ("slide", window.slide))
             if isinstance(measure, Count)
         ]
-        shared = not all(isinstance(found.grouping, AllGrouping | GlobalGrouping) for found in component.inputs)
+        shared = not all(
+            isinstance(found.grouping, groupings.AllGrouping | groupings.GlobalGrouping) for found in component.inputs
+        )
         tasks = resolved.tasks(component) if shared else 1  # else every task, or one task, gets all tuples
         held = sum(value for _, value in counts) * tasks
         each = f" in each of {tasks} tasks" if tasks > 1 else ""
@@ -393,7 +378,7 @@ def _inputs_of_windows(
 # -- rules of windows that survive their process ---------------------------------------------------------------------------------
 
 
-_BY_CHANCE = (ShuffleGrouping, LocalOrShuffleGrouping, PartialKeyGrouping)
+_BY_CHANCE = (groupings.ShuffleGrouping, groupings.LocalOrShuffleGrouping, groupings.PartialKeyGrouping)
 
 
 def ids_find_their_windows(resolved: ResolvedTopology) -> Iterator[str]:
@@ -578,7 +563,7 @@ def keys_of_fields(resolved: ResolvedTopology) -> Iterator[str]:
     """A grouping by fields names fields of the stream, each once, whose types have a hash (no map, no struct)."""
     for component, found in _subscriptions(resolved):
         stream = resolved.stream(found)
-        if not isinstance(found.grouping, FieldsGrouping):
+        if not isinstance(found.grouping, groupings.FieldsGrouping):
             continue
         names = found.grouping.fields
         what = f"{component.called} groups {stream_called(found)} by"
@@ -601,7 +586,7 @@ def same_keys(resolved: ResolvedTopology) -> Iterator[str]:
         first: dict[tuple[str, ...], tuple[Subscription, list[str]]] = {}
         for found in component.inputs:
             stream = resolved.stream(found)
-            if not isinstance(found.grouping, FieldsGrouping) or stream is None:
+            if not isinstance(found.grouping, groupings.FieldsGrouping) or stream is None:
                 continue
             names = found.grouping.fields
             if not set(names) <= set(stream.schema.names):
@@ -622,10 +607,10 @@ def direct_streams(resolved: ResolvedTopology) -> Iterator[str]:
         stream = resolved.stream(found)
         if stream is None:
             continue
-        if isinstance(found.grouping, DirectGrouping) and not stream.direct:
+        if isinstance(found.grouping, groupings.DirectGrouping) and not stream.direct:
             way_out = f"declare it with direct={found.stream!r}, or use another grouping"
             yield f"{component.called} reads {stream_called(found)} by direct grouping, but it is not declared direct; {way_out}"
-        elif stream.direct and not isinstance(found.grouping, DirectGrouping):
+        elif stream.direct and not isinstance(found.grouping, groupings.DirectGrouping):
             yield (
                 f"{component.called} reads {stream_called(found)} by {found.grouping} grouping, but its emitter names the task of "
                 "each tuple; use direct_grouping"
@@ -635,7 +620,7 @@ def direct_streams(resolved: ResolvedTopology) -> Iterator[str]:
 def callable_custom(resolved: ResolvedTopology) -> Iterator[str]:
     """A custom grouping is a function of (values, tasks), or has choose_tasks(values, tasks)."""
     for component, found in _subscriptions(resolved):
-        if isinstance(found.grouping, CustomGrouping):
+        if isinstance(found.grouping, groupings.CustomGrouping):
             mistake = found.grouping.mistake()
             if mistake is not None:
                 yield f"{component.called} groups {stream_called(found)} by {quote(found.grouping.choose)}; {mistake}"
