@@ -50,9 +50,11 @@ made() {
     echo "$home/bin/python"
 }
 
-# Warnings that are no error here: an older PySpark leaves sockets to the garbage collector; PySpark warns of pandas 3.
+# Warnings that are no error here: an older PySpark leaves sockets to the garbage collector; the lowest matplotlib calls the newest
+# pyparsing by old names; PySpark warns of pandas 3.
 warnings_of() {
     [[ "$1" != 4.[12]* ]] || printf '%s\n' -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+    [[ "$PACKAGES" != lowest ]] || printf '%s\n' -W ignore::DeprecationWarning
     [[ "$PACKAGES" != *pandas* ]] || printf '%s\n' -W "ignore:PySpark does not yet fully support pandas:FutureWarning"
 }
 

@@ -82,7 +82,10 @@ def test_an_unchanged_definition_is_accepted_and_not_rewritten(
         ({"streams": ["a", "b"]}, "the input streams were default, now a, b"),
         ({"schema": "k string not null, ts long"}, "column 'v' (double) of input stream 'default' is gone"),
         ({"schema": "k string not null, ts long, v int"}, "column 'v' of input stream 'default' was double, now int"),
-        ({"schema": SCHEMA + ", w int not null"}, "column 'w' (int) of input stream 'default' is new and not nullable"),
+        (
+            {"schema": SCHEMA + ", w int not null"},
+            "column 'w' (int) of input stream 'default' is new, and must be nullable",
+        ),
     ],
 )
 def test_a_change_that_stored_windows_depend_on_is_refused_and_named(

@@ -433,7 +433,7 @@ def test_a_stream_without_a_sink_is_refused_unless_discarded_and_tasks_default_t
     source = feed().add([{"k": "a", "ts": 9000, "v": 0.5}], [{"k": "a", "ts": 1, "v": 0.0}])
     with pytest.raises(ConfigError, match=r"stream 'default' of bolt 'summed' has no sink"):
         windowed(summed, source.read()).start({}, str(tmp_path / "checkpoint"))
-    with pytest.raises(ConfigError, match="no stream 'sums'"):
+    with pytest.raises(ConfigError, match=r"no stream 'sums'; it has .*; late_stream= adds one for late rows"):
         windowed(summed, source.read()).start({"sums": MemorySink()}, str(tmp_path / "checkpoint"))
     with caplog.at_level(logging.WARNING, "windowing.spark"):
         run(summed, source.read(), sinks={}, discard="default", tasks=3)

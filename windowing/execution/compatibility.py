@@ -303,7 +303,7 @@ def _columns(old: Any, new: Any) -> Iterator[str]:
         yield from _narrowed("column", of, was, {name: kind for name, kind, _ in new[stream]})
         for name, kind, nullable in new[stream]:
             if name not in was and not nullable:
-                yield f"column {name!r} ({kind}) {of} is new and not nullable, and stored tuples have no value for it"
+                yield f"column {name!r} ({kind}) {of} is new, and must be nullable for the tuples that are stored"
 
 
 def _narrowed(what: str, of: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

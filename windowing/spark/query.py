@@ -268,8 +268,8 @@ class WindowedStream(StormNames):
         return of_bolt(found | stateful, tasks, self.grouping, self.order_by, columns)
 
     def _no_stream(self, name: str) -> str:
-        streams = ", ".join(self.schemas) or "none: it declares no output"
-        return f"bolt {self.bolt.name!r} has no stream {quote(name)}; it has {streams}"
+        has = ", ".join(self.schemas) or "none: it declares no output"
+        return f"bolt {self.bolt.name!r} has no stream {quote(name)}; it has {has}; late_stream= adds one for late rows"
 
 
 def _inputs(source: InputFrames) -> dict[str, DataFrame]:
