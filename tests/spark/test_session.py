@@ -324,9 +324,16 @@ def test_the_settings_of_a_running_session_are_kept(spark: SparkSession) -> None
 def test_spark_connect_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SessionError, match=r"classic Spark session, got one of Spark Connect; leave out SPARK_REMOTE"):
         session(**{"spark.remote": "sc://localhost"})
-    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
-    with pytest.raises(SessionError, match=r"classic Spark session, got one of Spark Connect"):
-        session()
+    for found in (
+        "SPARK_REMOTE",
+        "SPARK_CONNECT_MODE_ENABLED",
+    ):  # the second: this process has made a session of Spark Connect
+        with monkeypatch.context() as patched:
+            patched.setenv(found, "sc://localhost")
+            with pytest.raises(
+                SessionError, match=r"got one of Spark Connect; .* in a process without such a session$"
+            ):
+                session()
 
 
 @pytest.mark.parametrize(
