@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial as bind
 from itertools import chain
 from math import gcd
 from operator import itemgetter
@@ -377,14 +378,20 @@ class TimePaneManager(Machine):
         """Accept tuples in arrival order; the result is that of one `add` for each. Cost: one pass, grouped by pane and key."""
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
-        values = self._aggregation.values(payloads)
+        stage = self._prepared(payloads, timestamps, keys)
         try:
-            self._stage(values, timestamps, keys)
+            stage()
         except BaseException:
             self.guard.fail()
             raise
         self._tally.accepted += len(timestamps)
         return NO_EFFECTS
+
+    def _prepared(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None
+    ) -> Callable[[], None]:
+        """Return what adds a batch; nothing has changed if it raises, because a field is missing."""
+        return bind(self._stage, self._aggregation.values(payloads), timestamps, keys)
 
     def _pane_of(self, timestamp: int) -> _Pane:
         """Return the pane of a timestamp and mark it as touched; if no window holds it, the pane of its own millisecond."""
