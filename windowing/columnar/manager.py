@@ -58,9 +58,6 @@ class ColumnBuffer:
         self._staged: list[tuple[_Numbers, ColumnRows, _Numbers]] = []
         self._single: list[tuple[int, Any, int]] = []  # tuples that were added one by one, after all of `_staged`
 
-    def __len__(self) -> int:
-        return len(self._timestamps) + sum(len(rows) for _, rows, _ in self._staged) + len(self._single)
-
     @property
     def end(self) -> int:
         return self.base + len(self._timestamps)

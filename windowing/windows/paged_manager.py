@@ -149,9 +149,6 @@ class PagedBuffer:
         self._staged = PageRows([], [], [])
         self._lease = Lease(cache)
 
-    def __len__(self) -> int:
-        return self._end - self.base + len(self._staged.timestamps)
-
     @property
     def end(self) -> int:
         return self._end

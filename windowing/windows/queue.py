@@ -62,9 +62,6 @@ class Buffer(Protocol):
     def sequenced(self) -> bool:
         """Whether it stores the arrival number of each tuple."""
 
-    def __len__(self) -> int:
-        """Return how many tuples are held, staged ones included."""
-
     @property
     def end(self) -> int:
         """Position after the last settled tuple: the number of tuples ever settled."""
@@ -136,9 +133,6 @@ class ListBuffer:
     @property
     def sequenced(self) -> bool:
         return self.sequences is not None
-
-    def __len__(self) -> int:
-        return len(self.timestamps) + len(self.staged)
 
     @property
     def end(self) -> int:
