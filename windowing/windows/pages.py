@@ -379,8 +379,8 @@ class PageCache:
             self._superseded = []
         self.store.flush()
 
-    def restore(self, data: dict[str, int] | None, named: Collection[int]) -> None:
-        """Start with the pages of a checkpoint, or with none for None; drop all other pages. No page is read.
+    def restore(self, data: dict[str, int], named: Collection[int]) -> None:
+        """Start with the pages of a checkpoint; drop all other pages. No page is read.
 
         Raises CorruptStateError if one of them is missing; then no page is dropped.
         """
@@ -397,7 +397,7 @@ class PageCache:
             page.rows, page.pins = None, 0
         self.resident = self.pinned = self.waiting = 0
         self.failure = None
-        self._next_id = 0 if data is None else data["next_id"]
+        self._next_id = data["next_id"]
         self._recent.clear()
         self._awaited.clear()
         self._unnamed, self._replaced, self._superseded = [], [], []
