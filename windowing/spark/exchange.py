@@ -536,11 +536,16 @@ def timestamps_of(column: pa.Array) -> pa.Int64Array:
     if pa.types.is_integer(kind):
         stamps = column.cast(pa.int64())
     elif pa.types.is_timestamp(kind):
-        stamps = _floor_ms(column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()))
+        micros = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        floored = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), 1000)
+        stamps = pa.array(floored, pa.int64(), mask=micros.is_null().to_numpy(zero_copy_only=False))
     elif pa.types.is_date32(kind):
         stamps = pc.multiply(column.cast(pa.int32()).cast(pa.int64()), pa.scalar(86_400_000, pa.int64()))
     elif pa.types.is_floating(kind):
-        stamps = _whole(column.cast(pa.float64()))
+        column = column.cast(pa.float64())
+        # NaN and the infinities are not whole.
+        whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), float(BOUND)))
+        stamps = pc.if_else(whole, column, pa.scalar(None, pa.float64())).cast(pa.int64())
     elif pa.types.is_decimal(kind):
         stamps = pa.array([_whole_decimal(value) for value in column.to_pylist()], pa.int64())
     else:
@@ -590,17 +595,6 @@ def with_max_future(config: WindowConfig) -> WindowConfig:
     """
     has_default = config.event_time and config.max_future_ms is None and config.semantics is Semantics.LOSSLESS
     return replace(config, max_future_ms=_MAX_FUTURE_MS) if has_default else config
-
-
-def _floor_ms(micros: pa.Int64Array) -> pa.Int64Array:
-    floored = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), 1000)
-    return pa.array(floored, pa.int64(), mask=micros.is_null().to_numpy(zero_copy_only=False))
-
-
-def _whole(column: pa.DoubleArray) -> pa.Int64Array:
-    """Keep whole numbers within bounds, null for all others, NaN and infinities included."""
-    usable = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), float(BOUND)))
-    return pc.if_else(usable, column, pa.scalar(None, pa.float64())).cast(pa.int64())
 
 
 def _whole_decimal(value: Decimal | None) -> int | None:

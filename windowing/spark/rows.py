@@ -75,17 +75,13 @@ def _sorted(keys: Sequence[pa.Array]) -> pa.Array:
 def _has_ties(columns: Sequence[pa.Array]) -> bool:
     """Whether two neighbours are equal in all columns."""
     equal = np.ones(max(len(columns[0]) - 1, 0), dtype=bool)
-    for column in columns:
-        equal &= _same(column[:-1], column[1:])
+    for column in columns:  # compared as the sort does: all nulls are equal, and all NaN are equal
+        one, other = column[:-1], column[1:]
+        same = pc.or_(pc.fill_null(pc.equal(one, other), False), pc.and_(pc.is_null(one), pc.is_null(other)))
+        if pa.types.is_floating(one.type):
+            same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False))
+        equal &= np.asarray(same)
     return bool(equal.any())
-
-
-def _same(one: pa.Array, other: pa.Array) -> np.ndarray[Any, Any]:
-    """Compare as the sort does: all nulls are equal, and all NaN are equal."""
-    same = pc.or_(pc.fill_null(pc.equal(one, other), False), pc.and_(pc.is_null(one), pc.is_null(other)))
-    if pa.types.is_floating(one.type):
-        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False))
-    return np.asarray(same)
 
 
 def _typed(column: pa.Array) -> pa.Array:
