@@ -267,12 +267,11 @@ class TupleRows:
                 columns[name] = table.column(name) if there else pa.nulls(count, field.type)
         return pa.table(columns)
 
-    def payloads(self, table: pa.Table) -> list[Any]:
-        """Return a Tuple for each row; it has its phase if it arrived in this batch."""
-        return self._payloads(table, self._columns)
-
-    def _payloads(self, table: pa.Table, columns_of: Sequence[Sequence[str]]) -> list[Any]:
-        """Return a Tuple for each row; columns_of: the columns of the fields, by input."""
+    def payloads(self, table: pa.Table, columns_of: Sequence[Sequence[str]] | None = None) -> list[Any]:
+        """Return a Tuple for each row; it has its phase if it arrived in this batch. columns_of: the columns of the fields, by
+        input; by default those of the wide table.
+        """
+        columns_of = self._columns if columns_of is None else columns_of
         made: list[Any] = [None] * table.num_rows
         known: dict[bytes, Roots] = {}
         inputs = table.column(INPUT)
@@ -339,7 +338,7 @@ class TupleRows:
 
     def _of_fields(self, table: pa.Table) -> Sequence[Any]:
         """Return a Tuple for each row of a table whose columns are named by the fields."""
-        return self._payloads(table, [schema.names for schema in self._schemas])
+        return self.payloads(table, [schema.names for schema in self._schemas])
 
     def in_columns(self, table: pa.Table) -> Sequence[Any]:
         """Return the rows as columns, whose Tuples are created on access.
