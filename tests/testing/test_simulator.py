@@ -32,6 +32,11 @@ def test_these_seeds_find_no_bug(start: int) -> None:
     assert set(tally.faults) == {fault.name for fault in Fault}, "a kind of fault never happened"
 
 
+@pytest.mark.parametrize("seed", [2880, 3018, 3922])
+def test_an_emitter_that_writes_when_its_batch_is_done_is_no_bug(seed: int) -> None:
+    assert simulate(Scenario.of(seed)).problem is None
+
+
 def test_seeds_cover_topologies_and_kinds() -> None:
     scenarios = [Scenario.of(seed) for seed in range(500)]
     pairs = Counter((each.spout, each.state) for each in scenarios)

@@ -200,6 +200,20 @@ def test_a_cleanup_is_part_of_the_next_write_of_its_name(state, store):
     assert len(state._known) == 2  # what is deleted is forgotten
 
 
+def test_a_first_value_that_is_written_when_it_was_cleaned_up_changes_nothing(state, store):  # found by the simulator
+    late = RotatingTransactionalState(TransactionalState(store, "spout"), "meta")
+    metas = RotatingTransactionalState(state, "meta")
+    for txid in (1, 2, 3):
+        metas.put(txid, txid)
+        metas.cleanup_before(txid)
+    late.put(1, "late")
+    again = RotatingTransactionalState(TransactionalState(store, "spout"), "meta")
+    assert (again.txids(), again.previous(4), again.last()) == ([1, 2, 3], 3, 3)
+    again.cleanup_before(3)
+    again.put(4, 4)
+    assert state.names("meta") == ["3", "4"]
+
+
 def test_a_failed_write_keeps_the_old_value(state, store):
     metas = RotatingTransactionalState(state, "meta")
     metas.put(1, "a")
