@@ -420,7 +420,7 @@ def test_of_identical_objects_as_many_stay_unacked_as_have_failed() -> None:
     rows = [same, "a", same, same, "b", "bad", same, "c"]
     assert list(task.add(rows, TupleColumns([1, 2, 3, 4, 5, 6, 7, 8]), now_ms=0)) == []
     task.executor.track("default", 8)
-    done = list(task.turn(0)) + list(task.drain(0))
+    done = list(task.turn(0)) + list(task.drain())
     failed = [list(effect.tuples) for effect in done if isinstance(effect, WindowFailed)]
     assert failed == [[same, same, "b", "bad"], [same, "c"]], "the first of the four objects was in neither window"
     assert [row for effect in done if isinstance(effect, Expired) for row in effect.get() or ()] == ["a", same]
@@ -459,6 +459,6 @@ def test_a_damaged_page_is_not_an_error_of_the_bolt_that_reads_it(on_error: str,
     rows, nothing = [{"ts": ts} for ts in range(3_100)], executor.snapshot()
     list(task.add(rows, task.columns(rows), None))
     with pytest.raises(CorruptStateError, match="page 3 is damaged"):
-        list(task.drain(None))
+        list(task.drain())
     executor.restore(nothing)
     assert executor.store_failure is None

@@ -138,6 +138,18 @@ def test_a_slide_longer_than_the_length_skips_and_counts_tuples():
     assert (manager.tally.shown, manager.tally.skipped, manager.tally.pending) == (1, 2, 0)
 
 
+def test_a_tuple_at_the_watermark_is_late_only_if_no_later_window_can_hold_it():
+    # (-1, 10], then (9, 20]: length 11, slide 10     1  |10   10 arrives, which 20 holds too   |20
+    found = []
+    for length in (10, 11):
+        executor = WindowedBoltExecutor(WindowConfig.of(length=millis(length), slide=millis(10), timestamp="ts"))
+        list(executor.add("first", 10))
+        list(executor.turn())
+        late = list(executor.add("second", 10))
+        found.append((len(late), windows(executor.drain())))
+    assert found == [(1, []), (0, [["first", "second"]])]
+
+
 def test_count_windows_on_processing_time_fire_with_their_last_tuple():
     manager = manager_of(count(2), count(2), timestamp=None)
     assert plain(manager.add("a", 7)) == []

@@ -343,7 +343,7 @@ def test_after_a_crash_anywhere_the_windows_equal_those_of_a_run_without_it(
     undisturbed = Run(config)
     for op in history:
         perform(undisturbed, op)
-    undisturbed.do(undisturbed.recovery.drain(undisturbed.now))
+    undisturbed.do(undisturbed.recovery.drain())
 
     chance = random.Random(seed)
     run, committed, durable = Run(config), 0, ([], [])
@@ -365,7 +365,7 @@ def test_after_a_crash_anywhere_the_windows_equal_those_of_a_run_without_it(
     while replay or rest:
         take = replay if replay and (not rest or chance.random() < 0.4) else rest
         perform(again, take.pop(0))
-    again.do(again.recovery.drain(again.now))
+    again.do(again.recovery.drain())
     assert again.missed == []
     assert [*durable[0], *again.windows] == undisturbed.windows
     assert Counter([*durable[1], *again.late]) == Counter(undisturbed.late)
@@ -437,7 +437,7 @@ def test_tuples_that_are_never_replayed_are_named_and_the_rest_continues_in_orde
         (channel, id, key), at = op[1], op[2]
         perform(again, ("add", (channel, id + 1000, key), at + 100))
     again.turn()
-    again.do(again.recovery.drain(again.now))
+    again.do(again.recovery.drain())
     again.checkpoint()
     shown = {payload[:2] for window in again.windows for payload in window[3]}
     assert not shown & lost

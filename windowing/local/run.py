@@ -211,7 +211,8 @@ class LocalRun(StormNames):
 
         Rows that are fed later are late, with the reason `closed`.
         """
-        emitted = self._perform(partial(self._task.drain, self._wake()), hooks=True)
+        self._wake()
+        emitted = self._perform(self._task.drain, hooks=True)
         self._task.close()
         return emitted
 

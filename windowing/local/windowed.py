@@ -125,7 +125,7 @@ class WindowedBoltTask(ComponentTask):
 
     def drain(self) -> None:
         self.step(None)
-        self.perform(self.windows.drain(self.router.now_ms))
+        self.perform(self.windows.drain())
 
     def next_deadline_ms(self) -> int | None:
         return None if self.by_hand or self.executor.closed else self.windows.timer.next_deadline_ms()

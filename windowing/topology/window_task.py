@@ -221,13 +221,8 @@ class WindowTask:
             self.executor.set_clock(now_ms)
         return self.perform(self.executor.turn())
 
-    def drain(self, now_ms: int | None) -> Iterator[TaskEffect]:
-        if self.recovery is not None:
-            assert now_ms is not None
-            return self.perform(self.recovery.drain(now_ms))
-        if now_ms is not None:
-            self.executor.set_clock(now_ms)
-        return self.perform(self.executor.drain())
+    def drain(self) -> Iterator[TaskEffect]:
+        return self.perform((self.recovery or self.executor).drain())
 
     def perform(self, effects: Iterable[Any]) -> Iterator[Any]:
         """Call the bolt on each window that fires; yield the effects that are left for the driver."""

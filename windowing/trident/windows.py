@@ -165,7 +165,7 @@ class WindowProcessor(TridentProcessor):
             for source, timestamp in largest.items():
                 self._executor.track(DEFAULT_STREAM, timestamp, source)
         emitted += self._performed(task.turn(now_ms), slot)
-        return emitted + self._performed(task.drain(now_ms), slot) if slot.batch.drain else emitted
+        return emitted + self._performed(task.drain(), slot) if slot.batch.drain else emitted
 
     def cleanup(self) -> None:
         self._task.close()

@@ -261,11 +261,10 @@ class WindowRecovery:
         self.executor.set_clock(now_ms)
         return self.executor.turn()
 
-    def drain(self, now_ms: int) -> Iterator[Effect | Absorbed | Missed]:
+    def drain(self) -> Iterator[Effect | Absorbed | Missed]:
         """End the input; tuples that are still awaited are given up."""
         if self.recovering:
             yield from self._end()
-        self.executor.set_clock(now_ms)
         yield from self.executor.drain()
 
     def _add(self, arrival: _Arrival) -> Iterator[Effect | Absorbed | Missed]:
