@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import FailedException
 from windowing.spark import FunctionSink, MemorySink, assembly, submit, submit_trident, windowed
-from windowing.spark.exchange import has_no_fixed_order
+from windowing.spark.exchange import evaluated_part, has_no_fixed_order
 from windowing.spark.trident_commits import Attempts
 from windowing.spark.writer import BatchWriter
-from windowing.stores.factory import snapshot_state
+from windowing.stores.factory import map_state, snapshot_state
 from windowing.stores.sqlite import SqliteStore
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -211,6 +212,45 @@ def test_windows_of_trident_that_are_kept_from_an_attempt_are_not_mixed_with_row
     assert query.await_end(120)
     assert sorted(row.n for row in sink.rows) == list(range(6))
     assert [each.attempt for each in claimed if each.txid == 1] == [0, 1, 2]
+
+
+class FailsOnce:
+    """A function right behind the source: fails in the first attempt."""
+
+    def __init__(self, note: Path) -> None:
+        self.note = note
+
+    def __call__(self, row: Any) -> bool:
+        if self.note.exists():
+            return True
+        self.note.touch()
+        raise FailedException("once")
+
+
+def note_what_is_evaluated(state: Any, tuples: Any, collector: Any) -> None:
+    state.multi_put([row.n for row in tuples], [evaluated_part()] * len(tuples))
+    for row in tuples:
+        collector.emit((row.n,))
+
+
+def test_a_state_of_trident_that_another_one_reads_is_written_after_the_source_is_read(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path
+) -> None:
+    """If both were in one job, and an executor died with the files of its shuffles, Spark would read the source again, in another
+    order, for the same attempt: the tasks that had written would keep what they had, and the others would write other rows.
+    """
+    store = SqliteStore(tmp_path / "states.db")
+    numbers, total = map_state(store, "numbers"), snapshot_state(store, "total")
+    topology = TridentTopology("turning").configure(retry_delay=seconds(0))
+    rows = topology.new_stream("in", InputSpout(ROWS)).filter(FailsOnce(tmp_path / "failed")).shuffle()
+    written = rows.partition_persist(numbers, "n", note_what_is_evaluated, "n long").parallelism_hint(2)
+    written.new_values_stream().persistent_aggregate(total, "n", b.Sum(), "n long")
+    source = feed(ROWS).add(*([{"n": n, "ts": n}, {"n": n + 1, "ts": n}] for n in (0, 2))).read().repartition(1)
+    query = submit_trident(topology, spark, sources={"in": source}, checkpoint=str(tmp_path / "checkpoint"))
+    assert query.await_end(120)
+    found = dict(chain(numbers.make_state(0, 2).items(), numbers.make_state(1, 2).items()))
+    assert found == dict.fromkeys(range(4), "windows")
+    assert total.make_state(0, 1).get() == sum(range(4))
 
 
 def test_rows_have_no_fixed_order_behind_a_shuffle(spark: SparkSession, feed: Callable[..., Any]) -> None:

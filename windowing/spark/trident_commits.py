@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -110,7 +110,8 @@ class TridentCommits:
         plan = shipped.value
         self._shipped, self._plan, self._name = shipped, plan, plan.name
         self._labels, self._partitions, self._channel = labels, partitions, channel
-        self._is_ordered = is_ordered
+        self._has_windows = bool(plan.depths(Section.STREAM))
+        self._evaluates_first = not is_ordered and (self._has_windows or len(plan.depths(Section.COMMIT)) > 1)
         self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
         self._attempts, self._committed, self._streams = Attempts(plan), committed, streams
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
@@ -125,21 +126,24 @@ class TridentCommits:
         persisted.
         """
         with ExitStack() as closing:
-            if self._plan.depths(Section.STREAM):
-                output.persist()
-                closing.callback(output.unpersist)
+            closing.callback(output.unpersist)
             failures = 0
             while True:
+                if not output.is_cached and (self._has_windows or self._evaluates_first):
+                    output.persist()
                 try:
                     attempt = self._claim(batch_id)
-                    if output.is_cached and not self._is_ordered:
-                        self._evaluate_windows(output)
+                    if self._evaluates_first:
+                        self._evaluate(output)
                     self._attempt(output, attempt, writer, skip=False)
                     return
                 except Exception as error:
                     problem = raised_in_worker(error)
                     if not isinstance(problem, FailedException):
                         raise
+                if not self._has_windows:  # then failures of the first stages are rows, which must not be kept
+                    output.unpersist()
+                    output.sparkSession.sparkContext.setLocalProperty(EVALUATED_PROPERTY, cast(str, None))
                 failures += 1
                 _log.warning(
                     "topology %r: attempt %d at batch %d failed: %s", self._name, failures, batch_id, cause_of(problem)
@@ -173,9 +177,10 @@ class TridentCommits:
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
-    def _evaluate_windows(self, output: DataFrame) -> None:
-        """Evaluate the windows in a job of their own, of which they are the last stage (writer.py). Later jobs must not read the
-        source again: windows that are kept would be mixed with windows of another order (exchange.ReadOnce).
+    def _evaluate(self, output: DataFrame) -> None:
+        """Evaluate the query in a job of its own, of which it is the last stage (writer.py). Later jobs must not read the source
+        again (exchange.ReadOnce): windows that are kept would be mixed with windows of another order; and of two states of which
+        the second reads the first, Spark would repeat the first stage as the same attempt, which keeps what is written.
         """
         try:
             output.write.format("noop").mode("overwrite").save()
