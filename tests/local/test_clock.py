@@ -378,6 +378,24 @@ def test_storms_timer_fires_once_per_slide_with_the_tuples_that_arrived_since():
         run.drain()
 
 
+def test_storms_timer_fires_once_per_slide_however_many_batches_end_meanwhile():
+    clock, fired = VirtualClock(1_000), []
+
+    @tumbling(seconds(10), semantics="storm")
+    def noted(window):
+        fired.append((window.end_timestamp, "".join(row["id"] for row in window)))
+
+    builder = TopologyBuilder("storm")
+    builder.set_spout("in", InputSpout("id string"))
+    builder.set_bolt("noted", noted).shuffle_grouping("in")
+    with LocalCluster(builder.build(), clock=clock) as cluster:
+        for id in "abcd":
+            cluster.run_batch({"in": [(id,)]})
+            clock.advance(seconds(4))
+        cluster.run_batch({"in": []})
+    assert fired == [(12_999, "abc")]
+
+
 def test_tuples_in_a_gap_between_windows_over_the_clock_are_skipped_and_counted():
     with pytest.warns(SkippedTuplesWarning):
         bolt = counting(seconds(2), seconds(10))

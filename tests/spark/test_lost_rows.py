@@ -24,6 +24,7 @@ from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, tumbling
 from windowing.trident import builtins as b
 from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.states import StateUpdater
 from windowing.trident.streams import TridentTopology
 from windowing.windows.measures import count, seconds
 
@@ -227,10 +228,11 @@ class FailsOnce:
         raise FailedException("once")
 
 
-def note_what_is_evaluated(state: Any, tuples: Any, collector: Any) -> None:
-    state.multi_put([row.n for row in tuples], [evaluated_part()] * len(tuples))
-    for row in tuples:
-        collector.emit((row.n,))
+class NotesWhatIsEvaluated(StateUpdater):
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+        state.multi_put([row.n for row in tuples], [evaluated_part()] * len(tuples))
+        for row in tuples:
+            collector.emit((row.n,))
 
 
 def test_a_state_of_trident_that_another_one_reads_is_written_after_the_source_is_read(
@@ -243,7 +245,7 @@ def test_a_state_of_trident_that_another_one_reads_is_written_after_the_source_i
     numbers, total = map_state(store, "numbers"), snapshot_state(store, "total")
     topology = TridentTopology("turning").configure(retry_delay=seconds(0))
     rows = topology.new_stream("in", InputSpout(ROWS)).filter(FailsOnce(tmp_path / "failed")).shuffle()
-    written = rows.partition_persist(numbers, "n", note_what_is_evaluated, "n long").parallelism_hint(2)
+    written = rows.partition_persist(numbers, "n", NotesWhatIsEvaluated(), "n long").parallelism_hint(2)
     written.new_values_stream().persistent_aggregate(total, "n", b.Sum(), "n long")
     source = feed(ROWS).add(*([{"n": n, "ts": n}, {"n": n + 1, "ts": n}] for n in (0, 2))).read().repartition(1)
     query = submit_trident(topology, spark, sources={"in": source}, checkpoint=str(tmp_path / "checkpoint"))

@@ -405,7 +405,8 @@ class LocalCluster(LoopedCluster):
         # A round visits all tasks, so there is one for each bolt and not for each of its tasks.
         for _, tasks in groupby(self.task_set.windowed, key=lambda task: task.context.component):
             for task in tasks:
-                self._guarded(task.turn)
+                if task.config.event_time or not task.executor.manager.must_wait(self._router.now_ms):
+                    self._guarded(task.turn)
             self._settle()
         self.checkpoint()
 
