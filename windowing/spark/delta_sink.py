@@ -183,7 +183,7 @@ class DeltaSink:
             if kind != field.dataType:
                 raise ConfigError(
                     f"column {quote(field.name)} of {self!r} is {kind.simpleString()}, that of the stream is "
-                    f"{field.dataType.simpleString()}; declare the output so, or write to another table"
+                    f"{field.dataType.simpleString()}; declare the output so, drop a NOT NULL inside, or write to another table"
                 )
         ours = {name.lower() for name in schema.names}
         for field in fields:
