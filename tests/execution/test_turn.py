@@ -327,6 +327,17 @@ def test_a_chunk_whose_rows_have_mostly_expired_is_written_again_without_them() 
     assert not task.chunks
 
 
+def test_seven_chunks_of_one_power_of_eight_rows_are_merged_with_all_smaller_ones() -> None:
+    def merged(*rows: int) -> list[int]:
+        chunks = [state.Chunk(n, b"", size, [[0, size]], pa.table({"n": range(size)})) for n, size in enumerate(rows)]
+        return sorted(rows[n] for n in state._to_merge(chunks))
+
+    assert merged(*[7] * 6, 8) == merged(*[8] * 6, 64) == []
+    assert merged(*[7] * 7, 8) == [7] * 7
+    assert merged(*[8] * 6, 63) == [*[8] * 6, 63]
+    assert merged(1, *[8] * 7, 64) == [1, *[8] * 7]
+
+
 def test_stored_rows_are_cut_into_chunks_of_a_bounded_size_which_are_written_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
