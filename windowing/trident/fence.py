@@ -59,7 +59,6 @@ from typing import Any, NamedTuple, Protocol
 
 from windowing.codec import decode_value, encode_value, frame, key_shown, unframe
 from windowing.errors import (
-    BatchChangedError,
     ConfigError,
     CorruptStateError,
     DefinitionChangedError,
@@ -394,15 +393,6 @@ def undone(left: Mapping[bytes, StateRow]) -> dict[bytes, StateRow | None]:
         key: None if row.previous is None else StateRow(row.txid, row.previous, row.previous)
         for key, row in left.items()
     }
-
-
-def check_repeated(row: StateRow | None, txid: int, key: object, place: PartitionId) -> None:
-    """Raise BatchChangedError if the first attempt at a transactional batch did not write this row."""
-    if row is None or row.txid != txid:
-        raise BatchChangedError(
-            f"batch {txid} updates {quote(key)} in the state {place}, which it did not when it was committed there: a "
-            "transactional state needs the same batch again; use an opaque state, or a spout that repeats its batches"
-        )
 
 
 # -- AttemptLedger ---------------------------------------------------------------------------------------------------------------

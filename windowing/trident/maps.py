@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from windowing.errors import (
+    BatchChangedError,
     CorruptStateError,
     DefinitionChangedError,
     StateConflictError,
@@ -49,7 +50,6 @@ from windowing.trident.fence import (
     StateRow,
     base,
     check_reading,
-    check_repeated,
     judged,
     undone,
     written,
@@ -342,7 +342,8 @@ class _FencedMap(_Map):
         self._owner = owner
 
     def begin_commit(self, attempt: TransactionAttempt) -> None:
-        if not _is_attempt(attempt):
+        is_attempt = isinstance(attempt, tuple) and [type(number) for number in attempt] == [int, int]
+        if not is_attempt or attempt[0] <= NO_TXID or attempt[1] < 0:  # a plain tuple is accepted
             raise StateError(
                 f"the state {self.backing.place} was to commit {quote(attempt)}, wanted a TransactionAttempt: txids begin at 1, "
                 "attempts at 0; updates that belong to no batch (of DRPC requests, say) need a non-transactional state"
@@ -385,7 +386,13 @@ class _FencedMap(_Map):
     def _committed(self, batch: CachedBatchReadsMap, keys: list[bytes], rule: Rule) -> list[Any]:
         """Return the values of a batch whose rows are already in the store."""
         for key in keys if self.kind is StateType.TRANSACTIONAL else ():
-            check_repeated(batch.stored(key), batch.txid, key, self.backing.place)
+            row = batch.stored(key)
+            if row is None or row.txid != batch.txid:
+                raise BatchChangedError(
+                    f"batch {batch.txid} updates {quote(key)} in the state {self.backing.place}, which it did not when it was "
+                    "committed there: a transactional state needs the same batch again; use an opaque state, or a spout that "
+                    "repeats its batches"
+                )
         batch.again.update(keys)
         return [self._decoded(batch.value(key, rule), key) for key in keys]
 
@@ -496,10 +503,3 @@ MAPS: dict[StateType, type[NonTransactionalMap | TransactionalMap | OpaqueMap]] 
     StateType.OPAQUE: OpaqueMap,
 }
 """The map class of each kind."""
-
-
-def _is_attempt(attempt: Any) -> bool:
-    """Return whether a value is a pair of a txid from 1 and an attempt from 0; a plain tuple is accepted."""
-    if not isinstance(attempt, tuple) or [type(number) for number in attempt] != [int, int]:
-        return False
-    return bool(attempt[0] > NO_TXID and attempt[1] >= 0)

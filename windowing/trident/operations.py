@@ -346,7 +346,8 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggSpec | None:
         return None
     if kind is not AggregatorKind.AGGREGATOR and len(output) != 1:
         check.note(
-            f"{spec.title} is a {kind.value}, which makes one value, but its output is {output.ddl}; declare one field"
+            f"{short_title(spec.aggregator)} is a {kind.value}, which makes one value, but its output is {output.ddl}; "
+            "declare one field"
         )
         return None
     return replace(spec, inputs=read.names, output=output)
@@ -367,7 +368,7 @@ class Aggregate(Operation):
     @property
     def title(self) -> str:
         by = "" if self.group is None else f" by {', '.join(map(str, self.group))}"
-        return f"{self.stage.value} {', '.join(spec.title for spec in self.specs)}{by}"
+        return f"{self.stage.value} {', '.join(short_title(spec.aggregator) for spec in self.specs)}{by}"
 
     @property
     def by_itself(self) -> bool:

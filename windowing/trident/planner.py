@@ -564,6 +564,11 @@ class _Planner:
             )
             for group in order
         ]
+        drpc = {}
+        for spout in (spout for spout in self.resolved.spouts if spout.kind is None):
+            component = next(inside for inside in self.graph.components() if spout.number in inside)
+            last = max(number for number in component if isinstance(self.graph.nodes[number], ProcessorNode))
+            drpc[str(spout.source.name)] = Drpc(str(spout.source.name), spout.number, last)
         return TridentPlan(
             name=name,
             graph=self.graph,
@@ -572,17 +577,10 @@ class _Planner:
             phases=self.phases,
             batch_groups=batch_groups,
             states=states,
-            drpc={drpc.function: drpc for drpc in self._drpc()},
+            drpc=drpc,
             sinks={str(sink.name): node.number for node, sink in self.resolved.doing(SinkOperation)},
             config=self.resolved.config,
         )
-
-    def _drpc(self) -> Iterable[Drpc]:
-        for component in self.graph.components():
-            for spout in self.resolved.spouts:
-                if spout.kind is None and spout.number in component:
-                    last = max(number for number in component if isinstance(self.graph.nodes[number], ProcessorNode))
-                    yield Drpc(str(spout.source.name), spout.number, last)
 
     def _ids(self, order: list[Group]) -> dict[Group, str]:
         """Return the ids of groups: the name of a spout; for other groups a number and the author's names."""

@@ -54,7 +54,7 @@ from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle, bound, check_call, refuse_abstract, style_of_function
 from windowing.topology.decorators import columnar_of
 from windowing.topology.user_code import UserCode, user_code_error
-from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row, short_title
+from windowing.trident.fields import BatchGlobalGrouping, Partitioning, Row
 from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
 from windowing.windows.key_state import one_nan
@@ -444,10 +444,6 @@ class AggSpec:
     aggregator: Any
     output: Any
     combines: bool = False
-
-    @property
-    def title(self) -> str:
-        return short_title(self.aggregator)
 
 
 AGGREGATOR_METHODS: Mapping[AggregatorKind, Mapping[str, tuple[str, ...]]] = {

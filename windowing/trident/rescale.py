@@ -26,7 +26,6 @@ from itertools import islice
 from typing import Any
 
 from windowing.errors import ConfigError, CorruptStateError, quote
-from windowing.schema.types import Schema
 from windowing.topology.groupings import Chooser, FieldsGrouping
 from windowing.trident.fence import (
     LEDGER,
@@ -240,16 +239,12 @@ def _sent_by(plan: TridentPlan, number: int, key: Sequence[str] | None) -> Parti
     fields = source.grouping.fields
     if not {*fields} <= {*key}:
         return None
-    return _router(fields, chosen(source.schema, tuple(key)))
-
-
-def _router(fields: tuple[str, ...], key: Schema) -> PartitionOf:
-    choosers: dict[int, Chooser] = {}
+    schema, choosers = chosen(source.schema, tuple(key)), dict[int, Chooser]()
 
     def partition(values: Any, partitions: int) -> int:
         choose = choosers.get(partitions)
         if choose is None:
-            choose = choosers[partitions] = FieldsGrouping(fields).targets(partitions, key)
+            choose = choosers[partitions] = FieldsGrouping(fields).targets(partitions, schema)
         (found,) = choose(values, [])
         return int(found)
 

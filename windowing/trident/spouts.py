@@ -277,8 +277,8 @@ class FixedBatchSpout(StormNames, IBatchSpout):
             collector.emit(row)
 
 
-class BatchSpoutExecutor(ITridentSpout):
-    """Adapts an IBatchSpout to ITridentSpout."""
+class BatchSpoutExecutor(ITridentSpout, Emitter):
+    """Adapts an IBatchSpout to ITridentSpout, and is the emitter of its one task."""
 
     def __init__(self, spout: IBatchSpout) -> None:
         self._spout = spout
@@ -288,7 +288,16 @@ class BatchSpoutExecutor(ITridentSpout):
 
     def get_emitter(self, context: SpoutContext) -> Emitter:
         self._spout.open(context)
-        return _BatchEmitter(self._spout)
+        return self
+
+    def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
+        refuse_unrun(self._spout.emit_batch(batch.attempt.txid, collector))
+
+    def success(self, attempt: TransactionAttempt) -> None:
+        self._spout.ack(attempt.txid)
+
+    def close(self) -> None:
+        self._spout.close()
 
 
 class _NoMetadata(BatchCoordinator):
@@ -300,20 +309,6 @@ class _NoMetadata(BatchCoordinator):
 
     def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
         return None
-
-
-class _BatchEmitter(Emitter):
-    def __init__(self, spout: IBatchSpout) -> None:
-        self._spout = spout
-
-    def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
-        refuse_unrun(self._spout.emit_batch(batch.attempt.txid, collector))
-
-    def success(self, attempt: TransactionAttempt) -> None:
-        self._spout.ack(attempt.txid)
-
-    def close(self) -> None:
-        self._spout.close()
 
 
 class RichSpout(Protocol):

@@ -437,7 +437,11 @@ class WindowOperation(Operation):
         named = config is not None and self._named_fields(check, config)
         key, spec = check.attempt(chosen, check.inputs[0], self.group or ()), None
         if kind_of(self.spec.aggregator) is None:
-            spec, output = self.spec, self._output_of_function(check)
+            code = check.attempt(code_of, self.spec.aggregator, "execute", "window", returns=True)
+            if code is not None and code.method is not None:
+                check.note(f"{quote(self.spec.aggregator)} is a bolt; give an aggregator, or a function of (window)")
+                return None
+            spec, output = None if code is None else self.spec, check.output(self.spec.output)
         else:
             spec = resolve_spec(check, self.spec, check.inputs[0])
             output = None if spec is None or key is None else check.attempt(extended, key, spec.output)
@@ -496,14 +500,6 @@ class WindowOperation(Operation):
                 check.note(problem)
                 good = False
         return good
-
-    def _output_of_function(self, check: Check) -> Schema | None:
-        code = check.attempt(code_of, self.spec.aggregator, "execute", "window", returns=True)
-        if code is not None and code.method is not None:
-            check.note(f"{quote(self.spec.aggregator)} is a bolt; give an aggregator, or a function of (window)")
-            return None
-        output = check.output(self.spec.output)
-        return None if code is None else output
 
 
 @dataclass(frozen=True, slots=True)
