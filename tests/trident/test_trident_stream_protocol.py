@@ -5,6 +5,7 @@ that keeps the order of each sender. The result equals that of TridentRun with s
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
@@ -51,12 +52,13 @@ class Network:
             batch = effects.BatchId(self.plan.batch_groups[spout.number], TransactionAttempt(txid, 0))
             for task in range(group.parallelism):
                 me = (group.id, task)
-                counts = effects.Outgoing(targets_of(self.plan, group.id, batch.group))
+                counts = dict.fromkeys(targets_of(self.plan, group.id, batch.group), 0)
+                number = partial(effects.next_number, counts)
                 self.begin(me, batch)
                 for exchange in self.plan.out_of(group.id):
-                    self.route(me, batch, exchange, rows[task :: group.parallelism], counts.number)
-                self.send_time(me, batch, counts.number)
-                for target, sent in counts.counts.items():
+                    self.route(me, batch, exchange, rows[task :: group.parallelism], number)
+                self.send_time(me, batch, number)
+                for target, sent in counts.items():
                     self.post(me, target, "report", (batch, sent))
 
     def commit(self, txid: int) -> None:

@@ -48,10 +48,10 @@ from windowing.trident.executors import (
     BatchId,
     Commit,
     EmitBatch,
-    Outgoing,
     Succeed,
     TridentSpoutCoordinator,
     TridentSpoutExecutor,
+    next_number,
 )
 from windowing.trident.fields import Row
 from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
@@ -388,12 +388,13 @@ class RequestTask(_Source):
         output.emit((args,))
         self._asked += 1
         number = self._asked
-        batch, counts = BatchId(self.group, TransactionAttempt(number, 0)), Outgoing(self.targets)
+        batch, counts = BatchId(self.group, TransactionAttempt(number, 0)), dict.fromkeys(self.targets, 0)
         self.router.answers[batch] = []
-        Sending(self, batch, ProcessorContext(("request", number)), counts.number).everywhere(output.take())
+        Sending(self, batch, ProcessorContext(("request", number)), partial(next_number, counts)).everywhere(
+            output.take()
+        )
         posts = [
-            (self.router.inboxes[target], partial(Reported, batch, self.me, counts.counts[target]))
-            for target in self.targets
+            (self.router.inboxes[target], partial(Reported, batch, self.me, counts[target])) for target in self.targets
         ]
         self._roots[self.router.begin_tree(self.id, posts)] = number
         return number

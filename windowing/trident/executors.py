@@ -49,7 +49,7 @@ Source: Storm's `TridentSpoutCoordinator`, `TridentSpoutExecutor`, `TridentBoltE
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -145,24 +145,11 @@ class Fail(NamedTuple):
     cause: str
 
 
-class Outgoing:
-    """The number of tuples of one attempt that were sent to each target.
-
-    >>> outgoing = Outgoing(("a", "b"))
-    >>> outgoing.number("a"), outgoing.number("a"), outgoing.counts
-    (0, 1, {'a': 2, 'b': 0})
-    """
-
-    __slots__ = ("counts",)
-
-    def __init__(self, targets: Iterable[TaskKey]) -> None:
-        self.counts = dict.fromkeys(targets, 0)
-
-    def number(self, target: TaskKey) -> int:
-        """Count a tuple for a target, and return its number, from 0. Raises KeyError for an unknown target."""
-        number = self.counts[target]
-        self.counts[target] = number + 1
-        return number
+def next_number(sent: dict[Any, int], target: TaskKey) -> int:
+    """Count a tuple that is sent to a target, and return its number, from 0. Raises KeyError for an unknown target."""
+    number = sent[target]
+    sent[target] = number + 1
+    return number
 
 
 # -- spouts ----------------------------------------------------------------------------------------------------------------------
@@ -234,10 +221,10 @@ SpoutEffect = EmitBatch | Commit | Succeed | Report | Ack | Fail
 
 @dataclass(slots=True)
 class _AttemptEmission:
-    """The progress of one attempt. cause: why it failed, None if it has not."""
+    """The progress of one attempt. sent: the number of tuples by target. cause: why it failed, None if it has not."""
 
     attempt: TransactionAttempt
-    outgoing: Outgoing
+    sent: dict[TaskKey, int]
     is_emitted: bool = False
     is_committed: bool = False
     cause: str | None = None
@@ -283,7 +270,7 @@ class TridentSpoutExecutor:
 
     def emitted(self, attempt: TransactionAttempt, target: TaskKey) -> int:
         """Return the number of the next tuple for a target; call it while EmitBatch is performed."""
-        return self._emissions[attempt.txid].outgoing.number(target)
+        return next_number(self._emissions[attempt.txid].sent, target)
 
     def failed(self, attempt: TransactionAttempt, cause: str) -> None:
         """Record that the emitter raised FailedException; call it while EmitBatch or Commit is performed."""
@@ -299,13 +286,13 @@ class TridentSpoutExecutor:
         if attempt.txid <= self._done or (known is not None and known.attempt > attempt):
             yield Fail(message, f"batch {attempt} comes too late")
             return
-        emission = self._emissions[attempt.txid] = _AttemptEmission(attempt, Outgoing(self.targets))
+        emission = self._emissions[attempt.txid] = _AttemptEmission(attempt, dict.fromkeys(self.targets, 0))
         yield EmitBatch(batch, skip)
         if emission.cause is not None:
             yield Fail(message, emission.cause)
             return
         emission.is_emitted = True
-        for target, count in emission.outgoing.counts.items():
+        for target, count in emission.sent.items():
             yield Report(attempt, target, count, message)
         yield Ack(message)
 
@@ -401,7 +388,7 @@ class BatchStage(Enum):
 class TrackedBatch:
     """One attempt. It holds a message in each phase, so that the phase's tree stays open. `cause`: why it failed, or will fail."""
 
-    __slots__ = ("batch", "cause", "committing", "deadline_ms", "held", "incoming", "outgoing", "spec", "stage")
+    __slots__ = ("batch", "cause", "committing", "deadline_ms", "held", "incoming", "sent", "spec", "stage")
 
     def __init__(self, batch: BatchId, spec: CoordSpec, deadline_ms: int) -> None:
         self.batch = batch
@@ -409,7 +396,7 @@ class TrackedBatch:
         self.deadline_ms = deadline_ms
         self.stage = BatchStage.RECEIVING if spec.reports else BatchStage.ARRIVED
         self.incoming = {task: Incoming() for task in (*spec.reports, *spec.commit_reports)}
-        self.outgoing = Outgoing(spec.targets)
+        self.sent = dict.fromkeys(spec.targets, 0)
         self.committing = False
         self.cause = ""
         self.held: dict[Phase, Any] = {}
@@ -521,7 +508,7 @@ class TridentBoltExecutor:
 
     def emitted(self, batch: BatchId, target: TaskKey) -> int:
         """Return the number of the next tuple for a target; call it while Execute or Finish is performed."""
-        return self._tracked[batch.group, batch.attempt.txid].outgoing.number(target)
+        return next_number(self._tracked[batch.group, batch.attempt.txid].sent, target)
 
     def failed(self, batch: BatchId, cause: str) -> None:
         """Record that the bolt raised FailedException; call it while Execute or Finish is performed."""
@@ -616,7 +603,7 @@ class TridentBoltExecutor:
     def _finish(self, tracked: TrackedBatch) -> Iterator[BoltEffect]:
         tracked.stage = BatchStage.FINISHED
         [message] = tracked.release(Phase.COMMIT if tracked.spec.waits else Phase.PROCESS)
-        for target, sent in tracked.outgoing.counts.items():
+        for target, sent in tracked.sent.items():
             yield Report(tracked.batch.attempt, target, sent, message)
         yield Ack(message)
         yield Forget(tracked.batch)
