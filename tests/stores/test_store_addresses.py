@@ -92,11 +92,11 @@ def test_a_secret_is_masked_in_driver_errors_in_whatever_form_they_quote_it(addr
         assert store._cause(problem) is None
 
 
-USES: list[tuple[str, Callable[[str], Any]]] = [
-    ("postgresql", lambda url: PostgresStore(url, 0.05).open(PartitionId("counts", 0, 1)).count()),
-    ("redis", lambda url: RedisStore(url, 0.05).open(PartitionId("counts", 0, 1)).count()),
-    ("redis", lambda url: RedisStream(url, "words", "word string", patience_s=0.05)),
-    ("amqp", lambda url: RabbitQueue(url, "words", "word string", patience_s=0.05)),
+USES: list[tuple[str, Callable[..., Any]]] = [
+    ("postgresql", lambda url, wait=0.05: PostgresStore(url, wait).open(PartitionId("counts", 0, 1)).count()),
+    ("redis", lambda url, wait=0.05: RedisStore(url, wait).open(PartitionId("counts", 0, 1)).count()),
+    ("redis", lambda url, wait=0.05: RedisStream(url, "words", "word string", patience_s=wait)),
+    ("amqp", lambda url, wait=0.05: RabbitQueue(url, "words", "word string", patience_s=wait)),
 ]
 
 
@@ -128,7 +128,7 @@ def test_an_unknown_option_in_the_address_of_a_redis_server_is_refused(scheme: s
 
 
 @pytest.mark.parametrize(("scheme", "use"), USES[1:3])
-def test_a_server_that_does_not_speak_the_protocol_of_redis_is_named(scheme: str, use: Callable[[str], Any]) -> None:
+def test_a_server_that_does_not_speak_the_protocol_of_redis_is_named(scheme: str, use: Callable[..., Any]) -> None:
     def answer() -> None:
         with suppress(OSError):  # the test has ended
             for connection, _ in iter(server.accept, None):
@@ -139,7 +139,7 @@ def test_a_server_that_does_not_speak_the_protocol_of_redis_is_named(scheme: str
     with socket.create_server(("127.0.0.1", 0)) as server:
         Thread(target=answer, daemon=True).start()
         with pytest.raises((StoreUnavailableError, SourceError), match=r"Protocol Error: b'HTTP/1.1 400 Bad Request'"):
-            use(f"{scheme}://127.0.0.1:{server.getsockname()[1]}/0")
+            use(f"{scheme}://127.0.0.1:{server.getsockname()[1]}/0", 1)
 
 
 def test_the_parts_of_an_address_that_are_not_secret_are_shown() -> None:

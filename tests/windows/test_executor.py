@@ -271,9 +271,10 @@ def test_processing_time_without_a_clock_is_an_error_that_says_which_method_to_c
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_foreign_snapshot_is_refused():
+@pytest.mark.parametrize(("format", "machine"), [(2, "WindowedBoltExecutor"), (1, "WindowManager"), (1, ["damaged"])])
+def test_a_foreign_snapshot_is_refused(format, machine):
     with pytest.raises(SnapshotError, match="a WindowedBoltExecutor snapshot of format 1 was wanted"):
-        executor_of().restore({"format": 2, "machine": "WindowedBoltExecutor"})
+        executor_of().restore({"format": format, "machine": machine})
 
 
 def test_a_restore_forgets_the_tuples_and_timestamps_that_were_added_since_the_last_entry():

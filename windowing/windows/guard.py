@@ -182,7 +182,7 @@ FORMER_MACHINES = {"ColumnarWindowManager": "WindowManager"}
 def refuse_foreign(data: dict[str, Any], machine: str) -> None:
     """Raise SnapshotError for a snapshot of another machine, or of another format."""
     found: Any = data.get("machine")
-    if data.get("format") != SNAPSHOT_FORMAT or FORMER_MACHINES.get(found, found) != machine:
+    if data.get("format") != SNAPSHOT_FORMAT or FORMER_MACHINES.get(str(found), found) != machine:
         raise SnapshotError(
             f"a {machine} snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(found)} of "
             f"format {quote(data.get('format'))}; read it with the version of the library that wrote it"
